@@ -1,0 +1,210 @@
+/* convoy.h - a convolution and everything behind it in the fewest trips through memory.
+ *
+ * A complete program (cc demo.c -lconvoy):
+ *
+ *     #include <convoy.h>
+ *     #include <stdio.h>
+ *     #include <stdlib.h>
+ *
+ *     int main(void)
+ *     {
+ *         cvy_graph *graph = NULL;
+ *         cvy_plan *plan = NULL;
+ *         static float x[2 * 3 * 8 * 8], w[4 * 3 * 3 * 3], bias[4], y[2 * 4 * 6 * 6];
+ *         const cvy_buffer buffers[] = {{x, NULL}, {w, NULL}, {bias, NULL}, {y, NULL}};
+ *         void *work = NULL;
+ *         cvy_status st = cvy_graph_parse("x[2,3,8,8] | conv2d(4,3) | relu", &graph);
+ *         if (!st) st = cvy_plan_create(graph, NULL, &plan);
+ *         if (!st) work = aligned_alloc(CVY_ALIGN, cvy_plan_workspace(plan));
+ *         if (!st) st = cvy_plan_run(plan, buffers, 4, work, 0, NULL);
+ *         if (st) fprintf(stderr, "%s\n", cvy_last_error());
+ *         else printf("y[0] = %g\n", y[0]);
+ *         free(work);
+ *         cvy_plan_free(plan);
+ *         cvy_graph_free(graph);
+ *         return st != CVY_OK;
+ *     }
+ *
+ * The order is always graph -> plan -> run -> free. Tensors are float32; their order is logical N C [D] [H] W, as in
+ * PyTorch; operators, arguments and defaults are those of torch.nn.functional. Every call that can fail returns a
+ * status, leaves its result untouched or NULL on failure, and leaves a message for cvy_last_error(). A graph is
+ * built by one thread; a plan never changes and may run from several threads at once, each with its own workspace.
+ */
+#ifndef CONVOY_H
+#define CONVOY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CVY_VERSION "0.1.0"
+#define CVY_MAX_RANK 6 /* dimensions of a tensor */
+#define CVY_ALIGN 256  /* alignment of a workspace, in bytes; its size is a multiple of this */
+#define CVY_NONE (-1)  /* no value: an optional argument left out */
+
+#if defined(CVY_BUILD) && defined(__GNUC__)
+#define CVY_API __attribute__((visibility("default")))
+#else
+#define CVY_API
+#endif
+
+/* ---- status ---------------------------------------------------------------------------------------------- */
+
+typedef enum cvy_status {
+    CVY_OK = 0,
+    CVY_INVALID = 1,     /* the caller's text, shape or argument is wrong */
+    CVY_NO_MEMORY = 2,   /* an allocation failed; nothing was kept */
+    CVY_UNSUPPORTED = 3, /* a legal graph that this device or precision does not take */
+    CVY_NO_DEVICE = 4,   /* the device, its driver or its compiler is not there */
+    CVY_FAILED = 5       /* a call of the device or of the system failed */
+} cvy_status;
+
+/* The version of the library that is running; compare with CVY_VERSION, the version of this header. */
+CVY_API const char *cvy_version(void);
+
+/* A short name of a status: "invalid argument". */
+CVY_API const char *cvy_status_name(cvy_status status);
+
+/* The message of the last call that failed in this thread: what, where, expected, got. Never NULL. */
+CVY_API const char *cvy_last_error(void);
+
+/* ---- graph: what to compute ------------------------------------------------------------------------------ */
+
+typedef struct cvy_graph cvy_graph;
+typedef int32_t cvy_value; /* a tensor of one graph: an input, a parameter, or an operator's result */
+
+/* An attribute of an operator, by its name in torch.nn.functional. Booleans are 0 or 1. */
+typedef struct cvy_attr {
+    const char *name;           /* "stride" */
+    const char *text;           /* a word ("same"), or NULL for numbers */
+    int32_t count;              /* how many numbers */
+    double value[CVY_MAX_RANK]; /* the numbers; whole where the attribute is */
+} cvy_attr;
+
+/* An operator applied to values. args[0] is what flows through; behind it stand the operator's tensors in the order
+ * of torch.nn.functional (weight, bias; running_mean, running_var, weight, bias). A tensor that is CVY_NONE or
+ * missing is created as a parameter with its natural shape and the name "<node>.weight". */
+typedef struct cvy_call {
+    size_t size;           /* sizeof(cvy_call) */
+    const char *op;        /* "conv2d" */
+    const char *name;      /* the node's name, or NULL: the operator's ("conv2d", then "conv2d_2") */
+    const cvy_value *args; /* n_args values */
+    const cvy_attr *attrs; /* n_attrs attributes, in any order */
+    int32_t n_args;
+    int32_t n_attrs;
+} cvy_call;
+
+CVY_API cvy_status cvy_graph_create(cvy_graph **out);
+
+/* A graph from the chain text: "x[1,8,32,32] | conv2d(64,3) @c | relu | add(@c)". doc/CHAIN.md is the grammar. */
+CVY_API cvy_status cvy_graph_parse(const char *text, cvy_graph **out);
+
+CVY_API void cvy_graph_free(cvy_graph *graph);
+
+CVY_API cvy_status cvy_graph_input(cvy_graph *graph, const char *name, int32_t rank, const int64_t *dims,
+                                   cvy_value *out);
+CVY_API cvy_status cvy_graph_param(cvy_graph *graph, const char *name, int32_t rank, const int64_t *dims,
+                                   cvy_value *out);
+CVY_API cvy_status cvy_graph_apply(cvy_graph *graph, const cvy_call *call, cvy_value *out);
+
+/* Appends operators written as chain text behind a value: cvy_graph_chain(g, x, "conv2d(64,3) | relu", &y). */
+CVY_API cvy_status cvy_graph_chain(cvy_graph *graph, cvy_value from, const char *text, cvy_value *out);
+
+/* Makes a value an output. A graph in which none was made one gives its last value. */
+CVY_API cvy_status cvy_graph_output(cvy_graph *graph, cvy_value value);
+
+/* The extents of any value. */
+CVY_API cvy_status cvy_graph_shape(const cvy_graph *graph, cvy_value value, int32_t *rank,
+                                   int64_t dims[CVY_MAX_RANK]);
+
+typedef enum cvy_role { CVY_INPUT = 0, CVY_PARAM = 1, CVY_OUTPUT = 2 } cvy_role;
+
+/* A tensor that run() is handed. */
+typedef struct cvy_tensor {
+    const char *name; /* owned by the graph */
+    cvy_value value;
+    int32_t role; /* a cvy_role */
+    int32_t rank;
+    int64_t dims[CVY_MAX_RANK];
+} cvy_tensor;
+
+/* The tensors that run() is handed, in its order: inputs, then parameters, both as they were created, then outputs. */
+CVY_API int32_t cvy_graph_tensors(const cvy_graph *graph);
+CVY_API cvy_status cvy_graph_tensor(const cvy_graph *graph, int32_t index, cvy_tensor *out);
+
+/* The chain text of the graph, which parses into the same graph. Writes at most capacity bytes, always ends with
+ * NUL if capacity > 0, and tells in *needed (may be NULL) the bytes of the whole text with its NUL. */
+CVY_API cvy_status cvy_graph_print(const cvy_graph *graph, char *text, size_t capacity, size_t *needed);
+
+/* Operator number index (0, 1, ...) as "name(argument, argument=default)", NULL behind the last. */
+CVY_API const char *cvy_op_signature(int32_t index);
+
+/* ---- plan: how to compute it ------------------------------------------------------------------------------ */
+
+typedef struct cvy_plan cvy_plan;
+
+typedef enum cvy_device { CVY_AUTO = 0, CVY_REF = 1, CVY_CPU = 2, CVY_CUDA = 3 } cvy_device;
+typedef enum cvy_precision { CVY_FP32 = 0, CVY_TF32 = 1 } cvy_precision;
+typedef enum cvy_effort { CVY_ESTIMATE = 0, CVY_MEASURE = 1 } cvy_effort;
+typedef enum cvy_switch { CVY_DEFAULT = 0, CVY_ON = 1, CVY_OFF = 2 } cvy_switch;
+
+/* All zero but size: the defaults. */
+typedef struct cvy_options {
+    size_t size;       /* sizeof(cvy_options) */
+    int32_t device;    /* cvy_device; CVY_AUTO: the GPU if there is one, else the CPU */
+    int32_t precision; /* cvy_precision */
+    int32_t effort;    /* cvy_effort */
+    int32_t threads;   /* CPU threads; 0: as many as this process may use */
+    int32_t winograd;  /* cvy_switch; CVY_OFF forbids Winograd convolutions */
+    int32_t fuse;      /* cvy_switch; CVY_OFF gives every operator a pass of its own */
+    int32_t ordinal;   /* which GPU */
+    uint32_t seed;     /* not 0: a random legal plan, for tests */
+} cvy_options;
+
+/* What a plan expects to cost. */
+typedef struct cvy_cost {
+    double seconds; /* predicted */
+    double flops;   /* operations, convolutions counted as direct ones */
+    double bytes;   /* through memory: inputs, outputs, parameters, and what the plan stores between passes */
+    double floor;   /* seconds for inputs read once and outputs written once */
+    int32_t passes; /* trips through memory */
+} cvy_cost;
+
+/* options may be NULL. The plan keeps what it needs of the graph. */
+CVY_API cvy_status cvy_plan_create(const cvy_graph *graph, const cvy_options *options, cvy_plan **out);
+CVY_API void cvy_plan_free(cvy_plan *plan);
+
+/* Bytes of memory that run() needs on the plan's device, aligned to CVY_ALIGN. Never 0. */
+CVY_API size_t cvy_plan_workspace(const cvy_plan *plan);
+
+CVY_API cvy_device cvy_plan_device(const cvy_plan *plan);
+CVY_API cvy_status cvy_plan_cost(const cvy_plan *plan, cvy_cost *out);
+
+/* The plan for people: rewrites, passes, what each reads and writes, predicted time, rejected alternatives.
+ * Text as in cvy_graph_print(). */
+CVY_API cvy_status cvy_plan_print(const cvy_plan *plan, char *text, size_t capacity, size_t *needed);
+
+/* A tensor in memory: on the CPU for CVY_REF and CVY_CPU, on the GPU for CVY_CUDA. */
+typedef struct cvy_buffer {
+    void *data;             /* may be NULL where the tensor is empty */
+    const int64_t *strides; /* one per dimension, in elements, any sign or 0 (outputs: no two elements at one place);
+                               NULL: contiguous */
+} cvy_buffer;
+
+/* Flags of run(). */
+#define CVY_KEEP_PREPARED 1u /* this workspace was used last by this plan, and no parameter has changed since */
+
+/* Runs the plan on the tensors of cvy_graph_tensors(), in that order. Allocates nothing. Outputs must not overlap
+ * anything else. On the CPU it returns when the outputs are there and stream is NULL; on the GPU it enqueues on the
+ * CUstream handed over and returns. Without CVY_KEEP_PREPARED everything derived from parameters (folded, packed and
+ * transformed weights) is computed again. */
+CVY_API cvy_status cvy_plan_run(const cvy_plan *plan, const cvy_buffer *buffers, int32_t n_buffers, void *workspace,
+                                uint32_t flags, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,69 @@
+/* simd_avx2.h - AVX2 and FMA: 8 lanes. See simd.h. */
+#include <immintrin.h>
+
+#define VL 8
+typedef __m256 vf;
+typedef __m256i vi;
+typedef __m256 vm;
+
+INLINE vm v_first(int64_t n)
+{
+    const int k = n >= 8 ? 8 : n <= 0 ? 0 : (int)n;
+    return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(k), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)));
+}
+INLINE vf v_load(const float *p) { return _mm256_loadu_ps(p); }
+INLINE void v_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
+INLINE void v_stream(float *p, vf a) { _mm256_stream_ps(p, a); } /* aligned to 32, past the caches */
+INLINE vf v_load_n(const float *p, int64_t n) { return _mm256_maskload_ps(p, _mm256_castps_si256(v_first(n))); }
+INLINE void v_store_n(float *p, int64_t n, vf a) { _mm256_maskstore_ps(p, _mm256_castps_si256(v_first(n)), a); }
+INLINE vf v_set1(float a) { return _mm256_set1_ps(a); }
+INLINE vf v_zero(void) { return _mm256_setzero_ps(); }
+INLINE vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+INLINE vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+INLINE vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+INLINE vf v_div(vf a, vf b) { return _mm256_div_ps(a, b); }
+INLINE vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }   /* a*b + c */
+INLINE vf v_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); } /* c - a*b */
+INLINE vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+INLINE vf v_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+INLINE vf v_sqrt(vf a) { return _mm256_sqrt_ps(a); }
+INLINE vf v_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+INLINE vf v_neg(vf a) { return _mm256_xor_ps(a, _mm256_set1_ps(-0.0f)); }
+INLINE vf v_copysign(vf size, vf sign)
+{
+    const vf s = _mm256_set1_ps(-0.0f);
+    return _mm256_or_ps(_mm256_andnot_ps(s, size), _mm256_and_ps(s, sign));
+}
+INLINE vf v_round(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vm v_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+INLINE vm v_le(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
+INLINE vm v_eq(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+INLINE vm v_isnan(vf a) { return _mm256_cmp_ps(a, a, _CMP_UNORD_Q); }
+INLINE vf v_sel(vm m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); }
+INLINE vm m_and(vm a, vm b) { return _mm256_and_ps(a, b); }
+INLINE vm m_or(vm a, vm b) { return _mm256_or_ps(a, b); }
+INLINE int m_any(vm a) { return _mm256_movemask_ps(a) != 0; }
+INLINE vi v_bits(vf a) { return _mm256_castps_si256(a); }
+INLINE vf v_from_bits(vi a) { return _mm256_castsi256_ps(a); }
+INLINE vi v_to_int(vf a) { return _mm256_cvtps_epi32(a); } /* nearest */
+INLINE vf v_to_float(vi a) { return _mm256_cvtepi32_ps(a); }
+INLINE vi i_set1(int32_t a) { return _mm256_set1_epi32(a); }
+INLINE vi i_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
+INLINE vi i_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
+INLINE vi i_and(vi a, vi b) { return _mm256_and_si256(a, b); }
+INLINE vi i_or(vi a, vi b) { return _mm256_or_si256(a, b); }
+#define i_shl(a, n) _mm256_slli_epi32(a, n)
+#define i_sra(a, n) _mm256_srai_epi32(a, n)
+/* Lane sums and maxima in a fixed order: halves first. */
+INLINE float v_hsum(vf a)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+INLINE float v_hmax(vf a)
+{
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}

@@ -1,0 +1,55 @@
+/* simd_avx512.h - AVX-512 F, VL, BW, DQ: 16 lanes. See simd.h. */
+#include <immintrin.h>
+
+#define VL 16
+typedef __m512 vf;
+typedef __m512i vi;
+typedef __mmask16 vm;
+
+INLINE vm v_first(int64_t n) { return n >= 16 ? 0xffff : n <= 0 ? 0 : (vm)((1u << n) - 1); }
+INLINE vf v_load(const float *p) { return _mm512_loadu_ps(p); }
+INLINE void v_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
+INLINE void v_stream(float *p, vf a) { _mm512_stream_ps(p, a); } /* aligned to 64, past the caches */
+INLINE vf v_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(v_first(n), p); }
+INLINE void v_store_n(float *p, int64_t n, vf a) { _mm512_mask_storeu_ps(p, v_first(n), a); }
+INLINE vf v_set1(float a) { return _mm512_set1_ps(a); }
+INLINE vf v_zero(void) { return _mm512_setzero_ps(); }
+INLINE vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+INLINE vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+INLINE vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+INLINE vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }   /* a*b + c */
+INLINE vf v_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); } /* c - a*b */
+INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+INLINE vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+INLINE vf v_sqrt(vf a) { return _mm512_sqrt_ps(a); }
+INLINE vf v_abs(vf a) { return _mm512_abs_ps(a); }
+INLINE vf v_neg(vf a) { return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f)); }
+INLINE vf v_copysign(vf size, vf sign)
+{
+    const vf s = _mm512_set1_ps(-0.0f);
+    return _mm512_or_ps(_mm512_andnot_ps(s, size), _mm512_and_ps(s, sign));
+}
+INLINE vf v_round(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vm v_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+INLINE vm v_le(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
+INLINE vm v_eq(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+INLINE vm v_isnan(vf a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
+INLINE vf v_sel(vm m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); }
+INLINE vm m_and(vm a, vm b) { return a & b; }
+INLINE vm m_or(vm a, vm b) { return a | b; }
+INLINE int m_any(vm a) { return a != 0; }
+INLINE vi v_bits(vf a) { return _mm512_castps_si512(a); }
+INLINE vf v_from_bits(vi a) { return _mm512_castsi512_ps(a); }
+INLINE vi v_to_int(vf a) { return _mm512_cvtps_epi32(a); } /* nearest */
+INLINE vf v_to_float(vi a) { return _mm512_cvtepi32_ps(a); }
+INLINE vi i_set1(int32_t a) { return _mm512_set1_epi32(a); }
+INLINE vi i_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+INLINE vi i_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+INLINE vi i_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+INLINE vi i_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+#define i_shl(a, n) _mm512_slli_epi32(a, n)
+#define i_sra(a, n) _mm512_srai_epi32(a, n)
+/* Lane sums and maxima in a fixed order: halves first. */
+INLINE float v_hsum(vf a) { return _mm512_reduce_add_ps(a); }
+INLINE float v_hmax(vf a) { return _mm512_reduce_max_ps(a); }

@@ -1,0 +1,107 @@
+/* util.h - errors, memory, text and the environment: what every folder may use. */
+#ifndef CVYI_UTIL_H
+#define CVYI_UTIL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "convoy.h"
+
+#if defined(__GNUC__)
+#define CVYI_PRINTF(f, a) __attribute__((format(printf, f, a)))
+#else
+#define CVYI_PRINTF(f, a)
+#endif
+
+/* Jumps to the function's one exit; `st` and the label `fail` are the function's own. */
+#define TRY(call)                                                                                                    \
+    do {                                                                                                             \
+        st = (call);                                                                                                 \
+        if (st != CVY_OK) goto fail;                                                                                 \
+    } while (0)
+
+#define COUNT_OF(array) ((int)(sizeof(array) / sizeof *(array)))
+
+/* ---- errors (error.c) ---- */
+
+/* Leaves the message for cvy_last_error() and returns st. */
+cvy_status cvyi_fail(cvy_status st, const char *format, ...) CVYI_PRINTF(2, 3);
+
+/* Puts words in front of the message that is there: "pass 2: " */
+cvy_status cvyi_fail_within(cvy_status st, const char *format, ...) CVYI_PRINTF(2, 3);
+
+/* ---- memory (memory.c): zeroed; NULL (with a message) when there is none ---- */
+
+void *cvyi_alloc(size_t count, size_t size);
+void *cvyi_alloc_aligned(size_t bytes);             /* to CVY_ALIGN; freed by cvyi_free */
+void *cvyi_grow(void *old, size_t count, size_t size); /* old stays valid on failure; new part not zeroed */
+void cvyi_free(void *memory);
+char *cvyi_strdup(const char *text);
+
+/* Makes allocation number n from now on fail, once (0: the next); negative: none. For tests. */
+void cvyi_alloc_fail_after(int64_t n);
+/* Allocations that are alive. For tests. */
+int64_t cvyi_alloc_live(void);
+
+/* An arena: everything in it lives until the arena goes. */
+typedef struct arena {
+    struct arena_block *head;
+} arena;
+void *cvyi_arena_alloc(arena *a, size_t count, size_t size); /* zeroed, aligned to 64 */
+void cvyi_arena_free(arena *a);
+
+/* ---- numbers: false on overflow ---- */
+
+bool cvyi_mul(int64_t a, int64_t b, int64_t *out);
+bool cvyi_add(int64_t a, int64_t b, int64_t *out);
+
+static inline int64_t cvyi_min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+static inline int64_t cvyi_max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+static inline int64_t cvyi_ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+static inline int64_t cvyi_round_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b * b;
+}
+
+/* ---- text that grows (text.c). A failed allocation sticks: `failed` is checked once, at the end ---- */
+
+typedef struct text {
+    char *data;
+    size_t len, cap;
+    bool failed;
+} text;
+void cvyi_text_add(text *t, const char *format, ...) CVYI_PRINTF(2, 3);
+void cvyi_text_free(text *t);
+/* Copies into a caller's memory by the rule of cvy_graph_print(). */
+cvy_status cvyi_text_copy(const text *t, char *dst, size_t capacity, size_t *needed);
+/* The shortest decimal that reads back as the same double; "inf", "-inf" and "nan" for the rest. */
+void cvyi_text_add_number(text *t, double value);
+
+/* ---- 64-bit hash (FNV-1a) ---- */
+#define CVYI_HASH_START UINT64_C(0xcbf29ce484222325)
+uint64_t cvyi_hash(uint64_t start, const void *data, size_t bytes);
+
+/* ---- environment (env.c): listed by `convoy --help` ---- */
+
+typedef enum env_var {
+#define ENV(id, name, help) ENV_##id,
+#include "env.def"
+#undef ENV
+    ENV_COUNT
+} env_var;
+const char *cvyi_env(env_var which);      /* NULL where unset or empty */
+int cvyi_env_int(env_var which, int otherwise);
+
+/* ---- log: printed to standard error when CVY_DEBUG >= level ---- */
+void cvyi_log(int level, const char *format, ...) CVYI_PRINTF(2, 3);
+
+#endif
