@@ -1,0 +1,82 @@
+/* pool.c - max and average pooling, window by window; src and dst are [planes][3 spatial extents].
+ *
+ * Padding takes no part in a maximum. An average counts it as zeros or not at all, by the divisor's rule (geom.c).
+ */
+#include <math.h>
+#include "ref.h"
+
+typedef double (*window_fn)(const pool_geom *e, const double *src, const int64_t start[3]);
+
+/* Calls f once per window; start[] may lie in the padding. */
+static void each_window(const ref_call *c, window_fn f)
+{
+    pool_geom e;
+    cvyi_pool_geom(c->g, c->n, &e);
+    const int64_t in = e.in[0] * e.in[1] * e.in[2], out = e.out[0] * e.out[1] * e.out[2];
+
+    for (int64_t i = 0; i < e.planes * out; i++) {
+        const int64_t o = i % out / (e.out[1] * e.out[2]), p = i / e.out[2] % e.out[1], q = i % e.out[2];
+        const int64_t start[3] = {o * e.stride[0] - e.pad[0], p * e.stride[1] - e.pad[1],
+                                  q * e.stride[2] - e.pad[2]};
+        c->dst[i] = f(&e, c->arg[0] + i / out * in, start);
+    }
+}
+
+/* The element at the tap (a, r, s) of a window, NULL on padding. */
+static const double *tap(const pool_geom *e, const double *src, const int64_t start[3], int64_t i)
+{
+    const int64_t d = start[0] + i / (e->kernel[1] * e->kernel[2]) * e->dil[0];
+    const int64_t h = start[1] + i / e->kernel[2] % e->kernel[1] * e->dil[1];
+    const int64_t w = start[2] + i % e->kernel[2] * e->dil[2];
+    const bool inside = d >= 0 && d < e->in[0] && h >= 0 && h < e->in[1] && w >= 0 && w < e->in[2];
+    return inside ? &src[(d * e->in[1] + h) * e->in[2] + w] : NULL;
+}
+
+/* A NaN wins against everything and is never replaced by a number, as nothing compares above it. */
+static double max_window(const pool_geom *e, const double *src, const int64_t start[3])
+{
+    const int64_t taps = e->kernel[0] * e->kernel[1] * e->kernel[2];
+    double best = -INFINITY;
+
+    for (int64_t i = 0; i < taps; i++) {
+        const double *x = tap(e, src, start, i);
+        if (x && (*x > best || isnan(*x))) best = *x;
+    }
+    return best;
+}
+
+static double avg_window(const pool_geom *e, const double *src, const int64_t start[3])
+{
+    const int64_t taps = e->kernel[0] * e->kernel[1] * e->kernel[2];
+    double sum = 0;
+
+    for (int64_t i = 0; i < taps; i++) {
+        const double *x = tap(e, src, start, i);
+        if (x) sum += *x;
+    }
+    return sum / (double)cvyi_pool_divisor(e, start);
+}
+
+void cvyi_ref_max_pool(const ref_call *c)
+{
+    each_window(c, max_window);
+}
+
+void cvyi_ref_avg_pool(const ref_call *c)
+{
+    each_window(c, avg_window);
+}
+
+/* One window, the whole plane; the sum is the mean's own, so that an empty plane gives NaN as a mean does. */
+void cvyi_ref_adaptive(const ref_call *c)
+{
+    pool_geom e;
+    cvyi_pool_geom(c->g, c->n, &e);
+    const int64_t in = e.in[0] * e.in[1] * e.in[2];
+
+    for (int64_t i = 0; i < e.planes; i++) {
+        double sum = 0;
+        for (int64_t k = 0; k < in; k++) sum += c->arg[0][i * in + k];
+        c->dst[i] = sum / (double)in;
+    }
+}
