@@ -25,9 +25,9 @@
  *         return st != CVY_OK;
  *     }
  *
- * The order is always graph -> plan -> run -> free. Tensors are float32; their order is logical N C [D] [H] W, as in
- * PyTorch; operators, arguments and defaults are those of torch.nn.functional. Every call that can fail returns a
- * status, leaves its result untouched or NULL on failure, and leaves a message for cvy_last_error(). A graph is
+ * The order is always graph -> plan -> run -> free. Tensors are float32; their order is logical N C [D] [H] W, as
+ * in PyTorch; operators, arguments and defaults are those of torch.nn.functional. Every call that can fail returns
+ * a status, leaves its result untouched or NULL on failure, and leaves a message for cvy_last_error(). A graph is
  * built by one thread; a plan never changes and may run from several threads at once, each with its own workspace.
  */
 #ifndef CONVOY_H
@@ -40,10 +40,10 @@
 extern "C" {
 #endif
 
-#define CVY_VERSION "0.1.0"
-#define CVY_MAX_RANK 6 /* dimensions of a tensor */
-#define CVY_ALIGN 256  /* alignment of a workspace, in bytes; its size is a multiple of this */
-#define CVY_NONE (-1)  /* no value: an optional argument left out */
+#define CVY_VERSION  "0.1.0"
+#define CVY_MAX_RANK 6    /* dimensions of a tensor */
+#define CVY_ALIGN    256  /* alignment of a workspace, in bytes; its size is a multiple of this */
+#define CVY_NONE     (-1) /* no value: an optional argument left out */
 
 #if defined(CVY_BUILD) && defined(__GNUC__)
 #define CVY_API __attribute__((visibility("default")))
@@ -131,7 +131,8 @@ typedef struct cvy_tensor {
     int64_t dims[CVY_MAX_RANK];
 } cvy_tensor;
 
-/* The tensors that run() is handed, in its order: inputs, then parameters, both as they were created, then outputs. */
+/* The tensors that run() is handed, in its order: inputs, then parameters, both as they were created, then outputs.
+ */
 CVY_API int32_t cvy_graph_tensors(const cvy_graph *graph);
 CVY_API cvy_status cvy_graph_tensor(const cvy_graph *graph, int32_t index, cvy_tensor *out);
 
@@ -190,8 +191,8 @@ CVY_API cvy_status cvy_plan_print(const cvy_plan *plan, char *text, size_t capac
 /* A tensor in memory: on the CPU for CVY_REF and CVY_CPU, on the GPU for CVY_CUDA. */
 typedef struct cvy_buffer {
     void *data;             /* may be NULL where the tensor is empty */
-    const int64_t *strides; /* one per dimension, in elements, any sign or 0 (outputs: no two elements at one place);
-                               NULL: contiguous */
+    const int64_t *strides; /* one per dimension, in elements, any sign or 0 (outputs: no two elements at one
+                               place); NULL: contiguous */
 } cvy_buffer;
 
 /* Flags of run(). */
@@ -199,8 +200,8 @@ typedef struct cvy_buffer {
 
 /* Runs the plan on the tensors of cvy_graph_tensors(), in that order. Allocates nothing. Outputs must not overlap
  * anything else. On the CPU it returns when the outputs are there and stream is NULL; on the GPU it enqueues on the
- * CUstream handed over and returns. Without CVY_KEEP_PREPARED everything derived from parameters (folded, packed and
- * transformed weights) is computed again. */
+ * CUstream handed over and returns. Without CVY_KEEP_PREPARED everything derived from parameters (folded, packed
+ * and transformed weights) is computed again. */
 CVY_API cvy_status cvy_plan_run(const cvy_plan *plan, const cvy_buffer *buffers, int32_t n_buffers, void *workspace,
                                 uint32_t flags, void *stream);
 

@@ -51,7 +51,7 @@ typedef struct attr_def {
     const char *name;
     attr_kind kind;
     bool required;
-    const char *words; /* ATTR_WORD: "none|tanh", the first is the default; the value is its index */
+    const char *words;     /* ATTR_WORD: "none|tanh", the first is the default; the value is its index */
     const char *otherwise; /* the default as text, as PyTorch writes it; NULL where required */
 } attr_def;
 
@@ -70,12 +70,13 @@ extern const op_info cvyi_ops[OP_COUNT];
 /* OP_COUNT where there is none of that name. Internal operators are not found. */
 op_id cvyi_op_find(const char *name, size_t len);
 
-/* The value of an attribute. Unset: the default holds, `set` is false and the fields carry it (count 0 for None). */
+/* The value of an attribute. Unset: the default holds, `set` is false and the fields carry it (count 0 for None).
+ */
 typedef struct attr_value {
     bool set;
-    int count;                /* numbers; 0: None */
-    int64_t i[CVY_MAX_RANK];  /* ATTR_INT, _SPATIAL, _PADDING (PAD_SAME, PAD_VALID), _DIMS, _BOOL, _WORD */
-    double f;                 /* ATTR_NUMBER */
+    int count;               /* numbers; 0: None */
+    int64_t i[CVY_MAX_RANK]; /* ATTR_INT, _SPATIAL, _PADDING (PAD_SAME, PAD_VALID), _DIMS, _BOOL, _WORD */
+    double f;                /* ATTR_NUMBER */
 } attr_value;
 enum { PAD_SAME = -1, PAD_VALID = -2 };
 
@@ -97,10 +98,10 @@ typedef struct value {
 
 typedef struct node {
     op_id op;
-    int out;                   /* value */
-    int n_args;                /* args in use; 1 + n_tensors of the operator at most */
-    int arg[MAX_ARGS];         /* values; CVY_NONE where an optional tensor is absent */
-    bool named;                /* the name was given, not made up: the printer writes it */
+    int out;                    /* value */
+    int n_args;                 /* args in use; 1 + n_tensors of the operator at most */
+    int arg[MAX_ARGS];          /* values; CVY_NONE where an optional tensor is absent */
+    bool named;                 /* the name was given, not made up: the printer writes it */
     attr_value attr[MAX_ATTRS]; /* in the order of cvyi_ops[op].attrs */
 } node;
 
@@ -131,8 +132,8 @@ bool cvyi_same_shape(const shape *a, const shape *b);
 void cvyi_text_add_shape(text *t, const shape *s); /* [1,2,3] */
 
 /* Appends a node whose attributes are already values: the shape is inferred, natural parameters are made for
- * missing tensors if `natural`. The graph is unchanged on failure. `made` (attribute values in the operator's order)
- * may be NULL: all defaults. */
+ * missing tensors if `natural`. The graph is unchanged on failure. `made` (attribute values in the operator's
+ * order) may be NULL: all defaults. */
 typedef struct node_spec {
     op_id op;
     const char *name; /* may be NULL */
@@ -157,7 +158,9 @@ int cvyi_value_find(const cvy_graph *g, const char *name, size_t len); /* CVY_NO
 
 /* The result's shape of a node whose args and attributes are set; messages begin with the operator. */
 cvy_status cvyi_infer(const cvy_graph *g, const node *n, shape *out);
-/* The natural shape of tensor argument number i (1...); rank -1 where the operator is set up without it. */
+/* The natural shape of tensor argument number i (1...); rank SHAPE_ABSENT where the operator is set up without it,
+ * SHAPE_FREE where it has no natural shape: the caller gives it or leaves it out, and cvyi_infer judges. */
+enum { SHAPE_ABSENT = -1, SHAPE_FREE = -2 };
 cvy_status cvyi_natural_shape(const cvy_graph *g, const node *n, int i, shape *out);
 cvy_status cvyi_broadcast(const shape *a, const shape *b, shape *out, const char *where);
 
@@ -169,8 +172,8 @@ typedef struct conv_geom {
     int64_t N, C, K, groups; /* samples, input channels, output channels */
     int64_t in[3], out[3];   /* D H W of src; O P Q of dst */
     int64_t kernel[3], stride[3], dil[3];
-    int64_t pad[3];     /* in front; what is behind follows from `out` */
-    int spatial;        /* 1, 2 or 3: axes that exist; the last `spatial` ones */
+    int64_t pad[3]; /* in front; what is behind follows from `out` */
+    int spatial;    /* 1, 2 or 3: axes that exist; the last `spatial` ones */
     bool bias;
 } conv_geom;
 /* CONV:  dst[n,k,o] = bias[k] + sum over c, r of src[n,c, o*stride - pad + r*dil] * weight[k,c,r]
@@ -178,16 +181,20 @@ typedef struct conv_geom {
 void cvyi_conv_geom(const cvy_graph *g, const node *n, conv_geom *out);
 
 typedef struct matmul_geom {
-    int64_t batch;      /* products; x and other may repeat: see strides */
-    int64_t M, N, K;    /* dst[M,N] = x[M,K] * other */
-    bool other_is_nk;   /* other is [N][K] (linear's weight), else [K][N] */
-    bool other_shared;  /* one matrix for all batches; else one per batch, in broadcast order */
+    int64_t batch;    /* products; 1 where other is a single matrix (x's leading dimensions are then all in M) */
+    int64_t M, N, K;  /* dst[b][M,N] = x[b][M,K] * other[b] */
+    bool other_is_nk; /* other is [N][K] (linear's weight), else [K][N] */
     bool bias;
+    int batch_rank; /* broadcast batch dimensions: extents, and strides in matrices (0: repeated) */
+    int64_t batch_dim[CVY_MAX_RANK], x_stride[CVY_MAX_RANK], other_stride[CVY_MAX_RANK];
 } matmul_geom;
 void cvyi_matmul_geom(const cvy_graph *g, const node *n, matmul_geom *out);
+/* Which matrix of x and which of other make product b. */
+void cvyi_matmul_operands(const matmul_geom *m, int64_t b, int64_t *x, int64_t *other);
 
 /* x seen as [outer][groups][chan][inner]; a slice is one (outer, group), or one group over all outer if over_outer.
- * The affine of an element is number group * chan + c. layer_norm: groups 1, inner 1, chan the normalised elements. */
+ * The affine of an element is number group * chan + c. layer_norm: groups 1, inner 1, chan the normalised elements.
+ */
 typedef struct norm_geom {
     int64_t outer, groups, chan, inner;
     bool over_outer; /* batch statistics */
@@ -229,9 +236,10 @@ void cvyi_contiguous_strides(const shape *s, int64_t out[CVY_MAX_RANK]);
 double cvyi_node_flops(const cvy_graph *g, const node *n);
 
 /* ---- chain text (parse.c, print.c) ---- */
-cvy_status cvyi_parse_into(cvy_graph *g, int from, const char *source, int *out); /* `from` CVY_NONE: inputs first */
+cvy_status cvyi_parse_into(cvy_graph *g, int from, const char *source,
+                           int *out); /* `from` CVY_NONE: inputs first */
 cvy_status cvyi_print_graph(const cvy_graph *g, text *t);
 void cvyi_print_node(const cvy_graph *g, const node *n, text *t); /* "conv2d(64, 3)" */
-void cvyi_print_signature(op_id op, text *t);                     /* "conv2d(out_channels, kernel_size, stride=1...)" */
+void cvyi_print_signature(op_id op, text *t); /* "conv2d(out_channels, kernel_size, stride=1...)" */
 
 #endif

@@ -18,8 +18,10 @@ void cvyi_text_add(text *t, const char *format, ...)
     if (!t->failed && n >= 0 && t->len + (size_t)n + 1 > t->cap) {
         t->cap = (t->len + (size_t)n + 1) * 2;
         grown = cvyi_grow(t->data, t->cap, 1);
-        if (grown) t->data = grown;
-        else t->failed = true;
+        if (grown)
+            t->data = grown;
+        else
+            t->failed = true;
     }
     if (!t->failed && n >= 0) {
         vsnprintf(t->data + t->len, t->cap - t->len, format, again);

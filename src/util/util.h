@@ -14,10 +14,10 @@
 #endif
 
 /* Jumps to the function's one exit; `st` and the label `fail` are the function's own. */
-#define TRY(call)                                                                                                    \
-    do {                                                                                                             \
-        st = (call);                                                                                                 \
-        if (st != CVY_OK) goto fail;                                                                                 \
+#define TRY(call)                                                                                                  \
+    do {                                                                                                           \
+        st = (call);                                                                                               \
+        if (st != CVY_OK) goto fail;                                                                               \
     } while (0)
 
 #define COUNT_OF(array) ((int)(sizeof(array) / sizeof *(array)))
@@ -33,7 +33,7 @@ cvy_status cvyi_fail_within(cvy_status st, const char *format, ...) CVYI_PRINTF(
 /* ---- memory (memory.c): zeroed; NULL (with a message) when there is none ---- */
 
 void *cvyi_alloc(size_t count, size_t size);
-void *cvyi_alloc_aligned(size_t bytes);             /* to CVY_ALIGN; freed by cvyi_free */
+void *cvyi_alloc_aligned(size_t bytes);                /* to CVY_ALIGN; freed by cvyi_free */
 void *cvyi_grow(void *old, size_t count, size_t size); /* old stays valid on failure; new part not zeroed */
 void cvyi_free(void *memory);
 char *cvyi_strdup(const char *text);
@@ -98,7 +98,7 @@ typedef enum env_var {
 #undef ENV
     ENV_COUNT
 } env_var;
-const char *cvyi_env(env_var which);      /* NULL where unset or empty */
+const char *cvyi_env(env_var which); /* NULL where unset or empty */
 int cvyi_env_int(env_var which, int otherwise);
 
 /* ---- log: printed to standard error when CVY_DEBUG >= level ---- */

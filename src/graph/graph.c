@@ -1,0 +1,389 @@
+/* graph.c - building graphs: values, nodes, names, outputs; copies and the verifier. */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+#include "graph.h"
+
+int64_t cvyi_elements(const shape *s)
+{
+    int64_t n = 1;
+    for (int i = 0; i < s->rank; i++) n *= s->dim[i];
+    return n;
+}
+
+bool cvyi_same_shape(const shape *a, const shape *b)
+{
+    return a->rank == b->rank && !memcmp(a->dim, b->dim, (size_t)a->rank * sizeof *a->dim);
+}
+
+void cvyi_text_add_shape(text *t, const shape *s)
+{
+    cvyi_text_add(t, "[");
+    for (int i = 0; i < s->rank; i++) cvyi_text_add(t, "%s%lld", i ? "," : "", (long long)s->dim[i]);
+    cvyi_text_add(t, "]");
+}
+
+/* ---- names ---- */
+
+int cvyi_value_find(const cvy_graph *g, const char *name, size_t len)
+{
+    for (int i = 0; i < g->n_values; i++)
+        if (strlen(g->values[i].name) == len && !memcmp(g->values[i].name, name, len)) return i;
+    return CVY_NONE;
+}
+
+static cvy_status check_name(const cvy_graph *g, const char *name)
+{
+    size_t n = 0;
+    if (!name || !*name) return cvyi_fail(CVY_INVALID, "a tensor needs a name");
+    for (; name[n]; n++)
+        if (!isalnum((unsigned char)name[n]) && name[n] != '_' && name[n] != '.')
+            return cvyi_fail(CVY_INVALID, "name '%.60s': only letters, digits, '_' and '.' can be in it", name);
+    if (isdigit((unsigned char)name[0]) || name[0] == '.')
+        return cvyi_fail(CVY_INVALID, "name '%.60s': must begin with a letter or '_'", name);
+    if (n > 200) return cvyi_fail(CVY_INVALID, "name '%.60s...': longer than 200 characters", name);
+    if (cvyi_value_find(g, name, n) != CVY_NONE)
+        return cvyi_fail(CVY_INVALID, "name '%.60s' is taken already", name);
+    return CVY_OK;
+}
+
+/* The operator's name, then name_2, name_3, ... */
+static cvy_status automatic_name(const cvy_graph *g, const char *op, char out[256])
+{
+    snprintf(out, 256, "%s", op);
+    for (int i = 2; cvyi_value_find(g, out, strlen(out)) != CVY_NONE; i++) snprintf(out, 256, "%s_%d", op, i);
+    return CVY_OK;
+}
+
+/* ---- growing ---- */
+
+static cvy_status reserve(void **array, int *cap, int needed, size_t size)
+{
+    void *grown;
+    if (needed <= *cap) return CVY_OK;
+    grown = cvyi_grow(*array, (size_t)needed * 2, size);
+    if (!grown) return CVY_NO_MEMORY;
+    *array = grown;
+    *cap = needed * 2;
+    return CVY_OK;
+}
+
+static cvy_status check_shape(const char *name, int rank, const int64_t *dims)
+{
+    int64_t n = 4; /* bytes of a float */
+    if (rank < 0 || rank > CVY_MAX_RANK)
+        return cvyi_fail(CVY_INVALID, "%s: rank %d, at most %d dimensions", name, rank, CVY_MAX_RANK);
+    if (rank && !dims) return cvyi_fail(CVY_INVALID, "%s: no extents given", name);
+    for (int i = 0; i < rank; i++) {
+        if (dims[i] < 0)
+            return cvyi_fail(CVY_INVALID, "%s: extent %lld of dimension %d is negative", name, (long long)dims[i],
+                             i);
+        /* Empty tensors too: the product of the other extents must fit, since strides are made of them. */
+        if (!cvyi_mul(n, dims[i] ? dims[i] : 1, &n) || n > INT64_MAX / 16)
+            return cvyi_fail(CVY_INVALID, "%s: too many elements", name);
+    }
+    return CVY_OK;
+}
+
+/* Takes the name over on success. */
+static cvy_status add_value(cvy_graph *g, value_kind kind, const char *name, const shape *s, int *out)
+{
+    cvy_status st = CVY_OK;
+    char *copy = NULL;
+
+    TRY(check_shape(name, s->rank, s->dim));
+    TRY(reserve((void **)&g->values, &g->cap_values, g->n_values + 1, sizeof *g->values));
+    copy = cvyi_strdup(name);
+    if (!copy) return CVY_NO_MEMORY;
+    g->values[g->n_values] = (value){.kind = kind, .node = -1, .name = copy, .shape = *s};
+    *out = g->n_values++;
+fail:
+    return st;
+}
+
+static void drop_values(cvy_graph *g, int keep)
+{
+    while (g->n_values > keep) cvyi_free(g->values[--g->n_values].name);
+}
+
+static cvy_status add_tensor(cvy_graph *g, value_kind kind, const char *name, int rank, const int64_t *dims,
+                             cvy_value *out)
+{
+    cvy_status st = CVY_OK;
+    shape s = {.rank = rank};
+    int made = CVY_NONE;
+
+    if (!g || !out) return cvyi_fail(CVY_INVALID, "graph or result pointer is NULL");
+    *out = CVY_NONE;
+    TRY(check_name(g, name));
+    TRY(check_shape(name, rank, dims));
+    if (rank) memcpy(s.dim, dims, (size_t)rank * sizeof *dims);
+    TRY(add_value(g, kind, name, &s, &made));
+    *out = made;
+fail:
+    return st;
+}
+
+cvy_status cvy_graph_input(cvy_graph *g, const char *name, int32_t rank, const int64_t *dims, cvy_value *out)
+{
+    return add_tensor(g, VALUE_INPUT, name, rank, dims, out);
+}
+
+cvy_status cvy_graph_param(cvy_graph *g, const char *name, int32_t rank, const int64_t *dims, cvy_value *out)
+{
+    return add_tensor(g, VALUE_PARAM, name, rank, dims, out);
+}
+
+/* ---- nodes ---- */
+
+static cvy_status check_args(const cvy_graph *g, const op_info *op, const node_spec *spec)
+{
+    if (spec->n_args < 1 || spec->n_args > 1 + op->n_tensors)
+        return cvyi_fail(CVY_INVALID, "%s: takes 1 to %d tensors, got %d", op->name, 1 + op->n_tensors,
+                         spec->n_args);
+    for (int i = 0; i < spec->n_args; i++) {
+        const int v = spec->arg[i];
+        if (v == CVY_NONE && i > 0) continue;
+        if (v < 0 || v >= g->n_values)
+            return cvyi_fail(CVY_INVALID, "%s: argument %d is not a value of this graph", op->name, i);
+    }
+    for (int i = 0; i < op->n_attrs; i++)
+        if (op->attrs[i].required && !spec->attr[i].count)
+            return cvyi_fail(CVY_INVALID, "%s: %s is missing", op->name, op->attrs[i].name);
+    return CVY_OK;
+}
+
+/* Gives tensor argument i its natural parameter, checks the shape of one that was handed over, or refuses one that
+ * the operator is set up without. */
+static cvy_status settle_tensor(cvy_graph *g, node *n, int i, const char *name, bool natural)
+{
+    const op_info *op = cvyi_info(n);
+    char full[512];
+    shape want;
+    cvy_status st = cvyi_natural_shape(g, n, i, &want);
+
+    if (st) return st;
+    if (n->arg[i] != CVY_NONE && want.rank == SHAPE_ABSENT)
+        return cvyi_fail(CVY_INVALID, "%s: is set up without %s, but one is given", op->name, op->tensors[i - 1]);
+    if (n->arg[i] == CVY_NONE && want.rank >= 0 && natural) {
+        snprintf(full, sizeof full, "%s.%s", name, op->tensors[i - 1]);
+        if (cvyi_value_find(g, full, strlen(full)) != CVY_NONE)
+            return cvyi_fail(CVY_INVALID, "%s: the name '%.60s' is taken already", op->name, full);
+        return add_value(g, VALUE_PARAM, full, &want, &n->arg[i]);
+    }
+    return CVY_OK;
+}
+
+cvy_status cvyi_graph_add(cvy_graph *g, const node_spec *spec, int *out)
+{
+    const op_info *op = &cvyi_ops[spec->op];
+    const int keep = g->n_values;
+    node n = {.op = spec->op, .n_args = 1 + op->n_tensors, .named = spec->name != NULL};
+    char name[256];
+    shape s;
+    cvy_status st = CVY_OK;
+
+    TRY(check_args(g, op, spec));
+    if (spec->name) TRY(check_name(g, spec->name));
+    if (spec->name)
+        snprintf(name, sizeof name, "%s", spec->name);
+    else
+        TRY(automatic_name(g, op->name, name));
+    for (int i = 0; i < MAX_ARGS; i++) n.arg[i] = i < spec->n_args ? spec->arg[i] : CVY_NONE;
+    memcpy(n.attr, spec->attr, sizeof n.attr);
+    for (int i = 1; i <= op->n_tensors; i++) TRY(settle_tensor(g, &n, i, name, spec->natural));
+    TRY(cvyi_infer(g, &n, &s));
+    TRY(reserve((void **)&g->nodes, &g->cap_nodes, g->n_nodes + 1, sizeof *g->nodes));
+    TRY(add_value(g, VALUE_NODE, name, &s, &n.out));
+    g->values[n.out].node = g->n_nodes;
+    g->nodes[g->n_nodes++] = n;
+    *out = n.out;
+    return CVY_OK;
+fail:
+    drop_values(g, keep);
+    return st;
+}
+
+cvy_status cvy_graph_apply(cvy_graph *g, const cvy_call *call, cvy_value *out)
+{
+    node_spec spec;
+    cvy_status st = CVY_OK;
+    op_id op;
+
+    if (!g || !call || !out) return cvyi_fail(CVY_INVALID, "graph, call or result pointer is NULL");
+    *out = CVY_NONE;
+    if (call->size < sizeof *call) return cvyi_fail(CVY_INVALID, "cvy_call: size is %zu, not set?", call->size);
+    if (!call->op) return cvyi_fail(CVY_INVALID, "cvy_call: op is NULL");
+    op = cvyi_op_find(call->op, strlen(call->op));
+    if (op == OP_COUNT) return cvyi_fail(CVY_INVALID, "there is no operator '%.60s'", call->op);
+    if (call->n_args < 1 || call->n_args > 1 + cvyi_ops[op].n_tensors || !call->args)
+        return cvyi_fail(CVY_INVALID, "%s: takes 1 to %d tensors, got %d", call->op, 1 + cvyi_ops[op].n_tensors,
+                         (int)call->n_args);
+    if (call->n_attrs < 0 || (call->n_attrs && !call->attrs))
+        return cvyi_fail(CVY_INVALID, "%s: attrs is NULL or n_attrs negative", call->op);
+    cvyi_spec_init(&spec, op);
+    spec.name = call->name;
+    spec.natural = true;
+    spec.n_args = call->n_args;
+    for (int i = 0; i < call->n_args; i++) spec.arg[i] = call->args[i];
+    for (int i = 0; i < call->n_attrs; i++) TRY(cvyi_spec_set(&spec, &call->attrs[i]));
+    TRY(cvyi_graph_add(g, &spec, out));
+fail:
+    return st;
+}
+
+/* ---- graphs ---- */
+
+cvy_status cvy_graph_create(cvy_graph **out)
+{
+    if (!out) return cvyi_fail(CVY_INVALID, "result pointer is NULL");
+    *out = cvyi_alloc(1, sizeof **out);
+    return *out ? CVY_OK : CVY_NO_MEMORY;
+}
+
+void cvy_graph_free(cvy_graph *g)
+{
+    if (!g) return;
+    drop_values(g, 0);
+    cvyi_free(g->values);
+    cvyi_free(g->nodes);
+    cvyi_free(g->outputs);
+    cvyi_free(g);
+}
+
+cvy_status cvyi_graph_copy(const cvy_graph *g, cvy_graph **out)
+{
+    cvy_graph *c = NULL;
+    cvy_status st = CVY_OK;
+    int made;
+
+    *out = NULL;
+    TRY(cvy_graph_create(&c));
+    for (int i = 0; i < g->n_values; i++) {
+        TRY(add_value(c, g->values[i].kind, g->values[i].name, &g->values[i].shape, &made));
+        c->values[i].node = g->values[i].node;
+    }
+    TRY(reserve((void **)&c->nodes, &c->cap_nodes, g->n_nodes, sizeof *c->nodes));
+    if (g->n_nodes) memcpy(c->nodes, g->nodes, (size_t)g->n_nodes * sizeof *c->nodes);
+    c->n_nodes = g->n_nodes;
+    for (int i = 0; i < g->n_outputs; i++) TRY(cvy_graph_output(c, g->outputs[i]));
+    *out = c;
+    return CVY_OK;
+fail:
+    cvy_graph_free(c);
+    return st;
+}
+
+cvy_status cvy_graph_output(cvy_graph *g, cvy_value v)
+{
+    cvy_status st = CVY_OK;
+    if (!g) return cvyi_fail(CVY_INVALID, "graph is NULL");
+    if (v < 0 || v >= g->n_values) return cvyi_fail(CVY_INVALID, "output: not a value of this graph");
+    if (g->values[v].kind != VALUE_NODE)
+        return cvyi_fail(CVY_INVALID, "output: '%s' is not the result of an operator", g->values[v].name);
+    for (int i = 0; i < g->n_outputs; i++)
+        if (g->outputs[i] == v) return cvyi_fail(CVY_INVALID, "output: '%s' is one already", g->values[v].name);
+    TRY(reserve((void **)&g->outputs, &g->cap_outputs, g->n_outputs + 1, sizeof *g->outputs));
+    g->outputs[g->n_outputs++] = v;
+fail:
+    return st;
+}
+
+int cvyi_graph_outputs(const cvy_graph *g, const int **values)
+{
+    if (g->n_outputs) {
+        *values = g->outputs;
+        return g->n_outputs;
+    }
+    *values = g->n_nodes ? &g->nodes[g->n_nodes - 1].out : NULL;
+    return g->n_nodes ? 1 : 0;
+}
+
+cvy_status cvy_graph_shape(const cvy_graph *g, cvy_value v, int32_t *rank, int64_t dims[CVY_MAX_RANK])
+{
+    if (!g || !rank || !dims) return cvyi_fail(CVY_INVALID, "graph or result pointer is NULL");
+    if (v < 0 || v >= g->n_values) return cvyi_fail(CVY_INVALID, "shape: not a value of this graph");
+    *rank = g->values[v].shape.rank;
+    memcpy(dims, g->values[v].shape.dim, sizeof g->values[v].shape.dim);
+    return CVY_OK;
+}
+
+/* ---- the tensors of run() ---- */
+
+int32_t cvy_graph_tensors(const cvy_graph *g)
+{
+    const int *outputs;
+    int n = 0;
+    if (!g) return 0;
+    for (int i = 0; i < g->n_values; i++) n += g->values[i].kind != VALUE_NODE;
+    return n + cvyi_graph_outputs(g, &outputs);
+}
+
+/* Value number index among those of a kind, CVY_NONE behind the last; *index is lowered by how many there are. */
+static int nth_of_kind(const cvy_graph *g, value_kind kind, int32_t *index)
+{
+    for (int i = 0; i < g->n_values; i++)
+        if (g->values[i].kind == kind && (*index)-- == 0) return i;
+    return CVY_NONE;
+}
+
+cvy_status cvy_graph_tensor(const cvy_graph *g, int32_t index, cvy_tensor *out)
+{
+    const int *outputs;
+    const value *v;
+    int role = CVY_INPUT, found;
+
+    if (!g || !out) return cvyi_fail(CVY_INVALID, "graph or result pointer is NULL");
+    if (index < 0 || index >= cvy_graph_tensors(g))
+        return cvyi_fail(CVY_INVALID, "tensor %d: the graph has %d", (int)index, (int)cvy_graph_tensors(g));
+    found = nth_of_kind(g, VALUE_INPUT, &index);
+    if (found == CVY_NONE) {
+        role = CVY_PARAM;
+        found = nth_of_kind(g, VALUE_PARAM, &index);
+    }
+    if (found == CVY_NONE) {
+        role = CVY_OUTPUT;
+        cvyi_graph_outputs(g, &outputs);
+        found = outputs[index];
+    }
+    v = &g->values[found];
+    *out = (cvy_tensor){.name = v->name, .value = found, .role = role, .rank = v->shape.rank};
+    memcpy(out->dims, v->shape.dim, sizeof out->dims);
+    return CVY_OK;
+}
+
+/* ---- verifier ---- */
+
+static cvy_status verify_node(const cvy_graph *g, int index)
+{
+    const node *n = &g->nodes[index];
+    shape s;
+    cvy_status st = CVY_OK;
+
+    if (n->out < 0 || n->out >= g->n_values || g->values[n->out].node != index)
+        return cvyi_fail(CVY_INVALID, "node %d: its result does not point back", index);
+    for (int i = 0; i < n->n_args; i++) {
+        const int v = n->arg[i];
+        if (v == CVY_NONE && i > 0) continue;
+        if (v < 0 || v >= g->n_values) return cvyi_fail(CVY_INVALID, "node %d: argument %d is no value", index, i);
+        if (g->values[v].kind == VALUE_NODE && g->values[v].node >= index)
+            return cvyi_fail(CVY_INVALID, "node %d: reads '%s', which comes later", index, g->values[v].name);
+    }
+    TRY(cvyi_infer(g, n, &s));
+    if (!cvyi_same_shape(&s, &g->values[n->out].shape))
+        return cvyi_fail(CVY_INVALID, "node %d: the shape of '%s' is not the inferred one", index,
+                         g->values[n->out].name);
+fail:
+    return st;
+}
+
+cvy_status cvyi_graph_verify(const cvy_graph *g)
+{
+    cvy_status st = CVY_OK;
+    for (int i = 0; i < g->n_nodes; i++) TRY(verify_node(g, i));
+    for (int i = 0; i < g->n_values; i++)
+        if ((g->values[i].kind == VALUE_NODE) != (g->values[i].node >= 0))
+            return cvyi_fail(CVY_INVALID, "value '%s': kind and node do not fit", g->values[i].name);
+fail:
+    return st;
+}
