@@ -11,6 +11,11 @@
  *   v_first(n)    mask of the first n lanes, any n
  *   v_max, v_min  second operand if either is NaN (as x86); v_max_nan, v_min_nan give NaN if either is NaN
  *   v_sel(m,a,b)  a where m, else b
+ *   v_load_range  lanes lo <= lane < hi of p, zero elsewhere; touches no byte of the others, p may lie before an array
+ *   v_unzip2/4    2 or 4 vectors of interleaved streams taken apart; v_zip2/4 the inverse
+ *   v_next(a,b)   lanes 1... of a, then lane 0 of b
+ *   v_and(a,b)    bits of a where b has them: b is a mask of all ones or all zeros per lane, kept in memory
+ *   v_even, v_odd(a,b)  every second lane of the 2 VL lanes of a and b
  */
 #ifndef CVYI_SIMD_H
 #define CVYI_SIMD_H
@@ -33,6 +38,25 @@
 #define ISA(name) CVYI_PASTE(name, _portable)
 #endif
 
+/* Loops over registers: the trip count is a constant, and arrays of vectors must end up in registers. */
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 64")
+#endif
+
+INLINE vf v_and(vf a, vf b)
+{
+    return v_from_bits(i_and(v_bits(a), v_bits(b)));
+}
+INLINE void v_zip4(const vf a[4], vf out[4])
+{
+    vf even[2], odd[2];
+    v_zip2(a[0], a[2], &even[0], &even[1]);
+    v_zip2(a[1], a[3], &odd[0], &odd[1]);
+    v_zip2(even[0], odd[0], &out[0], &out[1]);
+    v_zip2(even[1], odd[1], &out[2], &out[3]);
+}
 /* NaN if either is: the comparison finds the NaN in a (v_max already returns b where b is NaN). */
 INLINE vf v_max_nan(vf a, vf b)
 {

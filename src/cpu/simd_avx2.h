@@ -16,6 +16,10 @@ INLINE void v_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
 INLINE void v_stream(float *p, vf a) { _mm256_stream_ps(p, a); } /* aligned to 32, past the caches */
 INLINE vf v_load_n(const float *p, int64_t n) { return _mm256_maskload_ps(p, _mm256_castps_si256(v_first(n))); }
 INLINE void v_store_n(float *p, int64_t n, vf a) { _mm256_maskstore_ps(p, _mm256_castps_si256(v_first(n)), a); }
+INLINE vf v_load_range(const float *p, int64_t lo, int64_t hi)
+{
+    return _mm256_maskload_ps(p, _mm256_castps_si256(_mm256_andnot_ps(v_first(lo), v_first(hi))));
+}
 INLINE vf v_set1(float a) { return _mm256_set1_ps(a); }
 INLINE vf v_zero(void) { return _mm256_setzero_ps(); }
 INLINE vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }
@@ -54,6 +58,17 @@ INLINE vi i_and(vi a, vi b) { return _mm256_and_si256(a, b); }
 INLINE vi i_or(vi a, vi b) { return _mm256_or_si256(a, b); }
 #define i_shl(a, n) _mm256_slli_epi32(a, n)
 #define i_sra(a, n) _mm256_srai_epi32(a, n)
+/* Lanes 0 2 4 ... and 1 3 5 ... of a and b, one behind the other. */
+INLINE vf v_even(vf a, vf b)
+{
+    const __m256d s = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88));
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(s, 0xd8));
+}
+INLINE vf v_odd(vf a, vf b)
+{
+    const __m256d s = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xdd));
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(s, 0xd8));
+}
 /* Lane sums and maxima in a fixed order: halves first. */
 INLINE float v_hsum(vf a)
 {
@@ -66,4 +81,31 @@ INLINE float v_hmax(vf a)
     __m128 s = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     s = _mm_max_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+/* Streams: see simd.h. */
+INLINE void v_unzip2(vf a, vf b, vf *even, vf *odd)
+{
+    const vf p = _mm256_permute2f128_ps(a, b, 0x20), q = _mm256_permute2f128_ps(a, b, 0x31);
+    const __m256d e = _mm256_castps_pd(_mm256_shuffle_ps(p, q, 0x88));
+    const __m256d o = _mm256_castps_pd(_mm256_shuffle_ps(p, q, 0xdd));
+    *even = _mm256_castpd_ps(e), *odd = _mm256_castpd_ps(o);
+}
+INLINE void v_unzip4(const vf a[4], vf out[4])
+{
+    const vf p = _mm256_permute2f128_ps(a[0], a[2], 0x20), q = _mm256_permute2f128_ps(a[0], a[2], 0x31);
+    const vf r = _mm256_permute2f128_ps(a[1], a[3], 0x20), s = _mm256_permute2f128_ps(a[1], a[3], 0x31);
+    const vf t = _mm256_unpacklo_ps(p, q), u = _mm256_unpackhi_ps(p, q);
+    const vf v = _mm256_unpacklo_ps(r, s), w = _mm256_unpackhi_ps(r, s);
+    out[0] = _mm256_shuffle_ps(t, v, 0x44), out[1] = _mm256_shuffle_ps(t, v, 0xee);
+    out[2] = _mm256_shuffle_ps(u, w, 0x44), out[3] = _mm256_shuffle_ps(u, w, 0xee);
+}
+INLINE void v_zip2(vf a, vf b, vf *low, vf *high)
+{
+    const vf l = _mm256_unpacklo_ps(a, b), h = _mm256_unpackhi_ps(a, b);
+    *low = _mm256_permute2f128_ps(l, h, 0x20), *high = _mm256_permute2f128_ps(l, h, 0x31);
+}
+INLINE vf v_next(vf a, vf b)
+{
+    const __m256i middle = _mm256_castps_si256(_mm256_permute2f128_ps(a, b, 0x21));
+    return _mm256_castsi256_ps(_mm256_alignr_epi8(middle, _mm256_castps_si256(a), 4));
 }

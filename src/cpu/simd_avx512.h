@@ -12,6 +12,10 @@ INLINE void v_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
 INLINE void v_stream(float *p, vf a) { _mm512_stream_ps(p, a); } /* aligned to 64, past the caches */
 INLINE vf v_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(v_first(n), p); }
 INLINE void v_store_n(float *p, int64_t n, vf a) { _mm512_mask_storeu_ps(p, v_first(n), a); }
+INLINE vf v_load_range(const float *p, int64_t lo, int64_t hi)
+{
+    return _mm512_maskz_loadu_ps((vm)(v_first(hi) & ~v_first(lo)), p);
+}
 INLINE vf v_set1(float a) { return _mm512_set1_ps(a); }
 INLINE vf v_zero(void) { return _mm512_setzero_ps(); }
 INLINE vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
@@ -50,6 +54,43 @@ INLINE vi i_and(vi a, vi b) { return _mm512_and_si512(a, b); }
 INLINE vi i_or(vi a, vi b) { return _mm512_or_si512(a, b); }
 #define i_shl(a, n) _mm512_slli_epi32(a, n)
 #define i_sra(a, n) _mm512_srai_epi32(a, n)
+/* Lanes 0 2 4 ... and 1 3 5 ... of a and b, one behind the other. */
+INLINE vf v_even(vf a, vf b)
+{
+    return _mm512_permutex2var_ps(
+        a, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), b);
+}
+INLINE vf v_odd(vf a, vf b)
+{
+    return _mm512_permutex2var_ps(
+        a, _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31), b);
+}
 /* Lane sums and maxima in a fixed order: halves first. */
 INLINE float v_hsum(vf a) { return _mm512_reduce_add_ps(a); }
 INLINE float v_hmax(vf a) { return _mm512_reduce_max_ps(a); }
+/* Streams: see simd.h. */
+INLINE void v_unzip2(vf a, vf b, vf *even, vf *odd)
+{
+    const __m512i k = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    *even = _mm512_permutex2var_ps(a, k, b);
+    *odd = _mm512_permutex2var_ps(a, _mm512_add_epi32(k, _mm512_set1_epi32(1)), b);
+}
+INLINE void v_unzip4(const vf a[4], vf out[4])
+{
+    const __m512i k = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
+    const __m512i k2 = _mm512_add_epi32(k, _mm512_set1_epi32(2));
+    const vf p = _mm512_permutex2var_ps(a[0], k, a[1]), q = _mm512_permutex2var_ps(a[2], k, a[3]);
+    const vf r = _mm512_permutex2var_ps(a[0], k2, a[1]), s = _mm512_permutex2var_ps(a[2], k2, a[3]);
+    out[0] = _mm512_shuffle_f32x4(p, q, 0x44), out[1] = _mm512_shuffle_f32x4(p, q, 0xee);
+    out[2] = _mm512_shuffle_f32x4(r, s, 0x44), out[3] = _mm512_shuffle_f32x4(r, s, 0xee);
+}
+INLINE void v_zip2(vf a, vf b, vf *low, vf *high)
+{
+    const __m512i k = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    *low = _mm512_permutex2var_ps(a, k, b);
+    *high = _mm512_permutex2var_ps(a, _mm512_add_epi32(k, _mm512_set1_epi32(8)), b);
+}
+INLINE vf v_next(vf a, vf b)
+{
+    return _mm512_castsi512_ps(_mm512_alignr_epi32(_mm512_castps_si512(b), _mm512_castps_si512(a), 1));
+}

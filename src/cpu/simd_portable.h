@@ -17,6 +17,13 @@ INLINE vf v_load_n(const float *p, int64_t n)
     return a;
 }
 INLINE void v_store_n(float *p, int64_t n, vf a) { for (int i = 0; i < 4 && i < n; i++) p[i] = a[i]; }
+INLINE vf v_load_range(const float *p, int64_t lo, int64_t hi)
+{
+    vf a = {0, 0, 0, 0};
+    for (int i = 0; i < 4; i++)
+        if (i >= lo && i < hi) a[i] = p[i];
+    return a;
+}
 INLINE vf v_set1(float a) { return (vf){a, a, a, a}; }
 INLINE vf v_zero(void) { return (vf){0, 0, 0, 0}; }
 INLINE vf v_add(vf a, vf b) { return a + b; }
@@ -51,6 +58,9 @@ INLINE vi i_and(vi a, vi b) { return a & b; }
 INLINE vi i_or(vi a, vi b) { return a | b; }
 #define i_shl(a, n) ((vi)(a) << (n))
 #define i_sra(a, n) ((vi)(a) >> (n))
+/* Lanes 0 2 4 ... and 1 3 5 ... of a and b, one behind the other. */
+INLINE vf v_even(vf a, vf b) { return (vf){a[0], a[2], b[0], b[2]}; }
+INLINE vf v_odd(vf a, vf b) { return (vf){a[1], a[3], b[1], b[3]}; }
 /* Lane sums and maxima in a fixed order: halves first. */
 INLINE float v_hsum(vf a) { return (a[0] + a[2]) + (a[1] + a[3]); }
 INLINE float v_hmax(vf a)
@@ -58,3 +68,17 @@ INLINE float v_hmax(vf a)
     const float x = a[0] > a[2] ? a[0] : a[2], y = a[1] > a[3] ? a[1] : a[3];
     return x > y ? x : y;
 }
+/* Streams: see simd.h. */
+INLINE void v_unzip2(vf a, vf b, vf *even, vf *odd)
+{
+    *even = (vf){a[0], a[2], b[0], b[2]}, *odd = (vf){a[1], a[3], b[1], b[3]};
+}
+INLINE void v_unzip4(const vf a[4], vf out[4])
+{
+    for (int i = 0; i < 4; i++) out[i] = (vf){a[0][i], a[1][i], a[2][i], a[3][i]};
+}
+INLINE void v_zip2(vf a, vf b, vf *low, vf *high)
+{
+    *low = (vf){a[0], b[0], a[1], b[1]}, *high = (vf){a[2], b[2], a[3], b[3]};
+}
+INLINE vf v_next(vf a, vf b) { return (vf){a[1], a[2], a[3], b[0]}; }

@@ -1,0 +1,263 @@
+/* cpuinfo.c - instruction sets, caches, cores, and their measured speed. */
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "cpuinfo.h"
+#include "thread.h"
+
+/* ---- instruction sets ---- */
+
+static const char *const isa_names[CPU_ISA_COUNT] = {"portable", "avx2", "avx512"};
+static const cpu_probe_kernels *const probes[CPU_ISA_COUNT] = CPU_KERNELS(cvyi_probe);
+
+const char *cvyi_isa_name(cpu_isa isa)
+{
+    return isa_names[isa];
+}
+
+/* The compiler's own test also asks (xgetbv) whether the operating system keeps the wide registers. */
+bool cvyi_isa_supported(cpu_isa isa)
+{
+#if defined(__x86_64__)
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
+    return isa == CPU_PORTABLE || (isa == CPU_AVX2 && avx2) || (isa == CPU_AVX512 && avx512);
+#else
+    return isa == CPU_PORTABLE;
+#endif
+}
+
+cvy_status cvyi_isa_choose(cpu_isa *out)
+{
+    const char *word = cvyi_env(ENV_ISA);
+    int isa = CPU_ISA_COUNT - 1;
+    while (isa >= 0 && (word ? strcmp(word, isa_names[isa]) != 0 : !cvyi_isa_supported((cpu_isa)isa))) isa--;
+    if (isa < 0) return cvyi_fail(CVY_INVALID, "CVY_ISA is '%s', expected portable, avx2 or avx512", word);
+    if (!cvyi_isa_supported((cpu_isa)isa)) {
+        return cvyi_fail(CVY_UNSUPPORTED, "CVY_ISA is '%s', which this CPU does not have", word);
+    }
+    *out = (cpu_isa)isa;
+    return CVY_OK;
+}
+
+/* ---- small files of the system ---- */
+
+static bool read_text(const char *path, char *buffer, size_t capacity)
+{
+    FILE *file = fopen(path, "re");
+    size_t len = 0;
+    if (!file) return false;
+    len = fread(buffer, 1, capacity - 1, file);
+    fclose(file);
+    buffer[len] = 0;
+    return len > 0;
+}
+
+/* ---- CPUs ---- */
+
+static int cpus_by_affinity(void)
+{
+    cpu_set_t *set = NULL;
+    int count = 0;
+    /* More CPUs than the set has room for make the call fail: try larger ones. */
+    for (int room = CPU_SETSIZE; !count && room <= 64 * CPU_SETSIZE; room *= 8) {
+        const size_t bytes = CPU_ALLOC_SIZE(room);
+        set = cvyi_alloc(1, bytes);
+        if (set && sched_getaffinity(0, bytes, set) == 0) count = CPU_COUNT_S(bytes, set);
+        cvyi_free(set);
+    }
+    return count > 0 ? count : 1;
+}
+
+/* quota / period CPUs, rounded up; 0: no limit. `format` names the file(s) of one cgroup directory. */
+static int cpus_by_quota(const char *dir, bool v2)
+{
+    char path[512], content[64];
+    double quota = 0, period = 0;
+    snprintf(path, sizeof path, "%s/%s", dir, v2 ? "cpu.max" : "cpu.cfs_quota_us");
+    if (!read_text(path, content, sizeof content)) return 0;
+    if (v2) {
+        if (sscanf(content, "%lf %lf", &quota, &period) != 2) return 0; /* "max 100000" */
+    } else {
+        quota = atof(content); /* -1: none */
+        snprintf(path, sizeof path, "%s/cpu.cfs_period_us", dir);
+        period = read_text(path, content, sizeof content) ? atof(content) : 0;
+    }
+    return quota > 0 && period > 0 ? (int)((quota + period - 1) / period) : 0;
+}
+
+/* The tightest quota of a cgroup and those it lies in. `dir` is the mount point and has room for the path. */
+static int tightest_quota(char *dir, const char *path, bool v2)
+{
+    const size_t root = strlen(dir);
+    int tightest = 0;
+    strcpy(dir + root, path);
+    for (;;) {
+        const int cpus = cpus_by_quota(dir, v2);
+        char *slash = strrchr(dir, '/');
+        if (cpus > 0 && (!tightest || cpus < tightest)) tightest = cpus;
+        if (strlen(dir) <= root) return tightest;
+        *slash = 0;
+    }
+}
+
+/* Lines of /proc/self/cgroup are "number:controllers:path"; number 0 is version 2. */
+static int cpus_by_cgroup(void)
+{
+    char lines[4096], dir[sizeof lines + 32];
+    int tightest = 0;
+    if (!read_text("/proc/self/cgroup", lines, sizeof lines)) return 0;
+    for (char *line = lines, *end; *line; line = end) {
+        char *names, *path;
+        bool v2;
+        int cpus;
+        end = line + strcspn(line, "\n");
+        if (*end) *end++ = 0;
+        names = strchr(line, ':');
+        path = names ? strchr(++names, ':') : NULL;
+        if (!path) continue;
+        *path++ = 0;
+        v2 = *names == 0;
+        if (!v2 && strcmp(names, "cpu") && strncmp(names, "cpu,", 4) && !strstr(names, ",cpu,") &&
+            (strlen(names) < 4 || strcmp(names + strlen(names) - 4, ",cpu")))
+            continue;
+        strcpy(dir, v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu");
+        cpus = tightest_quota(dir, strcmp(path, "/") ? path : "", v2);
+        if (cpus > 0 && (!tightest || cpus < tightest)) tightest = cpus;
+    }
+    return tightest;
+}
+
+int cvyi_threads_available(void)
+{
+    const int cpus = cpus_by_affinity(), quota = cpus_by_cgroup();
+    return quota > 0 && quota < cpus ? quota : cpus;
+}
+
+/* ---- caches ---- */
+
+/* Bytes of the data or unified cache of a level, as CPU 0 has it; `otherwise` where the system does not say. */
+static int64_t cache_bytes(int level, int64_t otherwise)
+{
+    for (int index = 0; index < 8; index++) {
+        char path[96], content[32], unit = 0;
+        long long size = 0;
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/level", index);
+        if (!read_text(path, content, sizeof content) || atoi(content) != level) continue;
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/type", index);
+        if (!read_text(path, content, sizeof content) || content[0] == 'I') continue;
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", index);
+        if (!read_text(path, content, sizeof content)) continue;
+        if (sscanf(content, "%lld%c", &size, &unit) < 1 || size <= 0) continue;
+        return size << (unit == 'K' ? 10 : unit == 'M' ? 20 : unit == 'G' ? 30 : 0);
+    }
+    return otherwise;
+}
+
+/* ---- speed ---- */
+
+/* One core of a server of the last years at 3 GHz: 4-lane multiply and add, two 8-lane FMAs, one to two 16-lane
+ * FMAs per cycle. */
+static const double estimated_gflops[CPU_ISA_COUNT] = {24, 90, 120};
+
+void cvyi_machine_estimate(cpu_isa isa, machine *out)
+{
+    *out = (machine){.threads = cvyi_threads_available(),
+                     .isa = isa,
+                     .l1 = cache_bytes(1, 32 << 10),
+                     .l2 = cache_bytes(2, 512 << 10),
+                     .fma_gflops = estimated_gflops[isa]};
+    out->l3 = cache_bytes(3, out->l2);
+    /* Two cores nearly fill a memory channel or two of a shared server; more cores reach a few channels more. */
+    out->mem_gbps = out->threads == 1 ? 14 : out->threads < 8 ? 28 : 28 + 4.0 * (out->threads - 8);
+    out->l3_gbps = 40.0 * out->threads;
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+typedef struct probe_work {
+    const cpu_probe_kernels *probe;
+    int64_t rounds; /* FMA rounds per unit; 0: read */
+    const float *data;
+    int64_t n;                    /* floats per unit, when reading */
+    float sink[CVYI_MAX_THREADS]; /* keeps the results alive */
+} probe_work;
+
+static void probe_unit(void *ctx, int64_t unit, int worker)
+{
+    probe_work *w = ctx;
+    w->sink[worker] += w->rounds ? w->probe->fma(w->rounds) : w->probe->read(w->data + unit * w->n, w->n);
+}
+
+/* The shortest of `repeats` runs of a job, in seconds: what disturbs only makes it longer. */
+static double best_of(int repeats, int threads, int64_t units, probe_work *w)
+{
+    double best = 1e9;
+    for (int i = 0; i < repeats; i++) {
+        const double start = seconds();
+        double took;
+        cvyi_parallel(threads, units, probe_unit, w);
+        took = seconds() - start;
+        if (took < best) best = took;
+    }
+    return best;
+}
+
+enum { FMA_ROUNDS = 40000, FMA_UNITS = 8, READ_FLOATS = 1 << 15 };
+
+/* FMA: units of 0.1 ms, so that a thread that comes late costs little. */
+static void measure_fma(probe_work *w, machine *m)
+{
+    const int64_t units = (int64_t)FMA_UNITS * m->threads;
+    w->rounds = FMA_ROUNDS;
+    m->fma_gflops = 1e-9 * (double)(units * FMA_ROUNDS * w->probe->flops_per_round) /
+                    best_of(4, m->threads, units, w) / m->threads;
+    w->rounds = 0;
+}
+
+static double read_gbps(probe_work *w, int threads, int64_t bytes, int repeats)
+{
+    const int64_t units = bytes / (int64_t)(READ_FLOATS * sizeof(float));
+    w->n = READ_FLOATS;
+    return 1e-9 * (double)bytes / best_of(repeats, threads, units, w);
+}
+
+/* Memory: a buffer that the last cache holds no more than half of, if 64 MiB (what fits into the time) are that;
+ * else the estimate stays. The cache: a quarter of it, but more than the inner caches hold. */
+static void measure_reads(probe_work *w, machine *m)
+{
+    const int64_t most = INT64_C(64) << 20, want = cvyi_max64(2 * m->l3, most / 2);
+    const int64_t resident = cvyi_min64(m->l3 / 4, most / 4);
+    float *data = cvyi_alloc_aligned((size_t)cvyi_min64(want, most));
+    if (!data) return;
+    w->data = data;
+    if (want <= most) m->mem_gbps = read_gbps(w, m->threads, want, 2);
+    if (resident > m->threads * m->l2) m->l3_gbps = read_gbps(w, m->threads, resident, 4);
+    cvyi_free(data);
+}
+
+void cvyi_machine_measure(cpu_isa isa, machine *out)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static machine known[CPU_ISA_COUNT];
+    pthread_mutex_lock(&lock);
+    if (!known[isa].measured) {
+        probe_work work = {.probe = probes[isa]};
+        cvyi_machine_estimate(isa, &known[isa]);
+        cvyi_threads_reserve(known[isa].threads); /* measures with fewer, if fewer there are */
+        measure_fma(&work, &known[isa]);
+        measure_reads(&work, &known[isa]);
+        known[isa].measured = true;
+    }
+    *out = known[isa];
+    pthread_mutex_unlock(&lock);
+}
