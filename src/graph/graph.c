@@ -25,13 +25,6 @@ void cvyi_text_add_shape(text *t, const shape *s)
 
 /* ---- names ---- */
 
-int cvyi_value_find(const cvy_graph *g, const char *name, size_t len)
-{
-    for (int i = 0; i < g->n_values; i++)
-        if (strlen(g->values[i].name) == len && !memcmp(g->values[i].name, name, len)) return i;
-    return CVY_NONE;
-}
-
 static cvy_status check_name(const cvy_graph *g, const char *name)
 {
     size_t n = 0;
@@ -44,14 +37,6 @@ static cvy_status check_name(const cvy_graph *g, const char *name)
     if (n > 200) return cvyi_fail(CVY_INVALID, "name '%.60s...': longer than 200 characters", name);
     if (cvyi_value_find(g, name, n) != CVY_NONE)
         return cvyi_fail(CVY_INVALID, "name '%.60s' is taken already", name);
-    return CVY_OK;
-}
-
-/* The operator's name, then name_2, name_3, ... */
-static cvy_status automatic_name(const cvy_graph *g, const char *op, char out[256])
-{
-    snprintf(out, 256, "%s", op);
-    for (int i = 2; cvyi_value_find(g, out, strlen(out)) != CVY_NONE; i++) snprintf(out, 256, "%s_%d", op, i);
     return CVY_OK;
 }
 
@@ -96,14 +81,33 @@ static cvy_status add_value(cvy_graph *g, value_kind kind, const char *name, con
     copy = cvyi_strdup(name);
     if (!copy) return CVY_NO_MEMORY;
     g->values[g->n_values] = (value){.kind = kind, .node = -1, .name = copy, .shape = *s};
+    TRY(cvyi_name_add(g, g->n_values));
     *out = g->n_values++;
+    return CVY_OK;
 fail:
+    cvyi_free(copy);
     return st;
 }
 
 static void drop_values(cvy_graph *g, int keep)
 {
-    while (g->n_values > keep) cvyi_free(g->values[--g->n_values].name);
+    while (g->n_values > keep) {
+        cvyi_name_remove(g, --g->n_values);
+        cvyi_free(g->values[g->n_values].name);
+    }
+}
+
+graph_mark cvyi_graph_mark(const cvy_graph *g)
+{
+    return (graph_mark){g->n_values, g->n_nodes, g->n_outputs};
+}
+
+void cvyi_graph_rollback(cvy_graph *g, const graph_mark *mark)
+{
+    drop_values(g, mark->n_values);
+    g->n_nodes = mark->n_nodes;
+    g->n_outputs = mark->n_outputs;
+    memset(g->suffix, 0, sizeof g->suffix); /* names that were taken are free again */
 }
 
 static cvy_status add_tensor(cvy_graph *g, value_kind kind, const char *name, int rank, const int64_t *dims,
@@ -179,7 +183,7 @@ cvy_status cvyi_graph_add(cvy_graph *g, const node_spec *spec, int *out)
     const op_info *op = &cvyi_ops[spec->op];
     const int keep = g->n_values;
     node n = {.op = spec->op, .n_args = 1 + op->n_tensors, .named = spec->name != NULL};
-    char name[256];
+    char name[NAME_BYTES];
     shape s;
     cvy_status st = CVY_OK;
 
@@ -188,7 +192,7 @@ cvy_status cvyi_graph_add(cvy_graph *g, const node_spec *spec, int *out)
     if (spec->name)
         snprintf(name, sizeof name, "%s", spec->name);
     else
-        TRY(automatic_name(g, op->name, name));
+        cvyi_automatic_name(g, spec->op, name);
     for (int i = 0; i < MAX_ARGS; i++) n.arg[i] = i < spec->n_args ? spec->arg[i] : CVY_NONE;
     memcpy(n.attr, spec->attr, sizeof n.attr);
     for (int i = 1; i <= op->n_tensors; i++) TRY(settle_tensor(g, &n, i, name, spec->natural));
@@ -248,6 +252,7 @@ void cvy_graph_free(cvy_graph *g)
     cvyi_free(g->values);
     cvyi_free(g->nodes);
     cvyi_free(g->outputs);
+    cvyi_free(g->index);
     cvyi_free(g);
 }
 

@@ -112,6 +112,9 @@ struct cvy_graph {
     int n_values, cap_values;
     int n_nodes, cap_nodes;
     int n_outputs, cap_outputs;
+    int *index;           /* names.c: cap_index slots, each a value or CVY_NONE */
+    int cap_index;        /* a power of 2, or 0 */
+    int suffix[OP_COUNT]; /* per operator, the number at which its next automatic name is looked for */
 };
 
 static inline const op_info *cvyi_info(const node *n)
@@ -152,7 +155,23 @@ cvy_status cvyi_graph_copy(const cvy_graph *g, cvy_graph **out);
 int cvyi_graph_outputs(const cvy_graph *g, const int **values);
 /* Checks every invariant of the structure: order, indices, shapes. For tests and after rewrites. */
 cvy_status cvyi_graph_verify(const cvy_graph *g);
+
+/* What a graph holds now, and back to it: what came since is gone. */
+typedef struct graph_mark {
+    int n_values, n_nodes, n_outputs;
+} graph_mark;
+graph_mark cvyi_graph_mark(const cvy_graph *g);
+void cvyi_graph_rollback(cvy_graph *g, const graph_mark *mark);
+
+/* ---- names (names.c) ---- */
+
+enum { NAME_BYTES = 256 };                                             /* longest name, with its NUL */
 int cvyi_value_find(const cvy_graph *g, const char *name, size_t len); /* CVY_NONE where there is none */
+cvy_status cvyi_name_add(cvy_graph *g, int v);                         /* value v, the newest, can be found */
+void cvyi_name_remove(cvy_graph *g, int v);                            /* v, the newest, no longer can */
+/* The name of a node that was given none: relu, then relu_2, relu_3, ... whichever is free first. */
+void cvyi_automatic_name(cvy_graph *g, op_id op, char out[NAME_BYTES]);
+void cvyi_suffixed_name(op_id op, int suffix, char out[NAME_BYTES]); /* relu for 1, relu_2 for 2 */
 
 /* ---- shape inference (shape.c) ---- */
 
@@ -240,6 +259,8 @@ cvy_status cvyi_parse_into(cvy_graph *g, int from, const char *source,
                            int *out); /* `from` CVY_NONE: inputs first */
 cvy_status cvyi_print_graph(const cvy_graph *g, text *t);
 void cvyi_print_node(const cvy_graph *g, const node *n, text *t); /* "conv2d(64, 3)" */
+enum { SIGNATURE_BYTES = 256 };
+void cvyi_signature(op_id op, char out[SIGNATURE_BYTES]);
 void cvyi_print_signature(op_id op, text *t); /* "conv2d(out_channels, kernel_size, stride=1...)" */
 
 #endif

@@ -13,7 +13,7 @@ static attr_value default_of(const attr_def *def)
     if (def->kind == ATTR_BOOL)
         v.i[0] = def->otherwise[0] == 'T';
     else if (def->kind == ATTR_NUMBER)
-        v.f = strtod(def->otherwise, NULL);
+        v.f = cvyi_text_number(def->otherwise);
     else if (def->kind != ATTR_WORD)
         v.i[0] = strtoll(def->otherwise, NULL, 10);
     return v;
@@ -76,14 +76,14 @@ static cvy_status check_count(const op_info *op, const attr_def *def, int count)
 
 static cvy_status set_numbers(const op_info *op, const attr_def *def, const cvy_attr *from, attr_value *out)
 {
-    const double limit = 9007199254740992.0; /* 2^53: whole numbers in a double are exact up to here */
+    const double limit = 9007199254740992.0; /* 2^53: whole numbers in a double are exact below */
     cvy_status st = check_count(op, def, from->count);
 
     for (int i = 0; !st && i < from->count; i++) {
         const double v = from->value[i];
         if (def->kind == ATTR_NUMBER)
             out->f = v;
-        else if (!(fabs(v) <= limit) || v != floor(v))
+        else if (!(fabs(v) < limit) || v != floor(v))
             st = cvyi_fail(CVY_INVALID, "%s: %s must be a whole number, got %g", op->name, def->name, v);
         else if (def->kind == ATTR_BOOL && v != 0 && v != 1)
             st = cvyi_fail(CVY_INVALID, "%s: %s must be True or False, got %g", op->name, def->name, v);

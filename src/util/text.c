@@ -1,5 +1,7 @@
 /* text.c - text that grows, and numbers as text. */
+#include <locale.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,16 +51,36 @@ cvy_status cvyi_text_copy(const text *t, char *dst, size_t capacity, size_t *nee
     return CVY_OK;
 }
 
+/* ---- numbers: always with a decimal point, though the program around us may have set a locale with a comma ---- */
+
+static pthread_once_t locale_once = PTHREAD_ONCE_INIT;
+static locale_t c_locale;
+
+static void make_locale(void)
+{
+    c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+}
+
+double cvyi_text_number(const char *digits)
+{
+    pthread_once(&locale_once, make_locale);
+    return c_locale ? strtod_l(digits, NULL, c_locale) : strtod(digits, NULL);
+}
+
 void cvyi_text_add_number(text *t, double value)
 {
     char digits[40];
     int precision = 1;
+    locale_t before;
 
     if (isnan(value)) {
         cvyi_text_add(t, "nan");
         return;
     }
+    pthread_once(&locale_once, make_locale);
+    before = uselocale(c_locale);
     do snprintf(digits, sizeof digits, "%.*g", precision, value);
-    while (strtod(digits, NULL) != value && ++precision <= 17);
+    while (cvyi_text_number(digits) != value && ++precision <= 17);
+    uselocale(before);
     cvyi_text_add(t, "%s", digits);
 }
