@@ -1,5 +1,6 @@
 # Convoy. `make` builds the library and the command with a C11 compiler and nothing else; `make help` lists the rest.
 CC ?= gcc
+.DEFAULT_GOAL := all
 PREFIX ?= /usr/local
 SAN ?=
 BUILD ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(findstring clang,$(CC)),-clang)
@@ -20,6 +21,18 @@ FLAGS_avx2 := -DCVY_ISA_AVX2 -mavx2 -mfma
 FLAGS_avx512 := -DCVY_ISA_AVX512 -mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx2 -mfma
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach i,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$i.o))
 CLI := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cli/*.c))
+
+# CUDA kernels travel inside the library as text: embed.c writes them as byte arrays.
+CUDA_TEXTS := $(sort $(wildcard src/cuda/kernels/*.cu src/cuda/kernels/*.cuh))
+OBJECTS += $(BUILD)/src/cuda/embedded.o
+$(BUILD)/embed: src/cuda/kernels/embed.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 $(WARN) -O1 -o $@ $<
+$(BUILD)/src/cuda/embedded.c: $(BUILD)/embed $(CUDA_TEXTS)
+	@mkdir -p $(@D)
+	$(BUILD)/embed $@ $(CUDA_TEXTS)
+$(BUILD)/src/cuda/embedded.o: $(BUILD)/src/cuda/embedded.c
+	$(CC) $(CFLAGS) -Isrc/cuda -c -o $@ $<
 
 all: $(BUILD)/libconvoy.a $(BUILD)/libconvoy.so $(BUILD)/convoy
 

@@ -1,0 +1,33 @@
+/* cache.h - entries on disk that are named by the digest of everything they depend on.
+ *
+ * The directory is CVY_CACHE, else $XDG_CACHE_HOME/convoy, else $HOME/.cache/convoy; "off" means none. It is made
+ * with mode 0700 and used only if it belongs to this user and nobody else may write in it. One file per entry,
+ * written aside and renamed, so that readers and writers of any number of processes never see half of one:
+ *
+ *   8 bytes  "CVYCODE1"     the format
+ *   8 bytes  size           of the payload, little end first
+ *   32 bytes key            the entry's name again: a file under another name is not believed
+ *   32 bytes digest         SHA-256 of the payload
+ *   payload
+ *
+ * The digest finds damage, not an attacker who runs as the same user. A cache that does not work costs time only:
+ * nothing here fails, and what goes wrong is in the log (CVY_DEBUG=1). */
+#ifndef CVYI_CACHE_H
+#define CVYI_CACHE_H
+
+#include "../util/util.h"
+#include "sha256.h"
+
+typedef struct cache_key {
+    unsigned char digest[SHA256_BYTES];
+} cache_key;
+
+/* The payload, or NULL where there is no good entry. cvyi_free() it. */
+void *cvyi_cache_load(const cache_key *key, size_t *size);
+void cvyi_cache_store(const cache_key *key, const void *payload, size_t size);
+
+/* The file name of an entry inside the directory. */
+enum { CACHE_NAME_BYTES = 2 * SHA256_BYTES + 6 };
+void cvyi_cache_name(const cache_key *key, char name[CACHE_NAME_BYTES]);
+
+#endif

@@ -1,0 +1,64 @@
+/* launch.h - kernels loaded and launched; device memory, streams and timing for the command and the tests.
+ *
+ * Everything but cvyi_cuda_launch() may allocate or wait, and belongs to the time of preparing. All of it works
+ * between cvyi_cuda_enter() and cvyi_cuda_leave(). */
+#ifndef CVYI_CUDA_LAUNCH_H
+#define CVYI_CUDA_LAUNCH_H
+
+#include "driver.h"
+#include "jit.h"
+
+typedef struct cuda_kernel {
+    CUmodule module;
+    CUfunction function;
+    int registers;    /* per thread */
+    int local_bytes;  /* per thread; not 0 where registers spill */
+    int shared_bytes; /* static */
+    int max_threads;  /* of a block */
+} cuda_kernel;
+
+/* Loads code and makes its entry ready to launch: resolved, its shared memory allowed. */
+cvy_status cvyi_cuda_load(const cuda_device *d, const jit_code *code, const char *entry, int dynamic_shared,
+                          cuda_kernel *out);
+void cvyi_cuda_unload(const cuda_device *d, cuda_kernel *k);
+
+typedef struct cuda_launch {
+    unsigned grid[3], block[3];
+    unsigned cluster[3];     /* all 0: no clusters */
+    unsigned dynamic_shared; /* bytes */
+    bool cooperative;        /* all blocks at once, or the launch fails */
+} cuda_launch;
+
+cvy_status cvyi_cuda_launch(const cuda_device *d, const cuda_kernel *k, const cuda_launch *l, CUstream stream,
+                            void **arguments);
+/* How many blocks of this shape one multiprocessor, or how many clusters the device, holds at once. */
+cvy_status cvyi_cuda_blocks_per_sm(const cuda_device *d, const cuda_kernel *k, const cuda_launch *l, int *out);
+cvy_status cvyi_cuda_clusters(const cuda_device *d, const cuda_kernel *k, const cuda_launch *l, int *out);
+
+/* ---- memory, streams, time ---- */
+
+cvy_status cvyi_cuda_alloc(const cuda_device *d, size_t bytes,
+                           CUdeviceptr *out);                  /* 0 bytes: some address all the same */
+void cvyi_cuda_free(const cuda_device *d, CUdeviceptr memory); /* accepts 0 */
+/* Both wait until the copy is done. */
+cvy_status cvyi_cuda_upload(const cuda_device *d, CUdeviceptr dst, const void *src, size_t bytes, CUstream stream);
+cvy_status cvyi_cuda_download(const cuda_device *d, void *dst, CUdeviceptr src, size_t bytes, CUstream stream);
+cvy_status cvyi_cuda_fill(const cuda_device *d, CUdeviceptr dst, unsigned char value, size_t bytes,
+                          CUstream stream);
+cvy_status cvyi_cuda_stream_create(const cuda_device *d, CUstream *out);
+void cvyi_cuda_stream_free(const cuda_device *d, CUstream stream); /* accepts NULL */
+cvy_status cvyi_cuda_wait(const cuda_device *d, CUstream stream);
+
+/* Times work on a stream with events, after a write of twice the L2 has thrown everything else out of it. */
+typedef struct cuda_timer {
+    CUevent start, stop;
+    CUdeviceptr flush; /* flush_bytes that are overwritten before each timed run */
+    size_t flush_bytes;
+} cuda_timer;
+
+cvy_status cvyi_cuda_timer_create(const cuda_device *d, cuda_timer *out);
+void cvyi_cuda_timer_free(const cuda_device *d, cuda_timer *t); /* accepts a zeroed one */
+cvy_status cvyi_cuda_timer_start(const cuda_device *d, cuda_timer *t, CUstream stream);
+cvy_status cvyi_cuda_timer_stop(const cuda_device *d, cuda_timer *t, CUstream stream, double *seconds); /* waits */
+
+#endif
