@@ -1,0 +1,78 @@
+"""Data for a chain, the float64 truth of it by PyTorch, and how far a device may be from that."""
+
+import zlib
+
+import numpy as np
+import torch
+
+from chains import evaluate
+from library import Graph, run
+
+EPS = 2.0**-24  # half an ulp of float32 at 1: what rounding the result alone may cost
+TINY = 2.0**-150  # half of the smallest denormal
+
+
+def random_tensors(graph, seed=0):
+    """Normal float32 data, the same for a tensor's name and shape every time; variances are positive."""
+    made = {}
+    for spec in graph.sources:
+        rng = np.random.default_rng([seed, zlib.crc32(spec.name.encode()), *spec.shape])
+        data = rng.standard_normal(spec.shape).astype(np.float32)
+        made[spec.name] = np.abs(data) + np.float32(0.1) if spec.name.endswith("running_var") else data
+    return made
+
+
+def integer_tensors(graph, seed=0):
+    """Small whole numbers: sums and products of them are exact, and ties and zeros happen."""
+    rng = np.random.default_rng(seed)
+    return {t.name: rng.integers(-3, 4, t.shape).astype(np.float32) for t in graph.sources}
+
+
+def truth(text, arrays, dtype=torch.float64):
+    """PyTorch's outputs as float64 arrays; fails if libconvoy has a tensor PyTorch did not ask for."""
+    outputs, used = evaluate(text, {k: torch.from_numpy(np.array(v)).to(dtype) for k, v in arrays.items()})
+    assert used == set(arrays), f"tensors used by one side only: {used ^ set(arrays)}"
+    return [o.detach().to(torch.float64).numpy() for o in outputs]
+
+
+def allowed_error(device, text, arrays, want):
+    """The reference may differ by the rounding of its result and by float64 noise. Other devices compute in float32
+    and are judged by PyTorch doing the same: eight times its error, and some ulps of the largest value."""
+    finite = np.abs(want[np.isfinite(want)])
+    scale = finite.max() if finite.size else 0.0
+    if device == "ref":
+        return EPS * np.abs(want) + 1e-12 * scale + TINY
+    (single,) = (s for s in truth(text, arrays, torch.float32) if s.shape == want.shape)
+    both = np.isfinite(single) & np.isfinite(want)
+    error = np.abs(single - want)[both].max() if both.any() else 0.0
+    return 8 * error + 16 * EPS * scale + TINY
+
+
+def assert_agrees(got, want, allowed, signed_zeros=False):
+    assert got.shape == want.shape
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = want.astype(np.float32)
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(rounded), "NaN at other places")
+        infinite = np.isinf(rounded)
+        np.testing.assert_array_equal(got[infinite], rounded[infinite], "infinities")
+        finite = np.isfinite(rounded)
+        error = np.abs(got.astype(np.float64) - want)
+        bad = finite & ~(error <= allowed)
+    assert not bad.any(), (
+        f"{bad.sum()} of {bad.size} differ, first at {tuple(np.argwhere(bad)[0])}: "
+        f"got {got[bad][0]!r}, PyTorch {want[bad][0]!r}, largest error {error[finite].max():.3g}"
+    )
+    if signed_zeros:
+        zero = rounded == 0
+        np.testing.assert_array_equal(np.signbit(got[zero]), np.signbit(rounded[zero]), "signs of zeros")
+
+
+def check_chain(text, device, arrays=None, seed=0, **options):
+    """Runs a chain on a device and compares all its outputs with PyTorch."""
+    graph = Graph(text)
+    arrays = random_tensors(graph, seed) if arrays is None else arrays
+    got, want = run(graph, arrays, device, **options), truth(text, arrays)
+    assert len(got) == len(want)
+    for spec, a, b in zip(graph.outputs, got, want):
+        assert spec.shape == b.shape
+        assert_agrees(a, b, allowed_error(device, text, arrays, b))

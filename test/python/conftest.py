@@ -1,0 +1,25 @@
+"""Devices and hypothesis' settings for all tests.
+
+CONVOY_TEST_DEVICES names the devices to compare with PyTorch ("ref,cpu"); CONVOY_LIBRARY the library to load.
+"""
+
+import os
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+# The same examples every time, so that a failure in CI is one here.
+settings.register_profile(
+    "ci", max_examples=150, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("long", max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("CONVOY_TEST_PROFILE", "ci"))
+torch.set_num_threads(1)
+
+DEVICES = os.environ.get("CONVOY_TEST_DEVICES", "ref").split(",")
+
+
+@pytest.fixture(params=DEVICES)
+def device(request):
+    return request.param
