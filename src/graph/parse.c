@@ -234,8 +234,10 @@ static cvy_status read_number(parser *p, double *out)
     digits[n] = 0;
     p->at += n;
     if (name_length(p->at) || *p->at == '.') {
-        p->at = start;
-        return locate(p, start, cvyi_fail(CVY_INVALID, "expected a number, got '%s%.20s'", digits, start + n));
+        const int rest = (int)strspn(p->at, ".") + (int)name_length(p->at);
+        return locate(
+            p, start,
+            cvyi_fail(CVY_INVALID, "expected a number, got '%s%.*s'", digits, rest > 20 ? 20 : rest, p->at));
     }
     *out = cvyi_text_number(digits);
     return CVY_OK;
@@ -398,22 +400,28 @@ static cvy_status spread_list(const parser *p, stage *s, const argument *a)
     return locate(p, a->at, cvyi_spec_set(&s->spec, &s->spread));
 }
 
+static cvy_status too_many(const parser *p, const stage *s, const argument *a)
+{
+    const bool tensor = a->kind == ARG_TENSOR;
+    const int most = tensor ? s->op->n_tensors : s->op->n_attrs;
+    const char *what = tensor ? "tensor" : "argument", *which = tensor ? "" : " besides tensors";
+
+    if (!most) return locate(p, a->at, cvyi_fail(CVY_INVALID, "%s takes no %ss%s", s->op->name, what, which));
+    return locate(
+        p, a->at,
+        cvyi_fail(CVY_INVALID, "%s takes at most %d %s%s%s", s->op->name, most, what, most > 1 ? "s" : "", which));
+}
+
 static cvy_status set_positional(const parser *p, stage *s, const argument *a)
 {
     const op_info *op = s->op;
 
     if (s->keyword)
-        return locate(p, a->at, cvyi_fail(CVY_INVALID, "%s: a keyword must follow once one was used", op->name));
+        return locate(p, a->at, cvyi_fail(CVY_INVALID, "%s: expected a keyword behind a keyword", op->name));
     if (a->kind == ARG_TENSOR && s->next_tensor < op->n_tensors) return set_tensor(p, s, s->next_tensor++, a);
-    if (a->kind == ARG_TENSOR)
-        return locate(
-            p, a->at,
-            cvyi_fail(CVY_INVALID, "%s takes %d tensors as arguments, not more", op->name, op->n_tensors));
-    if (s->next_attr < op->n_attrs) return set_attr(p, s, s->next_attr++, a);
-    if (takes_only_a_list(op) && a->kind == ARG_NUMBERS) return spread_list(p, s, a);
-    return locate(
-        p, a->at,
-        cvyi_fail(CVY_INVALID, "%s takes %d arguments that are no tensors, not more", op->name, op->n_attrs));
+    if (a->kind == ARG_NUMBERS && takes_only_a_list(op) && s->spread.count) return spread_list(p, s, a);
+    if (a->kind != ARG_TENSOR && s->next_attr < op->n_attrs) return set_attr(p, s, s->next_attr++, a);
+    return too_many(p, s, a);
 }
 
 static cvy_status set_keyword(const parser *p, stage *s, const char *at, const char *key, const argument *a)
