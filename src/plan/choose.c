@@ -1,0 +1,133 @@
+/* choose.c - the search: enumerate, legal, cost, pick.
+ *
+ * A plan is a partition of the node list into intervals. best[i] is the cheapest way to run the first i nodes, and
+ * best[j] = min over i of best[i] + cost(i ... j-1): a shortest path, exact for the cost model and quadratic in the
+ * number of nodes. MAX_INTERVAL bounds it for long graphs. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "plan.h"
+
+enum { MAX_INTERVAL = 48, MAX_REJECTED = 32 };
+
+static const char *const way_names[] = {"stream", "fold", "resident", "recompute", "store"};
+const char *cvyi_way_name(way w)
+{
+    return way_names[w];
+}
+
+/* xorshift: the random plans of tests must be the same everywhere. */
+static uint32_t next_random(uint32_t *state)
+{
+    uint32_t x = *state ? *state : 1;
+    x ^= x << 13;
+    x ^= x >> 17;
+    x ^= x << 5;
+    return *state = x;
+}
+
+static void reject(cvy_plan *p, const pass *s, const char *why)
+{
+    rejected *r;
+    if (p->n_rejections == MAX_REJECTED) return;
+    r = &p->rejections[p->n_rejections++];
+    *r = (rejected){.first = s->first, .count = s->count, .seconds = s->seconds};
+    snprintf(r->why, sizeof r->why, "%s", why);
+}
+
+static const char *judge(const cvy_plan *p, pass *s)
+{
+    const char *why = NULL;
+    s->samples = cvyi_interval_samples(p->graph, s->first, s->count);
+    s->flops = cvyi_interval_flops(p, s);
+    s->bytes = cvyi_interval_bytes(p, s);
+    if (s->count > 1 && p->options.fuse == CVY_OFF) why = "fusing is off";
+    if (!why) why = p->engine->legal(p, s);
+    if (!why) p->engine->cost(p, s);
+    return why;
+}
+
+/* The last interval of the best partition of nodes [start, end). */
+typedef struct step {
+    double total; /* seconds of everything up to here */
+    pass last;
+} step;
+
+static void extend(cvy_plan *p, step *best, int start, int end, uint32_t *seed)
+{
+    best[end - start].total = INFINITY;
+    for (int first = end - 1; first >= start && end - first <= MAX_INTERVAL; first--) {
+        pass s = {.first = first, .count = end - first};
+        const char *why = judge(p, &s);
+        double total;
+        if (why) {
+            /* Only whole tails behind a producer are news; the rest would fill pages. */
+            if (cvyi_is_producer(cvyi_info(&p->graph->nodes[first])->kind) && end == p->graph->n_nodes)
+                reject(p, &s, why);
+            continue;
+        }
+        total = best[first - start].total + s.seconds;
+        if (*seed) total = (double)next_random(seed); /* any legal plan may win */
+        if (total < best[end - start].total) best[end - start] = (step){total, s};
+    }
+}
+
+/* Alternatives that were legal and lost: what it would have cost to cut behind each producer. */
+static void note_losers(cvy_plan *p)
+{
+    for (int i = p->n_prepare; i < p->n_passes; i++) {
+        pass whole = p->passes[i];
+        char why[120];
+        for (int cut = 1; cut < whole.count; cut++) {
+            const op_kind kind = cvyi_info(&p->graph->nodes[whole.first + cut])->kind;
+            pass a = {.first = whole.first, .count = cut};
+            pass b = {.first = whole.first + cut, .count = whole.count - cut};
+            if (kind == KIND_UNARY || kind == KIND_BINARY || judge(p, &a) || judge(p, &b)) continue;
+            a.seconds += b.seconds;
+            a.count = whole.count;
+            snprintf(why, sizeof why, "store: cut in front of %s",
+                     cvyi_info(&p->graph->nodes[whole.first + cut])->name);
+            reject(p, &a, why);
+        }
+    }
+}
+
+static cvy_status cut(cvy_plan *p, int start, int end)
+{
+    uint32_t seed = p->options.seed;
+    step *best = cvyi_arena_alloc(&p->memory, (size_t)(end - start) + 1, sizeof *best);
+    int n = 0;
+
+    if (!best) return CVY_NO_MEMORY;
+    for (int i = start + 1; i <= end; i++) {
+        extend(p, best, start, i, &seed);
+        if (isinf(best[i - start].total))
+            return cvyi_fail(CVY_UNSUPPORTED, "%s: the %s device does not run it: %s",
+                             cvyi_info(&p->graph->nodes[i - 1])->name, p->engine->name,
+                             p->engine->legal(p, &(pass){.first = i - 1, .count = 1, .samples = 1}));
+    }
+    for (int at = end; at > start; at = best[at - start].last.first) n++;
+    p->n_passes = p->n_prepare + n;
+    for (int at = end; at > start; at = best[at - start].last.first)
+        p->passes[p->n_prepare + --n] = best[at - start].last;
+    note_losers(p);
+    return CVY_OK;
+}
+
+cvy_status cvyi_choose(cvy_plan *p)
+{
+    int prepared = 0;
+
+    p->passes = cvyi_arena_alloc(&p->memory, (size_t)p->graph->n_nodes + 1, sizeof *p->passes);
+    p->rejections = cvyi_arena_alloc(&p->memory, MAX_REJECTED, sizeof *p->rejections);
+    if (!p->passes || !p->rejections) return CVY_NO_MEMORY;
+    /* place.c has sorted the prepared nodes to the front. */
+    while (prepared < p->graph->n_nodes && p->prepared[p->graph->nodes[prepared].out]) prepared++;
+    p->n_prepare = prepared > 0;
+    if (prepared) {
+        p->passes[0] = (pass){.first = 0, .count = prepared, .samples = 1};
+        p->passes[0].flops = cvyi_interval_flops(p, &p->passes[0]);
+        p->passes[0].bytes = cvyi_interval_bytes(p, &p->passes[0]);
+    }
+    return cut(p, prepared, p->graph->n_nodes);
+}

@@ -1,0 +1,120 @@
+/* interval.c - questions about an interval of nodes that is to become a pass. */
+#include "plan.h"
+
+bool cvyi_is_output(const cvy_graph *g, int v)
+{
+    const int *outputs;
+    const int n = cvyi_graph_outputs(g, &outputs);
+    for (int i = 0; i < n; i++)
+        if (outputs[i] == v) return true;
+    return false;
+}
+
+/* Does node n compute each index of dimension 0 by itself? Its result then has dimension 0 of extent N. */
+static bool by_sample(const cvy_graph *g, const node *n, int64_t N)
+{
+    const shape *x = cvyi_shape_of(g, n->arg[0]), *y = cvyi_shape_of(g, n->out);
+    const op_info *op = cvyi_info(n);
+    norm_geom norm;
+
+    if (y->rank < 1 || y->dim[0] != N) return false;
+    switch (op->kind) {
+    case KIND_CONV:
+    case KIND_CONVT:
+    case KIND_MAXPOOL:
+    case KIND_AVGPOOL:
+    case KIND_ADAPTIVE:
+        return x->rank == op->spatial + 2;
+    case KIND_LINEAR:
+        return x->rank > 1;
+    case KIND_MATMUL:
+        return x->rank > 1 && cvyi_shape_of(g, n->arg[1])->rank == 2;
+    case KIND_STATS:
+    case KIND_APPLY:
+        cvyi_norm_geom(g, n, &norm);
+        return !norm.over_outer && norm.outer % N == 0 && x->rank > 0 && x->dim[0] == N;
+    case KIND_REDUCE:
+        return x->rank > 0 && !(cvyi_reduced_dims(g, n) & 1) && x->dim[0] == N;
+    case KIND_SOFTMAX:
+        return x->rank > 0 && cvyi_softmax_dim(g, n) != 0;
+    case KIND_SHAPE:
+        return x->rank > 0 && x->dim[0] == N;
+    case KIND_UNARY:
+    case KIND_BINARY:
+        return true;
+    case KIND_NORM:
+        return false;
+    }
+    return false;
+}
+
+/* A tensor read beside the first may be shared by all samples or have one slice per sample. */
+static bool args_by_sample(const cvy_graph *g, const node *n, int64_t N)
+{
+    const int rank = cvyi_shape_of(g, n->out)->rank;
+    const bool pointwise = cvyi_info(n)->kind == KIND_BINARY;
+    for (int i = 0; i < n->n_args; i++) {
+        const shape *s = n->arg[i] == CVY_NONE ? NULL : cvyi_shape_of(g, n->arg[i]);
+        if (!s || (!pointwise && i > 0)) continue;
+        if (s->rank == rank && s->dim[0] != N && s->dim[0] != 1) return false;
+    }
+    return true;
+}
+
+int64_t cvyi_interval_samples(const cvy_graph *g, int first, int count)
+{
+    const shape *y = cvyi_shape_of(g, g->nodes[first].out);
+    const int64_t N = y->rank ? y->dim[0] : 1;
+    if (N < 1) return 1;
+    for (int i = first; i < first + count; i++)
+        if (!by_sample(g, &g->nodes[i], N) || !args_by_sample(g, &g->nodes[i], N)) return 1;
+    return N;
+}
+
+bool cvyi_made_inside(const cvy_plan *p, const pass *s, int v)
+{
+    const int by = p->graph->values[v].node;
+    return by >= s->first && by < s->first + s->count;
+}
+
+bool cvyi_needed_behind(const cvy_plan *p, const pass *s, int v)
+{
+    const cvy_graph *g = p->graph;
+    if (cvyi_is_output(g, v)) return true;
+    for (int i = s->first + s->count; i < g->n_nodes; i++)
+        for (int a = 0; a < g->nodes[i].n_args; a++)
+            if (g->nodes[i].arg[a] == v) return true;
+    return false;
+}
+
+static bool read_before(const cvy_plan *p, const pass *s, int upto, int v)
+{
+    for (int i = s->first; i < upto; i++)
+        for (int a = 0; a < p->graph->nodes[i].n_args; a++)
+            if (p->graph->nodes[i].arg[a] == v) return true;
+    return false;
+}
+
+double cvyi_interval_bytes(const cvy_plan *p, const pass *s)
+{
+    const cvy_graph *g = p->graph;
+    double bytes = 0;
+    for (int i = s->first; i < s->first + s->count; i++) {
+        const node *n = &g->nodes[i];
+        for (int a = 0; a < n->n_args; a++) {
+            const int v = n->arg[a];
+            if (v == CVY_NONE || cvyi_made_inside(p, s, v) || read_before(p, s, i, v)) continue;
+            bytes += 4.0 * (double)cvyi_elements(cvyi_shape_of(g, v));
+        }
+        if (cvyi_needed_behind(p, s, n->out) && cvyi_info(n)->kind != KIND_SHAPE)
+            bytes += 4.0 * (double)cvyi_elements(cvyi_shape_of(g, n->out));
+    }
+    return bytes;
+}
+
+double cvyi_interval_flops(const cvy_plan *p, const pass *s)
+{
+    double flops = 0;
+    for (int i = s->first; i < s->first + s->count; i++) flops += cvyi_node_flops(p->graph, &p->graph->nodes[i]);
+    return flops;
+}

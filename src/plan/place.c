@@ -1,0 +1,163 @@
+/* place.c - whose memory a value shares, which values depend on parameters alone, and where each one lives.
+ *
+ * Workspace:  [ prepared values | values that cross passes | the engine's own ]
+ * The first part is kept by CVY_KEEP_PREPARED. Values that cross passes share memory where their lives do not meet.
+ */
+#include <string.h>
+#include "plan.h"
+
+/* Sorts prepared nodes to the front; stable, so the order stays one in which nodes can run. */
+static cvy_status sort_prepared(cvy_plan *p)
+{
+    cvy_graph *g = p->graph;
+    node *sorted = cvyi_arena_alloc(&p->memory, (size_t)g->n_nodes + 1, sizeof *sorted);
+    int n = 0;
+
+    if (!sorted) return CVY_NO_MEMORY;
+    for (int wanted = 1; wanted >= 0; wanted--)
+        for (int i = 0; i < g->n_nodes; i++)
+            if (p->prepared[g->nodes[i].out] == wanted) sorted[n++] = g->nodes[i];
+    for (int i = 0; i < n; i++) {
+        g->nodes[i] = sorted[i];
+        g->values[sorted[i].out].node = i;
+    }
+    return CVY_OK;
+}
+
+static bool node_prepared(const cvy_plan *p, const node *n)
+{
+    for (int a = 0; a < n->n_args; a++)
+        if (n->arg[a] != CVY_NONE && !p->prepared[n->arg[a]]) return false;
+    return true;
+}
+
+/* A reshape shares the memory of what it reads, unless it is an output and that memory is not free to be one:
+ * a tensor of run() other than itself, or another output's. */
+static int root_of_reshape(const cvy_plan *p, const node *n, const bool *claimed)
+{
+    const int from = p->root[n->arg[0]];
+    const value *v = &p->graph->values[from];
+    if (!cvyi_is_output(p->graph, n->out)) return from;
+    if (v->kind != VALUE_NODE || cvyi_is_output(p->graph, from) || claimed[from] || p->prepared[from])
+        return n->out;
+    return from;
+}
+
+cvy_status cvyi_find_roots(cvy_plan *p)
+{
+    cvy_graph *g = p->graph;
+    const size_t n = (size_t)g->n_values + 1;
+    bool *claimed = cvyi_arena_alloc(&p->memory, n, sizeof *claimed);
+
+    p->root = cvyi_arena_alloc(&p->memory, n, sizeof *p->root);
+    p->prepared = cvyi_arena_alloc(&p->memory, n, sizeof *p->prepared);
+    if (!claimed || !p->root || !p->prepared) return CVY_NO_MEMORY;
+    for (int v = 0; v < g->n_values; v++) {
+        p->root[v] = v;
+        p->prepared[v] = g->values[v].kind == VALUE_PARAM;
+    }
+    for (int i = 0; i < g->n_nodes; i++) {
+        const node *at = &g->nodes[i];
+        p->prepared[at->out] = node_prepared(p, at) && !cvyi_is_output(g, at->out);
+        if (cvyi_info(at)->kind != KIND_SHAPE) continue;
+        p->root[at->out] = root_of_reshape(p, at, claimed);
+        if (cvyi_is_output(g, at->out)) claimed[p->root[at->out]] = true;
+    }
+    return sort_prepared(p);
+}
+
+static int pass_of_node(const cvy_plan *p, int index)
+{
+    for (int i = 0; i < p->n_passes; i++)
+        if (index >= p->passes[i].first && index < p->passes[i].first + p->passes[i].count) return i;
+    return -1;
+}
+
+static void find_last_uses(cvy_plan *p)
+{
+    const cvy_graph *g = p->graph;
+    for (int v = 0; v < g->n_values; v++) p->last_use[v] = -1;
+    for (int i = 0; i < p->n_passes; i++)
+        for (int k = p->passes[i].first; k < p->passes[i].first + p->passes[i].count; k++)
+            for (int a = 0; a < g->nodes[k].n_args; a++)
+                if (g->nodes[k].arg[a] != CVY_NONE) p->last_use[p->root[g->nodes[k].arg[a]]] = i;
+    for (int v = 0; v < g->n_values; v++)
+        if (cvyi_is_output(g, v)) p->last_use[p->root[v]] = p->n_passes;
+}
+
+/* A value that lives in the workspace from pass `from` to pass `to`. */
+typedef struct lodger {
+    int from, to;
+    int64_t at, bytes;
+} lodger;
+
+/* The lowest offset where nobody lives at the same time. Quadratic, for a handful of values. */
+static int64_t first_fit(const lodger *all, int n, int64_t start, const lodger *who)
+{
+    int64_t at = start;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int i = 0; i < n; i++) {
+            const lodger *o = &all[i];
+            if (o->to < who->from || who->to < o->from) continue;
+            if (at + who->bytes <= o->at || o->at + o->bytes <= at) continue;
+            at = o->at + o->bytes;
+            moved = true;
+        }
+    }
+    return at;
+}
+
+static int64_t value_bytes(const cvy_graph *g, int v)
+{
+    return cvyi_round_up(4 * cvyi_elements(cvyi_shape_of(g, v)) + 1, CVY_ALIGN);
+}
+
+static void place_tensors(cvy_plan *p)
+{
+    for (int i = 0; i < p->n_tensors; i++) {
+        const int v = p->tensor_value[i];
+        p->places[p->root[v]] = p->places[v] = (place){PLACE_TENSOR, i};
+    }
+}
+
+static cvy_status place_values(cvy_plan *p)
+{
+    const cvy_graph *g = p->graph;
+    lodger *lodgers = cvyi_arena_alloc(&p->memory, (size_t)g->n_nodes + 1, sizeof *lodgers);
+    int n = 0;
+
+    if (!lodgers) return CVY_NO_MEMORY;
+    for (int i = 0; i < g->n_nodes; i++) { /* prepared nodes come first */
+        const int v = g->nodes[i].out, by = pass_of_node(p, i);
+        lodger who = {.from = by, .to = p->last_use[v], .bytes = value_bytes(g, v)};
+        if (p->root[v] != v || p->places[v].kind != PLACE_NONE || (!p->prepared[v] && who.to <= by)) continue;
+        if (p->prepared[v]) {
+            who.at = p->prepared_bytes;
+            p->prepared_bytes += who.bytes;
+        } else {
+            who.at = first_fit(lodgers, n, p->prepared_bytes, &who);
+            lodgers[n++] = who;
+        }
+        p->places[v] = (place){PLACE_WORKSPACE, who.at};
+        p->value_bytes = cvyi_max64(p->value_bytes, who.at + who.bytes);
+    }
+    return CVY_OK;
+}
+
+cvy_status cvyi_place(cvy_plan *p)
+{
+    const cvy_graph *g = p->graph;
+    cvy_status st = CVY_OK;
+
+    p->places = cvyi_arena_alloc(&p->memory, (size_t)g->n_values + 1, sizeof *p->places);
+    p->last_use = cvyi_arena_alloc(&p->memory, (size_t)g->n_values + 1, sizeof *p->last_use);
+    if (!p->places || !p->last_use) return CVY_NO_MEMORY;
+    find_last_uses(p);
+    place_tensors(p);
+    TRY(place_values(p));
+    for (int v = 0; v < g->n_values; v++)
+        if (p->root[v] != v && p->places[v].kind == PLACE_NONE) p->places[v] = p->places[p->root[v]];
+fail:
+    return st;
+}

@@ -1,0 +1,204 @@
+/* plan.c - the public side of plans: options, the order of planning, run's checks, and handing over to an engine.
+ */
+#include <string.h>
+#include "plan.h"
+
+static const engine *const engines[] = {&cvyi_engine_ref, &cvyi_engine_cpu, &cvyi_engine_cuda};
+
+static const engine *engine_of(int device)
+{
+    for (int i = 0; i < COUNT_OF(engines); i++)
+        if ((int)engines[i]->device == device) return engines[i];
+    return NULL;
+}
+
+typedef struct choice {
+    const char *name;
+    int value, last;
+} choice;
+
+static cvy_status check_options(const cvy_options *o)
+{
+    const choice checks[] = {
+        {"device", o->device, CVY_CUDA},    {"precision", o->precision, CVY_TF32},
+        {"effort", o->effort, CVY_MEASURE}, {"winograd", o->winograd, CVY_OFF},
+        {"fuse", o->fuse, CVY_OFF},
+    };
+    for (int i = 0; i < COUNT_OF(checks); i++)
+        if (checks[i].value < 0 || checks[i].value > checks[i].last)
+            return cvyi_fail(CVY_INVALID, "options: %s is %d, expected 0 to %d", checks[i].name, checks[i].value,
+                             checks[i].last);
+    if (o->threads < 0 || o->threads > 1024)
+        return cvyi_fail(CVY_INVALID, "options: threads is %d, expected 0 to 1024", (int)o->threads);
+    return CVY_OK;
+}
+
+/* A shorter struct comes from a program that knew fewer options: the rest are defaults. */
+static cvy_status take_options(const cvy_options *given, cvy_options *out)
+{
+    *out = (cvy_options){.size = sizeof *out};
+    if (given) {
+        const size_t known = given->size < sizeof *out ? given->size : sizeof *out;
+        if (given->size < sizeof given->size)
+            return cvyi_fail(CVY_INVALID, "options: size is %zu, not set?", given->size);
+        memcpy(out, given, known);
+        out->size = sizeof *out;
+    }
+    if (!out->seed) out->seed = (uint32_t)cvyi_env_int(ENV_PLAN_SEED, 0);
+    if (!out->fuse && cvyi_env_int(ENV_FUSE, 1) == 0) out->fuse = CVY_OFF;
+    return check_options(out);
+}
+
+static cvy_status list_tensors(cvy_plan *p)
+{
+    cvy_status st = CVY_OK;
+    p->n_tensors = cvy_graph_tensors(p->source);
+    p->tensor_value = cvyi_arena_alloc(&p->memory, (size_t)p->n_tensors + 1, sizeof *p->tensor_value);
+    if (!p->tensor_value) return CVY_NO_MEMORY;
+    for (int i = 0; i < p->n_tensors; i++) {
+        cvy_tensor t;
+        TRY(cvy_graph_tensor(p->graph, i, &t));
+        p->tensor_value[i] = t.value;
+    }
+fail:
+    return st;
+}
+
+static cvy_status lower(cvy_plan *p)
+{
+    cvy_status st = CVY_OK;
+    const int *outputs;
+    int n;
+
+    TRY(cvyi_graph_copy(p->source, &p->graph));
+    /* Outputs are marked, so that rewrites can replace the last node. */
+    n = cvyi_graph_outputs(p->source, &outputs);
+    if (!p->graph->n_outputs)
+        for (int i = 0; i < n; i++) TRY(cvy_graph_output(p->graph, outputs[i]));
+    if (!p->engine->lowers) return list_tensors(p);
+    TRY(cvyi_simplify(p->graph, &p->rewrites));
+    TRY(list_tensors(p));
+    TRY(cvyi_find_roots(p));
+    TRY(cvyi_choose(p));
+    TRY(cvyi_place(p));
+fail:
+    return st;
+}
+
+static cvy_status open_engine(cvy_plan *p)
+{
+    cvy_status st;
+    if (p->options.device != CVY_AUTO) {
+        p->engine = engine_of(p->options.device);
+        return p->engine->open(p);
+    }
+    p->engine = &cvyi_engine_cuda;
+    st = p->engine->open(p);
+    if (!st) return st;
+    p->engine->close(p);
+    p->state = NULL;
+    cvyi_log(1, "no GPU: %s", cvy_last_error());
+    p->engine = &cvyi_engine_cpu;
+    return p->engine->open(p);
+}
+
+cvy_status cvy_plan_create(const cvy_graph *graph, const cvy_options *options, cvy_plan **out)
+{
+    cvy_status st = CVY_OK;
+    cvy_plan *p = NULL;
+
+    if (!out) return cvyi_fail(CVY_INVALID, "result pointer is NULL");
+    *out = NULL;
+    if (!graph) return cvyi_fail(CVY_INVALID, "graph is NULL");
+    if (!graph->n_nodes) return cvyi_fail(CVY_INVALID, "the graph has no operator");
+    p = cvyi_alloc(1, sizeof *p);
+    if (!p) return CVY_NO_MEMORY;
+    TRY(take_options(options, &p->options));
+    TRY(cvyi_graph_copy(graph, &p->source));
+    TRY(open_engine(p));
+    TRY(lower(p));
+    TRY(p->engine->prepare(p));
+    p->workspace = (size_t)cvyi_round_up((int64_t)p->workspace + !p->workspace, CVY_ALIGN);
+    *out = p;
+    return CVY_OK;
+fail:
+    cvy_plan_free(p);
+    return st;
+}
+
+void cvy_plan_free(cvy_plan *p)
+{
+    if (!p) return;
+    if (p->engine) p->engine->close(p);
+    cvyi_text_free(&p->rewrites);
+    cvyi_arena_free(&p->memory);
+    cvy_graph_free(p->graph);
+    cvy_graph_free(p->source);
+    cvyi_free(p);
+}
+
+size_t cvy_plan_workspace(const cvy_plan *p)
+{
+    return p ? p->workspace : 0;
+}
+
+cvy_device cvy_plan_device(const cvy_plan *p)
+{
+    return p ? p->engine->device : CVY_AUTO;
+}
+
+cvy_status cvy_plan_cost(const cvy_plan *p, cvy_cost *out)
+{
+    if (!p || !out) return cvyi_fail(CVY_INVALID, "plan or result pointer is NULL");
+    *out = (cvy_cost){.passes = p->n_passes - p->n_prepare};
+    for (int i = p->n_prepare; i < p->n_passes; i++) {
+        out->seconds += p->passes[i].seconds;
+        out->bytes += p->passes[i].bytes;
+    }
+    for (int i = 0; i < p->source->n_nodes; i++) out->flops += cvyi_node_flops(p->source, &p->source->nodes[i]);
+    for (int i = 0; i < p->n_tensors; i++)
+        out->floor += 4.0 * (double)cvyi_elements(cvyi_shape_of(p->graph, p->tensor_value[i]));
+    if (!p->engine->lowers) out->bytes = out->floor;
+    out->floor = p->machine.bandwidth > 0 ? out->floor / p->machine.bandwidth : 0;
+    return CVY_OK;
+}
+
+cvy_status cvy_plan_print(const cvy_plan *p, char *dst, size_t capacity, size_t *needed)
+{
+    text t = {0};
+    cvy_status st;
+    if (!p) return cvyi_fail(CVY_INVALID, "plan is NULL");
+    cvyi_print_plan(p, &t);
+    st = cvyi_text_copy(&t, dst, capacity, needed);
+    cvyi_text_free(&t);
+    return st;
+}
+
+static cvy_status check_buffers(const cvy_plan *p, const cvy_buffer *buffers, int32_t n)
+{
+    if (n != p->n_tensors || (n && !buffers))
+        return cvyi_fail(CVY_INVALID, "run: the plan takes %d buffers, got %d", p->n_tensors, (int)n);
+    for (int i = 0; i < n; i++) {
+        const value *v = &p->graph->values[p->tensor_value[i]];
+        if (!buffers[i].data && cvyi_elements(&v->shape))
+            return cvyi_fail(CVY_INVALID, "run: buffer %d ('%s') is NULL", i, v->name);
+    }
+    return CVY_OK;
+}
+
+cvy_status cvy_plan_run(const cvy_plan *p, const cvy_buffer *buffers, int32_t n_buffers, void *workspace,
+                        uint32_t flags, void *stream)
+{
+    cvy_status st = CVY_OK;
+    if (!p) return cvyi_fail(CVY_INVALID, "plan is NULL");
+    if (!workspace || (uintptr_t)workspace % CVY_ALIGN)
+        return cvyi_fail(CVY_INVALID, "run: the workspace is NULL or not aligned to %d bytes", CVY_ALIGN);
+    if (flags & ~(uint32_t)CVY_KEEP_PREPARED)
+        return cvyi_fail(CVY_INVALID, "run: unknown flags 0x%x", (unsigned)flags);
+    if (p->engine->device != CVY_CUDA && stream)
+        return cvyi_fail(CVY_INVALID, "run: a stream is for the cuda device, this plan is for %s", p->engine->name);
+    TRY(check_buffers(p, buffers, n_buffers));
+    TRY(p->engine->run(p, buffers, workspace, flags, stream));
+fail:
+    return st;
+}

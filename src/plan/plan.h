@@ -1,0 +1,136 @@
+/* plan.h - how to compute a graph: passes, the way each carries values over a barrier, where values live.
+ *
+ * The lowered graph (after src/simplify) is a list of nodes in running order; a pass is an interval of that list,
+ * one trip through memory. What a pass makes and only itself reads never leaves the chip. Choosing a plan is
+ * choosing where to cut the list (choose.c): enumerate intervals, ask the engine whether each is legal and what it
+ * costs, pick the cheapest partition. Engines are behind `struct engine`; nothing here knows a device. */
+#ifndef CVYI_PLAN_H
+#define CVYI_PLAN_H
+
+#include "../graph/graph.h"
+
+/* How the values in front of a barrier (statistics, a reduction) survive until behind it. */
+typedef enum way {
+    WAY_STREAM,    /* the pass has no barrier: values flow through */
+    WAY_FOLD,      /* algebra moved the reduction in front of the barrier: only reduced values wait */
+    WAY_RESIDENT,  /* they stay on chip: a slice in cache, registers or shared memory */
+    WAY_RECOMPUTE, /* the producer runs twice: for the statistics, and to finish */
+    WAY_STORE      /* they are written to memory in one pass and read back in another */
+} way;
+const char *cvyi_way_name(way w);
+
+typedef struct pass {
+    int first, count; /* nodes first ... first + count - 1 of the lowered graph */
+    way way;
+    int variant;     /* the engine's own choice (an algorithm), by its cost function */
+    int64_t samples; /* independent slices along dimension 0; 1: the pass is taken as a whole */
+    double flops;    /* convolutions counted as direct ones */
+    double bytes;    /* through memory */
+    double seconds;  /* predicted */
+    char note[120];  /* the engine's word on it, for the printed plan */
+} pass;
+
+/* An alternative that was not taken. */
+typedef struct rejected {
+    int first, count;
+    double seconds; /* predicted; 0 where it was not legal */
+    char why[160];
+} rejected;
+
+/* Where a value lives while the plan runs. */
+typedef enum place_kind {
+    PLACE_NONE,     /* nowhere: made and read inside one pass, or not needed at all */
+    PLACE_TENSOR,   /* buffer number `at` of run() */
+    PLACE_WORKSPACE /* byte offset `at` of the workspace, contiguous */
+} place_kind;
+typedef struct place {
+    place_kind kind;
+    int64_t at;
+} place;
+
+/* What the cost formulas know of a device. */
+typedef struct machine {
+    char name[64];
+    double flops;           /* peak, multiplications and additions per second, all units together */
+    double bandwidth;       /* bytes per second to and from memory */
+    double cache_bandwidth; /* bytes per second to and from the level where slices live */
+    int64_t cache;          /* bytes one worker may keep resident */
+    int workers;            /* threads or multiprocessors */
+    double launch;          /* seconds a pass costs before it does anything */
+} machine;
+
+typedef struct engine {
+    cvy_device device;
+    const char *name;
+    bool lowers; /* runs passes of the lowered graph; false: runs the graph as it was given (the reference) */
+    cvy_status (*open)(cvy_plan *p);                        /* is it there? fills p->machine, may set p->state */
+    const char *(*legal)(const cvy_plan *p, const pass *s); /* NULL, or the reason in words */
+    void (*cost)(const cvy_plan *p, pass *s);               /* fills variant, way, bytes, seconds, note */
+    cvy_status (*prepare)(cvy_plan *p);                     /* passes and places stand: sets p->workspace */
+    cvy_status (*run)(const cvy_plan *p, const cvy_buffer *buffers, void *workspace, uint32_t flags, void *stream);
+    void (*close)(cvy_plan *p);                   /* frees p->state; accepts half-built */
+    void (*describe)(const cvy_plan *p, text *t); /* engine's lines of the printed plan; may be NULL */
+} engine;
+
+extern const engine cvyi_engine_ref, cvyi_engine_cpu, cvyi_engine_cuda;
+
+struct cvy_plan {
+    const engine *engine;
+    cvy_options options; /* defaults filled in */
+    cvy_graph *source;   /* as it was given */
+    cvy_graph *graph;    /* lowered; the same inputs, parameters and outputs in the same order */
+    machine machine;
+    text rewrites; /* what simplify did, a line each */
+    arena memory;  /* everything below, and the engine's plan-lifetime data */
+
+    int n_tensors;     /* of run() */
+    int *tensor_value; /* value of the lowered graph for each of them */
+    int *root;         /* per value: whose memory it shares (itself, unless a reshape of another) */
+    bool *prepared;    /* per value: depends on parameters alone */
+    place *places;     /* per value; aliases have their root's place */
+    int *last_use;     /* per value: last pass that reads it; n_passes for outputs, -1: nobody */
+
+    pass *passes; /* pass 0 holds the prepared nodes if there are any: see n_prepare */
+    int n_passes;
+    int n_prepare; /* passes at the front that depend on parameters alone: 0 or 1 */
+    rejected *rejections;
+    int n_rejections;
+
+    int64_t prepared_bytes; /* front part of the workspace that CVY_KEEP_PREPARED keeps */
+    int64_t value_bytes;    /* up to here values live in the workspace (prepared ones included) */
+    size_t workspace;       /* all of it, set by the engine */
+    void *state;            /* the engine's */
+};
+
+/* choose.c: cuts the lowered graph into passes. */
+cvy_status cvyi_choose(cvy_plan *p);
+/* place.c: roots, prepared values, and after the choice where every value lives. */
+cvy_status cvyi_find_roots(cvy_plan *p);
+cvy_status cvyi_place(cvy_plan *p);
+/* print.c */
+void cvyi_print_plan(const cvy_plan *p, text *t);
+
+/* ---- what engines ask of an interval (interval.c) ---- */
+
+/* The extent N of dimension 0 if every node of the interval works on each sample by itself, else 1. */
+int64_t cvyi_interval_samples(const cvy_graph *g, int first, int count);
+/* Is value v made inside the interval / read behind it (or an output)? */
+bool cvyi_made_inside(const cvy_plan *p, const pass *s, int v);
+bool cvyi_needed_behind(const cvy_plan *p, const pass *s, int v);
+/* Bytes of everything the interval reads from outside (parameters once) and leaves behind. */
+double cvyi_interval_bytes(const cvy_plan *p, const pass *s);
+double cvyi_interval_flops(const cvy_plan *p, const pass *s);
+bool cvyi_is_output(const cvy_graph *g, int v);
+static inline bool cvyi_is_producer(op_kind k)
+{
+    return k == KIND_CONV || k == KIND_CONVT || k == KIND_LINEAR || k == KIND_MATMUL;
+}
+static inline bool cvyi_is_pointwise(op_kind k)
+{
+    return k == KIND_UNARY || k == KIND_BINARY || k == KIND_APPLY;
+}
+
+/* simplify/simplify.h's entry, called by plan.c: rewrites g in place, one line of text per rewrite done. */
+cvy_status cvyi_simplify(cvy_graph *g, text *log);
+
+#endif
