@@ -1,0 +1,191 @@
+/* cli.h - what the files of the convoy command share.
+ *
+ * Functions that can fail return an exit status (EXIT_FINE, ...) and have printed why. A `job` is one chain on its
+ * way through the command: graph, data, plan, run. */
+#ifndef CONVOY_CLI_H
+#define CONVOY_CLI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include "convoy.h"
+
+enum { EXIT_FINE = 0, EXIT_CHECK_FAILED = 1, EXIT_USAGE = 2 };
+enum { MAX_FILES = 64 };
+
+/* "convoy: message" on standard error; returns EXIT_USAGE. */
+int cli_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same with the library's last message behind `what` ("plan: "; may be ""). */
+int cli_library_error(const char *what);
+
+/* ---- options.c ---- */
+
+typedef enum data_kind { DATA_UNIFORM, DATA_NORMAL, DATA_INTEGER, DATA_SPECIAL } data_kind;
+
+typedef struct options {
+    cvy_options plan;      /* what the library is told */
+    const char *chain;     /* the positional argument; NULL: none */
+    const char *inputs[MAX_FILES], *params[MAX_FILES], *outputs[MAX_FILES]; /* FILE or NAME=FILE */
+    int32_t n_inputs, n_params, n_outputs;
+    int32_t data;    /* a data_kind */
+    int32_t seed;    /* of the random data; SEED_UNSET: none was asked for */
+    int32_t samples; /* samples to check; 0: as many as the command finds right */
+    int32_t repeat;  /* timed runs; 0: for about two seconds */
+    bool json, compare, help;
+} options;
+enum { SEED_UNSET = -1 };
+
+/* argv behind the command's name. `command` is one bit of the option table's. */
+int options_parse(options *o, unsigned command, int argc, char **argv);
+/* The options that a command takes, for its help. */
+void options_print(FILE *to, unsigned command);
+
+/* ---- the commands (main.c has their table) ---- */
+
+enum {
+    CMD_DEMO = 1,
+    CMD_PLAN = 2,
+    CMD_CHECK = 4,
+    CMD_BENCH = 8,
+    CMD_RUN = 16,
+    CMD_OPS = 32,
+    CMD_PLANNED = CMD_DEMO | CMD_PLAN | CMD_CHECK | CMD_BENCH | CMD_RUN
+};
+int cmd_demo(const options *o);
+int cmd_plan(const options *o);
+int cmd_check(const options *o);
+int cmd_bench(const options *o);
+int cmd_run(const options *o);
+int cmd_ops(const options *o);
+
+/* ---- chain.c: the text of a chain from what stands on the command line ---- */
+
+/* Chain text, a block's name (A, B, C), a file's, or - for standard input. *text is the caller's to free. */
+int chain_load(const char *argument, char **text);
+extern const char *const chain_blocks[3];       /* full size */
+extern const char *const chain_small_blocks[3]; /* a few samples, small images */
+
+/* ---- job.c ---- */
+
+typedef struct tensor {
+    cvy_tensor info;
+    int64_t count;   /* elements */
+    float *host;     /* count floats, contiguous; not NULL, even where empty */
+    bool loaded;     /* from a file */
+    void *remote;    /* the copy in the device's own memory; NULL: host itself is handed to run() */
+} tensor;
+
+typedef struct job {
+    cvy_graph *graph;
+    cvy_plan *plan;
+    char *text; /* the graph, printed */
+    tensor *tensors;
+    cvy_buffer *buffers; /* n, for run() */
+    void *workspace;     /* on the plan's device */
+    int32_t n;
+    const struct device *device; /* where the plan runs */
+    double plan_seconds;         /* how long planning took */
+} job;
+
+int job_open(job *j, const char *chain_text);
+/* Memory for every tensor, filled by --input and --param, the rest with random numbers if `random`. */
+int job_fill(job *j, const options *o, bool random);
+/* Plans, in place of a plan that is there. */
+int job_plan(job *j, const cvy_options *o);
+/* Workspace, and tensors where the plan wants them. Behind job_fill and job_plan. */
+int job_place(job *j, int ordinal);
+/* Runs once and waits for the end. *seconds may be NULL. */
+int job_run(job *j, uint32_t flags, double *seconds);
+/* Brings the outputs to tensors[].host. */
+int job_fetch(job *j);
+void job_close(job *j);
+/* cvy_plan_print() as a string that the caller frees; NULL and a message on failure. */
+char *job_plan_text(const job *j);
+/* The tensor that "NAME=FILE" or "FILE" means (without a name: number `position` of its role), and the file. NULL
+ * and a message where there is none. */
+tensor *job_tensor_of(job *j, cvy_role role, const char *argument, int position, const char **path);
+
+/* ---- device.c, gpu.c: memory, time and limits where a plan runs ---- */
+
+/* What the machine could do, for the shares that bench prints. */
+typedef struct platform {
+    char name[128];
+    int threads;         /* that the plan uses */
+    double fma_gflops;   /* float32 multiply-adds, two operations each; 0: not known */
+    double gbps;         /* of memory; 0: not known */
+    const char *source;  /* "measured", or where the two figures are from */
+} platform;
+
+typedef struct device {
+    void *stream;                 /* for run() */
+    void *(*alloc)(size_t bytes); /* NULL: none left */
+    void (*free)(void *memory);
+    cvy_status (*upload)(void *dst, const void *src, size_t bytes);
+    cvy_status (*download)(void *dst, const void *src, size_t bytes);
+    cvy_status (*time_start)(void);                 /* caches are cold behind it, where that can be had */
+    cvy_status (*time_stop)(double *seconds);       /* waits */
+    void (*describe)(platform *p, bool measure);    /* name, and the limits if `measure` */
+} device;
+
+/* Opens the device of a plan. */
+cvy_status device_open(cvy_device id, int ordinal, const device **out);
+cvy_status gpu_open(int ordinal, const device **out);
+const char *device_name(cvy_device id);
+/* Name, threads, and the limits if `measure`. */
+void platform_describe(platform *p, const job *j, const options *o, bool measure);
+/* Host memory, aligned to CVY_ALIGN, on huge pages where there is enough of it; freed by free(). */
+void *host_alloc(size_t bytes);
+
+/* ---- data.c ---- */
+
+/* Random elements: the same for the same seed, kind and tensor name. */
+void data_fill(float *dst, const cvy_tensor *t, data_kind kind, uint64_t seed);
+/* Moves every finite element to a neighbouring float or leaves it, at random. */
+void data_nudge(float *data, int64_t count, uint64_t seed);
+
+/* ---- batch.c ---- */
+
+/* The same graph for one sample, where every output sample depends on the input samples of its number alone: *batch
+ * tells how many there are. NULL where that cannot be shown, or there are not two samples to part. */
+cvy_graph *batch_split(const cvy_graph *graph, int64_t *batch);
+
+/* ---- oracle.c: comparison with float64 ---- */
+
+typedef struct verdict {
+    double max_abs_error, rel_error; /* rel: of the largest magnitude of the reference */
+    double bound;                    /* what rel_error may be */
+    int64_t mismatches;              /* NaN or inf on one side only, or of the other sign */
+    int64_t samples, batch;          /* checked, of how many; both 1: all of it, in one piece */
+    bool checked;                    /* false: it would have taken too long */
+    bool ok;
+} verdict;
+
+enum { CHECK_ALL = 0, CHECK_QUICKLY = -1 };
+/* Compares the outputs in tensors[].host. samples: how many to check, spread over the batch; CHECK_QUICKLY: a
+ * second's worth or so, nothing where even that is too long. */
+int oracle_check(const job *j, const options *o, int64_t samples, verdict *out);
+/* "6 of 128 samples" */
+const char *oracle_extent(const verdict *v, char text[64]);
+
+/* ---- stats.c ---- */
+
+double now(void); /* seconds, monotonic */
+double median(double *values, int n); /* sorts them */
+
+/* A line on standard error: on a terminal it overwrites itself, elsewhere there is one every few seconds. */
+void progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void progress_end(void);
+
+/* ---- json.c: one flat object, keys in the order of the calls ---- */
+
+void json_begin(void);
+void json_text(const char *key, const char *value);
+void json_number(const char *key, double value); /* null for nan and inf */
+void json_bool(const char *key, bool value);
+void json_null(const char *key);
+void json_end(void);
+/* A string as JSON writes it, quotes and all. */
+void json_string(const char *value);
+
+#endif

@@ -1,0 +1,57 @@
+/* cmd_run.c - `convoy run`: a chain on .npy files. */
+#include <stdlib.h>
+#include "cli.h"
+#include "npy.h"
+
+/* All files are written aside before the first gets its name: a failure leaves what was there. */
+static int write_outputs(job *j, const options *o)
+{
+    char message[NPY_MESSAGE];
+    const char *path = NULL;
+    int st = EXIT_FINE, written = 0;
+
+    for (int i = 0; !st && i < o->n_outputs; i++) {
+        const tensor *t = job_tensor_of(j, CVY_OUTPUT, o->outputs[i], i, &path);
+        if (!npy_write_part(path, t->info.rank, t->info.dims, t->host, message))
+            st = cli_error("%s: %s", path, message);
+        else
+            written++;
+    }
+    for (int i = 0; i < written; i++) {
+        job_tensor_of(j, CVY_OUTPUT, o->outputs[i], i, &path);
+        if (st)
+            npy_discard(path);
+        else if (!npy_commit(path, message))
+            st = cli_error("%s: %s", path, message);
+    }
+    return st;
+}
+
+/* Names are checked before anything is computed. */
+static int check_outputs(job *j, const options *o)
+{
+    const char *path;
+    if (!o->n_outputs) return cli_error("run needs --output FILE.npy");
+    for (int i = 0; i < o->n_outputs; i++)
+        if (!job_tensor_of(j, CVY_OUTPUT, o->outputs[i], i, &path)) return EXIT_USAGE;
+    return EXIT_FINE;
+}
+
+int cmd_run(const options *o)
+{
+    char *chain = NULL;
+    job j = {0};
+    int st = chain_load(o->chain, &chain);
+
+    if (!st) st = job_open(&j, chain);
+    if (!st) st = check_outputs(&j, o);
+    if (!st) st = job_plan(&j, &o->plan);
+    if (!st) st = job_fill(&j, o, o->seed != SEED_UNSET);
+    if (!st) st = job_place(&j, o->plan.ordinal);
+    if (!st) st = job_run(&j, 0, NULL);
+    if (!st) st = job_fetch(&j);
+    if (!st) st = write_outputs(&j, o);
+    free(chain);
+    job_close(&j);
+    return st;
+}

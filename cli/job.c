@@ -1,0 +1,234 @@
+/* job.c - one chain on its way: graph, data, plan, run. */
+#include <stdlib.h>
+#include <string.h>
+#include "cli.h"
+#include "npy.h"
+
+static const char *const role_names[] = {"input", "parameter", "output"};
+
+static char *shape_text(int32_t rank, const int64_t *dims, char text[160])
+{
+    int at = 0;
+    for (int d = 0; d < rank; d++) at += sprintf(text + at, "%s%lld", d ? "," : "[", (long long)dims[d]);
+    strcpy(text + at, rank ? "]" : "[]");
+    return text;
+}
+
+/* Both printers of the library follow one rule: tell the size, then write. */
+static char *printed(cvy_status (*print)(const void *, char *, size_t, size_t *), const void *what)
+{
+    size_t needed = 0;
+    char *text;
+    if (print(what, NULL, 0, &needed)) return NULL;
+    text = malloc(needed);
+    if (text && print(what, text, needed, NULL)) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+static cvy_status print_graph(const void *graph, char *text, size_t capacity, size_t *needed)
+{
+    return cvy_graph_print(graph, text, capacity, needed);
+}
+
+static cvy_status print_plan(const void *plan, char *text, size_t capacity, size_t *needed)
+{
+    return cvy_plan_print(plan, text, capacity, needed);
+}
+
+char *job_plan_text(const job *j)
+{
+    char *text = printed(print_plan, j->plan);
+    if (!text) cli_library_error("plan: ");
+    return text;
+}
+
+int job_open(job *j, const char *chain_text)
+{
+    memset(j, 0, sizeof *j);
+    if (cvy_graph_parse(chain_text, &j->graph)) return cli_library_error("");
+    j->text = printed(print_graph, j->graph);
+    if (!j->text) return cli_library_error("");
+    j->n = cvy_graph_tensors(j->graph);
+    j->tensors = calloc((size_t)j->n, sizeof *j->tensors);
+    j->buffers = calloc((size_t)j->n, sizeof *j->buffers);
+    if (!j->tensors || !j->buffers) return cli_error("no memory");
+    for (int32_t i = 0; i < j->n; i++) {
+        tensor *t = &j->tensors[i];
+        if (cvy_graph_tensor(j->graph, i, &t->info)) return cli_library_error("");
+        t->count = 1;
+        for (int d = 0; d < t->info.rank; d++) t->count *= t->info.dims[d];
+    }
+    return EXIT_FINE;
+}
+
+/* ---- data ---- */
+
+/* Tensor of a role by name; without a name, number `position` of the role. NULL and a message where there is none. */
+static tensor *find_tensor(job *j, cvy_role role, const char *name, size_t len, int position)
+{
+    for (int32_t i = 0; i < j->n; i++) {
+        tensor *t = &j->tensors[i];
+        if (t->info.role != (int32_t)role) continue;
+        if (name ? strlen(t->info.name) == len && !memcmp(t->info.name, name, len) : !position--) return t;
+    }
+    if (name)
+        cli_error("the chain has no %s '%.*s'", role_names[role], (int)len, name);
+    else
+        cli_error("more %s files than the chain has %ss", role_names[role], role_names[role]);
+    return NULL;
+}
+
+/* "NAME=FILE" or "FILE". */
+tensor *job_tensor_of(job *j, cvy_role role, const char *argument, int position, const char **path)
+{
+    const char *equals = strchr(argument, '=');
+    *path = equals ? equals + 1 : argument;
+    return find_tensor(j, role, equals ? argument : NULL, equals ? (size_t)(equals - argument) : 0, position);
+}
+
+static int load_file(tensor *t, const char *path)
+{
+    char message[NPY_MESSAGE], a[160], b[160];
+    npy_array array;
+    void *bytes = NULL;
+    if (!npy_read(path, &array, &bytes, message)) return cli_error("%s: %s", path, message);
+    if (array.rank != t->info.rank || memcmp(array.dims, t->info.dims, (size_t)array.rank * sizeof *array.dims)) {
+        free(bytes);
+        return cli_error("%s: has shape %s, %s %s has %s", path, shape_text(array.rank, array.dims, a),
+                         role_names[t->info.role], t->info.name, shape_text(t->info.rank, t->info.dims, b));
+    }
+    npy_copy(&array, t->host);
+    free(bytes);
+    t->loaded = true;
+    return EXIT_FINE;
+}
+
+static int load_files(job *j, cvy_role role, const char *const *files, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const char *path;
+        tensor *t = NULL;
+        if (role == CVY_PARAM && !strchr(files[i], '='))
+            return cli_error("--param takes NAME=FILE.npy, not '%s'", files[i]);
+        t = job_tensor_of(j, role, files[i], i, &path);
+        if (!t) return EXIT_USAGE;
+        if (t->loaded) return cli_error("%s %s is given twice", role_names[role], t->info.name);
+        if (load_file(t, path)) return EXIT_USAGE;
+    }
+    return EXIT_FINE;
+}
+
+static int allocate(job *j)
+{
+    char text[160];
+    for (int32_t i = 0; i < j->n; i++) {
+        tensor *t = &j->tensors[i];
+        t->host = host_alloc((size_t)t->count * sizeof(float));
+        if (!t->host)
+            return cli_error("no memory for %s%s", t->info.name, shape_text(t->info.rank, t->info.dims, text));
+        /* All bits set is a NaN: an output element that no pass writes is found. Touches every page, too. */
+        memset(t->host, 0xff, (size_t)t->count * sizeof(float));
+    }
+    return EXIT_FINE;
+}
+
+int job_fill(job *j, const options *o, bool random)
+{
+    char text[160];
+    const uint64_t seed = o->seed == SEED_UNSET ? 0 : (uint64_t)o->seed;
+    if (allocate(j) || load_files(j, CVY_INPUT, o->inputs, o->n_inputs) ||
+        load_files(j, CVY_PARAM, o->params, o->n_params))
+        return EXIT_USAGE;
+    for (int32_t i = 0; i < j->n; i++) {
+        const tensor *t = &j->tensors[i];
+        const bool input = t->info.role == CVY_INPUT;
+        if (t->info.role == CVY_OUTPUT || t->loaded) continue;
+        if (!random)
+            return cli_error("%s %s%s is not given: --%s %s=FILE.npy, or --seed N for a random one",
+                             role_names[t->info.role], t->info.name, shape_text(t->info.rank, t->info.dims, text),
+                             input ? "input" : "param", t->info.name);
+        data_fill(t->host, &t->info, (data_kind)o->data, seed);
+    }
+    return EXIT_FINE;
+}
+
+/* ---- plan and run ---- */
+
+static void drop_plan(job *j)
+{
+    for (int32_t i = 0; i < j->n && j->tensors; i++) {
+        if (j->tensors[i].remote) j->device->free(j->tensors[i].remote);
+        j->tensors[i].remote = NULL;
+    }
+    if (j->workspace) j->device->free(j->workspace);
+    j->workspace = NULL;
+    cvy_plan_free(j->plan);
+    j->plan = NULL;
+}
+
+int job_plan(job *j, const cvy_options *o)
+{
+    const double start = now();
+    drop_plan(j);
+    if (cvy_plan_create(j->graph, o, &j->plan)) return cli_library_error("");
+    j->plan_seconds = now() - start;
+    return EXIT_FINE;
+}
+
+static int place(job *j, tensor *t, cvy_buffer *buffer)
+{
+    const size_t bytes = (size_t)t->count * sizeof(float);
+    *buffer = (cvy_buffer){t->host, NULL};
+    if (!j->device->upload) return EXIT_FINE; /* the host's memory is the device's */
+    t->remote = j->device->alloc(bytes);
+    if (!t->remote) return cli_error("no memory on the device for %s: %zu bytes", t->info.name, bytes);
+    if (j->device->upload(t->remote, t->host, bytes)) return cli_library_error("");
+    buffer->data = t->remote;
+    return EXIT_FINE;
+}
+
+int job_place(job *j, int ordinal)
+{
+    const size_t bytes = cvy_plan_workspace(j->plan);
+    if (device_open(cvy_plan_device(j->plan), ordinal, &j->device)) return cli_library_error("");
+    j->workspace = j->device->alloc(bytes);
+    if (!j->workspace) return cli_error("no memory for a workspace of %zu bytes", bytes);
+    for (int32_t i = 0; i < j->n; i++)
+        if (place(j, &j->tensors[i], &j->buffers[i])) return EXIT_USAGE;
+    return EXIT_FINE;
+}
+
+int job_run(job *j, uint32_t flags, double *seconds)
+{
+    double ignored;
+    if (j->device->time_start() ||
+        cvy_plan_run(j->plan, j->buffers, j->n, j->workspace, flags, j->device->stream) ||
+        j->device->time_stop(seconds ? seconds : &ignored))
+        return cli_library_error("run: ");
+    return EXIT_FINE;
+}
+
+int job_fetch(job *j)
+{
+    for (int32_t i = 0; i < j->n; i++) {
+        tensor *t = &j->tensors[i];
+        if (t->info.role == CVY_OUTPUT && t->remote &&
+            j->device->download(t->host, t->remote, (size_t)t->count * sizeof(float)))
+            return cli_library_error("");
+    }
+    return EXIT_FINE;
+}
+
+void job_close(job *j)
+{
+    drop_plan(j);
+    for (int32_t i = 0; i < j->n && j->tensors; i++) free(j->tensors[i].host);
+    free(j->tensors);
+    free(j->buffers);
+    free(j->text);
+    cvy_graph_free(j->graph);
+    memset(j, 0, sizeof *j);
+}

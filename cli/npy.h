@@ -1,0 +1,35 @@
+/* npy.h - .npy files: float32, little-endian, C and Fortran order, format versions 1 to 3. */
+#ifndef CONVOY_CLI_NPY_H
+#define CONVOY_CLI_NPY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "convoy.h"
+
+enum { NPY_MESSAGE = 256 }; /* bytes that hold every message */
+
+typedef struct npy_array {
+    int32_t rank;
+    int64_t dims[CVY_MAX_RANK];
+    int64_t count;             /* elements */
+    bool fortran;              /* the first dimension runs fastest in `data` */
+    const unsigned char *data; /* count little-endian floats, inside the bytes that were parsed; any alignment */
+} npy_array;
+
+/* Reads an array out of a file's bytes. False: `message` (NPY_MESSAGE bytes) says what was expected and found.
+ * Never reads outside bytes[0 .. n), whatever they are. */
+bool npy_parse(const void *bytes, size_t n, npy_array *out, char *message);
+
+/* The elements in C order. dst holds array->count floats. */
+void npy_copy(const npy_array *array, float *dst);
+
+/* A whole file; *bytes is the caller's to free, also what array->data points into. */
+bool npy_read(const char *path, npy_array *out, void **bytes, char *message);
+
+/* Writes path + ".part"; npy_commit gives it its name, npy_discard removes it. */
+bool npy_write_part(const char *path, int32_t rank, const int64_t *dims, const float *data, char *message);
+bool npy_commit(const char *path, char *message);
+void npy_discard(const char *path);
+
+#endif
