@@ -220,7 +220,7 @@ static void measure_fma(probe_work *w, machine *m)
     const int64_t units = (int64_t)FMA_UNITS * m->threads;
     w->rounds = FMA_ROUNDS;
     m->fma_gflops = 1e-9 * (double)(units * FMA_ROUNDS * w->probe->flops_per_round) /
-                    best_of(4, m->threads, units, w) / m->threads;
+                    best_of(6, m->threads, units, w) / m->threads;
     w->rounds = 0;
 }
 
@@ -231,11 +231,12 @@ static double read_gbps(probe_work *w, int threads, int64_t bytes, int repeats)
     return 1e-9 * (double)bytes / best_of(repeats, threads, units, w);
 }
 
-/* Memory: a buffer that the last cache holds no more than half of, if 64 MiB (what fits into the time) are that;
- * else the estimate stays. The cache: a quarter of it, but more than the inner caches hold. */
+/* Memory: a buffer half as large again as the last cache, read in a circle, which leaves nothing of use in that
+ * cache; at most 64 MiB (what fits into the time), else the estimate stays. The cache: a quarter of it, but more
+ * than the inner caches hold. */
 static void measure_reads(probe_work *w, machine *m)
 {
-    const int64_t most = INT64_C(64) << 20, want = cvyi_max64(2 * m->l3, most / 2);
+    const int64_t most = INT64_C(64) << 20, want = cvyi_max64(m->l3 + m->l3 / 2, most / 2);
     const int64_t resident = cvyi_min64(m->l3 / 4, most / 4);
     float *data = cvyi_alloc_aligned((size_t)cvyi_min64(want, most));
     if (!data) return;
@@ -254,8 +255,8 @@ void cvyi_machine_measure(cpu_isa isa, machine *out)
         probe_work work = {.probe = probes[isa]};
         cvyi_machine_estimate(isa, &known[isa]);
         cvyi_threads_reserve(known[isa].threads); /* measures with fewer, if fewer there are */
-        measure_fma(&work, &known[isa]);
         measure_reads(&work, &known[isa]);
+        measure_fma(&work, &known[isa]); /* last: a new worker has found a core of its own by now */
         known[isa].measured = true;
     }
     *out = known[isa];

@@ -1,0 +1,316 @@
+/* convt.c - transposed convolution as a product per phase, without scattered additions.
+ *
+ * Along one axis the output position o = j * stride + phase receives src[i] * weight[r] for all r, i with
+ * i * stride + r * dil = o + pad. For a given phase the taps r with r * dil = phase + pad (mod stride) are fixed,
+ * and i = j + (phase + pad - r * dil) / stride: an ordinary correlation of stride 1. So each phase (of three axes)
+ * is
+ *
+ *     dst[k][j] = bias[k] + sum over taps r of the phase and c of weight[c][k][r] * src[c][j + shift(r)]
+ *
+ * a product of A = [K/groups][taps][C/groups], packed per phase, with a B that is gathered panel by panel from src:
+ * runs of contiguous floats where a row of the grid lies in src, zeros where it does not. All phases along W go
+ * into scratch before they are interleaved into dst, so that rows are written whole.
+ *
+ * packed: [groups][phase 0][phase 1][phase 2] of [K/groups][taps][C/groups]; each tap is in one phase. */
+#include <string.h>
+#include "convt.h"
+
+enum { MAX_PANEL = 64 }; /* positions: no kernel's panel is wider */
+
+/* ---- taps ---- */
+
+/* The phase along an axis whose outputs tap r reaches. */
+static int64_t phase_of(const conv_geom *g, int axis, int64_t r)
+{
+    const int64_t s = g->stride[axis], p = (r * g->dil[axis] - g->pad[axis]) % s;
+    return p < 0 ? p + s : p;
+}
+
+/* Taps of a phase along an axis, and taps of the phases before it. */
+static int64_t count_taps(const conv_geom *g, int axis, int64_t phase, int64_t *before)
+{
+    int64_t own = 0;
+    *before = 0;
+    for (int64_t r = 0; r < g->kernel[axis]; r++) {
+        const int64_t p = phase_of(g, axis, r);
+        own += p == phase;
+        *before += p < phase;
+    }
+    return own;
+}
+
+/* Taps of a phase of three axes; in *before those of all phases before it. */
+static int64_t phase_taps(const conv_geom *g, const int64_t phase[3], int64_t *before)
+{
+    int64_t front = 0, taps = 1, rest = g->kernel[0] * g->kernel[1] * g->kernel[2];
+    for (int a = 0; a < 3; a++) {
+        int64_t earlier, own = count_taps(g, a, phase[a], &earlier);
+        rest /= g->kernel[a];
+        front += taps * earlier * rest;
+        taps *= own;
+    }
+    *before = front;
+    return taps;
+}
+
+/* The next tap of a phase in order, from r[] on (inclusive); false behind the last. */
+static bool next_tap(const conv_geom *g, const int64_t phase[3], int64_t r[3])
+{
+    for (; r[0] < g->kernel[0]; r[0]++, r[1] = 0) {
+        if (phase_of(g, 0, r[0]) != phase[0]) continue;
+        for (; r[1] < g->kernel[1]; r[1]++, r[2] = 0) {
+            if (phase_of(g, 1, r[1]) != phase[1]) continue;
+            for (; r[2] < g->kernel[2]; r[2]++) {
+                if (phase_of(g, 2, r[2]) == phase[2]) return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* ---- plan ---- */
+
+static int64_t group_rows(const convt_plan *p)
+{
+    return p->g.K / p->g.groups;
+}
+
+/* Scratch for the phases along W stays in L2. */
+static int64_t most_rows(const convt_plan *p, int64_t width)
+{
+    const int64_t floats = (512 << 10) / (int64_t)sizeof(float);
+    return cvyi_max64(8, floats / (width * p->g.stride[2]));
+}
+
+void cvyi_convt_plan(cpu_isa isa, const conv_geom *g, convt_plan *out)
+{
+    const cpu_gemm_kernels *k = cvyi_gemm_kernels(isa);
+    const int64_t width = (int64_t)k->vl * k->nv;
+    int64_t positions = 1, depth;
+    double flops;
+    *out = (convt_plan){.g = *g, .isa = isa};
+    for (int a = 0; a < 3; a++) {
+        out->grid[a] = cvyi_ceil_div(g->out[a], g->stride[a]);
+        positions *= out->grid[a];
+    }
+    if (positions <= 0 || g->K <= 0) return; /* no units */
+    depth =
+        g->C / g->groups * cvyi_ceil_div(g->kernel[0], g->stride[0]) * cvyi_ceil_div(g->kernel[1], g->stride[1]);
+    out->panels = cvyi_ceil_div(cvyi_ceil_div(positions, k->vl), k->nv);
+    out->m_chunks = cvyi_ceil_div(group_rows(out), cvyi_min64(256, most_rows(out, width)));
+    /* A unit of 2 M operations or more: 20 us. */
+    flops = 2.0 * (double)(width * depth * g->kernel[2]) * (double)group_rows(out) / (double)out->m_chunks;
+    out->per_unit = flops > 2e6 ? 1 : (int64_t)(2e6 / (flops + 1));
+    out->per_unit = cvyi_max64(1, cvyi_min64(out->per_unit, out->panels));
+    out->n_chunks = cvyi_ceil_div(out->panels, out->per_unit);
+    out->units = g->groups * g->stride[0] * g->stride[1] * out->m_chunks * out->n_chunks;
+}
+
+size_t cvyi_convt_packed_bytes(const convt_plan *p)
+{
+    const conv_geom *g = &p->g;
+    return (size_t)(g->C * group_rows(p) * g->kernel[0] * g->kernel[1] * g->kernel[2]) * sizeof(float);
+}
+
+/* Scratch: a block of B, then the results of the phases along W: [phase][rows][width]. */
+size_t cvyi_convt_scratch_bytes(const convt_plan *p)
+{
+    const cpu_gemm_kernels *k = cvyi_gemm_kernels(p->isa);
+    const int64_t width = (int64_t)k->vl * k->nv;
+    const int64_t rows = p->m_chunks ? cvyi_ceil_div(group_rows(p), p->m_chunks) : 0;
+    return (size_t)(width * (GEMM_KC + rows * p->g.stride[2])) * sizeof(float);
+}
+
+/* ---- packing ---- */
+
+static void pack_phase(const conv_geom *g, int64_t group, const int64_t phase[3], const float *weight,
+                       float *packed)
+{
+    const int64_t rows = g->K / g->groups, chans = g->C / g->groups;
+    const int64_t kernel = g->kernel[0] * g->kernel[1] * g->kernel[2];
+    int64_t before, taps = phase_taps(g, phase, &before), tap = 0;
+    float *dst = packed + (group * kernel + before) * rows * chans;
+    for (int64_t r[3] = {0, 0, 0}; next_tap(g, phase, r); r[2]++, tap++) {
+        const float *src = weight + (r[0] * g->kernel[1] + r[1]) * g->kernel[2] + r[2];
+        for (int64_t m = 0; m < rows; m++) {
+            for (int64_t c = 0; c < chans; c++) {
+                dst[(m * taps + tap) * chans + c] = src[((group * chans + c) * rows + m) * kernel];
+            }
+        }
+    }
+}
+
+void cvyi_convt_pack(const convt_plan *p, const float *weight, float *packed)
+{
+    const conv_geom *g = &p->g;
+    for (int64_t group = 0; group < g->groups; group++) {
+        for (int64_t phase[3] = {0, 0, 0}; phase[0] < g->stride[0]; phase[0]++) {
+            for (phase[1] = 0; phase[1] < g->stride[1]; phase[1]++) {
+                for (phase[2] = 0; phase[2] < g->stride[2]; phase[2]++) pack_phase(g, group, phase, weight, packed);
+            }
+        }
+    }
+}
+
+/* ---- running ---- */
+
+/* A stretch of one row of the grid in a panel. */
+typedef struct stretch {
+    int64_t j[3]; /* of its first position */
+    int64_t at;   /* its place in the panel */
+    int64_t n;
+} stretch;
+
+/* One panel of one unit. */
+typedef struct panel_work {
+    const convt_plan *p;
+    const cpu_gemm_kernels *k;
+    const float *src; /* of the group */
+    const float *packed, *bias;
+    float *dst; /* of the first row */
+    float *block, *result;
+    int64_t group, phase[3], m0, rows;
+    int64_t start, n, width;      /* positions of the panel; n of width exist */
+    stretch stretches[MAX_PANEL]; /* the panel by rows of the grid */
+    int n_stretches;
+} panel_work;
+
+static void find_stretches(panel_work *w)
+{
+    const int64_t *grid = w->p->grid;
+    w->n_stretches = 0;
+    for (int64_t at = 0; at < w->n;) {
+        const int64_t i = w->start + at, x = i % grid[2], row = i / grid[2];
+        const int64_t n = cvyi_min64(grid[2] - x, w->n - at);
+        w->stretches[w->n_stretches++] = (stretch){{row / grid[1], row % grid[1], x}, at, n};
+        at += n;
+    }
+}
+
+/* The runs of the panel that tap r reads from a channel of src. */
+static int find_runs(const panel_work *w, const int64_t r[3], gemm_run runs[MAX_PANEL])
+{
+    const conv_geom *g = &w->p->g;
+    int64_t shift[3];
+    int count = 0;
+    for (int a = 0; a < 3; a++) shift[a] = (w->phase[a] + g->pad[a] - r[a] * g->dil[a]) / g->stride[a]; /* exact */
+    for (int i = 0; i < w->n_stretches; i++) {
+        const stretch *s = &w->stretches[i];
+        const int64_t d = s->j[0] + shift[0], h = s->j[1] + shift[1], x = s->j[2] + shift[2];
+        const int64_t from = cvyi_max64(0, -x), to = cvyi_min64(s->n, g->in[2] - x);
+        if (d < 0 || d >= g->in[0] || h < 0 || h >= g->in[1] || from >= to) continue;
+        runs[count++] = (gemm_run){(d * g->in[1] + h) * g->in[2] + x + from, s->at + from, to - from};
+    }
+    return count;
+}
+
+/* Rows k0 ... k0 + kc - 1 of B, of [taps][chans]; r[] is the tap of row k0 and is moved on. */
+static void gather(const panel_work *w, int64_t k0, int64_t kc, int64_t r[3])
+{
+    const conv_geom *g = &w->p->g;
+    const int64_t chans = g->C / g->groups, plane = g->in[0] * g->in[1] * g->in[2];
+    for (int64_t done = 0; done < kc;) {
+        const int64_t c = (k0 + done) % chans, n = cvyi_min64(chans - c, kc - done);
+        gemm_run runs[MAX_PANEL];
+        next_tap(g, w->phase, r);
+        w->k->pack_runs(w->src + c * plane, plane, n, runs, find_runs(w, r, runs), w->width,
+                        w->block + done * w->width);
+        done += n;
+        r[2] += c + n == chans;
+    }
+}
+
+/* result[m][position] of the phase. */
+static void run_phase(panel_work *w, float *result)
+{
+    const conv_geom *g = &w->p->g;
+    const int64_t chans = g->C / g->groups, all_rows = g->K / g->groups;
+    int64_t before, depth = phase_taps(g, w->phase, &before) * chans, k0 = 0, r[3] = {0, 0, 0};
+    const int64_t kernel = g->kernel[0] * g->kernel[1] * g->kernel[2];
+    const float *a = w->packed + (w->group * kernel + before) * all_rows * chans + w->m0 * depth;
+    do { /* once even if the phase has no taps: the result is then the bias */
+        const gemm_block block = {.a = a + k0,
+                                  .b = w->block,
+                                  .c = result,
+                                  .lda = depth,
+                                  .ldc = w->width,
+                                  .rows = w->rows,
+                                  .kc = cvyi_min64(GEMM_KC, depth - k0),
+                                  .nvec = (int)(w->width / w->k->vl),
+                                  .n = w->n,
+                                  .first = k0 == 0,
+                                  .bias_m = w->bias};
+        gather(w, k0, block.kc, r);
+        w->k->block(&block);
+        k0 += GEMM_KC;
+    } while (k0 < depth);
+}
+
+/* dst[j * s + phase] = result[phase][j] for one stretch; the last positions of the last phases may not exist. */
+static void interleave(const float *result, int64_t pitch, int64_t s, int64_t n, float *dst)
+{
+    if (s == 1) {
+        memcpy(dst, result, (size_t)n * sizeof *dst);
+    } else if (s == 2 && n % 2 == 0) {
+        for (int64_t j = 0; j < n / 2; j++) {
+            dst[2 * j] = result[j];
+            dst[2 * j + 1] = result[pitch + j];
+        }
+    } else {
+        for (int64_t phase = 0; phase < s; phase++) {
+            for (int64_t j = 0; j * s + phase < n; j++) dst[j * s + phase] = result[phase * pitch + j];
+        }
+    }
+}
+
+static void write_rows(const panel_work *w)
+{
+    const conv_geom *g = &w->p->g;
+    const int64_t plane = g->out[0] * g->out[1] * g->out[2], s = g->stride[2];
+    for (int i = 0; i < w->n_stretches; i++) {
+        const stretch *t = &w->stretches[i];
+        const int64_t o = t->j[0] * g->stride[0] + w->phase[0], y = t->j[1] * g->stride[1] + w->phase[1];
+        const int64_t x = t->j[2] * s, n = cvyi_min64(t->n * s, g->out[2] - x);
+        if (o >= g->out[0] || y >= g->out[1]) continue; /* the phase ends before the grid */
+        for (int64_t m = 0; m < w->rows; m++) {
+            interleave(w->result + m * w->width + t->at, w->rows * w->width, s, n,
+                       w->dst + m * plane + (o * g->out[1] + y) * g->out[2] + x);
+        }
+    }
+}
+
+static void run_panel(panel_work *w)
+{
+    find_stretches(w);
+    for (w->phase[2] = 0; w->phase[2] < w->p->g.stride[2]; w->phase[2]++) {
+        run_phase(w, w->result + w->phase[2] * w->rows * w->width);
+    }
+    write_rows(w);
+}
+
+void cvyi_convt_run(const convt_plan *p, const float *src, const float *packed, const float *bias, float *dst,
+                    int64_t unit, float *scratch)
+{
+    const conv_geom *g = &p->g;
+    const cpu_gemm_kernels *k = cvyi_gemm_kernels(p->isa);
+    const int64_t n_chunk = unit % p->n_chunks, m_chunk = unit / p->n_chunks % p->m_chunks;
+    const int64_t phase = unit / (p->n_chunks * p->m_chunks) % (g->stride[0] * g->stride[1]);
+    const int64_t group = unit / (p->n_chunks * p->m_chunks) / (g->stride[0] * g->stride[1]);
+    const int64_t positions = p->grid[0] * p->grid[1] * p->grid[2], vectors = cvyi_ceil_div(positions, k->vl);
+    panel_work w = {.p = p, .k = k, .packed = packed, .block = scratch, .group = group};
+    w.result = scratch + GEMM_KC * k->nv * k->vl;
+    w.phase[0] = phase / g->stride[1];
+    w.phase[1] = phase % g->stride[1];
+    w.m0 = cvyi_part_start(group_rows(p), p->m_chunks, m_chunk);
+    w.rows = cvyi_part_start(group_rows(p), p->m_chunks, m_chunk + 1) - w.m0;
+    w.src = src + group * (g->C / g->groups) * g->in[0] * g->in[1] * g->in[2];
+    w.dst = dst + (group * group_rows(p) + w.m0) * g->out[0] * g->out[1] * g->out[2];
+    w.bias = bias ? bias + group * group_rows(p) + w.m0 : NULL;
+    for (int64_t i = cvyi_part_start(p->panels, p->n_chunks, n_chunk);
+         i < cvyi_part_start(p->panels, p->n_chunks, n_chunk + 1); i++) {
+        w.start = cvyi_part_start(vectors, p->panels, i) * k->vl;
+        w.width = cvyi_part_start(vectors, p->panels, i + 1) * k->vl - w.start;
+        w.n = cvyi_min64(w.width, positions - w.start);
+        run_panel(&w);
+    }
+}

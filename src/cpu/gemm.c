@@ -1,0 +1,135 @@
+/* gemm.c - how a product is cut into units, and the loops around the kernels. */
+#include "gemm.h"
+
+static const cpu_gemm_kernels *const kernels[CPU_ISA_COUNT] = CPU_KERNELS(cvyi_gemm);
+
+const cpu_gemm_kernels *cvyi_gemm_kernels(cpu_isa isa)
+{
+    return kernels[isa];
+}
+
+/* ---- cutting ---- */
+
+/* Operations of a unit: at least 1 M (10 us, so that claiming it costs nothing), at most 32 M (no thread waits long
+ * for the last one), and no more than 128 units where that allows. */
+static int64_t unit_flops(const gemm_plan *p)
+{
+    const double all = 2.0 * (double)p->batch * (double)p->M * (double)p->N * (double)p->K / 128;
+    return (int64_t)(all < 1e6 ? 1e6 : all > 32e6 ? 32e6 : all);
+}
+
+/* Rows of a unit: 256 rows of a block of A stay in L2 (256 KiB). Fewer if there would be few units; not so few that
+ * a B packed for them is used only once or twice. */
+static int64_t choose_m_chunks(const gemm_plan *p, int64_t panel_rows_flops, int64_t target)
+{
+    const int64_t fewest = p->b == GEMM_PACKED ? 32 : 64;
+    int64_t rows = 256;
+    while (rows > fewest && rows * panel_rows_flops > target &&
+           p->batch * p->panels * cvyi_ceil_div(p->M, rows) < 64)
+        rows /= 2;
+    return cvyi_max64(1, cvyi_ceil_div(p->M, rows));
+}
+
+void cvyi_gemm_plan(cpu_isa isa, gemm_b b, int64_t batch, int64_t M, int64_t N, int64_t K, gemm_plan *out)
+{
+    const cpu_gemm_kernels *k = kernels[isa];
+    const int64_t vectors = cvyi_ceil_div(N, k->vl);
+    int64_t target, flops;
+    *out = (gemm_plan){.isa = isa, .b = b, .batch = batch, .M = M, .N = N, .K = K};
+    if (batch <= 0 || M <= 0 || N <= 0) return; /* nothing to compute: no units */
+    out->panels = cvyi_ceil_div(vectors, k->nv);
+    target = unit_flops(out);
+    flops = 2 * cvyi_ceil_div(N, out->panels) * cvyi_max64(K, 1); /* of one row and panel */
+    out->m_chunks = choose_m_chunks(out, flops, target);
+    flops *= cvyi_ceil_div(M, out->m_chunks);
+    out->n_chunks = cvyi_ceil_div(out->panels, cvyi_max64(1, target / flops));
+    out->units = batch * out->m_chunks * out->n_chunks;
+}
+
+/* A panel: its first column, its vectors, its columns that exist. */
+typedef struct panel {
+    int64_t start, width, n;
+} panel;
+
+static panel panel_at(const gemm_plan *p, int64_t i)
+{
+    const int64_t vl = kernels[p->isa]->vl, vectors = cvyi_ceil_div(p->N, vl);
+    const int64_t start = cvyi_part_start(vectors, p->panels, i) * vl;
+    const int64_t end = cvyi_part_start(vectors, p->panels, i + 1) * vl;
+    return (panel){start, end - start, cvyi_min64(end, p->N) - start};
+}
+
+/* ---- packing ---- */
+
+size_t cvyi_gemm_packed_bytes(const gemm_plan *p)
+{
+    return (size_t)(cvyi_round_up(p->N, kernels[p->isa]->vl) * p->K) * sizeof(float);
+}
+
+/* Rows k0 ... k0 + kc - 1 of a panel. */
+static void pack_block(const gemm_plan *p, gemm_b from, const float *b, int64_t ld, panel at, int64_t k0,
+                       int64_t kc, float *dst)
+{
+    const cpu_gemm_kernels *k = kernels[p->isa];
+    if (from == GEMM_KN)
+        k->pack_kn(b + k0 * ld + at.start, ld, kc, at.n, at.width, dst);
+    else
+        k->pack_nk(b + at.start * ld + k0, ld, kc, at.n, at.width, dst);
+}
+
+void cvyi_gemm_pack(const gemm_plan *p, gemm_b from, const float *b, int64_t ld, float *packed, int64_t panel_index)
+{
+    const panel at = panel_at(p, panel_index);
+    pack_block(p, from, b, ld, at, 0, p->K, packed + at.start * p->K);
+}
+
+/* ---- running ---- */
+
+size_t cvyi_gemm_scratch_bytes(const gemm_plan *p)
+{
+    const cpu_gemm_kernels *k = kernels[p->isa];
+    return p->b == GEMM_PACKED ? 0 : (size_t)(GEMM_KC * k->nv * k->vl) * sizeof(float);
+}
+
+/* Where panel `at` of B has its rows from k0 on, packed. */
+static const float *packed_block(const gemm_plan *p, const gemm_job *j, const float *b, panel at, int64_t k0,
+                                 int64_t kc, float *scratch)
+{
+    if (p->b == GEMM_PACKED) return b + at.start * p->K + k0 * at.width;
+    pack_block(p, p->b, b, j->ldb, at, k0, kc, scratch);
+    return scratch;
+}
+
+void cvyi_gemm_run(const gemm_plan *p, const gemm_job *j, int64_t unit, float *scratch)
+{
+    const cpu_gemm_kernels *k = kernels[p->isa];
+    const int64_t n_chunk = unit % p->n_chunks, m_chunk = unit / p->n_chunks % p->m_chunks;
+    const int64_t batch = unit / (p->n_chunks * p->m_chunks);
+    const int64_t m0 = cvyi_part_start(p->M, p->m_chunks, m_chunk);
+    const int64_t m1 = cvyi_part_start(p->M, p->m_chunks, m_chunk + 1);
+    const int64_t first = cvyi_part_start(p->panels, p->n_chunks, n_chunk);
+    const int64_t last = cvyi_part_start(p->panels, p->n_chunks, n_chunk + 1);
+    const float *a = j->a + batch * j->a_batch + m0 * j->lda, *b = j->b + batch * j->b_batch;
+    float *c = j->c + batch * j->c_batch + m0 * j->ldc;
+    int64_t k0 = 0;
+    do { /* once even if K is 0: C is then the bias */
+        const int64_t kc = cvyi_min64(GEMM_KC, p->K - k0);
+        for (int64_t i = first; i < last; i++) {
+            const panel at = panel_at(p, i);
+            const gemm_block block = {.a = a + k0,
+                                      .b = packed_block(p, j, b, at, k0, kc, scratch),
+                                      .c = c + at.start,
+                                      .lda = j->lda,
+                                      .ldc = j->ldc,
+                                      .rows = m1 - m0,
+                                      .kc = kc,
+                                      .nvec = (int)(at.width / k->vl),
+                                      .n = at.n,
+                                      .first = k0 == 0,
+                                      .bias_m = j->bias_m ? j->bias_m + batch * j->bias_batch + m0 : NULL,
+                                      .bias_n = j->bias_n ? j->bias_n + batch * j->bias_batch + at.start : NULL};
+            k->block(&block);
+        }
+        k0 += GEMM_KC;
+    } while (k0 < p->K);
+}

@@ -1,0 +1,287 @@
+/* pool.c - pooling, in two steps per row of dst.
+ *
+ *     down    the rows of src that the window covers (in D and H) become one row: op over rows, vectors along W
+ *     across  that row becomes a row of dst: op over the window's columns, vectors along Q
+ *
+ * The row between lies in scratch (L1) with the operator's neutral element where padding is, so neither step asks
+ * where it is. Strides 1 and 2 read vectors (2: even and odd lanes of two), windows of 2 or 4 at their own stride
+ * fold in pairs; other strides go one by one, which is cheap since `down` has done most of the work. Averages are
+ * sums of at most kernel-many floats in that order, then one division as PyTorch has it. */
+#include <math.h>
+#include "../simd.h"
+#include "../pool.h"
+
+typedef vf (*vector_op)(vf, vf);
+typedef float (*scalar_op)(float, float);
+
+/* An operator: inlined where it is used, since all callers are. */
+typedef struct pool_op {
+    vector_op v;
+    scalar_op s;
+    float neutral;
+} pool_op;
+
+INLINE vf max_v(vf a, vf b)
+{
+    return v_max_nan(a, b);
+}
+INLINE float max_s(float a, float b)
+{
+    return a > b || a != a ? a : b;
+}
+INLINE vf sum_v(vf a, vf b)
+{
+    return v_add(a, b);
+}
+INLINE float sum_s(float a, float b)
+{
+    return a + b;
+}
+
+static const pool_op max_op = {max_v, max_s, -INFINITY}, sum_op = {sum_v, sum_s, 0};
+
+/* ---- down ---- */
+
+enum { AT_ONCE = 4 }; /* rows of src in flight */
+
+/* row = op over `n` rows of src, and over itself if `more`. */
+INLINE void down_n(pool_op op, const int n, const bool more, const float *const src[], int64_t W, float *row)
+{
+    for (int64_t x = 0; x < W; x += VL) {
+        const int64_t lanes = W - x;
+        const bool whole = lanes >= VL;
+        vf acc = whole ? v_load(src[0] + x) : v_load_n(src[0] + x, lanes);
+        for (int i = 1; i < n; i++) acc = op.v(acc, whole ? v_load(src[i] + x) : v_load_n(src[i] + x, lanes));
+        if (more) acc = op.v(v_load(row + x), acc);
+        if (whole)
+            v_store(row + x, acc);
+        else
+            v_store_n(row + x, lanes, acc);
+    }
+}
+
+INLINE void down_rows(pool_op op, int n, bool more, const float *const src[], int64_t W, float *row)
+{
+    switch (n * 2 + more) {
+    case 2:
+        down_n(op, 1, false, src, W, row);
+        break;
+    case 3:
+        down_n(op, 1, true, src, W, row);
+        break;
+    case 4:
+        down_n(op, 2, false, src, W, row);
+        break;
+    case 5:
+        down_n(op, 2, true, src, W, row);
+        break;
+    case 6:
+        down_n(op, 3, false, src, W, row);
+        break;
+    case 7:
+        down_n(op, 3, true, src, W, row);
+        break;
+    case 8:
+        down_n(op, 4, false, src, W, row);
+        break;
+    case 9:
+        down_n(op, 4, true, src, W, row);
+        break;
+    default:
+        for (int64_t x = 0; x < W; x++) row[x] = op.neutral; /* the window lies in the padding */
+    }
+}
+
+/* The window of rows of output row (o, p) in one plane. */
+INLINE void down(pool_op op, const pool_geom *g, const float *plane, int64_t o, int64_t p, float *row)
+{
+    const int64_t d0 = o * g->stride[0] - g->pad[0], h0 = p * g->stride[1] - g->pad[1];
+    const float *src[AT_ONCE];
+    int n = 0;
+    bool more = false;
+    for (int64_t t = 0; t < g->kernel[0]; t++) {
+        const int64_t d = d0 + t * g->dil[0];
+        if (d < 0 || d >= g->in[0]) continue;
+        for (int64_t r = 0; r < g->kernel[1]; r++) {
+            const int64_t h = h0 + r * g->dil[1];
+            if (h < 0 || h >= g->in[1]) continue;
+            if (n == AT_ONCE) {
+                down_rows(op, n, more, src, g->in[2], row);
+                n = 0;
+                more = true;
+            }
+            src[n++] = plane + (d * g->in[1] + h) * g->in[2];
+        }
+    }
+    down_rows(op, n, more, src, g->in[2], row);
+}
+
+/* ---- across: VL outputs from a row; reads may run into the slack behind it ---- */
+
+INLINE vf across_stride1(pool_op op, const float *row, int64_t kernel, int64_t dil)
+{
+    vf acc = v_load(row);
+    for (int64_t s = 1; s < kernel; s++) acc = op.v(acc, v_load(row + s * dil));
+    return acc;
+}
+
+INLINE vf across_stride2(pool_op op, const float *row, int64_t kernel, int64_t dil)
+{
+    vf acc = v_even(v_load(row), v_load(row + VL));
+    if (dil == 1 && kernel > 1) {
+        acc = op.v(acc, v_odd(v_load(row), v_load(row + VL)));
+        for (int64_t s = 2; s < kernel; s += 2) {
+            const vf a = v_load(row + s), b = v_load(row + s + VL);
+            acc = op.v(acc, v_even(a, b));
+            if (s + 1 < kernel) acc = op.v(acc, v_odd(a, b));
+        }
+        return acc;
+    }
+    for (int64_t s = 1; s < kernel; s++) acc = op.v(acc, v_even(v_load(row + s * dil), v_load(row + s * dil + VL)));
+    return acc;
+}
+
+/* Neighbours folded: VL values from 2 VL. */
+INLINE vf fold_pairs(pool_op op, vf a, vf b)
+{
+    return op.v(v_even(a, b), v_odd(a, b));
+}
+
+INLINE vf across_4x4(pool_op op, const float *row)
+{
+    return fold_pairs(op, fold_pairs(op, v_load(row), v_load(row + VL)),
+                      fold_pairs(op, v_load(row + 2 * VL), v_load(row + 3 * VL)));
+}
+
+INLINE vf across_any(pool_op op, const float *row, int64_t stride, int64_t kernel, int64_t dil, int64_t lanes)
+{
+    float out[VL] = {0};
+    for (int64_t q = 0; q < VL && q < lanes; q++, row += stride) {
+        float acc = row[0];
+        for (int64_t s = 1; s < kernel; s++) acc = op.s(acc, row[s * dil]);
+        out[q] = acc;
+    }
+    return v_load(out);
+}
+
+/* The ways across a row: how is the same for all of a call, so the loop over q is inside each. */
+#define ACROSS(name, vector)                                                                                       \
+    INLINE void name(pool_op op, const pool_geom *g, const float *row, float *dst)                                 \
+    {                                                                                                              \
+        const int64_t Q = g->out[2], stride = g->stride[2], kernel = g->kernel[2], dil = g->dil[2];                \
+        (void)stride, (void)kernel, (void)dil;                                                                     \
+        for (int64_t q = 0; q < Q; q += VL) {                                                                      \
+            const vf v = (vector);                                                                                 \
+            if (Q - q >= VL)                                                                                       \
+                v_store(dst + q, v);                                                                               \
+            else                                                                                                   \
+                v_store_n(dst + q, Q - q, v);                                                                      \
+        }                                                                                                          \
+    }
+ACROSS(across_1_any, across_stride1(op, row + q, kernel, dil))
+ACROSS(across_1_3, across_stride1(op, row + q, 3, 1))
+ACROSS(across_2_2, across_stride2(op, row + 2 * q, 2, 1))
+ACROSS(across_2_3, across_stride2(op, row + 2 * q, 3, 1))
+ACROSS(across_2_any, across_stride2(op, row + 2 * q, kernel, dil))
+ACROSS(across_4_4, across_4x4(op, row + 4 * q))
+ACROSS(across_any_any, across_any(op, row + q * stride, stride, kernel, dil, Q - q))
+
+INLINE void across(pool_op op, const pool_geom *g, const float *row, float *dst)
+{
+    const int64_t stride = g->stride[2], kernel = g->kernel[2], dil = g->dil[2];
+    if (stride == 2 && kernel == 2 && dil == 1)
+        across_2_2(op, g, row, dst);
+    else if (stride == 2 && kernel == 3 && dil == 1)
+        across_2_3(op, g, row, dst);
+    else if (stride == 4 && kernel == 4 && dil == 1)
+        across_4_4(op, g, row, dst);
+    else if (stride == 1 && kernel == 3 && dil == 1)
+        across_1_3(op, g, row, dst);
+    else if (stride == 1)
+        across_1_any(op, g, row, dst);
+    else if (stride == 2)
+        across_2_any(op, g, row, dst);
+    else
+        across_any_any(op, g, row, dst);
+}
+
+/* ---- planes ---- */
+
+INLINE void fill_neutral(pool_op op, const pool_geom *g, float *row)
+{
+    const int64_t n = cvyi_pool_row_floats(g);
+    for (int64_t i = 0; i < n; i++) row[i] = op.neutral;
+}
+
+static void max_planes(const pool_geom *g, int64_t planes, const float *src, float *dst, float *scratch)
+{
+    const int64_t plane = g->in[0] * g->in[1] * g->in[2];
+    fill_neutral(max_op, g, scratch);
+    for (int64_t i = 0; i < planes; i++, src += plane) {
+        for (int64_t o = 0; o < g->out[0]; o++) {
+            for (int64_t p = 0; p < g->out[1]; p++, dst += g->out[2]) {
+                down(max_op, g, src, o, p, scratch + g->pad[2]);
+                across(max_op, g, scratch, dst);
+            }
+        }
+    }
+}
+
+/* row /= (rest * along_w): divided, not multiplied by a reciprocal, so that it rounds as PyTorch does. */
+INLINE void divide(float *row, int64_t n, float rest, const float *along_w)
+{
+    for (int64_t q = 0; q < n; q += VL) {
+        const vf by = v_mul(v_set1(rest), v_load_n(along_w + q, n - q));
+        v_store_n(row + q, n - q, v_div(v_load_n(row + q, n - q), by));
+    }
+}
+
+static void avg_planes(const pool_geom *g, int64_t planes, const float *src, float *dst, float *scratch)
+{
+    const int64_t plane = g->in[0] * g->in[1] * g->in[2];
+    float *along_w = scratch + cvyi_pool_row_floats(g);
+    fill_neutral(sum_op, g, scratch);
+    for (int64_t q = 0; q < g->out[2]; q++) {
+        along_w[q] = (float)(g->divisor ? g->divisor : cvyi_pool_axis_divisor(g, 2, q));
+    }
+    for (int64_t i = 0; i < planes; i++, src += plane) {
+        for (int64_t o = 0; o < g->out[0]; o++) {
+            const int64_t along_d = g->divisor ? 1 : cvyi_pool_axis_divisor(g, 0, o);
+            for (int64_t p = 0; p < g->out[1]; p++, dst += g->out[2]) {
+                const int64_t along_h = g->divisor ? 1 : cvyi_pool_axis_divisor(g, 1, p);
+                down(sum_op, g, src, o, p, scratch + g->pad[2]);
+                across(sum_op, g, scratch, dst);
+                divide(dst, g->out[2], (float)(along_d * along_h), along_w);
+            }
+        }
+    }
+}
+
+/* The sum of a plane: runs of RUN floats in four vectors, merged in double, so that the error does not grow with
+ * the plane. */
+enum { RUN = 1024 };
+
+static double sum_plane(const float *src, int64_t n)
+{
+    double sum = 0;
+    for (int64_t start = 0; start < n; start += RUN) {
+        const int64_t end = cvyi_min64(start + RUN, n);
+        vf acc[4] = {v_zero(), v_zero(), v_zero(), v_zero()};
+        int64_t i = start;
+        for (; i + 4 * VL <= end; i += 4 * VL) {
+            for (int j = 0; j < 4; j++) acc[j] = v_add(acc[j], v_load(src + i + j * VL));
+        }
+        for (; i < end; i += VL) acc[0] = v_add(acc[0], v_load_n(src + i, end - i));
+        sum += (double)v_hsum(v_add(v_add(acc[0], acc[1]), v_add(acc[2], acc[3])));
+    }
+    return sum;
+}
+
+static void mean_planes(const pool_geom *g, int64_t planes, const float *src, float *dst, float *scratch)
+{
+    const int64_t plane = g->in[0] * g->in[1] * g->in[2];
+    (void)scratch;
+    for (int64_t i = 0; i < planes; i++) dst[i] = (float)(sum_plane(src + i * plane, plane) / (double)plane);
+}
+
+const cpu_pool_kernels ISA(cvyi_pool) = {max_planes, avg_planes, mean_planes};

@@ -1,0 +1,35 @@
+/* pool.h - maximum, average and global average pooling of planes [D][H][W] -> [O][P][Q], both contiguous.
+ *
+ * Planes are independent: a caller cuts them as it likes. */
+#ifndef CVYI_POOL_H
+#define CVYI_POOL_H
+
+#include "../graph/graph.h"
+#include "cpuinfo.h"
+
+/* `planes` planes from src to dst; scratch as cvyi_pool_scratch_bytes says. */
+typedef void (*pool_fn)(const pool_geom *g, int64_t planes, const float *src, float *dst, float *scratch);
+
+typedef struct cpu_pool_kernels {
+    pool_fn max;  /* NaN wins; padding is -inf */
+    pool_fn avg;  /* padding is 0; divisors by cvyi_pool_divisor */
+    pool_fn mean; /* one window, the whole plane; needs no scratch */
+} cpu_pool_kernels;
+extern const cpu_pool_kernels cvyi_pool_portable, cvyi_pool_avx2, cvyi_pool_avx512;
+
+const cpu_pool_kernels *cvyi_pool_kernels(cpu_isa isa);
+
+/* Bytes per worker, aligned to 64. */
+size_t cvyi_pool_scratch_bytes(const pool_geom *g);
+
+/* ---- for the kernels ---- */
+
+/* Scratch: a row of src with its padding on both sides and room to read behind it, then the divisors along W. */
+enum { POOL_SLACK = 64 }; /* floats */
+int64_t cvyi_pool_row_floats(const pool_geom *g);
+
+/* The factor that an axis contributes to the divisor of the window number `index` along it: a divisor is the
+ * product of those of its axes, unless it is overridden. */
+int64_t cvyi_pool_axis_divisor(const pool_geom *g, int axis, int64_t index);
+
+#endif
