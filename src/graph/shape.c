@@ -141,7 +141,7 @@ static cvy_status infer_conv(const cvy_graph *g, const node *n, shape *out)
     const shape *x = cvyi_shape_of(g, n->arg[0]);
     const int64_t K = cvyi_attr(n, "out_channels")->i[0], groups = cvyi_attr(n, "groups")->i[0];
     cvy_status st = CVY_OK;
-    int first;
+    int first = 0;
 
     TRY(check_spatial_input(op, x, &first));
     TRY(check_positive(op, n, "out_channels", 1));
@@ -318,28 +318,23 @@ static cvy_status pool_extent(const op_info *op, const node *n, int axis, int64_
     const int64_t k = spatial_at(cvyi_attr(n, "kernel_size"), axis),
                   pad = spatial_at(cvyi_attr(n, "padding"), axis);
     const int64_t stride = strides->count ? spatial_at(strides, axis) : k;
-    int64_t span, room;
+    const bool ceil = cvyi_attr_true(n, "ceil_mode");
+    int64_t span, room, slack;
 
     if (!kernel_span(k, dilation ? spatial_at(dilation, axis) : 1, &span) || !cvyi_mul(pad, 2, &room) ||
         !cvyi_add(room, in, &room))
         return cvyi_fail(CVY_INVALID, "%s: kernel_size or padding overflows", op->name);
-    if (pad > span / 2)
-        return cvyi_fail(CVY_INVALID, "%s: padding %lld is more than half of the kernel's span %lld", op->name,
-                         L(pad), L(span));
-    if (cvyi_attr_true(n, "ceil_mode")) {
-        if (room - span < 0)
-            room = -1;
-        else {
-            *out = (room - span + stride - 1) / stride + 1;
-            /* The last window must begin inside the input or its left padding. */
-            if ((*out - 1) * stride >= in + pad) (*out)--;
-        }
-    } else if (room >= span) {
-        *out = (room - span) / stride + 1;
-    }
-    if (room < span)
+    if (pad > k / 2)
+        return cvyi_fail(CVY_INVALID, "%s: padding %lld is more than half of kernel_size %lld", op->name, L(pad),
+                         L(k));
+    /* In ceil mode a window may hang over the padded end, or be wider than all of it. */
+    slack = room - span + (ceil ? stride - 1 : 0);
+    if (slack < 0)
         return cvyi_fail(CVY_INVALID, "%s: the window spans %lld, the padded input only %lld (axis %d)", op->name,
-                         L(span), L(in + 2 * pad), axis);
+                         L(span), L(room), axis);
+    *out = slack / stride + 1;
+    /* But it must begin inside the input or its left padding. */
+    if (ceil && (*out - 1) * stride >= in + pad) (*out)--;
     return CVY_OK;
 }
 
@@ -348,7 +343,7 @@ static cvy_status infer_pool(const cvy_graph *g, const node *n, shape *out)
     const op_info *op = cvyi_info(n);
     const shape *x = cvyi_shape_of(g, n->arg[0]);
     cvy_status st = CVY_OK;
-    int first;
+    int first = 0;
 
     TRY(check_spatial_input(op, x, &first));
     TRY(check_positive(op, n, "kernel_size", 1));
@@ -371,7 +366,7 @@ static cvy_status infer_adaptive(const cvy_graph *g, const node *n, shape *out)
     const op_info *op = cvyi_info(n);
     const shape *x = cvyi_shape_of(g, n->arg[0]);
     cvy_status st = CVY_OK;
-    int first;
+    int first = 0;
 
     TRY(check_spatial_input(op, x, &first));
     *out = *x;
@@ -396,7 +391,7 @@ static cvy_status infer_reduce(const cvy_graph *g, const node *n, shape *out)
     cvy_status st = CVY_OK;
 
     for (int i = 0; i < dims->count; i++) {
-        int d;
+        int d = 0;
         TRY(wrap_dim(op->name, dims->i[i], x->rank, &d));
         if (seen & 1u << d) return cvyi_fail(CVY_INVALID, "%s: dim %d appears twice", op->name, d);
         seen |= 1u << d;
@@ -454,7 +449,7 @@ static cvy_status infer_reshape(const node *n, const shape *x, shape *out)
 
 static cvy_status infer_flatten(const node *n, const shape *x, shape *out)
 {
-    int first, last;
+    int first = 0, last = 0;
     cvy_status st = CVY_OK;
 
     TRY(wrap_dim("flatten", cvyi_attr(n, "start_dim")->i[0], x->rank, &first));
@@ -480,7 +475,7 @@ static cvy_status infer_squeeze(const node *n, const shape *x, shape *out)
     cvy_status st = CVY_OK;
 
     for (int i = 0; i < dims->count; i++) {
-        int d;
+        int d = 0;
         TRY(wrap_dim("squeeze", dims->i[i], x->rank, &d));
         if (asked & 1u << d) return cvyi_fail(CVY_INVALID, "squeeze: dim %d appears twice", d);
         asked |= 1u << d;
@@ -494,7 +489,7 @@ fail:
 
 static cvy_status infer_unsqueeze(const node *n, const shape *x, shape *out)
 {
-    int at;
+    int at = 0;
     cvy_status st = wrap_dim("unsqueeze", cvyi_attr(n, "dim")->i[0], x->rank + 1, &at);
     if (st) return st;
     if (x->rank == CVY_MAX_RANK) return cvyi_fail(CVY_INVALID, "unsqueeze: x has rank %d already", x->rank);
