@@ -1,11 +1,15 @@
 # Convoy. `make` builds the library and the command with a C11 compiler and nothing else; `make help` lists the rest.
 CC ?= gcc
-.DEFAULT_GOAL := all
 PREFIX ?= /usr/local
+DESTDIR ?=
 SAN ?=
-BUILD ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(findstring clang,$(CC)),-clang)
 comma := ,
+BUILD ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(findstring clang,$(CC)),-clang)
+VERSION := $(shell sed -n 's/^.define CVY_VERSION "\(.*\)"/\1/p' include/convoy.h)
 
+V ?= 0# 1: print whole commands
+Q := $(if $(filter 1,$(V)),,@)
+say = @printf '  %-5s %s\n'
 WARN := -Wall -Wextra -Wshadow -Werror
 OPT := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN),-O3 -g)
 CFLAGS += -std=c11 -D_GNU_SOURCE $(WARN) $(OPT) -fPIC -fvisibility=hidden -pthread -Iinclude -MMD -MP -DCVY_BUILD
@@ -22,43 +26,115 @@ FLAGS_avx512 := -DCVY_ISA_AVX512 -mavx512f -mavx512vl -mavx512bw -mavx512dq -mav
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach i,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$i.o))
 CLI := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cli/*.c))
 
-# CUDA kernels travel inside the library as text: embed.c writes them as byte arrays.
-CUDA_TEXTS := $(sort $(wildcard src/cuda/kernels/*.cu src/cuda/kernels/*.cuh))
-OBJECTS += $(BUILD)/src/cuda/embedded.o
-$(BUILD)/embed: src/cuda/kernels/embed.c
-	@mkdir -p $(@D)
-	$(CC) -std=c11 $(WARN) -O1 -o $@ $<
-$(BUILD)/src/cuda/embedded.c: $(BUILD)/embed $(CUDA_TEXTS)
-	@mkdir -p $(@D)
-	$(BUILD)/embed $@ $(CUDA_TEXTS)
-$(BUILD)/src/cuda/embedded.o: $(BUILD)/src/cuda/embedded.c
-	$(CC) $(CFLAGS) -Isrc/cuda -c -o $@ $<
-
-all: $(BUILD)/libconvoy.a $(BUILD)/libconvoy.so $(BUILD)/convoy
+all: $(BUILD)/libconvoy.a $(BUILD)/libconvoy.so $(BUILD)/convoy ## the library and the command (the default)
 
 $(BUILD)/libconvoy.a: $(OBJECTS)
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(say) AR $@
+	$(Q)$(AR) rcs $@ $^
 
 $(BUILD)/libconvoy.so: $(OBJECTS)
-	$(CC) -shared -Wl,-soname,libconvoy.so.0 $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(say) LINK $@
+	$(Q)$(CC) -shared -Wl,-soname,libconvoy.so.0 $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/convoy: $(CLI) $(BUILD)/libconvoy.a
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(say) LINK $@
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -c -o $@ $<
+	$(say) CC $<
+	$(Q)$(CC) $(CFLAGS) -c -o $@ $<
 
 define isa_rule
 $(BUILD)/src/cpu/kernels/%.$(1).o: src/cpu/kernels/%.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(CFLAGS) $$(FLAGS_$(1)) -c -o $$@ $$<
+	$$(say) CC '$$< ($(1))'
+	$$(Q)$$(CC) $$(CFLAGS) $$(FLAGS_$(1)) -c -o $$@ $$<
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$i)))
 
-clean:
+demo: ## build, then describe, plan, run and check three blocks
+	@$(MAKE) --no-print-directory -s -j$$(nproc) $(BUILD)/convoy
+	@$(BUILD)/convoy demo
+
+# ---- tests: every file in test/unit and test/fault is one cmocka program -------------------------------------------
+TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard test/unit/*.c test/fault/*.c))
+STANDINS := $(addprefix $(BUILD)/test/standin/,libcuda.so.1 libnvrtc.so.13)
+EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
+
+test: ## everything, with its own set-up; the last line is the sum
+	@test/run.sh
+
+check-c: tests ## the C tests alone (also under SAN=..., CC=clang)
+	@test/run-c.sh $(BUILD)
+
+tests: $(TESTS) $(STANDINS) $(EXAMPLES)
+
+$(TESTS): %: %.o $(filter-out %/main.o,$(CLI)) $(BUILD)/libconvoy.a
+	$(say) LINK $@
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
+
+$(BUILD)/test/standin/libcuda.so.1: test/standin/cuda.c
+$(BUILD)/test/standin/libnvrtc.so.13: test/standin/nvrtc.c
+$(STANDINS):
+	@mkdir -p $(@D)
+	$(say) CC $<
+	$(Q)$(CC) $(filter-out -fvisibility=hidden -MMD -MP,$(CFLAGS)) -shared $(LDFLAGS) -o $@ $<
+
+$(EXAMPLES): %: %.o $(BUILD)/libconvoy.a
+	$(say) LINK $@
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+# ---- fuzzing: clang's libFuzzer, a build folder of its own -----------------------------------------------------------
+FUZZ_SECONDS ?= 60
+FUZZ_BUILD := build-fuzz
+FUZZERS := $(patsubst %.c,$(FUZZ_BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
+
+fuzz: ## fuzz every target for FUZZ_SECONDS
+	@$(MAKE) --no-print-directory -s CC=clang SAN=address,undefined,fuzzer-no-link BUILD=$(FUZZ_BUILD) $(FUZZERS)
+	@test/fuzz.sh $(FUZZ_BUILD) $(FUZZ_SECONDS)
+
+$(FUZZERS): %: %.o $(BUILD)/cli/npy.o $(BUILD)/libconvoy.a
+	$(say) LINK $@
+	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
+
+# ---- housekeeping ----------------------------------------------------------------------------------------------------
+# The vector headers are tables, laid out by hand.
+FORMATTED = $(filter-out src/cpu/simd%.h,$(shell git ls-files '*.c' '*.h'))
+
+check-format: ## is every C file formatted?
+	@clang-format --dry-run -Werror $(FORMATTED)
+
+format: ## format every C file
+	@clang-format -i $(FORMATTED)
+
+check-exports: $(BUILD)/libconvoy.so ## does the library export the header's symbols and no others?
+	@nm -D --defined-only $< | awk '{ print $$3 }' | LC_ALL=C sort | diff test/exports.txt -
+
+install: all ## into DESTDIR and PREFIX: command, library, header, pkg-config file, manual page
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include lib/pkgconfig share/man/man1)
+	install -m 755 $(BUILD)/convoy $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 include/convoy.h $(DESTDIR)$(PREFIX)/include/
+	install -m 644 $(BUILD)/libconvoy.a $(DESTDIR)$(PREFIX)/lib/
+	install -m 755 $(BUILD)/libconvoy.so $(DESTDIR)$(PREFIX)/lib/libconvoy.so.$(VERSION)
+	ln -sf libconvoy.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libconvoy.so.0
+	ln -sf libconvoy.so.0 $(DESTDIR)$(PREFIX)/lib/libconvoy.so
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' convoy.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/convoy.pc
+	install -m 644 doc/convoy.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+
+size: ## lines per folder
+	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.py' '*.def' | xargs wc -l | awk '$$2 != "total" \
+	    { n = $$2; if (!sub("/[^/]*$$", "", n)) n = "."; lines[n] += $$1; all += $$1 } \
+	    END { for (d in lines) printf "%7d  %s\n", lines[d], d; printf "%7d  in all\n", all }' | sort -k2
+
+clean: ## remove every build folder
 	rm -rf build build-*
 
-.PHONY: all clean
--include $(OBJECTS:.o=.d) $(CLI:.o=.d)
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
+	@echo '  variants: SAN=address,undefined  SAN=thread  CC=clang  BUILD=folder  V=1  PREFIX=/usr/local'
+
+.PHONY: all demo test tests check-c fuzz check-format format check-exports install size clean help
+.SECONDARY:
+-include $(OBJECTS:.o=.d) $(CLI:.o=.d) $(TESTS:=.d) $(EXAMPLES:=.d) $(FUZZERS:=.d)

@@ -1,0 +1,55 @@
+#!/bin/sh
+# setup.sh - what the tests need beside a C compiler: cmocka, clang, clang-format and a Python virtual environment.
+# Installs what is missing of it, or says what to install. `setup.sh c` leaves Python out.
+set -eu
+cd "$(dirname "$0")/.."
+
+has_header() {
+    printf '#include <stdarg.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <setjmp.h>\n#include <%s>\n' "$1" |
+        ${CC:-cc} -E - >/dev/null 2>&1
+}
+# libFuzzer and the sanitizers' run-time parts are a package of their own
+has_fuzzer() {
+    printf 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n > 9; }\n' |
+        clang -fsanitize=fuzzer,address -x c - -o /dev/null 2>/dev/null
+}
+has_venv() {
+    python3 -c 'import venv, ensurepip' 2>/dev/null
+}
+
+missing=
+has_header cmocka.h || missing="$missing libcmocka-dev"
+command -v clang >/dev/null || missing="$missing clang"
+command -v clang-format >/dev/null || missing="$missing clang-format"
+[ "${1:-}" = c ] || has_venv || missing="$missing python3-venv"
+
+install_packages() {
+    if [ "$(id -u)" = 0 ]; then
+        as_root=
+    elif sudo -n true 2>/dev/null; then
+        as_root='sudo -n'
+    else
+        as_root=no
+    fi
+    if [ "$as_root" = no ] || ! command -v apt-get >/dev/null; then
+        echo "make test needs these packages (Debian's names), please install them: $*" >&2
+        exit 2
+    fi
+    echo "setup: installing $*"
+    $as_root apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+# shellcheck disable=SC2086 # one word per package
+[ -z "$missing" ] || install_packages $missing
+has_fuzzer || install_packages "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
+[ "${1:-}" = c ] && exit 0
+
+# The virtual environment is made anew when the pinned versions change.
+stamp=.venv/requirements.txt
+if ! cmp -s test/requirements.txt "$stamp"; then
+    echo "setup: Python packages of test/requirements.txt into .venv (PyTorch is large: this may take minutes)"
+    [ -x .venv/bin/python ] || python3 -m venv .venv
+    .venv/bin/python -m pip install -q --disable-pip-version-check -r test/requirements.txt
+    cp test/requirements.txt "$stamp"
+fi
