@@ -11,9 +11,9 @@ const char *const chain_blocks[3] = {
 };
 
 const char *const chain_small_blocks[3] = {
-    "x[2,8,64,64] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
-    "x[2,8,64,64] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
-    "x[2,8,64,64] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)",
+    "x[4,8,128,128] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
+    "x[4,8,128,128] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
+    "x[4,8,128,128] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)",
 };
 
 enum { MAX_CHAIN = 1 << 20 }; /* bytes of a file that may be a chain */

@@ -11,8 +11,11 @@
  *   v_first(n)    mask of the first n lanes, any n
  *   v_max, v_min  second operand if either is NaN (as x86); v_max_nan, v_min_nan give NaN if either is NaN
  *   v_sel(m,a,b)  a where m, else b
+ *   v_quot(a,b)   a / b for 2^-60 < |b| < 2^60, finite, within 0.6 ULP; v_div is exact and for all
+ *   v_mul_err     (a,b,ab) with ab = v_mul(a,b): what rounding took away, a b - ab, exactly; |a|, |b| < 2^60
+ *   v_stream      aligned store past the caches; v_stream_end() makes all of them visible before what follows
  *   v_load_range  lanes lo <= lane < hi of p, zero elsewhere; touches no byte of the others, p may lie before an array
- *   v_unzip2/4    2 or 4 vectors of interleaved streams taken apart; v_zip2/4 the inverse
+ *   v_unzip4      4 vectors of 4 interleaved streams taken apart (for 2: v_even, v_odd); v_zip2, v_zip4 the inverse
  *   v_next(a,b)   lanes 1... of a, then lane 0 of b
  *   v_and(a,b)    bits of a where b has them: b is a mask of all ones or all zeros per lane, kept in memory
  *   v_even, v_odd(a,b)  every second lane of the 2 VL lanes of a and b

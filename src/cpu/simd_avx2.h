@@ -14,6 +14,7 @@ INLINE vm v_first(int64_t n)
 INLINE vf v_load(const float *p) { return _mm256_loadu_ps(p); }
 INLINE void v_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
 INLINE void v_stream(float *p, vf a) { _mm256_stream_ps(p, a); } /* aligned to 32, past the caches */
+INLINE void v_stream_end(void) { _mm_sfence(); }
 INLINE vf v_load_n(const float *p, int64_t n) { return _mm256_maskload_ps(p, _mm256_castps_si256(v_first(n))); }
 INLINE void v_store_n(float *p, int64_t n, vf a) { _mm256_maskstore_ps(p, _mm256_castps_si256(v_first(n)), a); }
 INLINE vf v_load_range(const float *p, int64_t lo, int64_t hi)
@@ -28,6 +29,8 @@ INLINE vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
 INLINE vf v_div(vf a, vf b) { return _mm256_div_ps(a, b); }
 INLINE vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }   /* a*b + c */
 INLINE vf v_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); } /* c - a*b */
+INLINE vf v_mul_err(vf a, vf b, vf ab) { return _mm256_fmsub_ps(a, b, ab); }
+INLINE vf v_quot(vf a, vf b) { return _mm256_div_ps(a, b); }
 INLINE vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 INLINE vf v_min(vf a, vf b) { return _mm256_min_ps(a, b); }
 INLINE vf v_sqrt(vf a) { return _mm256_sqrt_ps(a); }
@@ -76,6 +79,13 @@ INLINE float v_hsum(vf a)
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
+INLINE double v_hsum_double(vf a)
+{
+    const __m256d d = _mm256_add_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(a)),
+                                    _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)));
+    const __m128d s = _mm_add_pd(_mm256_castpd256_pd128(d), _mm256_extractf128_pd(d, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(s, _mm_unpackhi_pd(s, s)));
+}
 INLINE float v_hmax(vf a)
 {
     __m128 s = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -83,13 +93,6 @@ INLINE float v_hmax(vf a)
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
 }
 /* Streams: see simd.h. */
-INLINE void v_unzip2(vf a, vf b, vf *even, vf *odd)
-{
-    const vf p = _mm256_permute2f128_ps(a, b, 0x20), q = _mm256_permute2f128_ps(a, b, 0x31);
-    const __m256d e = _mm256_castps_pd(_mm256_shuffle_ps(p, q, 0x88));
-    const __m256d o = _mm256_castps_pd(_mm256_shuffle_ps(p, q, 0xdd));
-    *even = _mm256_castpd_ps(e), *odd = _mm256_castpd_ps(o);
-}
 INLINE void v_unzip4(const vf a[4], vf out[4])
 {
     const vf p = _mm256_permute2f128_ps(a[0], a[2], 0x20), q = _mm256_permute2f128_ps(a[0], a[2], 0x31);

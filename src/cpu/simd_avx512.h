@@ -10,6 +10,7 @@ INLINE vm v_first(int64_t n) { return n >= 16 ? 0xffff : n <= 0 ? 0 : (vm)((1u <
 INLINE vf v_load(const float *p) { return _mm512_loadu_ps(p); }
 INLINE void v_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
 INLINE void v_stream(float *p, vf a) { _mm512_stream_ps(p, a); } /* aligned to 64, past the caches */
+INLINE void v_stream_end(void) { _mm_sfence(); }
 INLINE vf v_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(v_first(n), p); }
 INLINE void v_store_n(float *p, int64_t n, vf a) { _mm512_mask_storeu_ps(p, v_first(n), a); }
 INLINE vf v_load_range(const float *p, int64_t lo, int64_t hi)
@@ -24,6 +25,14 @@ INLINE vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 INLINE vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
 INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }   /* a*b + c */
 INLINE vf v_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); } /* c - a*b */
+INLINE vf v_mul_err(vf a, vf b, vf ab) { return _mm512_fmsub_ps(a, b, ab); }
+INLINE vf v_quot(vf a, vf b) /* the divider takes three times as long as these six */
+{
+    vf r = _mm512_rcp14_ps(b);
+    r = v_fma(r, v_fnma(b, r, v_set1(1.0f)), r);
+    const vf q = v_mul(a, r);
+    return v_fma(v_fnma(b, q, a), r, q);
+}
 INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 INLINE vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 INLINE vf v_sqrt(vf a) { return _mm512_sqrt_ps(a); }
@@ -67,14 +76,13 @@ INLINE vf v_odd(vf a, vf b)
 }
 /* Lane sums and maxima in a fixed order: halves first. */
 INLINE float v_hsum(vf a) { return _mm512_reduce_add_ps(a); }
+INLINE double v_hsum_double(vf a)
+{
+    return _mm512_reduce_add_pd(_mm512_add_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(a)),
+                                              _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1))));
+}
 INLINE float v_hmax(vf a) { return _mm512_reduce_max_ps(a); }
 /* Streams: see simd.h. */
-INLINE void v_unzip2(vf a, vf b, vf *even, vf *odd)
-{
-    const __m512i k = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    *even = _mm512_permutex2var_ps(a, k, b);
-    *odd = _mm512_permutex2var_ps(a, _mm512_add_epi32(k, _mm512_set1_epi32(1)), b);
-}
 INLINE void v_unzip4(const vf a[4], vf out[4])
 {
     const __m512i k = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);

@@ -10,6 +10,7 @@ INLINE vm v_first(int64_t n) { return (vm){0 < n ? -1 : 0, 1 < n ? -1 : 0, 2 < n
 INLINE vf v_load(const float *p) { vf a; memcpy(&a, p, sizeof a); return a; }
 INLINE void v_store(float *p, vf a) { memcpy(p, &a, sizeof a); }
 INLINE void v_stream(float *p, vf a) { memcpy(p, &a, sizeof a); }
+INLINE void v_stream_end(void) {}
 INLINE vf v_load_n(const float *p, int64_t n)
 {
     vf a = {0, 0, 0, 0};
@@ -32,6 +33,15 @@ INLINE vf v_mul(vf a, vf b) { return a * b; }
 INLINE vf v_div(vf a, vf b) { return a / b; }
 INLINE vf v_fma(vf a, vf b, vf c) { return a * b + c; } /* rounds twice where there is no FMA */
 INLINE vf v_fnma(vf a, vf b, vf c) { return c - a * b; }
+/* Dekker's product: both factors cut into halves of 12 bits, whose products are exact */
+INLINE vf v_mul_err(vf a, vf b, vf ab)
+{
+    const vf ca = v_mul(a, v_set1(4097.0f)), cb = v_mul(b, v_set1(4097.0f));
+    const vf ah = v_sub(ca, v_sub(ca, a)), bh = v_sub(cb, v_sub(cb, b)), al = v_sub(a, ah), bl = v_sub(b, bh);
+    const vf e = v_add(v_add(v_sub(v_mul(ah, bh), ab), v_mul(ah, bl)), v_mul(al, bh));
+    return v_add(e, v_mul(al, bl));
+}
+INLINE vf v_quot(vf a, vf b) { return v_div(a, b); }
 INLINE vm v_lt(vf a, vf b) { return a < b; }
 INLINE vm v_le(vf a, vf b) { return a <= b; }
 INLINE vm v_eq(vf a, vf b) { return a == b; }
@@ -63,16 +73,13 @@ INLINE vf v_even(vf a, vf b) { return (vf){a[0], a[2], b[0], b[2]}; }
 INLINE vf v_odd(vf a, vf b) { return (vf){a[1], a[3], b[1], b[3]}; }
 /* Lane sums and maxima in a fixed order: halves first. */
 INLINE float v_hsum(vf a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+INLINE double v_hsum_double(vf a) { return ((double)a[0] + a[2]) + ((double)a[1] + a[3]); }
 INLINE float v_hmax(vf a)
 {
     const float x = a[0] > a[2] ? a[0] : a[2], y = a[1] > a[3] ? a[1] : a[3];
     return x > y ? x : y;
 }
 /* Streams: see simd.h. */
-INLINE void v_unzip2(vf a, vf b, vf *even, vf *odd)
-{
-    *even = (vf){a[0], a[2], b[0], b[2]}, *odd = (vf){a[1], a[3], b[1], b[3]};
-}
 INLINE void v_unzip4(const vf a[4], vf out[4])
 {
     for (int i = 0; i < 4; i++) out[i] = (vf){a[0][i], a[1][i], a[2][i], a[3][i]};

@@ -30,9 +30,12 @@ typedef enum op_kind {
     KIND_REDUCE,   /* x                           reduced dims: cvyi_reduced_dims */
     KIND_SOFTMAX,  /* x                           dim: cvyi_softmax_dim */
     KIND_SHAPE,    /* x                           same elements in the same order */
-    KIND_STATS,    /* x, sign?  -> [outer, groups, 2] mean and 1/deviation        norm_geom */
+    KIND_STATS,    /* x, sign?  -> [outer, groups, STATS_FIELDS]                   norm_geom */
     KIND_APPLY     /* x, stats, weight?, bias?                                    norm_geom */
 } op_kind;
+
+/* What norm_stats keeps of a slice: the mean, 1/deviation, and what rounding the mean to float32 left over. */
+enum { STATS_MEAN, STATS_RSTD, STATS_MEAN_LOW, STATS_FIELDS };
 
 enum { FLAG_MONO = 1, FLAG_INTERNAL = 2 };
 enum { MAX_ATTRS = 8, MAX_ARGS = 5, MAX_SPATIAL = 3 };

@@ -272,7 +272,7 @@ static cvy_status infer_stats(const cvy_graph *g, const node *n, shape *out)
     TRY(check_positive(cvyi_info(n), n, "chan", 0));
     TRY(check_positive(cvyi_info(n), n, "inner", 0));
     cvyi_norm_geom(g, n, &geom);
-    *out = (shape){3, {geom.over_outer ? 1 : geom.outer, geom.groups, 2}};
+    *out = (shape){3, {geom.over_outer ? 1 : geom.outer, geom.groups, STATS_FIELDS}};
 fail:
     return st;
 }

@@ -49,7 +49,7 @@ typedef struct place {
 } place;
 
 /* What the cost formulas know of a device. */
-typedef struct machine {
+typedef struct device_model {
     char name[64];
     double flops;           /* peak, multiplications and additions per second, all units together */
     double bandwidth;       /* bytes per second to and from memory */
@@ -57,7 +57,7 @@ typedef struct machine {
     int64_t cache;          /* bytes one worker may keep resident */
     int workers;            /* threads or multiprocessors */
     double launch;          /* seconds a pass costs before it does anything */
-} machine;
+} device_model;
 
 typedef struct engine {
     cvy_device device;
@@ -79,7 +79,7 @@ struct cvy_plan {
     cvy_options options; /* defaults filled in */
     cvy_graph *source;   /* as it was given */
     cvy_graph *graph;    /* lowered; the same inputs, parameters and outputs in the same order */
-    machine machine;
+    device_model machine;
     text rewrites; /* what simplify did, a line each */
     arena memory;  /* everything below, and the engine's plan-lifetime data */
 

@@ -86,17 +86,19 @@ void cvyi_ref_norm(const ref_call *c)
     }
 }
 
-/* dst [outer][groups][2]: mean and 1/deviation of sign[channel] * x. */
+/* dst [outer][groups][STATS_FIELDS], of sign[channel] * x. In double the mean leaves nothing over. */
 void cvyi_ref_norm_stats(const ref_call *c)
 {
     norm_geom e;
     cvyi_norm_geom(c->g, c->n, &e);
-    const int64_t slices = cvyi_elements(ref_dst_shape(c)) / 2;
+    const int64_t slices = cvyi_elements(ref_dst_shape(c)) / STATS_FIELDS;
 
     for (int64_t i = 0; i < slices; i++) {
         const moments m = slice_moments(&e, c->arg[0], c->arg[1], i / e.groups, i % e.groups);
-        c->dst[2 * i] = m.mean;
-        c->dst[2 * i + 1] = m.rstd;
+        double *stats = c->dst + i * STATS_FIELDS;
+        stats[STATS_MEAN] = m.mean;
+        stats[STATS_RSTD] = m.rstd;
+        stats[STATS_MEAN_LOW] = 0;
     }
 }
 
@@ -107,8 +109,8 @@ void cvyi_ref_norm_apply(const ref_call *c)
 
     for (int64_t o = 0; o < e.outer; o++) {
         for (int64_t g = 0; g < e.groups; g++) {
-            const double *stats = c->arg[1] + 2 * ((e.over_outer ? 0 : o) * e.groups + g);
-            const moments m = {stats[0], stats[1]};
+            const double *stats = c->arg[1] + STATS_FIELDS * ((e.over_outer ? 0 : o) * e.groups + g);
+            const moments m = {stats[STATS_MEAN] + stats[STATS_MEAN_LOW], stats[STATS_RSTD]};
             apply_slice(&e, c->arg[0], c->arg[2], c->arg[3], o, g, m, c->dst);
         }
     }
