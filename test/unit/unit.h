@@ -1,0 +1,43 @@
+/* unit.h - cmocka and what its header needs in front of it. */
+#ifndef TEST_UNIT_H
+#define TEST_UNIT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../../src/graph/graph.h"
+
+/* Fails with the library's message, unless the call went well. */
+#define assert_ok(call)                                                                                            \
+    do {                                                                                                           \
+        const cvy_status status_ = (call);                                                                         \
+        if (status_) fail_msg("%s: %s: %s", #call, cvy_status_name(status_), cvy_last_error());                    \
+    } while (0)
+
+/* The call is refused, with this message. */
+#define assert_refused(call, message)                                                                              \
+    do {                                                                                                           \
+        const cvy_status status_ = (call);                                                                         \
+        if (status_ != CVY_INVALID) fail_msg("%s: %s", #call, cvy_status_name(status_));                           \
+        assert_string_equal(cvy_last_error(), message);                                                            \
+    } while (0)
+
+/* xorshift: the same numbers everywhere. */
+static inline uint32_t random_next(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return (uint32_t)(*state >> 32);
+}
+static inline int random_below(uint64_t *state, int n)
+{
+    return (int)(random_next(state) % (uint32_t)n);
+}
+
+#endif
