@@ -23,3 +23,8 @@ DEVICES = os.environ.get("CONVOY_TEST_DEVICES", "ref").split(",")
 @pytest.fixture(params=DEVICES)
 def device(request):
     return request.param
+
+
+def pytest_configure(config):
+    # PyTorch says once that it copies an input to pad it unevenly.
+    config.addinivalue_line("filterwarnings", "ignore:Using padding='same':UserWarning")

@@ -1,0 +1,134 @@
+"""NaN, infinities, signed zeros, denormals and values near overflow through every operator."""
+
+import re
+
+import numpy as np
+import pytest
+
+from cases import CASES
+from compare import EPS, TINY, allowed_error, assert_agrees, random_tensors, truth
+from library import Graph, run
+
+SPECIAL = np.array(
+    [
+        *(np.nan, np.inf, -np.inf, 0.0, -0.0),
+        *(1e-45, -1e-45, 1e-40, -1e-40, 1.1754944e-38, -1.1754944e-38),  # denormals, the smallest normal
+        *(3.4028235e38, -3.4028235e38, 1e30, -1e30, 1e19, -2e19),  # squares of the last two overflow
+        *(1.0, -1.0, 0.5, -0.5, 3.0, -3.0, 6.0, -6.0, 0.70710677, 2.9999998, -3.0000002, 5.9999995),
+        *(10.0, -10.0, 20.0, -20.0, 20.000002, 88.0, -88.0, 89.0, -104.0, 150.0, -150.0, 1e-8, -1e-8, 1e4, -1e4),
+    ],
+    np.float32,
+)
+
+POINTWISE = """relu relu6 selu silu mish sigmoid hardsigmoid tanh hardswish softsign exp neg abs square erf log sqrt
+rsqrt leaky_relu leaky_relu(-0.5) leaky_relu(0) elu elu(0.3) gelu gelu('tanh') hardtanh hardtanh(-0.2,0.7) softplus
+softplus(2,0.5) clamp(0,1) clamp(min=-0.5) clamp(max=0.25) clamp(1,-1) clamp(0,inf) clamp(-inf,0) dropout""".split()
+BINARY = ["add", "sub", "mul", "div", "maximum", "minimum"]
+# Of -0 and 0 PyTorch's vector loop takes the second as maximum and minimum, its scalar loop the first.
+ZEROS_COUNT = {"add", "sub", "mul", "div"}
+
+# PyTorch's own float64 result cancels here: 1 + erf(x) and 1 + tanh(x) for x far below 0 times |x|.
+CANCELLING = {"gelu": 1e-14, "gelu('tanh')": 1e-14}
+
+
+def single_pass_error(device, op, want):
+    """One operator on one element: relative, except where PyTorch itself cancels."""
+    relative = EPS + 1e-12 if device == "ref" else 2.0**-18
+    return relative * np.abs(np.nan_to_num(want, posinf=0, neginf=0)) + CANCELLING.get(op, 0) + TINY
+
+
+@pytest.mark.parametrize("op", POINTWISE)
+def test_pointwise(op, device):
+    text = f"x[{SPECIAL.size}] | {op}"
+    arrays = {"x": SPECIAL}
+    (got,), (want,) = run(Graph(text), arrays, device), truth(text, arrays)
+    assert_agrees(got, want, single_pass_error(device, op, want), signed_zeros=device == "ref")
+
+
+@pytest.mark.parametrize("op", POINTWISE)
+def test_pointwise_keeps_nan(op, device):
+    nan = np.full(37, np.nan, np.float32)
+    (got,) = run(Graph(f"x[37] | {op}"), {"x": nan}, device)
+    assert np.isnan(got).all()
+
+
+@pytest.mark.parametrize("op", BINARY)
+def test_binary_of_all_pairs(op, device):
+    n = SPECIAL.size
+    text = f"x[{n},1] | {op}(w[{n}])"
+    arrays = {"x": SPECIAL[:, None], "w": SPECIAL}
+    (got,), (want,) = run(Graph(text), arrays, device), truth(text, arrays)
+    signed_zeros = device == "ref" and op in ZEROS_COUNT
+    assert_agrees(got, want, single_pass_error(device, op, want), signed_zeros)
+
+
+@pytest.mark.parametrize("op", BINARY)
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "0", "1e-42"])
+def test_binary_with_a_number(op, number, device):
+    text = f"x[{SPECIAL.size}] | {op}({number})"
+    arrays = {"x": SPECIAL}
+    (got,), (want,) = run(Graph(text), arrays, device), truth(text, arrays)
+    signed_zeros = device == "ref" and op in ZEROS_COUNT
+    assert_agrees(got, want, single_pass_error(device, op, want), signed_zeros)
+
+
+# One value planted into random data, so that it meets every kind of neighbour.
+PLANTED = [np.nan, np.inf, -np.inf, -0.0, 1e-42, 3e38]
+ELEMENTWISE = {op.split("(")[0] for op in POINTWISE} | set(BINARY)
+REST = [
+    pytest.param(text, planted, id=f"{op}-{i}-{planted}")
+    for op in CASES
+    for i, text in enumerate(CASES[op])
+    for planted in PLANTED
+    if op not in ELEMENTWISE and not re.match(r"x\[(\d+,)*0[,\]]", text)
+    # Groups of one element are x - x; PyTorch's x * a - mean * a is noise as large as x times 1e-16.
+    and not (planted == 3e38 and "[3,4,1,1] | group_norm(4)" in text)
+]
+
+
+@pytest.mark.parametrize("text,planted", REST)
+def test_planted(text, planted, device):
+    graph = Graph(text)
+    arrays = random_tensors(graph)
+    arrays["x"].flat[arrays["x"].size // 2] = planted
+    for got, want in zip(run(graph, arrays, device), truth(text, arrays)):
+        assert_agrees(got, want, allowed_error(device, text, arrays, want))
+
+
+INF_LINES = np.array(
+    [
+        [np.inf, 1, 2],
+        [-np.inf, 1, 2],
+        [-np.inf, -np.inf, -np.inf],
+        [np.inf, -np.inf, 0],
+        [np.inf, np.inf, 0],
+        [np.nan, np.inf, 1],
+        [-0.0, 0.0, -0.0],
+        [1e-45, -1e-45, 0],
+        [3e38, 3e38, 3e38],
+        [-3e38, -3e38, 3e38],
+    ],
+    np.float32,
+)
+
+
+@pytest.mark.parametrize(
+    "op", ["sum(1)", "mean(1)", "max(1)", "min(1)", "logsumexp(1)", "softmax(1)", "log_softmax(1)", "max_pool1d(3)",
+           "max_pool1d(3,1,1)", "avg_pool1d(3)"]
+)  # fmt: skip
+def test_lines_of_infinities(op, device):
+    text = f"x[10,3] | {op}"
+    arrays = {"x": INF_LINES}
+    (got,), (want,) = run(Graph(text), arrays, device), truth(text, arrays)
+    finite = np.where(np.isfinite(want), np.abs(want), 0)
+    assert_agrees(got, want, (EPS + 1e-12 if device == "ref" else 2.0**-20) * finite + TINY)
+
+
+def test_infinite_weight_over_padding_is_nan():
+    """PyTorch's padding is zeros that are multiplied, in float64 everywhere; the reference does the same."""
+    text = "x[1,1,3,3] | conv2d(1,3,padding=1,bias=False)"
+    graph = Graph(text)
+    arrays = {"x": np.ones((1, 1, 3, 3), np.float32), "conv2d.weight": np.ones((1, 1, 3, 3), np.float32)}
+    arrays["conv2d.weight"][0, 0, 0, 0] = np.inf
+    (got,), (want,) = run(graph, arrays, "ref"), truth(text, arrays)
+    np.testing.assert_array_equal(got, want.astype(np.float32))
