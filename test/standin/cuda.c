@@ -1,0 +1,307 @@
+/* cuda.c - a libcuda without a GPU; see standin.h. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../../src/cuda/api.h"
+#include "standin.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+static standin state = {.fail_at = -1};
+
+EXPORT standin *standin_state(void)
+{
+    return &state;
+}
+
+enum { FAKE_ERROR = 719 };
+
+static int fails(const char *call, int frees)
+{
+    if (state.calls++ != state.fail_at) return 0;
+    state.failed = call;
+    state.freed = frees;
+    return 1;
+}
+
+#define STEP(name)                                                                                                 \
+    if (fails(#name, 0)) return FAKE_ERROR
+#define MAKES(name, out)                                                                                           \
+    STEP(name);                                                                                                    \
+    state.live++;                                                                                                  \
+    *(out) = malloc(16)
+#define FREES(name, object)                                                                                        \
+    state.live--;                                                                                                  \
+    free(object);                                                                                                  \
+    return fails(#name, 1) ? FAKE_ERROR : 0
+
+static int context; /* its address stands for the primary context */
+
+static CUresult fake_cuInit(unsigned flags)
+{
+    (void)flags;
+    STEP(cuInit);
+    return 0;
+}
+static CUresult fake_cuDriverGetVersion(int *version)
+{
+    STEP(cuDriverGetVersion);
+    *version = 13000;
+    return 0;
+}
+static CUresult fake_cuGetErrorName(CUresult error, const char **name)
+{
+    (void)error;
+    *name = "FAKE_ERROR";
+    return 0;
+}
+static CUresult fake_cuGetErrorString(CUresult error, const char **words)
+{
+    *words = error == FAKE_ERROR ? "made to fail" : "some error";
+    return 0;
+}
+static CUresult fake_cuDeviceGetCount(int *count)
+{
+    STEP(cuDeviceGetCount);
+    *count = 1;
+    return 0;
+}
+static CUresult fake_cuDeviceGet(CUdevice *device, int ordinal)
+{
+    STEP(cuDeviceGet);
+    *device = ordinal;
+    return 0;
+}
+static CUresult fake_cuDeviceGetName(char *name, int bytes, CUdevice device)
+{
+    (void)device;
+    STEP(cuDeviceGetName);
+    strncpy(name, "stand-in", (size_t)bytes);
+    return 0;
+}
+static CUresult fake_cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
+{
+    static const int values[][2] = {{CU_CAPABILITY_MAJOR, 9},
+                                    {CU_CAPABILITY_MINOR, 0},
+                                    {CU_MULTIPROCESSORS, 132},
+                                    {CU_L2_BYTES, 1 << 16},
+                                    {CU_SHARED_MEMORY_OPTIN, 227 * 1024},
+                                    {CU_SHARED_MEMORY_PER_SM, 228 * 1024},
+                                    {CU_REGISTERS_PER_SM, 65536},
+                                    {CU_THREADS_PER_SM, 2048},
+                                    {CU_COOPERATIVE_LAUNCH, 1},
+                                    {CU_CLOCK_RATE, 1980000},
+                                    {CU_MEMORY_CLOCK_RATE, 3201000},
+                                    {CU_MEMORY_BUS_WIDTH, 6144}};
+    (void)device;
+    STEP(cuDeviceGetAttribute);
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        if (values[i][0] == attribute) *value = values[i][1];
+    return 0;
+}
+static CUresult fake_cuDeviceTotalMem(size_t *bytes, CUdevice device)
+{
+    (void)device;
+    STEP(cuDeviceTotalMem);
+    *bytes = (size_t)1 << 37;
+    return 0;
+}
+static CUresult fake_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device)
+{
+    (void)device;
+    STEP(cuDevicePrimaryCtxRetain);
+    state.live++;
+    *ctx = (CUcontext)&context;
+    return 0;
+}
+static CUresult fake_cuDevicePrimaryCtxRelease(CUdevice device)
+{
+    (void)device;
+    FREES(cuDevicePrimaryCtxRelease, NULL);
+}
+static CUresult fake_cuCtxPushCurrent(CUcontext ctx)
+{
+    (void)ctx;
+    STEP(cuCtxPushCurrent);
+    state.depth++;
+    return 0;
+}
+static CUresult fake_cuCtxPopCurrent(CUcontext *ctx)
+{
+    *ctx = (CUcontext)&context;
+    state.depth--;
+    return fails("cuCtxPopCurrent", 1) ? FAKE_ERROR : 0;
+}
+static CUresult fake_cuStreamCreate(CUstream *stream, unsigned flags)
+{
+    (void)flags;
+    MAKES(cuStreamCreate, (void **)stream);
+    return 0;
+}
+static CUresult fake_cuStreamDestroy(CUstream stream)
+{
+    FREES(cuStreamDestroy, stream);
+}
+static CUresult fake_cuStreamSynchronize(CUstream stream)
+{
+    (void)stream;
+    STEP(cuStreamSynchronize);
+    return 0;
+}
+static CUresult fake_cuStreamGetCtx(CUstream stream, CUcontext *ctx)
+{
+    STEP(cuStreamGetCtx);
+    /* A stream that nobody made belongs to some other context. */
+    *ctx = stream == (CUstream)&state ? (CUcontext)&state : (CUcontext)&context;
+    return 0;
+}
+static CUresult fake_cuEventCreate(CUevent *event, unsigned flags)
+{
+    (void)flags;
+    MAKES(cuEventCreate, (void **)event);
+    return 0;
+}
+static CUresult fake_cuEventDestroy(CUevent event)
+{
+    FREES(cuEventDestroy, event);
+}
+static CUresult fake_cuEventRecord(CUevent event, CUstream stream)
+{
+    (void)event, (void)stream;
+    STEP(cuEventRecord);
+    return 0;
+}
+static CUresult fake_cuEventSynchronize(CUevent event)
+{
+    (void)event;
+    STEP(cuEventSynchronize);
+    return 0;
+}
+static CUresult fake_cuEventElapsedTime(float *ms, CUevent start, CUevent end)
+{
+    (void)start, (void)end;
+    STEP(cuEventElapsedTime);
+    *ms = 1;
+    return 0;
+}
+static CUresult fake_cuMemAlloc(CUdeviceptr *memory, size_t bytes)
+{
+    STEP(cuMemAlloc);
+    void *p = calloc(1, bytes);
+    if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
+    state.live++;
+    *memory = (CUdeviceptr)(uintptr_t)p;
+    return 0;
+}
+static CUresult fake_cuMemFree(CUdeviceptr memory)
+{
+    FREES(cuMemFree, (void *)(uintptr_t)memory);
+}
+static CUresult fake_cuMemcpyHtoDAsync(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream)
+{
+    (void)stream;
+    STEP(cuMemcpyHtoDAsync);
+    memcpy((void *)(uintptr_t)dst, src, bytes);
+    return 0;
+}
+static CUresult fake_cuMemcpyDtoHAsync(void *dst, CUdeviceptr src, size_t bytes, CUstream stream)
+{
+    (void)stream;
+    STEP(cuMemcpyDtoHAsync);
+    memcpy(dst, (void *)(uintptr_t)src, bytes);
+    return 0;
+}
+static CUresult fake_cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t bytes, CUstream stream)
+{
+    (void)stream;
+    STEP(cuMemsetD8Async);
+    memset((void *)(uintptr_t)dst, value, bytes);
+    return 0;
+}
+static CUresult fake_cuModuleLoadData(CUmodule *module, const void *image)
+{
+    (void)image;
+    MAKES(cuModuleLoadData, (void **)module);
+    return 0;
+}
+static CUresult fake_cuModuleUnload(CUmodule module)
+{
+    FREES(cuModuleUnload, module);
+}
+static CUresult fake_cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+    (void)name;
+    STEP(cuModuleGetFunction);
+    *function = (CUfunction)module;
+    return 0;
+}
+static CUresult fake_cuFuncGetAttribute(int *value, int attribute, CUfunction function)
+{
+    (void)function;
+    STEP(cuFuncGetAttribute);
+    *value = attribute == CU_FUNC_MAX_THREADS ? 1024 : 0;
+    return 0;
+}
+static CUresult fake_cuFuncSetAttribute(CUfunction function, int attribute, int value)
+{
+    (void)function, (void)attribute, (void)value;
+    STEP(cuFuncSetAttribute);
+    return 0;
+}
+static CUresult fake_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads,
+                                                                 size_t shared_bytes)
+{
+    (void)function, (void)shared_bytes;
+    STEP(cuOccupancyMaxActiveBlocksPerMultiprocessor);
+    *blocks = 2048 / threads;
+    return 0;
+}
+static CUresult fake_cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const CUlaunchConfig *config)
+{
+    (void)function, (void)config;
+    STEP(cuOccupancyMaxActiveClusters);
+    *clusters = 15;
+    return 0;
+}
+static CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments,
+                                      void **extra)
+{
+    (void)function, (void)arguments, (void)extra;
+    STEP(cuLaunchKernelEx);
+    if (!config->grid[0] || !config->grid[1] || !config->grid[2] || !config->block[0]) return 1;
+    if (config->grid[1] > 65535 || config->grid[2] > 65535 || config->block[0] > 1024) return 1;
+    state.launches++;
+    return 0;
+}
+static CUresult fake_cuTensorMapEncodeTiled(CUtensorMap *map, int type, unsigned rank, void *base,
+                                            const uint64_t *dims, const uint64_t *strides, const unsigned *box,
+                                            const unsigned *element_strides, int interleave, int swizzle,
+                                            int l2_promotion, int out_of_bounds)
+{
+    (void)type, (void)rank, (void)base, (void)dims, (void)strides, (void)box, (void)element_strides;
+    (void)interleave, (void)swizzle, (void)l2_promotion, (void)out_of_bounds;
+    STEP(cuTensorMapEncodeTiled);
+    memset(map, 0, sizeof *map);
+    return 0;
+}
+
+/* Exported under the real name, as the one symbol the driver is entered through. */
+EXPORT CUresult cuGetProcAddress_v2(const char *name, void **call, int version, uint64_t flags, int *status)
+{
+    static const struct {
+        const char *name;
+        void (*call)(void);
+    } table[] = {
+#define CALL(n, v, a) {#n, (void (*)(void))fake_##n},
+        CUDA_CALLS(CALL)
+#undef CALL
+    };
+    (void)version, (void)flags, (void)status;
+    STEP(cuGetProcAddress);
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (strcmp(table[i].name, name) == 0) {
+            memcpy(call, &table[i].call, sizeof *call);
+            return 0;
+        }
+    return CUDA_ERROR_NOT_FOUND;
+}

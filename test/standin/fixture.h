@@ -1,0 +1,95 @@
+/* fixture.h - what the CUDA tests share: checks, the stand-in libraries, a cache directory of their own. */
+#ifndef CUDA_FIXTURE_H
+#define CUDA_FIXTURE_H
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "../../src/cuda/cache.h"
+#include "../../src/cuda/launch.h"
+#include "standin.h"
+
+static int checks, failures;
+
+#define CHECK(condition, ...)                                                                                      \
+    do {                                                                                                           \
+        checks++;                                                                                                  \
+        if (!(condition)) {                                                                                        \
+            failures++;                                                                                            \
+            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);                                        \
+            fprintf(stderr, __VA_ARGS__);                                                                          \
+            fputc('\n', stderr);                                                                                   \
+        }                                                                                                          \
+    } while (0)
+
+static char cache_dir[64];
+
+static int each_entry(const char *dir, void (*visit)(const char *path, const char *name))
+{
+    DIR *d = opendir(dir);
+    struct dirent *e;
+    int n = 0;
+
+    while (d && (e = readdir(d))) {
+        char path[512];
+        if (e->d_name[0] == '.') continue;
+        n++;
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        if (visit) visit(path, e->d_name);
+    }
+    if (d) closedir(d);
+    return n;
+}
+
+static void remove_entry(const char *path, const char *name)
+{
+    (void)name;
+    unlink(path);
+}
+
+static void clear_cache(void)
+{
+    each_entry(cache_dir, remove_entry);
+}
+
+/* The stand-ins lie in ../standin of the test program. Opens one, so that the test can steer it. */
+static standin *use_standin(const char *program, const char *file, const char *variable)
+{
+    const char *slash = strrchr(program, '/');
+    char path[1024];
+    standin *(*state)(void);
+    void *library, *address;
+
+    snprintf(path, sizeof path, "%.*s/../standin/%s", slash ? (int)(slash - program) : 1, slash ? program : ".",
+             file);
+    setenv(variable, path, 1);
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    address = library ? dlsym(library, "standin_state") : NULL;
+    if (!address) {
+        fprintf(stderr, "%s: %s\n", path, dlerror());
+        exit(1);
+    }
+    memcpy(&state, &address, sizeof state);
+    return state();
+}
+
+static void use_cache(void)
+{
+    strcpy(cache_dir, "/tmp/convoy-test.XXXXXX");
+    if (!mkdtemp(cache_dir)) exit(1);
+    setenv("CVY_CACHE", cache_dir, 1);
+}
+
+static int finish(const char *name)
+{
+    clear_cache();
+    if (cache_dir[0]) rmdir(cache_dir);
+    printf("%s: %d checks, %d failed\n", name, checks, failures);
+    return failures != 0;
+}
+
+#endif

@@ -1,0 +1,22 @@
+/* standin.h - what a test steers and reads of the stand-ins for libcuda and libnvrtc.
+ *
+ * They need no GPU: device memory is host memory, kernels do nothing, "machine code" is a digest of the texts.
+ * Every call is counted; call number fail_at (0: the first) fails. A call that frees does so even when told to
+ * fail. */
+#ifndef STANDIN_H
+#define STANDIN_H
+
+typedef struct standin {
+    int calls;          /* since the test last set it */
+    int fail_at;        /* negative: none */
+    const char *failed; /* the call that was made to fail, NULL: none */
+    int freed;          /* it was one that frees, whose failure nobody need report */
+    int live;           /* objects that were made and not freed */
+    int depth;          /* contexts pushed and not popped, by any thread */
+    int compiles, launches;
+} standin;
+
+/* Exported by both, each for itself. */
+standin *standin_state(void);
+
+#endif
