@@ -577,6 +577,7 @@ cvy_status cvyi_parse_into(cvy_graph *g, int from, const char *source, int *out)
     }
     TRY(read_stage(&p, whole));
     while (accept(&p, '|')) {
+        skip_space(&p);
         if (p.ended) TRY(expected(&p, "nothing behind output(...)"));
         TRY(read_stage(&p, false));
     }

@@ -50,7 +50,8 @@ static cvy_status set_word(const op_info *op, const attr_def *def, const char *w
     else if (def->kind == ATTR_PADDING && !strcmp(word, "valid"))
         number = PAD_VALID;
     else
-        return cvyi_fail(CVY_INVALID, "%s: %s is a number, got '%s'", op->name, def->name, word);
+        return cvyi_fail(CVY_INVALID, "%s: %s is a number%s, got '%s'", op->name, def->name,
+                         def->kind == ATTR_PADDING ? ", 'same' or 'valid'" : "", word);
     if (def->kind == ATTR_WORD && number < 0)
         return cvyi_fail(CVY_INVALID, "%s: %s must be one of %s, got '%s'", op->name, def->name, def->words, word);
     out->count = 1;

@@ -1,0 +1,476 @@
+/* test_conv.c - the CPU convolution cores against plain loops in double: every algorithm, every instruction set of
+ * this processor, random geometries (the seed of a failing case is printed), guard floats around every buffer.
+ *
+ * Small whole numbers: every sum is exact in float, so the direct forms must agree to the bit. Winograd is held to
+ * the error bound that its transforms derive: see bound_of(). */
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "../../src/cpu/conv.h"
+
+enum { GUARD = 64, CASES = 250 };
+static const float guard_value = -12345.75f;
+
+static uint64_t state;
+static uint64_t next(void)
+{
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return state;
+}
+static int64_t between(int64_t lo, int64_t hi)
+{
+    return lo + (int64_t)(next() >> 11) % (hi - lo + 1);
+}
+static float real(void)
+{
+    return (float)(next() >> 40) / (1 << 24);
+}
+
+static int isas(const cpu_conv_kernels *out[3])
+{
+    int n = 0;
+    out[n++] = &cvyi_conv_portable;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) out[n++] = &cvyi_conv_avx2;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) out[n++] = &cvyi_conv_avx512;
+#endif
+    return n;
+}
+
+/* What is running; printed by failures. */
+static char running[400];
+static void describe(const char *algo, const char *isa, uint64_t seed, const conv_geom *g)
+{
+#define THREE(a) (long long)a[0], (long long)a[1], (long long)a[2]
+    snprintf(running, sizeof running,
+             "%s %s seed %llu: C %lld K %lld groups %lld in %lld,%lld,%lld out %lld,%lld,%lld kernel "
+             "%lld,%lld,%lld stride "
+             "%lld,%lld,%lld dil %lld,%lld,%lld pad %lld,%lld,%lld",
+             algo, isa, (unsigned long long)seed, (long long)g->C, (long long)g->K, (long long)g->groups,
+             THREE(g->in), THREE(g->out), THREE(g->kernel), THREE(g->stride), THREE(g->dil), THREE(g->pad));
+#undef THREE
+}
+
+#define FAIL(...)                                                                                                  \
+    do {                                                                                                           \
+        print_error("%s\n", running);                                                                              \
+        fail_msg(__VA_ARGS__);                                                                                     \
+    } while (0)
+#define MUST(condition)                                                                                            \
+    do {                                                                                                           \
+        if (!(condition)) FAIL("%s", #condition);                                                                  \
+    } while (0)
+
+/* Floats with guards in front and behind. */
+static float *guarded(int64_t n)
+{
+    float *p = malloc((size_t)(n + 2 * GUARD) * sizeof *p);
+    assert_non_null(p);
+    for (int64_t i = 0; i < n + 2 * GUARD; i++) p[i] = guard_value;
+    return p + GUARD;
+}
+static void check_guards(float *p, int64_t n, const char *what)
+{
+    for (int i = 0; i < GUARD; i++)
+        if (p[-1 - i] != guard_value || p[n + i] != guard_value) FAIL("written outside %s", what);
+}
+static void release(float *p)
+{
+    if (p) free(p - GUARD);
+}
+
+/* One sample, all in double. */
+typedef struct sample {
+    conv_geom g;
+    int64_t nx, nw, ny;
+    float *x, *w, *bias;
+    double *y, *size; /* result; sum of |x w|, for bounds */
+} sample;
+
+static double tap(const sample *s, int64_t k, const int64_t at[3], double *size)
+{
+    const conv_geom *g = &s->g;
+    const int64_t cg = g->C / g->groups, c0 = k / (g->K / g->groups) * cg, taps = cvyi_conv_taps(g);
+    double sum = 0;
+    for (int64_t c = 0; c < cg; c++)
+        for (int64_t t = 0; t < taps; t++) {
+            const int64_t r[3] = {t / (g->kernel[1] * g->kernel[2]), t / g->kernel[2] % g->kernel[1],
+                                  t % g->kernel[2]};
+            int64_t i[3];
+            bool in = true;
+            for (int a = 0; a < 3; a++) {
+                i[a] = at[a] * g->stride[a] - g->pad[a] + r[a] * g->dil[a];
+                in = in && i[a] >= 0 && i[a] < g->in[a];
+            }
+            if (!in) continue;
+            const double p = (double)s->w[(k * cg + c) * taps + t] *
+                             (double)s->x[(((c0 + c) * g->in[0] + i[0]) * g->in[1] + i[1]) * g->in[2] + i[2]];
+            sum += p;
+            *size += fabs(p);
+        }
+    return sum;
+}
+
+static void reference(sample *s)
+{
+    const conv_geom *g = &s->g;
+    int64_t n = 0;
+    for (int64_t k = 0; k < g->K; k++)
+        for (int64_t o = 0; o < g->out[0]; o++)
+            for (int64_t p = 0; p < g->out[1]; p++)
+                for (int64_t q = 0; q < g->out[2]; q++, n++) {
+                    const int64_t at[3] = {o, p, q};
+                    s->size[n] = fabs((double)s->bias[k]);
+                    s->y[n] = (double)s->bias[k] + tap(s, k, at, &s->size[n]);
+                }
+}
+
+static void make_sample(sample *s, const conv_geom *g, bool whole)
+{
+    s->g = *g;
+    s->nx = g->C * g->in[0] * g->in[1] * g->in[2];
+    s->nw = g->K * (g->C / g->groups) * cvyi_conv_taps(g);
+    s->ny = g->K * g->out[0] * g->out[1] * g->out[2];
+    s->x = guarded(s->nx), s->w = guarded(s->nw), s->bias = guarded(g->K);
+    s->y = malloc((size_t)s->ny * sizeof *s->y), s->size = malloc((size_t)s->ny * sizeof *s->size);
+    for (int64_t i = 0; i < s->nx; i++) s->x[i] = whole ? (float)between(-8, 8) : real();
+    for (int64_t i = 0; i < s->nw; i++) s->w[i] = whole ? (float)between(-4, 4) : 2 * real() - 1;
+    for (int64_t i = 0; i < g->K; i++) s->bias[i] = whole ? (float)between(-9, 9) : real();
+    reference(s);
+}
+static void free_sample(sample *s)
+{
+    release(s->x), release(s->w), release(s->bias);
+    free(s->y), free(s->size);
+}
+
+static void random_geom(conv_geom *g, bool winograd, bool depthwise)
+{
+    const bool wide = between(0, 3) == 0;
+    *g = (conv_geom){.N = 1, .spatial = (int)between(1, 3), .bias = true};
+    g->groups = winograd ? 1 : between(0, 2) ? 1 : between(1, 5);
+    if (depthwise) g->groups = between(1, 9);
+    g->C = g->groups * (depthwise ? 1 : between(1, 9));
+    g->K = g->groups * (depthwise ? between(1, 3) : between(1, 19));
+    if (winograd && between(0, 9) == 0) g->C = between(90, 210);
+    for (int a = 0; a < 3; a++) {
+        const bool exists = a >= 3 - g->spatial;
+        const int64_t most = a == 2 && wide ? 150 : a ? 20 : 4;
+        const bool fixed = winograd && a > 0;
+        g->in[a] = exists || fixed ? between(1, most) : 1;
+        g->kernel[a] = fixed ? 3 : exists ? between(1, 5) : 1;
+        g->stride[a] = exists && !fixed && between(0, 1) ? between(1, 3) : 1;
+        g->dil[a] = exists && !fixed && between(0, 2) == 0 ? between(1, 4) : 1;
+        const int64_t reach = (g->kernel[a] - 1) * g->dil[a] + 1;
+        g->pad[a] = exists || fixed ? between(0, 1) ? 0 : between(0, reach - 1) : 0;
+        if (g->in[a] + 2 * g->pad[a] < reach) g->in[a] = reach;
+        const int64_t behind = between(0, 3) ? g->pad[a]
+                               : exists      ? between(0, reach - 1)
+                                             : 0; /* 'same' may be uneven */
+        if (g->in[a] + g->pad[a] + behind < reach) g->pad[a] = reach - g->in[a] - behind;
+        g->out[a] = (g->in[a] + g->pad[a] + behind - reach) / g->stride[a] + 1;
+    }
+}
+
+/* |error| of one output: the direct form's n rounding errors of the sum of sizes; Winograd's transforms enlarge
+ * values by at most `grow` along each axis (the largest absolute row sums of At, G and Bt, multiplied), measured
+ * against the largest input and filter of the tile, not the sum itself. */
+static double bound_of(conv_algo_id algo, const sample *s, int64_t i)
+{
+    static const double grow[5] = {0, 0, 95, 95, 6}; /* F(4): |At| 9.75 |G| 1.9 |Bt| 5.1; F(2): 3, 1.5, 2 at most */
+    const double n = (double)(s->g.C / s->g.groups * cvyi_conv_taps(&s->g));
+    if (algo == CONV_DIRECT || algo == CONV_DEPTHWISE) return (n + 2) * FLT_EPSILON / 2 * s->size[i];
+    const double h = grow[algo == CONV_WINOGRAD_2X4 ? CONV_WINOGRAD_2X2 : algo], w = grow[algo];
+    return (n / 9 + 20) * FLT_EPSILON / 2 * h * w * n / 9 * 8;
+}
+
+static void compare(conv_algo_id algo, const sample *s, double got, int64_t i, bool exact, double shift)
+{
+    const double want = s->y[i] - shift, bound = exact ? 0 : bound_of(algo, s, i);
+    if (!(fabs(got - want) <= bound)) FAIL("output %lld is %.9g, expected %.9g", (long long)i, got, want);
+}
+
+static void check_dst(conv_algo_id algo, const sample *s, const conv_job *job, bool exact, const double *shift)
+{
+    const conv_geom *g = &s->g;
+    int64_t n = 0;
+    for (int64_t k = 0; k < g->K; k++)
+        for (int64_t o = 0; o < g->out[0]; o++)
+            for (int64_t p = 0; p < g->out[1]; p++) {
+                const float *row = job->dst + k * job->dst_chan + o * job->dst_plane + p * job->dst_row;
+                for (int64_t q = 0; q < g->out[2]; q++, n++) compare(algo, s, (double)row[q], n, exact, shift[k]);
+                for (int64_t q = g->out[2]; q < job->dst_row; q++) MUST(row[q] == guard_value);
+            }
+}
+
+/* Statistics and maxima must fit the values that were written: these are checked already. */
+static void check_stats(const sample *s, const conv_job *job)
+{
+    const conv_tiling *t = job->tiling;
+    const conv_geom *g = &s->g;
+    for (int64_t b = 0; b < t->bands; b++)
+        for (int64_t k = 0; k < g->K; k++) {
+            double sum = 0, sumsq = 0, size = 0;
+            const int64_t o = b / t->bands_per_plane, p0 = b % t->bands_per_plane * t->rows;
+            for (int64_t p = p0; p < cvyi_min64(p0 + t->rows, g->out[1]); p++)
+                for (int64_t q = 0; q < g->out[2]; q++) {
+                    const double y =
+                        (double)job->dst[k * job->dst_chan + o * job->dst_plane + p * job->dst_row + q];
+                    sum += y, sumsq += y * y, size += fabs(y);
+                }
+            MUST(fabs(job->sum[b * g->K + k] - sum) <= 600 * FLT_EPSILON * size);
+            MUST(fabs(job->sumsq[b * g->K + k] - sumsq) <= 600 * FLT_EPSILON * sumsq);
+        }
+}
+static void check_pool(const sample *s, const conv_job *job)
+{
+    const conv_tiling *t = job->tiling;
+    const conv_geom *g = &s->g;
+    const int64_t PH = g->out[1] / t->ph, PW = g->out[2] / t->pw;
+    for (int64_t i = 0; i < g->K * g->out[0] * PH * PW; i++) {
+        const int64_t k = i / (g->out[0] * PH * PW), o = i / (PH * PW) % g->out[0], p = i / PW % PH, q = i % PW;
+        float m = -INFINITY;
+        for (int64_t e = 0; e < t->ph * t->pw; e++) {
+            const float y = job->dst[k * job->dst_chan + o * job->dst_plane +
+                                     (p * t->ph + e / t->pw) * job->dst_row + q * t->pw + e % t->pw];
+            m = y > m ? y : m;
+        }
+        if (job->pool[i] != m)
+            FAIL("maximum %lld is %g, expected %g", (long long)i, (double)job->pool[i], (double)m);
+    }
+}
+
+static void run_units(const conv_job *job)
+{
+    const conv_tiling *t = job->tiling;
+    float *scratch = guarded((int64_t)t->scratch / 4 + 16), *at = scratch;
+    while ((uintptr_t)at % 64) at++;
+    for (int64_t u = t->units - 1; u >= 0; u--) { /* any order will do */
+        cvyi_conv_run(job, u, at);
+        check_guards(at, (int64_t)t->scratch / 4, "the scratch");
+    }
+    release(scratch);
+}
+
+/* Runs a sample in full: dst with wide rows, statistics, maxima; then maxima and statistics alone, which must not
+ * change a bit. */
+static void run_case(conv_algo_id algo, const cpu_conv_kernels *isa, const sample *s, bool exact, int64_t ph,
+                     int64_t pw, bool centre)
+{
+    const conv_geom *g = &s->g;
+    const bool pool = !cvyi_conv_pool_legal(algo, g, ph, pw);
+    conv_tiling t;
+    double *shift = calloc((size_t)g->K, sizeof *shift), *mean = calloc((size_t)g->K, sizeof *mean);
+    conv_window win = {calloc((size_t)(g->C * cvyi_conv_taps(g)), sizeof(double)),
+                       calloc((size_t)g->C, sizeof(double))};
+    cvyi_conv_tile(algo, g, isa, pool ? ph : 1, pool ? pw : 1, &t);
+    const int64_t row = g->out[2] + between(0, 2), plane = row * g->out[1], chan = plane * g->out[0];
+    const int64_t np = g->K * g->out[0] * (g->out[1] / t.ph) * (g->out[2] / t.pw), ns = t.bands * g->K;
+    float *packed = guarded(t.packed), *dst = guarded(chan * g->K), *pool_to = guarded(np), *xmean = guarded(g->C);
+    double *stats = malloc((size_t)ns * 2 * sizeof *stats), *again = malloc((size_t)ns * 2 * sizeof *stats);
+
+    for (int64_t c = 0; c < g->C; c++) assert_true(cvyi_conv_window_legal(g) || isa->window_sums(g, s->x, c, &win));
+    for (int64_t c = 0; c < g->C; c++) xmean[c] = (float)win.xmean[c];
+    if (centre) cvyi_conv_means(isa, g, s->w, s->bias, &win, 0, g->K, mean, shift);
+    cvyi_conv_pack(&t, s->w, packed);
+    check_guards(packed, t.packed, "the packed weights");
+    conv_job job = {&t,    packed, s->x,  s->bias,    centre ? xmean : NULL, dst, chan,
+                    plane, row,    stats, stats + ns, pool ? pool_to : NULL};
+    run_units(&job);
+    check_guards(dst, chan * g->K, "dst");
+    check_guards(pool_to, np, "the maxima");
+    check_dst(algo, s, &job, exact, shift);
+    check_stats(s, &job);
+    if (pool) check_pool(s, &job);
+
+    float *bits = guarded(np);
+    conv_job lean = job;
+    lean.dst = NULL, lean.sum = again, lean.sumsq = again + ns, lean.pool = pool ? bits : NULL;
+    run_units(&lean);
+    if (pool) assert_memory_equal(bits, pool_to, (size_t)np * sizeof *bits);
+    assert_memory_equal(again, stats, (size_t)ns * 2 * sizeof *stats);
+
+    release(packed), release(dst), release(pool_to), release(xmean), release(bits);
+    free(shift), free(mean), free(stats), free(again), free(win.sums), free(win.xmean);
+}
+
+static void sweep(conv_algo_id algo, uint64_t seed, int cases)
+{
+    const cpu_conv_kernels *isa[3];
+    const int n = isas(isa);
+    const bool winograd = cvyi_conv_algos[algo].mh > 1;
+    for (int i = 0; i < cases; i++) {
+        conv_geom g;
+        sample s;
+        state = (seed + (uint64_t)i) * UINT64_C(0x9e3779b97f4a7c15) | 1;
+        for (int k = 0; k < 8; k++) next();
+        random_geom(&g, winograd, algo == CONV_DEPTHWISE);
+        const bool exact = !winograd && between(0, 3) > 0, centre = winograd && between(0, 1);
+        const int64_t ph = winograd ? 1 << between(0, 2) : between(1, 5),
+                      pw = winograd ? 1 << between(0, 2) : between(1, 5);
+        assert_null(cvyi_conv_algos[algo].legal(&g));
+        make_sample(&s, &g, exact);
+        for (int k = 0; k < n; k++) {
+            describe(cvyi_conv_algos[algo].name, isa[k]->isa, seed + (uint64_t)i, &g);
+            run_case(algo, isa[k], &s, exact, ph, pw, centre);
+        }
+        free_sample(&s);
+    }
+}
+
+static void test_direct(void **unused)
+{
+    (void)unused;
+    sweep(CONV_DIRECT, 1000, CASES);
+}
+static void test_depthwise(void **unused)
+{
+    (void)unused;
+    sweep(CONV_DEPTHWISE, 2000, CASES / 2);
+}
+static void test_winograd(void **unused)
+{
+    (void)unused;
+    for (int a = CONV_WINOGRAD_4X4; a <= CONV_WINOGRAD_2X2; a++)
+        sweep((conv_algo_id)a, 3000 + 1000 * (uint64_t)a, CASES / 2);
+}
+
+/* Means from window sums against the mean of the reference, any geometry with stride 1 along W. */
+static void test_window_means(void **unused)
+{
+    const cpu_conv_kernels *isa[3];
+    const int n = isas(isa);
+    (void)unused;
+    for (int i = 0; i < CASES; i++) {
+        conv_geom g;
+        sample s;
+        state = (uint64_t)(i + 7) * UINT64_C(0x9e3779b97f4a7c15) | 1;
+        random_geom(&g, false, false);
+        if (cvyi_conv_window_legal(&g)) continue;
+        make_sample(&s, &g, true);
+        for (int k = 0; k < n; k++) {
+            double *sums = malloc((size_t)(g.C * cvyi_conv_taps(&g)) * 8), *xmean = malloc((size_t)g.C * 8);
+            double *mean = malloc((size_t)g.K * 8);
+            const conv_window win = {sums, xmean};
+            describe("window sums", isa[k]->isa, (uint64_t)i, &g);
+            for (int64_t c = 0; c < g.C; c++) MUST(cvyi_conv_window_sums(isa[k], &g, s.x, c, &win));
+            cvyi_conv_means(isa[k], &g, s.w, s.bias, &win, 0, g.K, mean, NULL);
+            const int64_t each = s.ny / g.K;
+            for (int64_t c = 0; c < g.K; c++) {
+                double want = 0;
+                for (int64_t j = 0; j < each; j++) want += s.y[c * each + j];
+                MUST(fabs(mean[c] - want / (double)each) <= 1e-12 * (1 + fabs(want)));
+            }
+            free(sums), free(xmean), free(mean);
+        }
+        free_sample(&s);
+    }
+}
+
+/* One bad value anywhere is seen. */
+static void test_window_flags(void **unused)
+{
+    static const float bad[] = {NAN, INFINITY, -INFINITY, 2e15f, -3e38f};
+    const cpu_conv_kernels *isa[3];
+    const int n = isas(isa);
+    conv_geom g = {.N = 1,
+                   .C = 2,
+                   .K = 1,
+                   .groups = 1,
+                   .in = {1, 5, 37},
+                   .out = {1, 3, 35},
+                   .kernel = {1, 3, 3},
+                   .stride = {1, 1, 1},
+                   .dil = {1, 1, 1},
+                   .spatial = 2};
+    float x[2 * 5 * 37];
+    double sums[18], xmean[2];
+    const conv_window win = {sums, xmean};
+    (void)unused;
+    for (int k = 0; k < n; k++)
+        for (int b = 0; b < COUNT_OF(bad); b++)
+            for (int i = 0; i < COUNT_OF(x); i++) {
+                for (int j = 0; j < COUNT_OF(x); j++) x[j] = 1;
+                x[i] = bad[b];
+                for (int c = 0; c < 2; c++)
+                    assert_int_equal(cvyi_conv_window_sums(isa[k], &g, x, c, &win), i / (5 * 37) != c);
+            }
+}
+
+/* A NaN and an inf reach exactly the outputs and windows that read them. */
+static void test_direct_nan(void **unused)
+{
+    const cpu_conv_kernels *isa[3];
+    const int n = isas(isa);
+    conv_geom g = {.N = 1,
+                   .C = 1,
+                   .K = 9,
+                   .groups = 1,
+                   .in = {1, 20, 40},
+                   .out = {1, 20, 40},
+                   .kernel = {1, 3, 3},
+                   .stride = {1, 1, 1},
+                   .dil = {1, 1, 1},
+                   .pad = {0, 1, 1},
+                   .spatial = 2};
+    sample s;
+    (void)unused;
+    state = 99;
+    make_sample(&s, &g, true);
+    for (int64_t i = 0; i < s.nw; i++) s.w[i] = 1;
+    s.x[7 * 40 + 13] = NAN;
+    for (int k = 0; k < n; k++) {
+        conv_tiling t;
+        cvyi_conv_tile(CONV_DIRECT, &g, isa[k], 4, 4, &t);
+        float *packed = guarded(t.packed), *y = guarded(s.ny), *pool = guarded(9 * 5 * 10);
+        cvyi_conv_pack(&t, s.w, packed);
+        const conv_job job = {&t, packed, s.x, s.bias, NULL, y, 800, 800, 40, NULL, NULL, pool};
+        run_units(&job);
+        for (int64_t i = 0; i < s.ny; i++) {
+            const int64_t p = i / 40 % 20, q = i % 40;
+            assert_int_equal(isnan(y[i]) != 0, p >= 6 && p <= 8 && q >= 12 && q <= 14);
+        }
+        for (int64_t i = 0; i < 9 * 50; i++)
+            assert_int_equal(isnan(pool[i]) != 0, i / 10 % 5 >= 1 && i / 10 % 5 <= 2 && i % 10 == 3);
+        release(packed), release(y), release(pool);
+    }
+    free_sample(&s);
+}
+
+static void test_refusals(void **unused)
+{
+    const conv_geom g = {.N = 1,
+                         .C = 4,
+                         .K = 4,
+                         .groups = 2,
+                         .in = {1, 9, 9},
+                         .out = {1, 4, 4},
+                         .kernel = {1, 3, 3},
+                         .stride = {1, 2, 2},
+                         .dil = {1, 1, 1},
+                         .spatial = 2};
+    (void)unused;
+    assert_null(cvyi_conv_algos[CONV_DIRECT].legal(&g));
+    for (int a = CONV_DEPTHWISE; a < CONV_ALGO_COUNT; a++) assert_non_null(cvyi_conv_algos[a].legal(&g));
+    assert_non_null(cvyi_conv_window_legal(&g));
+    assert_non_null(cvyi_conv_pool_legal(CONV_WINOGRAD_4X4, &g, 3, 3));
+    assert_non_null(cvyi_conv_pool_legal(CONV_DIRECT, &g, 5, 1));
+    assert_null(cvyi_conv_pool_legal(CONV_DIRECT, &g, 3, 2));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_direct),       cmocka_unit_test(test_depthwise),    cmocka_unit_test(test_winograd),
+        cmocka_unit_test(test_window_means), cmocka_unit_test(test_window_flags), cmocka_unit_test(test_direct_nan),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

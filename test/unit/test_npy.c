@@ -1,0 +1,229 @@
+/* test_npy.c - the .npy reader and writer: every version and order, and what is refused. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../../cli/npy.h"
+
+static char message[NPY_MESSAGE];
+
+/* A file of the given version around a header; the floats 0, 1, 2, ... follow. */
+static size_t build(unsigned char *bytes, int version, const char *header, int floats)
+{
+    const size_t len = strlen(header), start = version == 1 ? 10 : 12;
+    memcpy(bytes, "\x93NUMPY", 6);
+    bytes[6] = (unsigned char)version;
+    bytes[7] = 0;
+    for (size_t i = 8; i < start; i++) bytes[i] = (unsigned char)(len >> 8 * (i - 8));
+    memcpy(bytes + start, header, len);
+    for (int i = 0; i < floats; i++) {
+        const float value = (float)i;
+        uint32_t bits;
+        memcpy(&bits, &value, 4);
+        for (int k = 0; k < 4; k++) bytes[start + len + 4 * (size_t)i + (size_t)k] = (unsigned char)(bits >> 8 * k);
+    }
+    return start + len + 4 * (size_t)floats;
+}
+
+static bool parses(int version, const char *header, int floats, npy_array *a, unsigned char *bytes)
+{
+    return npy_parse(bytes, build(bytes, version, header, floats), a, message);
+}
+
+static void all_versions(void **state)
+{
+    (void)state;
+    for (int version = 1; version <= 3; version++) {
+        unsigned char bytes[512];
+        float got[6];
+        npy_array a;
+        assert_true(parses(version, "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n", 6, &a, bytes));
+        assert_int_equal(a.rank, 2);
+        assert_int_equal(a.dims[0], 2);
+        assert_int_equal(a.dims[1], 3);
+        assert_int_equal(a.count, 6);
+        npy_copy(&a, got);
+        for (int i = 0; i < 6; i++) assert_true(got[i] == (float)i);
+    }
+}
+
+static void fortran_order_is_turned(void **state)
+{
+    unsigned char bytes[512];
+    float got[24];
+    npy_array a;
+    (void)state;
+    assert_true(parses(1, "{\"fortran_order\":True,\"shape\":(2,3,4),\"descr\":\"<f4\"}", 24, &a, bytes));
+    npy_copy(&a, got);
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 3; j++)
+            for (int k = 0; k < 4; k++) assert_true(got[(i * 3 + j) * 4 + k] == (float)(i + 2 * (j + 3 * k)));
+}
+
+static void small_shapes(void **state)
+{
+    static const struct {
+        const char *shape;
+        int rank, floats;
+    } cases[] = {{"()", 0, 1}, {"(1,)", 1, 1}, {"(5L,)", 1, 5}, {"( 0 , 7 )", 2, 0}, {"(1,1,1,1,1,2)", 6, 2}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        unsigned char bytes[512];
+        char header[128];
+        float got[8];
+        npy_array a;
+        snprintf(header, sizeof header, "{'descr':'<f4','fortran_order':True,'shape':%s}", cases[i].shape);
+        assert_true(parses(2, header, cases[i].floats, &a, bytes));
+        assert_int_equal(a.rank, cases[i].rank);
+        assert_int_equal(a.count, cases[i].floats);
+        npy_copy(&a, got);
+    }
+}
+
+#define HEAD(descr, shape) "{'descr': " descr ", 'fortran_order': False, 'shape': " shape "}"
+
+static void refusals_say_what_was_found(void **state)
+{
+    static const struct {
+        const char *header, *said; /* part of the message */
+        int version;
+    } cases[] = {
+        {HEAD("'<f8'", "(2,)"), "'<f8'", 1},
+        {HEAD("'>f4'", "(2,)"), "'>f4'", 1},
+        {HEAD("[('a', '<f4')]", "(2,)"), "element type", 1},
+        {HEAD("'<f4'", "(3,)"), "3 elements need 12 bytes, 8 are there", 1},
+        {HEAD("'<f4'", "(1,)"), "1 elements need 4 bytes, 8 are there", 1},
+        {HEAD("'<f4'", "(1,1,1,1,1,1,2)"), "more than 6 dimensions", 1},
+        {HEAD("'<f4'", "(-2,)"), "expected an extent", 1},
+        {HEAD("'<f4'", "(2"), "comma or )", 1},
+        {HEAD("'<f4'", "(9223372036854775808,)"), "64 bits", 1},
+        {HEAD("'<f4'", "(4611686018427387904,4)"), "64 bits", 1},
+        {HEAD("'<f4'", "(0,4611686018427387904,4)"), "64 bits", 1},
+        {HEAD("'<f4'", "2"), "parentheses", 1},
+        {HEAD("'<f4'", "(2,)") "x", "nothing behind", 1},
+        {"{'descr': '<f4', 'shape': (2,)}", "'fortran_order' is missing", 1},
+        {"{'descr': '<f4', 'descr': '<f4'}", "'descr' twice", 1},
+        {"{'colour': 3}", "unknown key 'colour'", 1},
+        {"{'descr' '<f4'}", "colon", 1},
+        {"{'descr': '<f4'", "comma or }", 1},
+        {"{'descr", "key in quotes", 1},
+        {"", "{ at the start", 1},
+        {HEAD("'<f4'", "(2,)"), "version 4.0", 4},
+        {HEAD("'<f4'", "(2,)"), "version 0.0", 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        unsigned char bytes[512];
+        npy_array a;
+        assert_false(parses(cases[i].version, cases[i].header, 2, &a, bytes));
+        if (!strstr(message, cases[i].said)) fail_msg("%s: said: %s", cases[i].header, message);
+    }
+}
+
+/* Every prefix of a file, and every file with one byte changed, is read or refused within its bytes (the sanitizer
+ * builds see the difference). */
+static void damage_never_reads_outside(void **state)
+{
+    unsigned char bytes[512];
+    const size_t n = build(bytes, 1, HEAD("'<f4'", "(2, 3)"), 6);
+    npy_array a;
+    (void)state;
+    for (size_t len = 0; len < n; len++) {
+        unsigned char *part = malloc(len + !len);
+        if (len) memcpy(part, bytes, len);
+        assert_false(npy_parse(part, len, &a, message));
+        free(part);
+    }
+    for (size_t at = 0; at < n; at++) {
+        for (int value = 0; value < 256; value++) {
+            unsigned char *copy = malloc(n);
+            float got[64];
+            memcpy(copy, bytes, n);
+            copy[at] = (unsigned char)value;
+            if (npy_parse(copy, n, &a, message)) npy_copy(&a, got);
+            free(copy);
+        }
+    }
+}
+
+static void writes_what_it_reads(void **state)
+{
+    static const int64_t shapes[][CVY_MAX_RANK] = {{2, 3}, {1, 1, 1, 1, 1, 6}, {6}, {0, 4}};
+    static const int32_t ranks[] = {2, 6, 1, 2};
+    const float data[6] = {-0.0f, 1.5f, -3, 1e-45f, 3e38f, 7};
+    char path[] = "/tmp/convoy-npy-XXXXXX";
+    const int file = mkstemp(path);
+    (void)state;
+    assert_true(file >= 0);
+    close(file);
+    for (int i = 0; i < 4; i++) {
+        npy_array a;
+        void *bytes = NULL;
+        float got[6];
+        assert_true(npy_write_part(path, ranks[i], shapes[i], data, message));
+        assert_true(npy_commit(path, message));
+        assert_true(npy_read(path, &a, &bytes, message));
+        assert_int_equal(a.rank, ranks[i]);
+        assert_memory_equal(a.dims, shapes[i], sizeof *shapes[i] * (size_t)ranks[i]);
+        assert_int_equal((a.data - (unsigned char *)bytes) % 64, 0);
+        npy_copy(&a, got);
+        assert_memory_equal(got, data, sizeof *data * (size_t)a.count);
+        free(bytes);
+    }
+    unlink(path);
+}
+
+static void discard_leaves_the_old_file(void **state)
+{
+    const float one = 1, two = 2;
+    float got = 0;
+    char path[] = "/tmp/convoy-npy-XXXXXX", part[64];
+    const int file = mkstemp(path);
+    npy_array a;
+    void *bytes = NULL;
+    (void)state;
+    close(file);
+    assert_true(npy_write_part(path, 0, NULL, &one, message) && npy_commit(path, message));
+    assert_true(npy_write_part(path, 0, NULL, &two, message));
+    npy_discard(path);
+    snprintf(part, sizeof part, "%s.part", path);
+    assert_int_not_equal(access(part, F_OK), 0);
+    assert_true(npy_read(path, &a, &bytes, message));
+    npy_copy(&a, &got);
+    assert_true(got == 1);
+    free(bytes);
+    unlink(path);
+}
+
+static void files_that_are_not_there(void **state)
+{
+    npy_array a;
+    void *bytes = NULL;
+    const float one = 1;
+    (void)state;
+    assert_false(npy_read("/nonexistent/x.npy", &a, &bytes, message));
+    assert_non_null(strstr(message, "No such file"));
+    assert_false(npy_read("/tmp", &a, &bytes, message));
+    assert_false(npy_write_part("/nonexistent/x.npy", 0, NULL, &one, message));
+    assert_null(bytes);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_versions),
+        cmocka_unit_test(fortran_order_is_turned),
+        cmocka_unit_test(small_shapes),
+        cmocka_unit_test(refusals_say_what_was_found),
+        cmocka_unit_test(damage_never_reads_outside),
+        cmocka_unit_test(writes_what_it_reads),
+        cmocka_unit_test(discard_leaves_the_old_file),
+        cmocka_unit_test(files_that_are_not_there),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

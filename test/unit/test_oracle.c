@@ -1,0 +1,160 @@
+/* test_oracle.c - the command's judge: it must find what is wrong, and not find what is right wrong. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <math.h>
+#include <string.h>
+#include "../../cli/cli.h"
+
+static const options ref_options = {.plan = {.size = sizeof(cvy_options), .device = CVY_REF}, .seed = SEED_UNSET};
+
+static void run_chain(job *j, const char *chain)
+{
+    assert_int_equal(job_open(j, chain), EXIT_FINE);
+    assert_int_equal(job_plan(j, &ref_options.plan), EXIT_FINE);
+    assert_int_equal(job_fill(j, &ref_options, true), EXIT_FINE);
+    assert_int_equal(job_place(j, 0), EXIT_FINE);
+    assert_int_equal(job_run(j, 0, NULL), EXIT_FINE);
+    assert_int_equal(job_fetch(j), EXIT_FINE);
+}
+
+static verdict judge(const job *j, int64_t samples)
+{
+    verdict v;
+    assert_int_equal(oracle_check(j, &ref_options, samples, &v), EXIT_FINE);
+    return v;
+}
+
+static void right_results_agree(void **state)
+{
+    static const char *const chains[] = {
+        "x[5,3,8,8] | conv2d(4,3) | group_norm(2) | relu",
+        "x[3,4] | linear(5) | softmax(1)",
+        "x[3,4] | mean(0)",
+        "x[0,3,8,8] | conv2d(4,3)",
+        "x[7] | exp",
+        "a[2,3], b[2,3] | add(@b)",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof chains / sizeof *chains; i++) {
+        job j;
+        verdict v;
+        run_chain(&j, chains[i]);
+        v = judge(&j, CHECK_ALL);
+        assert_true(v.checked && v.ok);
+        assert_true(v.rel_error <= 0x1p-23);
+        job_close(&j);
+    }
+}
+
+/* One element too far off, a NaN too many, an inf of the other sign: each is found, whichever sample it is in. */
+static void wrong_results_do_not(void **state)
+{
+    static const float wrong[] = {NAN, INFINITY, -INFINITY, 1e-3f};
+    (void)state;
+    for (int sample = 0; sample < 4; sample++) {
+        for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+            job j;
+            verdict v;
+            float *y;
+            run_chain(&j, "x[4,3,8,8] | conv2d(4,3) | sigmoid");
+            y = j.tensors[j.n - 1].host + 144 * sample + 17;
+            *y = i == 3 ? *y + wrong[i] : wrong[i];
+            v = judge(&j, CHECK_ALL);
+            assert_false(v.ok);
+            assert_int_equal(v.mismatches, i < 3);
+            job_close(&j);
+        }
+    }
+}
+
+static void an_element_never_written_is_found(void **state)
+{
+    job j;
+    (void)state;
+    run_chain(&j, "x[2,3] | relu");
+    memset(&j.tensors[j.n - 1].host[4], 0xff, sizeof(float)); /* what job_fill leaves */
+    assert_false(judge(&j, CHECK_ALL).ok);
+    job_close(&j);
+}
+
+static int64_t parts(const char *chain)
+{
+    int64_t batch = 0;
+    cvy_graph *graph = NULL, *one;
+    assert_int_equal(cvy_graph_parse(chain, &graph), CVY_OK);
+    one = batch_split(graph, &batch);
+    cvy_graph_free(graph);
+    if (!one) return 0;
+    cvy_graph_free(one);
+    return batch;
+}
+
+/* Samples are parted only where they do not see each other. */
+static void batches_are_parted_with_care(void **state)
+{
+    static const struct {
+        const char *chain;
+        int64_t batch;
+    } cases[] = {
+        {"x[6,4,5,5] | conv2d(4,3) @c | group_norm(2) | add(@c) | logsumexp(1,keepdim=True)", 6},
+        {"x[6,4,5,5] | batch_norm | max_pool2d(2) | flatten(1) | linear(3) | softmax(1)", 6},
+        {"x[6,4,5,5] | layer_norm([4,5,5]) | mean([1,2])", 6},
+        {"x[6,4,5,5] | batch_norm(training=True)", 0},
+        {"x[6,4] | layer_norm([6,4])", 0},
+        {"x[6,4] | mean(0)", 0},
+        {"x[6,4] | softmax(0)", 0},
+        {"x[6,4] | mul(scale[6,1])", 0},
+        {"x[4,4] @x | mean(1) | add(@x)", 0}, /* [4] meets the columns, not the rows */
+        {"x[6,4] | reshape(4,6)", 0},
+        {"x[1,4] | relu", 0},
+        {"x[8,5,5] | conv2d(4,3)", 0}, /* unbatched: the first dimension is channels */
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (parts(cases[i].chain) != cases[i].batch) fail_msg("%s", cases[i].chain);
+}
+
+static void some_samples_only(void **state)
+{
+    job j;
+    verdict v;
+    (void)state;
+    run_chain(&j, "x[9,3,8,8] | conv2d(4,3)");
+    j.tensors[j.n - 1].host[144 * 4 + 3] += 1; /* sample 4: the middle one of 0, 4, 8 */
+    v = judge(&j, 2);
+    assert_true(v.ok && v.samples == 2 && v.batch == 9);
+    assert_false(judge(&j, 3).ok);
+    job_close(&j);
+}
+
+/* sqrt near 0 turns an error of 1e-8 into 1e-4: allowed, as float32 data say no more. */
+static void ill_conditioned_chains_are_not_blamed(void **state)
+{
+    job j;
+    verdict v;
+    (void)state;
+    run_chain(&j, "x[1,4] | sub(0.5) | abs | sqrt");
+    for (int i = 0; i < 4; i++) j.tensors[0].host[i] = 0.5f;
+    j.tensors[j.n - 1].host[0] = 1e-4f; /* sqrt(1e-8) where sqrt(0) is exact */
+    for (int i = 1; i < 4; i++) j.tensors[j.n - 1].host[i] = 0;
+    v = judge(&j, CHECK_ALL);
+    assert_true(v.ok);
+    assert_true(v.bound > 1e-4);
+    job_close(&j);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(right_results_agree),
+        cmocka_unit_test(wrong_results_do_not),
+        cmocka_unit_test(an_element_never_written_is_found),
+        cmocka_unit_test(batches_are_parted_with_care),
+        cmocka_unit_test(some_samples_only),
+        cmocka_unit_test(ill_conditioned_chains_are_not_blamed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
