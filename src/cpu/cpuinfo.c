@@ -46,10 +46,15 @@ cvy_status cvyi_isa_choose(cpu_isa *out)
 
 /* ---- small files of the system ---- */
 
-static bool read_text(const char *path, char *buffer, size_t capacity)
+/* The beginning of <dir><name>; false where there is nothing to read. */
+static bool read_file(const char *dir, const char *name, char *buffer, size_t capacity)
 {
-    FILE *file = fopen(path, "re");
+    text path = {0};
+    FILE *file = NULL;
     size_t len = 0;
+    cvyi_text_add(&path, "%s%s", dir, name);
+    if (!path.failed) file = fopen(path.data, "re");
+    cvyi_text_free(&path);
     if (!file) return false;
     len = fread(buffer, 1, capacity - 1, file);
     fclose(file);
@@ -73,61 +78,70 @@ static int cpus_by_affinity(void)
     return count > 0 ? count : 1;
 }
 
-/* quota / period CPUs, rounded up; 0: no limit. `format` names the file(s) of one cgroup directory. */
+/* The quota of one cgroup in CPUs, rounded up; 0: no limit. Version 2 writes "quota period" or "max period". */
 static int cpus_by_quota(const char *dir, bool v2)
 {
-    char path[512], content[64];
+    char content[64];
     double quota = 0, period = 0;
-    snprintf(path, sizeof path, "%s/%s", dir, v2 ? "cpu.max" : "cpu.cfs_quota_us");
-    if (!read_text(path, content, sizeof content)) return 0;
+    if (!read_file(dir, v2 ? "/cpu.max" : "/cpu.cfs_quota_us", content, sizeof content)) return 0;
     if (v2) {
-        if (sscanf(content, "%lf %lf", &quota, &period) != 2) return 0; /* "max 100000" */
+        if (sscanf(content, "%lf %lf", &quota, &period) != 2) return 0;
     } else {
         quota = atof(content); /* -1: none */
-        snprintf(path, sizeof path, "%s/cpu.cfs_period_us", dir);
-        period = read_text(path, content, sizeof content) ? atof(content) : 0;
+        period = read_file(dir, "/cpu.cfs_period_us", content, sizeof content) ? atof(content) : 0;
     }
     return quota > 0 && period > 0 ? (int)((quota + period - 1) / period) : 0;
 }
 
-/* The tightest quota of a cgroup and those it lies in. `dir` is the mount point and has room for the path. */
-static int tightest_quota(char *dir, const char *path, bool v2)
+/* The smaller of two limits, 0 being none. */
+static int tighter(int a, int b)
 {
-    const size_t root = strlen(dir);
-    int tightest = 0;
-    strcpy(dir + root, path);
-    for (;;) {
-        const int cpus = cpus_by_quota(dir, v2);
-        char *slash = strrchr(dir, '/');
-        if (cpus > 0 && (!tightest || cpus < tightest)) tightest = cpus;
-        if (strlen(dir) <= root) return tightest;
-        *slash = 0;
-    }
+    return a > 0 && (b <= 0 || a < b) ? a : b;
 }
 
-/* Lines of /proc/self/cgroup are "number:controllers:path"; number 0 is version 2. */
+/* The tightest quota of a cgroup and of those it lies in. */
+static int tightest_quota(const char *mount, const char *path, bool v2)
+{
+    text dir = {0};
+    int tightest = 0;
+    cvyi_text_add(&dir, "%s%s", mount, path);
+    while (!dir.failed) {
+        tightest = tighter(tightest, cpus_by_quota(dir.data, v2));
+        if (strlen(dir.data) <= strlen(mount)) break;
+        *strrchr(dir.data, '/') = 0;
+    }
+    cvyi_text_free(&dir);
+    return tightest;
+}
+
+/* Whether "cpu" is in a list such as "cpu,cpuacct". */
+static bool names_cpu(const char *list)
+{
+    for (; list; list = strchr(list, ',') ? strchr(list, ',') + 1 : NULL) {
+        if (!strncmp(list, "cpu", 3) && (list[3] == 0 || list[3] == ',')) return true;
+    }
+    return false;
+}
+
+/* Lines of /proc/self/cgroup are "number:controllers:path", without controllers in version 2. */
 static int cpus_by_cgroup(void)
 {
-    char lines[4096], dir[sizeof lines + 32];
+    char lines[4096];
     int tightest = 0;
-    if (!read_text("/proc/self/cgroup", lines, sizeof lines)) return 0;
+    if (!read_file("/proc/self/", "cgroup", lines, sizeof lines)) return 0;
     for (char *line = lines, *end; *line; line = end) {
         char *names, *path;
-        bool v2;
-        int cpus;
         end = line + strcspn(line, "\n");
         if (*end) *end++ = 0;
         names = strchr(line, ':');
         path = names ? strchr(++names, ':') : NULL;
         if (!path) continue;
         *path++ = 0;
-        v2 = *names == 0;
-        if (!v2 && strcmp(names, "cpu") && strncmp(names, "cpu,", 4) && !strstr(names, ",cpu,") &&
-            (strlen(names) < 4 || strcmp(names + strlen(names) - 4, ",cpu")))
-            continue;
-        strcpy(dir, v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu");
-        cpus = tightest_quota(dir, strcmp(path, "/") ? path : "", v2);
-        if (cpus > 0 && (!tightest || cpus < tightest)) tightest = cpus;
+        if (!strcmp(path, "/")) path++;
+        if (!*names)
+            tightest = tighter(tightest, tightest_quota("/sys/fs/cgroup", path, true));
+        else if (names_cpu(names))
+            tightest = tighter(tightest, tightest_quota("/sys/fs/cgroup/cpu", path, false));
     }
     return tightest;
 }
@@ -144,14 +158,12 @@ int cvyi_threads_available(void)
 static int64_t cache_bytes(int level, int64_t otherwise)
 {
     for (int index = 0; index < 8; index++) {
-        char path[96], content[32], unit = 0;
+        char dir[64], content[32], unit = 0;
         long long size = 0;
-        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/level", index);
-        if (!read_text(path, content, sizeof content) || atoi(content) != level) continue;
-        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/type", index);
-        if (!read_text(path, content, sizeof content) || content[0] == 'I') continue;
-        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", index);
-        if (!read_text(path, content, sizeof content)) continue;
+        snprintf(dir, sizeof dir, "/sys/devices/system/cpu/cpu0/cache/index%d", index);
+        if (!read_file(dir, "/level", content, sizeof content) || atoi(content) != level) continue;
+        if (!read_file(dir, "/type", content, sizeof content) || content[0] == 'I') continue;
+        if (!read_file(dir, "/size", content, sizeof content)) continue;
         if (sscanf(content, "%lld%c", &size, &unit) < 1 || size <= 0) continue;
         return size << (unit == 'K' ? 10 : unit == 'M' ? 20 : unit == 'G' ? 30 : 0);
     }

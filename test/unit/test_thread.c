@@ -8,6 +8,13 @@
 #include "../../src/cpu/cpuinfo.h"
 #include "../../src/cpu/thread.h"
 
+/* ThreadSanitizer refuses threads in the child of a threaded process, unless told. */
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+    return "die_after_fork=0";
+}
+
 enum { UNITS = 1000, THREADS = 4 };
 
 typedef struct counts {
