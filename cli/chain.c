@@ -66,8 +66,9 @@ int chain_load(const char *argument, char **text)
     if (strchr(argument, '[')) return copy_text(argument, text); /* every chain declares an input's extents */
     file = fopen(argument, "rb");
     if (!file)
-        return cli_error("'%s' is neither a chain (x[1,8,32,32] | conv2d(16,3) | relu), nor A, B or C, nor a file: %s",
-                         argument, strerror(errno));
+        return cli_error(
+            "'%s' is neither a chain (x[1,8,32,32] | conv2d(16,3) | relu), nor A, B or C, nor a file: %s", argument,
+            strerror(errno));
     st = read_text(file, argument, text);
     fclose(file);
     return st;

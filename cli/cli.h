@@ -14,18 +14,24 @@
 enum { EXIT_FINE = 0, EXIT_CHECK_FAILED = 1, EXIT_USAGE = 2 };
 enum { MAX_FILES = 64 };
 
+/* ---- report.c ---- */
+
 /* "convoy: message" on standard error; returns EXIT_USAGE. */
 int cli_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The same with the library's last message behind `what` ("plan: "; may be ""). */
 int cli_library_error(const char *what);
+
+/* A line on standard error: on a terminal it overwrites itself, elsewhere there is one every few seconds. */
+void progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void progress_end(void);
 
 /* ---- options.c ---- */
 
 typedef enum data_kind { DATA_UNIFORM, DATA_NORMAL, DATA_INTEGER, DATA_SPECIAL } data_kind;
 
 typedef struct options {
-    cvy_options plan;      /* what the library is told */
-    const char *chain;     /* the positional argument; NULL: none */
+    cvy_options plan;  /* what the library is told */
+    const char *chain; /* the positional argument; NULL: none */
     const char *inputs[MAX_FILES], *params[MAX_FILES], *outputs[MAX_FILES]; /* FILE or NAME=FILE */
     int32_t n_inputs, n_params, n_outputs;
     int32_t data;    /* a data_kind */
@@ -70,10 +76,10 @@ extern const char *const chain_small_blocks[3]; /* a few samples, small images *
 
 typedef struct tensor {
     cvy_tensor info;
-    int64_t count;   /* elements */
-    float *host;     /* count floats, contiguous; not NULL, even where empty */
-    bool loaded;     /* from a file */
-    void *remote;    /* the copy in the device's own memory; NULL: host itself is handed to run() */
+    int64_t count; /* elements */
+    float *host;   /* count floats, contiguous; not NULL, even where empty */
+    bool loaded;   /* from a file */
+    void *remote;  /* the copy in the device's own memory; NULL: host itself is handed to run() */
 } tensor;
 
 typedef struct job {
@@ -111,10 +117,10 @@ tensor *job_tensor_of(job *j, cvy_role role, const char *argument, int position,
 /* What the machine could do, for the shares that bench prints. */
 typedef struct platform {
     char name[128];
-    int threads;         /* that the plan uses */
-    double fma_gflops;   /* float32 multiply-adds, two operations each; 0: not known */
-    double gbps;         /* of memory; 0: not known */
-    const char *source;  /* "measured", or where the two figures are from */
+    int threads;        /* that the plan uses */
+    double fma_gflops;  /* float32 multiply-adds, two operations each; 0: not known */
+    double gbps;        /* of memory; 0: not known */
+    const char *source; /* "measured", or where the two figures are from */
 } platform;
 
 typedef struct device {
@@ -123,9 +129,9 @@ typedef struct device {
     void (*free)(void *memory);
     cvy_status (*upload)(void *dst, const void *src, size_t bytes);
     cvy_status (*download)(void *dst, const void *src, size_t bytes);
-    cvy_status (*time_start)(void);                 /* caches are cold behind it, where that can be had */
-    cvy_status (*time_stop)(double *seconds);       /* waits */
-    void (*describe)(platform *p, bool measure);    /* name, and the limits if `measure` */
+    cvy_status (*time_start)(void);              /* caches are cold behind it, where that can be had */
+    cvy_status (*time_stop)(double *seconds);    /* waits */
+    void (*describe)(platform *p, bool measure); /* name, and the limits if `measure` */
 } device;
 
 /* Opens the device of a plan. */
@@ -170,12 +176,8 @@ const char *oracle_extent(const verdict *v, char text[64]);
 
 /* ---- stats.c ---- */
 
-double now(void); /* seconds, monotonic */
+double now(void);                     /* seconds, monotonic */
 double median(double *values, int n); /* sorts them */
-
-/* A line on standard error: on a terminal it overwrites itself, elsewhere there is one every few seconds. */
-void progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void progress_end(void);
 
 /* ---- json.c: one flat object, keys in the order of the calls ---- */
 

@@ -86,8 +86,7 @@ static void print_text(const job *j, const platform *p, const options *o, const 
     printf("%s\n", j->text);
     printf("  %s on %s, %d thread%s, %s, %d runs\n", device_name(cvy_plan_device(j->plan)), p->name, p->threads,
            p->threads == 1 ? "" : "s", o->plan.precision == CVY_TF32 ? "tf32" : "fp32", f->runs);
-    if (p->fma_gflops > 0)
-        printf("  limits (%s): %.0f GFLOP/s, %.1f GB/s\n", p->source, p->fma_gflops, p->gbps);
+    if (p->fma_gflops > 0) printf("  limits (%s): %.0f GFLOP/s, %.1f GB/s\n", p->source, p->fma_gflops, p->gbps);
     if (u) printf("  %-18s%12s%12s\n", "", "fused", "unfused");
     row("ms, median", "%.3f", f->ms, u, v->ms);
     row("ms, least", "%.3f", f->ms_min, u, v->ms_min);
@@ -95,7 +94,8 @@ static void print_text(const job *j, const platform *p, const options *o, const 
     row("ms, predicted", "%.3f", 1e3 * f->cost.seconds, u, 1e3 * v->cost.seconds);
     row("passes", "%.0f", f->cost.passes, u, v->cost.passes);
     row("GFLOP/s", "%.1f", gflops(f), u, gflops(v));
-    row("  of FMA peak", "%.1f %%", 100 * share(gflops(f), p->fma_gflops), u, 100 * share(gflops(v), p->fma_gflops));
+    row("  of FMA peak", "%.1f %%", 100 * share(gflops(f), p->fma_gflops), u,
+        100 * share(gflops(v), p->fma_gflops));
     row("GB/s", "%.2f", gbps(f), u, gbps(v));
     row("  of bandwidth", "%.1f %%", 100 * share(gbps(f), p->gbps), u, 100 * share(gbps(v), p->gbps));
     if (f->verdict.checked) {

@@ -66,7 +66,8 @@ int job_open(job *j, const char *chain_text)
 
 /* ---- data ---- */
 
-/* Tensor of a role by name; without a name, number `position` of the role. NULL and a message where there is none. */
+/* Tensor of a role by name; without a name, number `position` of the role. NULL and a message where there is none.
+ */
 static tensor *find_tensor(job *j, cvy_role role, const char *name, size_t len, int position)
 {
     for (int32_t i = 0; i < j->n; i++) {

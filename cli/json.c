@@ -1,6 +1,5 @@
 /* json.c - one flat JSON object on standard output. */
 #include <math.h>
-#include <stdlib.h>
 #include "cli.h"
 
 static bool first;
@@ -38,19 +37,14 @@ void json_text(const char *key, const char *value)
     json_string(value);
 }
 
-/* The fewest digits that read back as the same double. */
 void json_number(const char *key, double value)
 {
-    char text[32];
-    int digits = 6;
     if (!isfinite(value)) {
         json_null(key);
         return;
     }
-    do snprintf(text, sizeof text, "%.*g", digits, value);
-    while (strtod(text, NULL) != value && digits++ < 17);
     key_of(key);
-    fputs(text, stdout);
+    printf("%.10g", value);
 }
 
 void json_bool(const char *key, bool value)

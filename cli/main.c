@@ -1,5 +1,4 @@
 /* main.c - the convoy command: the table of commands, their help, and the dispatch. */
-#include <stdarg.h>
 #include <string.h>
 #include "cli.h"
 
@@ -14,10 +13,12 @@ typedef struct command {
 static const command commands[] = {
     {"demo", "", "describe, plan, run and check three small blocks", "", CMD_DEMO, false, cmd_demo},
     {"plan", " CHAIN", "print how a chain would be computed",
-     "Rewrites, passes, what each reads and writes, predicted time, and rejected alternatives with their reasons.\n",
+     "Rewrites, passes, what each reads and writes, predicted time, and rejected alternatives with their "
+     "reasons.\n",
      CMD_PLAN, true, cmd_plan},
     {"check", " CHAIN", "run a chain and compare the result with float64",
-     "Exit status 1 where the error exceeds the bound derived from the chain's depth, or a NaN or inf is misplaced.\n",
+     "Exit status 1 where the error exceeds the bound derived from the chain's depth, or a NaN or inf is "
+     "misplaced.\n",
      CMD_CHECK, true, cmd_check},
     {"bench", " CHAIN", "time a chain and set it beside what the machine can do",
      "Times are the median of runs on prepared parameters. GFLOP/s count convolutions as direct ones.\n", CMD_BENCH,
@@ -37,24 +38,6 @@ static const struct {
 #include "../src/util/env.def"
 #undef ENV
 };
-
-int cli_error(const char *format, ...)
-{
-    va_list args;
-    progress_end();
-    fflush(stdout);
-    fputs("convoy: ", stderr);
-    va_start(args, format);
-    vfprintf(stderr, format, args);
-    va_end(args);
-    fputc('\n', stderr);
-    return EXIT_USAGE;
-}
-
-int cli_library_error(const char *what)
-{
-    return cli_error("%s%s", what, cvy_last_error());
-}
 
 static void print_variables(FILE *to)
 {

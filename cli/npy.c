@@ -158,8 +158,7 @@ static bool parse_header(cursor *c, npy_array *a)
         int i = 0;
         if (!take_string(c, &key, &len)) return expected(c, "a key in quotes");
         while (i < N && ((size_t)len != strlen(entries[i].key) || memcmp(key, entries[i].key, (size_t)len))) i++;
-        if (i == N)
-            return refuse(c->message, "header: unknown key '%.*s'", len < FOUND ? len : FOUND, key);
+        if (i == N) return refuse(c->message, "header: unknown key '%.*s'", len < FOUND ? len : FOUND, key);
         if (seen[i]) return refuse(c->message, "header: '%s' twice", entries[i].key);
         if (!take(c, ':')) return expected(c, "a colon behind the key");
         if (!entries[i].take(c, a)) return false;
@@ -178,7 +177,8 @@ bool npy_parse(const void *bytes, size_t n, npy_array *out, char *message)
     cursor c;
 
     memset(out, 0, sizeof *out);
-    if (n < 10 || memcmp(b, magic, sizeof magic)) return refuse(message, "not a .npy file: the magic bytes are missing");
+    if (n < 10 || memcmp(b, magic, sizeof magic))
+        return refuse(message, "not a .npy file: the magic bytes are missing");
     if (b[6] < 1 || b[6] > 3) return refuse(message, ".npy version %d.%d, 1 to 3 are read", b[6], b[7]);
     start = b[6] == 1 ? 10 : 12;
     if (n < start) return refuse(message, "the file ends inside its header");
@@ -264,8 +264,7 @@ static size_t format_header(unsigned char header[4 * HEADER_MULTIPLE], int32_t r
 {
     char *text = (char *)header + 10;
     size_t len = (size_t)sprintf(text, "{'descr': '<f4', 'fortran_order': False, 'shape': ("), total;
-    for (int d = 0; d < rank; d++)
-        len += (size_t)sprintf(text + len, d ? ", %lld" : "%lld", (long long)dims[d]);
+    for (int d = 0; d < rank; d++) len += (size_t)sprintf(text + len, d ? ", %lld" : "%lld", (long long)dims[d]);
     len += (size_t)sprintf(text + len, rank == 1 ? ",), }" : "), }");
     total = (10 + len + 1 + HEADER_MULTIPLE - 1) / HEADER_MULTIPLE * HEADER_MULTIPLE;
     memset(text + len, ' ', total - 10 - len);

@@ -23,8 +23,8 @@ enum { CMD_TIMED = CMD_BENCH, CMD_CHECKED = CMD_CHECK | CMD_BENCH | CMD_DEMO, CM
 static const option table[] = {
     {"--device", "auto|ref|cpu|cuda", "where to run; auto: the GPU if there is one, else the CPU", TAKE_WORD,
      CMD_PLANNED, AT(plan.device), 0, CVY_AUTO},
-    {"--threads", "N", "CPU threads; 0: as many as the process may use", TAKE_COUNT, CMD_PLANNED, AT(plan.threads), 0,
-     0},
+    {"--threads", "N", "CPU threads; 0: as many as the process may use", TAKE_COUNT, CMD_PLANNED, AT(plan.threads),
+     0, 0},
     {"--precision", "fp32|tf32", "tf32: one product per multiplication on tensor cores", TAKE_WORD, CMD_PLANNED,
      AT(plan.precision), 0, CVY_FP32},
     {"--effort", "estimate|measure", "choose plans by the cost model, or by timing the best few", TAKE_WORD,
@@ -43,8 +43,8 @@ static const option table[] = {
     {"--samples", "N", "samples of the batch to compare with float64", TAKE_COUNT, CMD_DATA, AT(samples), 0, 1},
     {"--repeat", "N", "timed runs (default: about two seconds of them)", TAKE_COUNT, CMD_TIMED, AT(repeat), 0, 1},
     {"--compare", NULL, "time the same chain unfused beside it", TAKE_SWITCH, CMD_TIMED, AT(compare), 0, 0},
-    {"--json", NULL, "one JSON object instead of text", TAKE_SWITCH,
-     CMD_PLAN | CMD_CHECK | CMD_BENCH | CMD_OPS, AT(json), 0, 0},
+    {"--json", NULL, "one JSON object instead of text", TAKE_SWITCH, CMD_PLAN | CMD_CHECK | CMD_BENCH | CMD_OPS,
+     AT(json), 0, 0},
     {"--help", NULL, "this text", TAKE_SWITCH, UINT_MAX, AT(help), 0, 0},
 };
 enum { N_OPTIONS = sizeof table / sizeof *table };

@@ -70,7 +70,8 @@ static void check_sample(void *context, int64_t unit, int number)
 {
     oracle *o = context;
     worker *w = &o->workers[number];
-    const int64_t sample = o->samples > 1 ? unit * (o->batch - 1) / (o->samples - 1) : 0; /* spread over the batch */
+    const int64_t sample =
+        o->samples > 1 ? unit * (o->batch - 1) / (o->samples - 1) : 0; /* spread over the batch */
 
     if (!w->tally.st) w->tally.st = reference(o, w, sample, NULL, w->first);
     if (!w->tally.st && o->nudged) w->tally.st = reference(o, w, sample, o->nudged, w->second);
@@ -130,17 +131,24 @@ static double node_units(const cvy_graph *g, const node *n)
 {
     switch (cvyi_info(n)->kind) {
     case KIND_CONV:
-    case KIND_CONVT: return conv_units(g, n);
+    case KIND_CONVT:
+        return conv_units(g, n);
     case KIND_LINEAR:
-    case KIND_MATMUL: return matmul_units(g, n);
+    case KIND_MATMUL:
+        return matmul_units(g, n);
     case KIND_AVGPOOL:
     case KIND_ADAPTIVE:
-    case KIND_REDUCE: return reduce_units(g, n);
+    case KIND_REDUCE:
+        return reduce_units(g, n);
     case KIND_NORM:
-    case KIND_SOFTMAX: return 24;
-    case KIND_UNARY: return 8;
-    case KIND_BINARY: return 2;
-    default: return 0;
+    case KIND_SOFTMAX:
+        return 24;
+    case KIND_UNARY:
+        return 8;
+    case KIND_BINARY:
+        return 2;
+    default:
+        return 0;
     }
 }
 
