@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #define VL 16
+#define V_FUSED 1 /* v_fma rounds once */
 typedef __m512 vf;
 typedef __m512i vi;
 typedef __mmask16 vm;
@@ -26,12 +27,16 @@ INLINE vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
 INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }   /* a*b + c */
 INLINE vf v_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); } /* c - a*b */
 INLINE vf v_mul_err(vf a, vf b, vf ab) { return _mm512_fmsub_ps(a, b, ab); }
-INLINE vf v_quot(vf a, vf b) /* the divider takes three times as long as these six */
+/* An estimate to 14 bits, then the exact remainder times the same estimate: 28 bits, in half the divider's time. */
+INLINE vf v_quot(vf a, vf b)
 {
-    vf r = _mm512_rcp14_ps(b);
-    r = v_fma(r, v_fnma(b, r, v_set1(1.0f)), r);
-    const vf q = v_mul(a, r);
+    const vf r = _mm512_rcp14_ps(b), q = v_mul(a, r);
     return v_fma(v_fnma(b, q, a), r, q);
+}
+INLINE vf v_quot_lo(vf a, vf a_lo, vf b, vf b_lo)
+{
+    const vf r = _mm512_rcp14_ps(b), q = v_mul(a, r);
+    return v_fma(v_add(v_fnma(b, q, a), v_fnma(q, b_lo, a_lo)), r, q);
 }
 INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 INLINE vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }

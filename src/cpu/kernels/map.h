@@ -1,0 +1,69 @@
+/* map.h - dst[i] = f(x[i], y[i], z[i]) over contiguous floats, each operand a run or one number for all.
+ *
+ * map() is inlined with f and the kinds of the operands known, so that each use becomes a loop of its own: IN_FLIGHT
+ * vectors are loaded and computed before any is stored (dst may be an operand, and several long chains of dependent
+ * instructions are in flight), then single vectors, the last one by mask. */
+#ifndef CVYI_CPU_MAP_H
+#define CVYI_CPU_MAP_H
+
+#include "../simd.h"
+
+enum { IN_FLIGHT = 4 };
+
+typedef vf map_fn(vf x, vf y, vf z);
+
+typedef struct operand {
+    int is_run; /* a constant where it is used */
+    const float *run;
+    vf all;
+} operand;
+
+INLINE operand run_of(const float *run)
+{
+    return (operand){1, run, v_zero()};
+}
+INLINE operand all_of(float number)
+{
+    return (operand){0, NULL, v_set1(number)};
+}
+INLINE vf take(operand o, int64_t at)
+{
+    return o.is_run ? v_load(o.run + at) : o.all;
+}
+INLINE vf take_n(operand o, int64_t at, int64_t n)
+{
+    return o.is_run ? v_load_n(o.run + at, n) : o.all;
+}
+
+/* Elements from...to - 1, by single vectors and a partial one. */
+INLINE void map_some(float *dst, operand x, operand y, operand z, int64_t from, int64_t to, map_fn *f)
+{
+    int64_t i = from;
+    for (; i + VL <= to; i += VL) v_store(dst + i, f(take(x, i), take(y, i), take(z, i)));
+    if (i < to) v_store_n(dst + i, to - i, f(take_n(x, i, to - i), take_n(y, i, to - i), take_n(z, i, to - i)));
+}
+
+INLINE void map(float *dst, operand x, operand y, operand z, int64_t n, map_fn *f)
+{
+    int64_t i = 0;
+    for (; i + IN_FLIGHT * VL <= n; i += IN_FLIGHT * VL) {
+        vf r[IN_FLIGHT];
+        for (int u = 0; u < IN_FLIGHT; u++) r[u] = f(take(x, i + u * VL), take(y, i + u * VL), take(z, i + u * VL));
+        for (int u = 0; u < IN_FLIGHT; u++) v_store(dst + i + u * VL, r[u]);
+    }
+    map_some(dst, x, y, z, i, n, f);
+}
+
+/* The same with stores past the caches, which must be aligned: the elements in front of the first boundary and
+ * behind the last are stored as usual. */
+INLINE void map_stream(float *dst, operand x, operand y, operand z, int64_t n, map_fn *f)
+{
+    const int64_t to_boundary = (int64_t)(-((uintptr_t)dst / sizeof(float)) % VL);
+    int64_t i = to_boundary < n ? to_boundary : n;
+    map_some(dst, x, y, z, 0, i, f);
+    for (; i + VL <= n; i += VL) v_stream(dst + i, f(take(x, i), take(y, i), take(z, i)));
+    map_some(dst, x, y, z, i, n, f);
+    v_stream_end();
+}
+
+#endif

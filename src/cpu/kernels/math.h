@@ -1,0 +1,397 @@
+/* math.h - exp, log, tanh, sigmoid, erf on vectors of floats, and the activations made of them.
+ *
+ * Everything is correct to 2 ULP for every float: denormal arguments and results, infinities (as PyTorch's formula
+ * gives them), NaN in to NaN out, and the sign of zero where the function keeps it. The figure behind each function
+ * is the largest error over all 2^32 floats (test/exhaustive_math.c), AVX-512 / AVX2 / portable. The polynomials
+ * are minimax fits with coefficients rounded to float one after the other, the rest fitted again each time; "fit"
+ * is their own error. 1 ULP near 1 is 1.2e-7.
+ *
+ * Rounding to an integer is done by adding and subtracting 1.5 * 2^23: the integer then also stands in the low
+ * bits. The portable form has no fused multiply-add, so constants that are multiplied by such an integer come as a
+ * short high part, whose product is exact, and a low part. */
+#ifndef CVYI_CPU_MATH_H
+#define CVYI_CPU_MATH_H
+
+#include <math.h>
+
+#include "../simd.h"
+
+#define LOG2_E 1.44269504f
+/* ln 2 = HI + LO; HI has 9 bits */
+#define LN2_HI 0.693359375f
+#define LN2_LO (-2.12194440e-4f)
+
+/* Value of the polynomial c[0] + c[1] x + ... + c[n-1] x^(n-1), by Horner. n is a constant: the loop unrolls. */
+INLINE vf poly(vf x, const float *c, int n)
+{
+    vf y = v_set1(c[n - 1]);
+    for (int i = n - 2; i >= 0; i--) y = v_fma(y, x, v_set1(c[i]));
+    return y;
+}
+#define POLY(x, c) poly(x, c, (int)(sizeof(c) / sizeof((c)[0])))
+
+/* x = n ln 2 + r with whole n, |r| <= ln 2 / 2. For |x| <= 150. */
+typedef struct exp_parts {
+    vf r;
+    vi n_bits; /* n in the low bits */
+} exp_parts;
+
+INLINE exp_parts exp_reduce(vf x)
+{
+    const vf magic = v_set1(0x1.8p23f);
+    const vf t = v_fma(x, v_set1(LOG2_E), magic), n = v_sub(t, magic);
+    const vf r = v_fnma(n, v_set1(LN2_HI), x);
+    return (exp_parts){v_fnma(n, v_set1(LN2_LO), r), v_bits(t)};
+}
+
+/* exp(r) - 1 = r + r^2 P(r) for |r| <= ln 2 / 2; fit 1.4e-8 relative to r. */
+INLINE vf expm1_reduced(vf r)
+{
+    static const float c[] = {0.5f, 0.16666542f, 0.0416664109f, 0.0083667757f, 0.00139400153f};
+    return v_fma(v_mul(r, r), POLY(r, c), r);
+}
+
+/* 2^n from n in the low bits, for -126 <= n <= 127. */
+INLINE vf pow2(vi n_bits)
+{
+    return v_from_bits(i_add(i_shl(n_bits, 23), i_set1(0x3f800000)));
+}
+
+/* e^x before its last step: scaled(y, e) = y 2^n. A caller may multiply y first: a denormal result then rounds
+ * once. */
+typedef struct exp_value {
+    vf y;
+#ifdef CVY_ISA_AVX512
+    vf n;
+#else
+    vi n; /* in the low bits */
+#endif
+} exp_value;
+
+#ifdef CVY_ISA_AVX512
+/* 2^(k/16) as the sum of two floats */
+static const float exp2_hi[16] = {1.0f,        1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f,
+                                  1.29683959f, 1.35425556f, 1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f,
+                                  1.68179286f, 1.75625217f, 1.8340081f,  1.91520655f};
+static const float exp2_lo[16] = {0.0f,
+                                  4.83347016e-08f,
+                                  -1.30775399e-08f,
+                                  5.38622231e-08f,
+                                  3.79763527e-08f,
+                                  4.4968381e-08f,
+                                  -4.01899953e-08f,
+                                  -1.01233493e-08f,
+                                  2.4203235e-08f,
+                                  -4.50089885e-08f,
+                                  8.07090483e-09f,
+                                  9.83621717e-09f,
+                                  -2.47553267e-08f,
+                                  -9.23577037e-09f,
+                                  -1.1239278e-08f,
+                                  9.84532811e-09f};
+#endif
+
+/* e^(x + low) for |x| <= 150 or NaN. low, if has_low: what x lacks of an argument known to more bits; |low| <
+ * 2^-16. */
+INLINE exp_value exp_core(vf x, vf low, int has_low)
+{
+#ifdef CVY_ISA_AVX512
+    /* x = n ln 2 + r with n a multiple of 1/16, |r| <= ln 2 / 32. 2^frac(n) comes from a register, 2^floor(n) is
+     * the scaling instruction's own floor, e^r = 1 + r + c2 r^2 + c3 r^3; fit 1.7e-9. */
+    const vf hi = _mm512_loadu_ps(exp2_hi), lo = _mm512_loadu_ps(exp2_lo);
+    const vf magic = v_set1(0x1.8p19f);
+    const vf t = v_fma(x, v_set1(LOG2_E), magic), n = v_sub(t, magic);
+    vf r = v_fnma(n, v_set1(LN2_LO), v_fnma(n, v_set1(LN2_HI), x));
+    if (has_low) r = v_add(r, low);
+    const vf q = v_fma(v_mul(r, r), v_fma(v_set1(0.166670114f), r, v_set1(0.500016868f)), r);
+    const vf s = _mm512_permutexvar_ps(v_bits(t), hi), s_lo = _mm512_permutexvar_ps(v_bits(t), lo);
+    return (exp_value){v_add(s, v_fma(s, q, s_lo)), n};
+#else
+    exp_parts p = exp_reduce(x);
+    if (has_low) p.r = v_add(p.r, low);
+    return (exp_value){v_add(expm1_reduced(p.r), v_set1(1.0f)), p.n_bits};
+#endif
+}
+
+INLINE vf scaled(vf y, exp_value e)
+{
+#ifdef CVY_ISA_AVX512
+    return _mm512_scalef_ps(y, e.n);
+#else
+    /* In two factors, each a normal number: the product rounds once, into a denormal or infinity. */
+    const vi n = i_sub(e.n, i_set1(0x4b400000)), half = i_sra(n, 1);
+    return v_mul(v_mul(y, pow2(half)), pow2(i_sub(n, half)));
+#endif
+}
+
+/* e^x. Outside of the clamp the result is 0 or infinity. v_max(a, b) is b where b is NaN. */
+INLINE vf v_exp(vf x)
+{
+    const exp_value e = exp_core(v_min(v_set1(89.0f), v_max(v_set1(-104.0f), x)), x, 0);
+    return scaled(e.y, e);
+}
+
+/* e^x - 1 for x <= 0; the sign of zero is lost. 2^n (e^r - 1) + (2^n - 1): nothing cancels, and 2^n - 1 is exact
+ * until it no longer matters. */
+INLINE vf v_expm1_neg(vf x)
+{
+    const exp_parts p = exp_reduce(v_max(v_set1(-20.0f), x));
+    const vf s = pow2(p.n_bits);
+    return v_fma(s, expm1_reduced(p.r), v_sub(s, v_set1(1.0f)));
+}
+
+/* log(1 + f) = f + f^2 P(f) for |f| <= 1/3; fit 5.0e-9 relative to f. */
+INLINE vf log1p_reduced(vf f)
+{
+    static const float c[] = {-0.5f,        0.333332241f,  -0.249996886f, 0.200100332f, -0.166854724f,
+                              0.140110761f, -0.121150501f, 0.139617473f,  -0.131919414f};
+    return v_fma(v_mul(f, f), POLY(f, c), f);
+}
+
+/* ln x: x = 2^e m with 2/3 <= m < 4/3, so that log m never cancels against e ln 2. */
+INLINE vf v_log(vf x)
+{
+    const vf inf = v_set1(INFINITY), zero = v_zero();
+    const vm tiny = v_lt(x, v_set1(0x1p-126f));
+    const vi bits = v_bits(v_sel(tiny, v_mul(x, v_set1(0x1p23f)), x));
+    const vi e = i_sra(i_sub(bits, i_set1(0x3f2aaaab)), 23);
+    const vf f = v_sub(v_from_bits(i_sub(bits, i_shl(e, 23))), v_set1(1.0f));
+    const vf n = v_sub(v_to_float(e), v_sel(tiny, v_set1(23.0f), zero));
+    const vf y = v_fma(n, v_set1(LN2_HI), v_fma(n, v_set1(LN2_LO), log1p_reduced(f)));
+    const vf out = v_sel(v_eq(x, zero), v_neg(inf), v_set1(NAN));
+    return v_sel(v_lt(zero, x), v_sel(v_lt(x, inf), y, x), out);
+}
+
+/* ln(1 + u) for 0 <= u <= 1. 1 + u = 2^e (1 + f) with |f| <= 1/3: f is u itself or u/2 - 1/2, with one rounding. */
+INLINE vf log1p_unit(vf u)
+{
+    const vm upper = v_le(v_set1(1.0f / 3), u);
+    const vf s = v_sel(upper, v_set1(0.5f), v_set1(1.0f));
+    const vf f = v_fma(u, s, v_sub(s, v_set1(1.0f)));
+    const vf y = log1p_reduced(f);
+    return v_sel(upper, v_add(v_set1(LN2_HI), v_add(v_set1(LN2_LO), y)), y);
+}
+
+/* n / (1 + u) for 0 <= u <= 1, where u counts with all its bits: what 1 + u loses is 1 - (1 + u) + u, exactly. */
+INLINE vf over_one_plus(vf n, vf u)
+{
+    const vf one = v_set1(1.0f), d = v_add(one, u);
+    return v_quot_lo(n, v_zero(), d, v_add(v_sub(one, d), u));
+}
+
+/* 1 / (1 + e^-x) as u / (1 + u) or 1 / (1 + u), u = e^-|x|: nothing overflows, and small results are accurate. */
+INLINE vf v_sigmoid(vf x)
+{
+    const exp_value e = exp_core(v_neg(v_min(v_set1(104.0f), v_abs(x))), x, 0);
+    const vf u = scaled(e.y, e);
+    return over_one_plus(v_sel(v_lt(x, v_zero()), u, v_set1(1.0f)), u);
+}
+
+/* (1 - e^-2|x|) / (1 + e^-2|x|) = -m / (2 + m), m = e^-2|x| - 1 = 2^n (e^r - 1) + (2^n - 1). Near 1 an error of m
+ * counts twice, so m and 2 + m are taken with their rounding errors. Beyond 9.02 the result rounds to 1. */
+INLINE vf v_tanh(vf x)
+{
+    const vf two = v_set1(2.0f);
+    const exp_parts p = exp_reduce(v_mul(v_set1(-2.0f), v_min(v_set1(9.5f), v_abs(x))));
+    const vf s = pow2(p.n_bits), s1 = v_sub(s, v_set1(1.0f)), q = expm1_reduced(p.r);
+    const vf m = v_fma(s, q, s1), m_lo = v_fma(s, q, v_sub(s1, m));
+    const vf d = v_add(two, m), d_lo = v_add(v_add(v_sub(two, d), m), m_lo);
+    return v_copysign(v_quot_lo(m, m_lo, d, d_lo), x);
+}
+
+/* |x| < 0.9: x + x P(x^2), fit 1.4e-8; beyond: 1 - e^-Q(|x|), fit 1.7e-9, 1 beyond 3.92. */
+INLINE vf v_erf(vf x)
+{
+    static const float p[] = {0.128379151f,   -0.376125067f,  0.112819783f,
+                              -0.0267733987f, 0.00500434591f, -0.000605344598f};
+    static const float q[] = {-0.000166447615f, -1.12779725f,    -0.636976063f,  -0.10411372f,
+                              0.0223152526f,    -0.00306550763f, 0.000198222479f};
+    const vf a = v_min(v_set1(4.0f), v_abs(x));
+    const exp_value e = exp_core(POLY(a, q), a, 0);
+    const vf large = v_sub(v_set1(1.0f), scaled(e.y, e));
+    const vf small = v_fma(a, POLY(v_mul(a, a), p), a);
+    return v_copysign(v_sel(v_lt(a, v_set1(0.9f)), small, large), x);
+}
+
+/* ---- activations: act_<operator>(x, p0, p1), p the attributes' numbers ---- */
+
+#define UNUSED    __attribute__((unused))
+#define ACT(name) INLINE vf act_##name(vf x UNUSED, vf p0 UNUSED, vf p1 UNUSED)
+
+ACT(exp)
+{
+    return v_exp(x);
+}
+ACT(log)
+{
+    return v_log(x);
+}
+ACT(erf)
+{
+    return v_erf(x);
+}
+ACT(tanh)
+{
+    return v_tanh(x);
+}
+ACT(sigmoid)
+{
+    return v_sigmoid(x);
+}
+ACT(sqrt)
+{
+    return v_sqrt(x);
+}
+ACT(rsqrt)
+{
+    return v_div(v_set1(1.0f), v_sqrt(x));
+}
+ACT(neg)
+{
+    return v_neg(x);
+}
+ACT(abs)
+{
+    return v_abs(x);
+}
+ACT(square)
+{
+    return v_mul(x, x);
+}
+
+/* PyTorch: the upper bound wins where the bounds are the wrong way round, and a NaN bound gives NaN. */
+ACT(clamp)
+{
+    return v_min_nan(v_max_nan(x, p0), p1);
+}
+ACT(hardtanh)
+{
+    return act_clamp(x, p0, p1);
+}
+ACT(relu)
+{
+    return v_max(v_zero(), x);
+}
+ACT(relu6)
+{
+    return v_min(v_set1(6.0f), v_max(v_zero(), x));
+}
+ACT(leaky_relu)
+{
+    return v_sel(v_lt(v_zero(), x), x, v_mul(x, p0));
+}
+ACT(sign_or_one)
+{
+    return v_sel(v_lt(x, v_zero()), v_set1(-1.0f), v_set1(1.0f));
+}
+ACT(softsign)
+{
+    return v_div(x, v_add(v_set1(1.0f), v_abs(x)));
+}
+
+/* x / 6: the second product makes up for the rounding of 1/6 */
+INLINE vf sixth(vf x)
+{
+    if (!V_FUSED) return v_div(x, v_set1(6.0f));
+    return v_fma(x, v_set1(0x1.555556p-3f), v_mul(x, v_set1(-0x1.555556p-28f)));
+}
+ACT(hardsigmoid)
+{
+    return sixth(act_relu6(v_add(x, v_set1(3.0f)), p0, p1));
+}
+ACT(hardswish)
+{
+    return v_mul(x, act_hardsigmoid(x, p0, p1));
+}
+/* hardswish(tanh x) = t (t + 3) / 6: |t| <= 1 never clips */
+ACT(tanh_hardswish)
+{
+    const vf t = v_tanh(x);
+    return v_mul(t, v_fma(t, v_set1(0x1.555556p-3f), v_set1(0.5f)));
+}
+
+/* p0: alpha */
+ACT(elu)
+{
+    return v_sel(v_lt(x, v_zero()), v_mul(p0, v_expm1_neg(x)), x);
+}
+/* scale alpha (e^x - 1) or scale x, with what a float lacks of scale and of scale alpha */
+ACT(selu)
+{
+    const vm neg = v_lt(x, v_zero());
+    const vf y = v_sel(neg, v_expm1_neg(x), x);
+    const vf hi = v_sel(neg, v_set1(1.75809932f), v_set1(1.05070102f));
+    const vf lo = v_sel(neg, v_set1(2.32967174e-08f), v_set1(-3.47926523e-08f));
+    return v_fma(y, hi, v_mul(y, lo));
+}
+
+/* ln(1 + e^(x p0)) / p0 = (max(z, 0) + ln(1 + e^-|z|)) / p0 with z = x p0; x itself where z > p1 */
+ACT(softplus)
+{
+    const vf z = v_mul(x, p0);
+    const exp_value e = exp_core(v_neg(v_min(v_set1(104.0f), v_abs(z))), z, 0);
+    const vf y = v_add(v_max(v_zero(), z), log1p_unit(scaled(e.y, e)));
+    return v_sel(v_lt(p1, z), x, v_div(y, p0));
+}
+
+/* x times a gate that goes from 0 to 1, as max(x, 0) - w e^...: the second term is |x| times what the gate has or,
+ * for x > 0, lacks of 1. PyTorch multiplies x by the gate, which makes NaN of -inf * 0; so does the last line. */
+INLINE vf gated(vf x, vf w, exp_value e)
+{
+    const vf y = v_sub(v_max(v_zero(), x), scaled(v_mul(w, e.y), e));
+    return v_fma(v_min(v_zero(), x), v_zero(), y);
+}
+
+/* x / (1 + e^-x): the gate is u / (1 + u) or lacks it, u = e^-|x| */
+ACT(silu)
+{
+    const vf a = v_min(v_set1(120.0f), v_abs(x));
+    const exp_value e = exp_core(v_neg(a), a, 0);
+    return gated(x, over_one_plus(a, scaled(e.y, e)), e);
+}
+
+/* x tanh(ln(1 + e^x)), with u = e^-|x|: the gate is u (u + 2) / (u (u + 2) + 2) for x < 0, and lacks
+ * 2u^2 / (2u (u + 1) + 1) for x > 0. */
+ACT(mish)
+{
+    const vf a = v_min(v_set1(120.0f), v_abs(x)), one = v_set1(1.0f), two = v_set1(2.0f);
+    const exp_value e = exp_core(v_neg(a), a, 0);
+    const vf u = scaled(e.y, e), u2 = v_add(u, u), plus2 = v_add(u, two);
+    const vm neg = v_lt(x, v_zero());
+    const vf den = v_sel(neg, v_fma(u, plus2, two), v_fma(u2, v_add(u, one), one));
+    return gated(x, v_quot(v_mul(a, v_sel(neg, plus2, u2)), den), e);
+}
+
+/* x Phi(x): Phi(-a) = e^(-a^2/2) K(t) / (a + c), a = |x|, t = (a - 3.5) / (a + 3.5); fit 1.9e-8. c = 0.797 makes K
+ * almost constant. The rounding error of a^2 goes into the exponential, which would magnify it by a^2. */
+ACT(gelu_erf)
+{
+    static const float k[] = {0.456951827f,  -0.0596998446f,  -0.0247769263f,  0.050569009f,    -0.0341367684f,
+                              0.0106878737f, 0.000578963838f, -0.00146125641f, 6.42300001e-05f, 0.000148051651f};
+    const vf a = v_min(v_set1(15.0f), v_abs(x)), half = v_set1(-0.5f), one = v_set1(1.0f);
+    const vf square = v_mul(a, a), low = v_mul_err(a, a, square);
+    const exp_value e = exp_core(v_mul(half, square), v_mul(half, low), 1);
+    const vf t = v_fnma(v_set1(7.0f), v_quot(one, v_add(a, v_set1(3.5f))), one);
+    return gated(x, v_mul(v_quot(a, v_add(a, v_set1(0.796875f))), POLY(t, k)), e);
+}
+
+/* x / 2 (1 + tanh(k (x + 0.044715 x^3))) = x / (1 + e^-z), z = c1 x + c3 x^3, c1 = 2k = sqrt(8 / pi). z is computed
+ * to twice the bits of a float: its error counts absolutely, in a number that may be 100. */
+ACT(gelu_tanh)
+{
+    const vf c1 = v_set1(1.59576917f), c1_lo = v_set1(-4.53406805e-08f);
+    const vf c3 = v_set1(0.0713548139f), c3_lo = v_set1(2.39883247e-09f);
+    const vf a = v_min(v_set1(11.5f), v_abs(x));
+    const vf a2 = v_mul(a, a), a2_lo = v_mul_err(a, a, a2);
+    const vf m = v_mul(c3, a2), m_lo = v_add(v_mul_err(c3, a2, m), v_fma(c3, a2_lo, v_mul(c3_lo, a2)));
+    const vf s = v_add(c1, m), m_in_s = v_sub(s, c1);
+    const vf s_err = v_add(v_sub(c1, v_sub(s, m_in_s)), v_sub(m, m_in_s));
+    const vf s_lo = v_add(s_err, v_add(m_lo, c1_lo));
+    const vf z = v_mul(a, s), z_lo = v_fma(a, s_lo, v_mul_err(a, s, z));
+    const exp_value e = exp_core(v_neg(z), v_neg(z_lo), 1);
+    return gated(x, over_one_plus(a, scaled(e.y, e)), e);
+}
+
+#undef ACT
+
+#endif

@@ -1,0 +1,185 @@
+/* pointwise.c - loops over contiguous floats: unary and binary operators, affine maps, copies.
+ *
+ * The functions of one vector are in math.h, the one loop they all run in is in map.h; see ../pointwise.h for what
+ * the loops promise. */
+#include "../pointwise.h"
+#include "map.h"
+#include "math.h"
+
+/* ---- unary: f(x, p0, p1) ---- */
+
+#define UNARY(name)                                                                                                \
+    static void unary_##name(float *dst, const float *src, int64_t n, const float p[2])                            \
+    {                                                                                                              \
+        map(dst, run_of(src), all_of(p[0]), all_of(p[1]), n, act_##name);                                          \
+    }
+
+UNARY(relu)
+UNARY(relu6)
+UNARY(leaky_relu)
+UNARY(elu)
+UNARY(selu)
+UNARY(gelu_erf)
+UNARY(gelu_tanh)
+UNARY(silu)
+UNARY(mish)
+UNARY(sigmoid)
+UNARY(hardsigmoid)
+UNARY(tanh)
+UNARY(hardtanh)
+UNARY(hardswish)
+UNARY(softplus)
+UNARY(softsign)
+UNARY(exp)
+UNARY(log)
+UNARY(sqrt)
+UNARY(rsqrt)
+UNARY(neg)
+UNARY(abs)
+UNARY(square)
+UNARY(erf)
+UNARY(clamp)
+UNARY(tanh_hardswish)
+UNARY(sign_or_one)
+
+static void unary_gelu(float *dst, const float *src, int64_t n, const float p[2])
+{
+    (p[0] != 0 ? unary_gelu_tanh : unary_gelu_erf)(dst, src, n, p);
+}
+
+/* ---- binary: f(a, b, alpha) ---- */
+
+INLINE vf op_add(vf a, vf b, vf alpha)
+{
+    return v_fma(alpha, b, a);
+}
+INLINE vf op_sub(vf a, vf b, vf alpha)
+{
+    return v_fnma(alpha, b, a);
+}
+INLINE vf op_mul(vf a, vf b, vf alpha)
+{
+    (void)alpha;
+    return v_mul(a, b);
+}
+INLINE vf op_div(vf a, vf b, vf alpha)
+{
+    (void)alpha;
+    return v_div(a, b);
+}
+INLINE vf op_maximum(vf a, vf b, vf alpha)
+{
+    (void)alpha;
+    return v_max_nan(a, b);
+}
+INLINE vf op_minimum(vf a, vf b, vf alpha)
+{
+    (void)alpha;
+    return v_min_nan(a, b);
+}
+
+#define BINARY_FORM(form, name, a_operand, b_operand)                                                              \
+    static void binary_##form##_##name(float *dst, const float *a, const float *b, int64_t n, float alpha)         \
+    {                                                                                                              \
+        if (n > 0) map(dst, a_operand, b_operand, all_of(alpha), n, op_##name);                                    \
+    }
+#define BINARY(name)                                                                                               \
+    BINARY_FORM(vv, name, run_of(a), run_of(b))                                                                    \
+    BINARY_FORM(vs, name, run_of(a), all_of(b[0]))                                                                 \
+    BINARY_FORM(sv, name, all_of(a[0]), run_of(b))
+
+BINARY(add)
+BINARY(sub)
+BINARY(mul)
+BINARY(div)
+BINARY(maximum)
+BINARY(minimum)
+
+/* ---- affine maps and copies ---- */
+
+INLINE vf affine_one(vf x, vf scale, vf shift)
+{
+    return v_fma(x, scale, shift);
+}
+INLINE vf same(vf x, vf y, vf z)
+{
+    (void)y, (void)z;
+    return x;
+}
+
+static void affine(float *dst, const float *src, int64_t n, float scale, float shift)
+{
+    map(dst, run_of(src), all_of(scale), all_of(shift), n, affine_one);
+}
+static void affine_vec(float *dst, const float *src, int64_t n, const float *scale, const float *shift)
+{
+    map(dst, run_of(src), run_of(scale), run_of(shift), n, affine_one);
+}
+static void affine_stream(float *dst, const float *src, int64_t n, float scale, float shift)
+{
+    map_stream(dst, run_of(src), all_of(scale), all_of(shift), n, affine_one);
+}
+static void copy(float *dst, const float *src, int64_t n)
+{
+    map(dst, run_of(src), all_of(0), all_of(0), n, same);
+}
+static void copy_stream(float *dst, const float *src, int64_t n)
+{
+    map_stream(dst, run_of(src), all_of(0), all_of(0), n, same);
+}
+static void fill(float *dst, int64_t n, float number)
+{
+    map(dst, all_of(number), all_of(0), all_of(0), n, same);
+}
+
+/* ---- the table. An operator of kind UNARY or BINARY in ops.def that has no loop here does not compile. ---- */
+
+extern const cpu_reduce_kernels ISA(cvyi_reduce);
+
+/* A row is the function that ONLY_<kind> names, NULL where that macro is not defined: ONLY_UNARY(tanh) puts a
+ * second argument in front of NULL, ONLY_CONV(conv2d) stays the first. */
+#define SECOND(a, b, ...) b
+#define SECOND_OF(...)    SECOND(__VA_ARGS__)
+#define TEXT_OF_(x)       #x
+#define TEXT_OF(x)        TEXT_OF_(x)
+
+const cpu_vector_kernels ISA(cvyi_vector) = {
+    .isa = &TEXT_OF(ISA())[1], /* without its underscore */
+    .reduce = &ISA(cvyi_reduce),
+    .unary =
+        {
+#define ONLY_UNARY(name) ~, unary_##name
+#define OP(name, kind, spatial, attributes, tensors, reference, flags)                                             \
+    [OP_##name] = SECOND_OF(ONLY_##kind(name), NULL, ~),
+#include "../../graph/ops.def"
+#undef ONLY_UNARY
+        },
+    .binary =
+        {
+            [BINARY_VV] =
+                {
+#define ONLY_BINARY(name) ~, binary_vv_##name
+#include "../../graph/ops.def"
+#undef ONLY_BINARY
+                },
+            [BINARY_VS] =
+                {
+#define ONLY_BINARY(name) ~, binary_vs_##name
+#include "../../graph/ops.def"
+#undef ONLY_BINARY
+                },
+            [BINARY_SV] =
+                {
+#define ONLY_BINARY(name) ~, binary_sv_##name
+#include "../../graph/ops.def"
+#undef ONLY_BINARY
+#undef OP
+                },
+        },
+    .affine = affine,
+    .affine_vec = affine_vec,
+    .copy = copy,
+    .fill = fill,
+    .affine_stream = affine_stream,
+    .copy_stream = copy_stream,
+};
