@@ -5,7 +5,7 @@ DESTDIR ?=
 SAN ?=
 comma := ,
 BUILD ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(findstring clang,$(CC)),-clang)
-VERSION := $(shell sed -n 's/^.define CVY_VERSION "\(.*\)"/\1/p' include/convoy.h)
+VERSION := $(shell sed -n 's/^.define CVY_VERSION *"\(.*\)"/\1/p' include/convoy.h)
 
 V ?= 0# 1: print whole commands
 Q := $(if $(filter 1,$(V)),,@)

@@ -1,0 +1,29 @@
+"""The command under test: CONVOY names another one than build/convoy."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = os.environ.get("CONVOY", str(ROOT / "build" / "convoy"))
+
+
+@pytest.fixture
+def convoy(tmp_path):
+    """Runs the command in an empty folder; returns exit status, standard output, standard error."""
+
+    def run(*arguments, stdin=None, env=None):
+        done = subprocess.run(
+            [COMMAND, *map(str, arguments)],
+            input=stdin,
+            env={**os.environ, **(env or {})},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return run

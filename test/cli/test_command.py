@@ -1,0 +1,313 @@
+"""The command: help, exit statuses, messages, JSON, and files."""
+
+import json
+import os
+import re
+
+import numpy as np
+import pytest
+
+from conftest import ROOT
+
+SMALL = "x[3,4,9,9] | conv2d(6,3) | group_norm(2) | relu"
+COMMANDS = ("demo", "plan", "check", "bench", "run", "ops")
+
+
+def refused(result, *words):
+    """Exit status 2, nothing on standard output, one line on standard error with these words in it."""
+    status, out, err = result
+    assert status == 2, (out, err)
+    assert out == ""
+    assert err.startswith("convoy: ") and err.count("\n") == 1, err
+    for word in words:
+        assert word in err, err
+
+
+# ---- help --------------------------------------------------------------------------------------------------------
+
+
+def test_help_names_every_command_and_variable(convoy):
+    status, out, err = convoy("--help")
+    assert status == 0 and err == ""
+    for name in COMMANDS:
+        assert re.search(rf"^  {name}\b", out, re.M)
+    for name in re.findall(r'"(CVY_\w+)"', (ROOT / "src/util/env.def").read_text()):
+        assert name in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(convoy, command):
+    status, out, err = convoy(command, "--help")
+    assert status == 0 and err == ""
+    assert out.startswith(f"usage: convoy {command}")
+    assert "--help" in out and "CVY_DEBUG" in out
+
+
+def test_version_is_the_headers(convoy):
+    version = re.search(r'CVY_VERSION +"(.*)"', (ROOT / "include/convoy.h").read_text())[1]
+    assert convoy("--version") == (0, f"convoy {version}\n", "")
+
+
+def test_no_command_prints_help_and_fails(convoy):
+    status, out, err = convoy()
+    assert status == 2 and out == "" and "usage: convoy" in err
+
+
+# ---- refusals ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["fly"], ["unknown command 'fly'"]),
+        (["plan"], ["plan needs a chain"]),
+        (["ops", SMALL], ["takes no chain"]),
+        (["plan", SMALL, SMALL], ["one chain at a time"]),
+        (["plan", SMALL, "--colour"], ["unknown option '--colour'"]),
+        (["plan", SMALL, "--repeat", "3"], ["unknown option '--repeat'"]),
+        (["plan", SMALL, "--device"], ["--device needs a value"]),
+        (["plan", SMALL, "--device", "tpu"], ["auto|ref|cpu|cuda", "'tpu'"]),
+        (["plan", SMALL, "--device="], ["auto|ref|cpu|cuda"]),
+        (["plan", SMALL, "--json=1"], ["takes no value"]),
+        (["plan", SMALL, "--threads", "two"], ["whole number", "'two'"]),
+        (["check", SMALL, "--samples", "0"], ["from 1 on"]),
+        (["check", SMALL, "--seed", "99999999999"], ["whole number"]),
+        (["plan", "problem.py"], ["Python", "pip install ."]),
+        (["bench", "problem.py"], ["Python", "pip install ."]),
+        (["plan", "nothing.txt"], ["neither a chain", "No such file"]),
+        (["plan", ""], ["neither a chain"]),
+        (["plan", "x[1,2] | fly"], ["column 10", "fly"]),
+        (["plan", "x[1,2,3 | relu"], ["column 9"]),
+        (["check", "x[1,4,2,2] | conv2d(8,3)"], ["conv2d"]),
+        (["run", SMALL], ["--output"]),
+        (["run", SMALL, "--output", "z=y.npy"], ["no output 'z'"]),
+        (["run", SMALL, "--output", "a.npy", "--output", "b.npy"], ["more output files"]),
+        (["run", SMALL, "--output", "y.npy"], ["input x[3,4,9,9] is not given", "--input x=FILE.npy"]),
+        (["run", SMALL, "--output", "y.npy", "--seed", "1", "--input", "no.npy"], ["no.npy: No such file"]),
+        (["run", SMALL, "--output", "y.npy", "--seed", "1", "--param", "no.npy"], ["NAME=FILE.npy"]),
+        (["run", SMALL, "--output", "y.npy", "--seed", "1", "--param", "w=no.npy"], ["no parameter 'w'"]),
+    ],
+)
+def test_refusals(convoy, tmp_path, arguments, words):
+    extra = [] if arguments[0] in ("fly", "ops", "demo") else ["--device=ref"]
+    refused(convoy(*arguments[:2], *extra, *arguments[2:]), *words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_gpu_that_is_not_there(convoy):
+    env = {"CVY_CUDA_LIB": "/nonexistent/libcuda.so.1", "CVY_CACHE": "off"}
+    refused(convoy("check", SMALL, "--device", "cuda", env=env), "cuda")
+
+
+def test_closed_output_is_a_failure(convoy):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    import subprocess
+
+    from conftest import COMMAND
+
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([COMMAND, "ops"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and "cannot be written" in done.stderr
+
+
+# ---- chains ------------------------------------------------------------------------------------------------------
+
+
+def test_chain_from_file_and_standard_input(convoy, tmp_path):
+    (tmp_path / "chain.txt").write_text(SMALL + "\n")
+    direct = convoy("plan", SMALL, "--device", "ref")
+    assert direct[0] == 0 and "group_norm" in direct[1]
+    assert convoy("plan", "chain.txt", "--device", "ref") == direct
+    assert convoy("plan", "-", "--device", "ref", stdin=SMALL) == direct
+
+
+@pytest.mark.parametrize("block", "ABC")
+def test_blocks_by_name(convoy, block):
+    status, out, _ = convoy("plan", block, "--device", "ref")
+    assert status == 0
+    assert re.search(r"x\[128,8,(128,128|256,256)\]", out)
+
+
+def test_files_that_are_no_chain(convoy, tmp_path):
+    (tmp_path / "zero").write_bytes(b"x[1]\0| relu")
+    (tmp_path / "big").write_bytes(b" " * (2 << 20))
+    refused(convoy("plan", "zero"), "not chain text")
+    refused(convoy("plan", "big"), "not chain text")
+    refused(convoy("plan", "."), ".")
+
+
+# ---- what the commands print -------------------------------------------------------------------------------------
+
+
+def test_demo_agrees(convoy):
+    status, out, err = convoy("demo", "--device", "ref")
+    assert status == 0, err
+    assert out.count("agrees with float64") == 3
+    assert out.endswith("All three agree.\n")
+
+
+def test_plan_json(convoy):
+    status, out, _ = convoy("plan", SMALL, "--device", "ref", "--json")
+    got = json.loads(out)
+    assert status == 0 and got["device"] == "ref" and got["workspace"] > 0 and "conv2d" in got["plan"]
+
+
+def test_ops_json_is_ops(convoy):
+    assert json.loads(convoy("ops", "--json")[1]) == convoy("ops")[1].splitlines()
+
+
+@pytest.mark.parametrize("data", ["uniform", "normal", "integer", "special"])
+def test_check(convoy, data):
+    status, out, err = convoy("check", SMALL, "--device", "ref", "--data", data, "--json")
+    got = json.loads(out)
+    assert status == 0 and got["agree"] is True and got["mismatches"] == 0, err
+    assert 0 <= got["rel_error"] <= got["bound"] < 1e-4
+    assert got["samples"] == 3
+
+
+def test_check_prints_a_verdict(convoy):
+    status, out, _ = convoy("check", SMALL, "--device", "ref", "--samples", "2")
+    assert status == 0
+    assert "2 of 3 samples" in out and out.rstrip().endswith("agrees")
+
+
+def test_bench_json_has_the_keys_others_read(convoy):
+    status, out, _ = convoy("bench", SMALL, "--device", "ref", "--repeat", "3", "--compare", "--json")
+    got = json.loads(out)
+    keys = "chain device machine precision threads ms ms_min gflops fma_share gbps max_abs_error rel_error".split()
+    assert status == 0 and list(got)[: len(keys)] == keys
+    assert got["device"] == "ref" and got["precision"] == "fp32" and got["runs"] == 3
+    assert 0 < got["ms_min"] <= got["ms"] and got["gflops"] > 0 and got["gbps"] > 0
+    assert 0 < got["unfused_ms_min"] <= got["unfused_ms"]
+    assert got["rel_error"] < 1e-6
+
+
+def test_bench_prints_a_table(convoy):
+    status, out, _ = convoy("bench", SMALL, "--device", "ref", "--repeat", "2", "--compare")
+    assert status == 0
+    for word in ("ms, median", "GFLOP/s", "of FMA peak", "GB/s", "of bandwidth", "max abs error", "unfused"):
+        assert word in out
+
+
+def test_an_empty_batch(convoy):
+    assert convoy("check", "x[0,4,9,9] | conv2d(6,3) | relu", "--device", "ref")[0] == 0
+
+
+# ---- run ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {
+        "x": rng.integers(-3, 4, (2, 3, 5, 5)).astype("<f4"),
+        "conv2d.weight": rng.integers(-2, 3, (4, 3, 2, 2)).astype("<f4"),
+        "conv2d.bias": rng.integers(-2, 3, 4).astype("<f4"),
+    }
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    return arrays
+
+
+CHAIN = "x[2,3,5,5] | conv2d(4,2) | relu"
+PARAMS = ["--param", "conv2d.weight=conv2d.weight.npy", "--param", "conv2d.bias=conv2d.bias.npy"]
+
+
+def expected(arrays):
+    """The convolution by numpy's own means; whole numbers, so exact."""
+    windows = np.lib.stride_tricks.sliding_window_view(arrays["x"], (2, 2), (2, 3))
+    y = np.einsum("nchwrs,kcrs->nkhw", windows, arrays["conv2d.weight"]) + arrays["conv2d.bias"][:, None, None]
+    return np.maximum(y, 0)
+
+
+def run_files(convoy, *more, x="x.npy", y="y.npy"):
+    return convoy("run", CHAIN, "--device", "ref", "--input", x, *PARAMS, "--output", y, *more)
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_run_is_numpys_result(convoy, tmp_path, files, order, version):
+    for name, array in files.items():
+        with open(tmp_path / f"{name}.npy", "wb") as f:
+            np.lib.format.write_array(f, np.asarray(array, order=order), version=version)
+    assert run_files(convoy) == (0, "", "")
+    y = np.load(tmp_path / "y.npy")
+    assert y.dtype == np.dtype("<f4") and y.flags.c_contiguous
+    np.testing.assert_array_equal(y, expected(files))
+
+
+def test_run_by_names(convoy, tmp_path, files):
+    assert run_files(convoy, x="x=x.npy", y="relu=y.npy")[0] == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), expected(files))
+
+
+def test_run_on_two_inputs(convoy, tmp_path):
+    a, b = np.arange(6, dtype="<f4").reshape(2, 3), np.full((2, 3), 10, "<f4")
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "b.npy", b)
+    chain = "a[2,3], b[2,3] | sub(@b)"
+    for inputs in (["a.npy", "b.npy"], ["b=b.npy", "a=a.npy"]):
+        arguments = [word for name in inputs for word in ("--input", name)]
+        assert convoy("run", chain, "--device", "ref", *arguments, "--output", "y.npy") == (0, "", "")
+        np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), a - b)
+
+
+def test_seeds(convoy, tmp_path):
+    def result(seed):
+        assert convoy("run", CHAIN, "--device", "ref", "--seed", seed, "--output", "y.npy")[0] == 0
+        return np.load(tmp_path / "y.npy")
+
+    np.testing.assert_array_equal(result(7), result(7))
+    assert (result(7) != result(8)).any()
+
+
+@pytest.mark.parametrize(
+    "array, word",
+    [
+        (np.zeros((2, 3, 5, 5), "<f8"), "'<f8'"),
+        (np.zeros((2, 3, 5, 5), ">f4"), "'>f4'"),
+        (np.zeros((2, 3, 5, 5), "<i4"), "'<i4'"),
+        (np.zeros((2, 3, 5, 5), "<c8"), "'<c8'"),
+        (np.zeros((2, 3, 5), "<f4"), "has shape [2,3,5]"),
+        (np.zeros((2, 3, 5, 6), "<f4"), "x has [2,3,5,5]"),
+    ],
+)
+def test_run_refuses_other_arrays(convoy, tmp_path, files, array, word):
+    np.save(tmp_path / "x.npy", array)
+    refused(run_files(convoy), "x.npy: ", word)
+    assert not (tmp_path / "y.npy").exists()
+
+
+def test_run_refuses_garbage(convoy, tmp_path, files):
+    whole = (tmp_path / "x.npy").read_bytes()
+    for bytes_, word in ((b"", "magic"), (b"hello there, world", "magic"), (whole[:90], "bytes"), (whole[:-1], "bytes")):
+        (tmp_path / "x.npy").write_bytes(bytes_)
+        refused(run_files(convoy), "x.npy: ", word)
+
+
+def test_the_same_tensor_twice(convoy, files):
+    refused(run_files(convoy, "--param", "conv2d.bias=conv2d.bias.npy"), "given twice")
+
+
+def test_a_failure_leaves_what_was_there(convoy, tmp_path, files):
+    (tmp_path / "y.npy").write_text("old")
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    refused(run_files(convoy))
+    assert (tmp_path / "y.npy").read_text() == "old"
+    refused(run_files(convoy, y="missing/y.npy"))
+    assert not list(tmp_path.glob("**/*.part"))
+
+
+def test_check_takes_files(convoy, files):
+    status, out, _ = convoy("check", CHAIN, "--device", "ref", "--input", "x.npy", *PARAMS, "--json")
+    assert status == 0 and json.loads(out)["max_abs_error"] == 0
+
+
+# ---- the README ----------------------------------------------------------------------------------------------------
+
+
+def test_readme_lists_every_operator(convoy):
+    names = {line.split("(")[0] for line in convoy("ops")[1].splitlines()}
+    table = re.search(r"<!-- operators -->\n(.*?)<!-- end -->", (ROOT / "README.md").read_text(), re.S)[1]
+    assert set(re.findall(r"`(\w+)`", table)) == names
