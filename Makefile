@@ -23,7 +23,8 @@ ISAS := portable $(if $(filter x86_64,$(shell uname -m)),avx2 avx512)
 FLAGS_portable := -DCVY_ISA_PORTABLE
 FLAGS_avx2 := -DCVY_ISA_AVX2 -mavx2 -mfma
 FLAGS_avx512 := -DCVY_ISA_AVX512 -mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx2 -mfma
-OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach i,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$i.o))
+OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach i,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$i.o)) \
+    $(BUILD)/src/cuda/embedded.o
 CLI := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cli/*.c))
 
 all: $(BUILD)/libconvoy.a $(BUILD)/libconvoy.so $(BUILD)/convoy ## the library and the command (the default)
@@ -53,6 +54,23 @@ $(BUILD)/src/cpu/kernels/%.$(1).o: src/cpu/kernels/%.c
 	$$(Q)$$(CC) $$(CFLAGS) $$(FLAGS_$(1)) -c -o $$@ $$<
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$i)))
+
+# CUDA kernels travel inside the library as text: embed.c writes them as byte arrays.
+CUDA_TEXTS := $(sort $(wildcard src/cuda/kernels/*.cu src/cuda/kernels/*.cuh))
+
+$(BUILD)/embed: src/cuda/kernels/embed.c
+	@mkdir -p $(@D)
+	$(say) CC $<
+	$(Q)$(CC) -std=c11 $(WARN) -O1 -o $@ $<
+
+$(BUILD)/src/cuda/embedded.c: $(BUILD)/embed $(CUDA_TEXTS)
+	@mkdir -p $(@D)
+	$(say) EMBED 'src/cuda/kernels'
+	$(Q)$(BUILD)/embed $@ $(CUDA_TEXTS)
+
+$(BUILD)/src/cuda/embedded.o: $(BUILD)/src/cuda/embedded.c
+	$(say) CC $<
+	$(Q)$(CC) $(CFLAGS) -Isrc/cuda -c -o $@ $<
 
 demo: ## build, then describe, plan, run and check three blocks
 	@$(MAKE) --no-print-directory -s -j$$(nproc) $(BUILD)/convoy

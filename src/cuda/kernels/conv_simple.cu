@@ -1,0 +1,113 @@
+// conv_simple.cu - convolution and transposed convolution, one thread per output element.
+//
+// For what a matrix tile cannot be filled with: depthwise and other groups of few channels, filters of very many taps.
+// Neighbouring threads compute neighbouring pixels of one channel, so reads of the source coalesce and weights are
+// the same word for the whole warp. Expected bound: load instructions, C_IN x taps of them per element.
+//
+//   t[1]  source, strides n, c, d, h, w        t[2]  weights, strides k, c, t, r, s (k and c of the group's own)
+//   epilogue space: n, k, o, p, q              grid: x elements of a sample's group over THREADS; y samples; z groups
+#ifndef C_IN
+#define C_IN 1 // input channels of a group
+#endif
+#ifndef K_OUT
+#define K_OUT 1 // output channels of a group
+#endif
+#ifndef GROUPS
+#define GROUPS 32
+#endif
+#ifndef IN_D
+#define IN_D 1
+#define IN_H 56
+#define IN_W 56
+#endif
+#ifndef OUT_O
+#define OUT_O 1
+#define OUT_P 56
+#define OUT_Q 56
+#endif
+#ifndef TAPS_T
+#define TAPS_T 1
+#define TAPS_R 3
+#define TAPS_S 3
+#endif
+#ifndef STRIDE_D
+#define STRIDE_D 1
+#define STRIDE_H 1
+#define STRIDE_W 1
+#endif
+#ifndef PAD_D
+#define PAD_D 0
+#define PAD_H 1
+#define PAD_W 1
+#endif
+#ifndef DIL_D
+#define DIL_D 1
+#define DIL_H 1
+#define DIL_W 1
+#endif
+#ifndef TRANSPOSED
+#define TRANSPOSED 0
+#endif
+#ifndef THREADS
+#define THREADS 256
+#endif
+
+#include "epilogue.cuh"
+
+constexpr int PLANE = OUT_O * OUT_P * OUT_Q;
+static_assert(C_IN >= 1 && K_OUT >= 1 && GROUPS >= 1, "there are channels");
+
+// Where tap number `tap` of output place `out` reads along one axis; false outside the source.
+template <int STRIDE, int PAD, int DIL, int EXTENT> CVY_INLINE bool place(int out, int tap, int &at)
+{
+    if (TRANSPOSED) {
+        const int scaled = out + PAD - tap * DIL;
+        at = scaled / STRIDE;
+        return scaled >= 0 && scaled % STRIDE == 0 && at < EXTENT;
+    }
+    at = out * STRIDE - PAD + tap * DIL;
+    return (unsigned)at < (unsigned)EXTENT;
+}
+
+CVY_INLINE float window_sum(const cvy_args &a, const cvy_at &at, const float *source, const float *weight)
+{
+    float sum = 0.0f;
+    for (int t = 0; t < TAPS_T; t++) {
+        int d, h, w;
+        if (!place<STRIDE_D, PAD_D, DIL_D, IN_D>(at.i2, t, d)) continue;
+        for (int r = 0; r < TAPS_R; r++) {
+            if (!place<STRIDE_H, PAD_H, DIL_H, IN_H>(at.i3, r, h)) continue;
+#pragma unroll 3
+            for (int s = 0; s < TAPS_S; s++) {
+                if (!place<STRIDE_W, PAD_W, DIL_W, IN_W>(at.i4, s, w)) continue;
+                const float x = source[d * a.t[1].s[2] + h * a.t[1].s[3] + w * a.t[1].s[4]];
+                sum = fmaf(x, weight[t * a.t[2].s[2] + r * a.t[2].s[3] + s * a.t[2].s[4]], sum);
+            }
+        }
+    }
+    return sum;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
+{
+    const int element = blockIdx.x * THREADS + threadIdx.x, group = blockIdx.z;
+    if (element >= K_OUT * PLANE) return;
+    for (int n = blockIdx.y; n < a.extent; n += gridDim.y) {
+        const int k = element / PLANE, in_plane = element % PLANE;
+        cvy_at at;
+        at.i0 = n;
+        at.i1 = group * K_OUT + k;
+        at.i2 = in_plane / (OUT_P * OUT_Q);
+        at.i3 = in_plane / OUT_Q % OUT_P;
+        at.i4 = in_plane % OUT_Q;
+        at.i5 = 0;
+        at.lin = ((cvy_index)n * (GROUPS * K_OUT) + at.i1) * PLANE + in_plane;
+        float sum = 0.0f;
+        for (int c = 0; c < C_IN; c++) {
+            const long long channel = (long long)group * C_IN + c;
+            sum += window_sum(a, at, a.t[1].p + n * a.t[1].s[0] + channel * a.t[1].s[1],
+                              a.t[2].p + group * a.t[2].s[5] + k * a.t[2].s[0] + c * a.t[2].s[1]);
+        }
+        cvy_epilogue(a, at, sum);
+    }
+}
