@@ -1,6 +1,7 @@
 """Devices and hypothesis' settings for all tests.
 
-CONVOY_TEST_DEVICES names the devices to compare with PyTorch ("ref,cpu"); CONVOY_LIBRARY the library to load.
+CONVOY_TEST_DEVICES names the devices to compare with PyTorch, with options where wanted ("ref,cpu,cpu:fuse=2:seed=7");
+CONVOY_LIBRARY the library to load; CONVOY_TEST_PROFILE=long makes the random tests search on.
 """
 
 import os

@@ -122,10 +122,16 @@ def buffer_of(array):
     return Buffer(array.ctypes.data, strides if not array.flags.c_contiguous else None)
 
 
-def run(graph, arrays, device, outputs=None, **options):
+def options_of(device):
+    """"cpu", or with options behind: "cpu:threads=1:seed=7"."""
+    name, *pairs = device.split(":")
+    chosen = {key: int(number) for key, number in (pair.split("=") for pair in pairs)}
+    return Options(size=C.sizeof(Options), device=DEVICES[name], **chosen)
+
+
+def run(graph, arrays, device, outputs=None):
     """Outputs as float32 arrays. `arrays`: by name, of any strides. `outputs`: arrays to write into."""
-    plan, workspace = C.c_void_p(), None
-    opts = Options(size=C.sizeof(Options), device=DEVICES[device], **options)
+    plan, workspace, opts = C.c_void_p(), None, options_of(device)
     if outputs is None:
         outputs = [np.full(t.shape, np.float32(-77)) for t in graph.outputs]
     check(lib.cvy_plan_create(graph.handle, C.byref(opts), C.byref(plan)))

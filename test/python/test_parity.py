@@ -5,7 +5,7 @@ import pytest
 
 from cases import BLOCKS, CASES, EMPTY, GRAPHS
 from chains import OPERATORS, signature
-from compare import check_chain, integer_tensors, random_tensors, truth
+from compare import check_arrays, check_chain, integer_tensors, random_tensors, truth
 from library import Graph, operators, run
 
 BY_OPERATOR = [pytest.param(text, id=f"{op}-{i}") for op, rows in CASES.items() for i, text in enumerate(rows)]
@@ -43,9 +43,10 @@ def test_graph(text, device):
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("factor", [1, 3, 0.01, -1])
 def test_block(block, factor, device):
-    arrays = random_tensors(Graph(BLOCKS[block]))
+    graph = Graph(BLOCKS[block])
+    arrays = random_tensors(graph)
     arrays["x"] *= np.float32(factor)
-    check_chain(BLOCKS[block], device, arrays)
+    check_arrays(BLOCKS[block], graph, arrays, device)
 
 
 # No operation of these rounds whole numbers; a number with a point in the text is not whole.
@@ -67,9 +68,10 @@ def test_whole_numbers_are_exact(text, device):
 def test_mean_far_from_zero(norm, device):
     """A channel with mean 1000 and deviation 1: E[x^2] - E[x]^2 in float32 would lose all of it."""
     text = f"x[3,4,6,6] | {norm}"
-    arrays = random_tensors(Graph(text))
+    graph = Graph(text)
+    arrays = random_tensors(graph)
     arrays["x"] += np.float32(1000)
-    check_chain(text, device, arrays)
+    check_arrays(text, graph, arrays, device)
 
 
 @pytest.mark.parametrize("text", [p for p in BY_OPERATOR if p.id.endswith("-0")])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from compare import check_chain, random_tensors
+from compare import check_arrays, random_tensors
 from library import Graph, run
 
 CHAINS = [
@@ -45,21 +45,23 @@ LAYOUTS = [channels_last, transposed, gapped, backwards]
 @pytest.mark.parametrize("text", CHAINS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_inputs(text, layout, device):
-    arrays = random_tensors(Graph(text))
+    graph = Graph(text)
+    arrays = random_tensors(graph)
     strided = {name: layout(a) for name, a in arrays.items()}
     for name, a in strided.items():
         np.testing.assert_array_equal(a, arrays[name])
-    check_chain(text, device, strided)
+    check_arrays(text, graph, strided, device)
 
 
 @pytest.mark.parametrize("text", CHAINS)
 @pytest.mark.parametrize("dims", [(0,), (1,), (2, 3), (0, 1, 2, 3)])
 def test_repeated_inputs(text, dims, device):
     """Stride 0, as torch.expand makes it."""
-    arrays = random_tensors(Graph(text))
+    graph = Graph(text)
+    arrays = random_tensors(graph)
     x = arrays["x"]
     arrays["x"] = np.broadcast_to(x[tuple(slice(0, 1) if d in dims else slice(None) for d in range(4))], x.shape)
-    check_chain(text, device, arrays)
+    check_arrays(text, graph, arrays, device)
 
 
 @pytest.mark.parametrize("text", CHAINS)
