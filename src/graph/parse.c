@@ -4,17 +4,9 @@
  * twice: time grows with the length of the text. Every message begins with the column, in bytes from 1. */
 #include <stdio.h>
 #include <string.h>
-#include "graph.h"
+#include "parse.h"
 
-enum { MAX_TEXT = 1 << 20, WORD_BYTES = 32, NUMBER_BYTES = 64, SEEN_BYTES = 48 };
-
-typedef struct parser {
-    cvy_graph *graph;
-    const char *text; /* the whole of it: columns count from here */
-    const char *at;   /* what comes next */
-    int running;      /* the value that flows into the next operator; CVY_NONE: there is none yet */
-    bool ended;       /* output(...) was read */
-} parser;
+enum { MAX_TEXT = 1 << 20, WORD_BYTES = 32 };
 
 typedef enum arg_kind { ARG_NUMBERS, ARG_BOOL, ARG_NONE, ARG_WORD, ARG_TENSOR } arg_kind;
 
@@ -38,126 +30,7 @@ typedef struct stage {
     cvy_attr spread;            /* numbers so far of a list written without its parentheses */
 } stage;
 
-/* ---- characters ---- */
-
-/* Not isalpha() and friends: those follow the locale of the program around us. */
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
-static bool is_letter(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-}
-
-/* Bytes of the name that begins here, 0 where none does. */
-static size_t name_length(const char *at)
-{
-    size_t n = 0;
-    if (is_letter(*at))
-        while (is_letter(at[n]) || is_digit(at[n]) || at[n] == '.') n++;
-    return n;
-}
-
-static char skip_space(parser *p)
-{
-    while (*p->at == ' ' || *p->at == '\t' || *p->at == '\n' || *p->at == '\r') p->at++;
-    return *p->at;
-}
-
-static bool accept(parser *p, char c)
-{
-    const bool there = skip_space(p) == c;
-    if (there) p->at++;
-    return there;
-}
-
-static bool word_is(const char *at, size_t len, const char *word)
-{
-    return strlen(word) == len && !memcmp(at, word, len);
-}
-
-/* ---- messages ---- */
-
-/* Puts the column in front of the message of a call that failed. */
-static cvy_status locate(const parser *p, const char *at, cvy_status st)
-{
-    return st ? cvyi_fail_within(st, "column %td: ", at - p->text + 1) : CVY_OK;
-}
-
-/* What stands at a place, for people: 'foo', the end of the text, byte 0x80. */
-static void describe(const char *at, char seen[SEEN_BYTES])
-{
-    const size_t name = name_length(at);
-    size_t n = 0;
-    while (is_digit(at[n])) n++;
-    if (!*at)
-        snprintf(seen, SEEN_BYTES, "the end of the text");
-    else if (name > 30)
-        snprintf(seen, SEEN_BYTES, "'%.30s...'", at);
-    else if (name || n)
-        snprintf(seen, SEEN_BYTES, "'%.*s'", (int)(name ? name : n > 30 ? 30 : n), at);
-    else if (*at >= ' ' && *at <= '~')
-        snprintf(seen, SEEN_BYTES, "'%c'", *at);
-    else
-        snprintf(seen, SEEN_BYTES, "byte 0x%02x", (unsigned)(unsigned char)*at);
-}
-
-static cvy_status expected(const parser *p, const char *what)
-{
-    char seen[SEEN_BYTES];
-    describe(p->at, seen);
-    return locate(p, p->at, cvyi_fail(CVY_INVALID, "expected %s, got %s", what, seen));
-}
-
 /* ---- tensors ---- */
-
-/* The name that comes next, with its NUL. */
-static cvy_status read_name(parser *p, const char *what, char out[NAME_BYTES])
-{
-    size_t n;
-    skip_space(p);
-    n = name_length(p->at);
-    if (!n) return expected(p, what);
-    if (n >= NAME_BYTES) return locate(p, p->at, cvyi_fail(CVY_INVALID, "a name of %zu characters", n));
-    memcpy(out, p->at, n);
-    out[n] = 0;
-    p->at += n;
-    return CVY_OK;
-}
-
-static cvy_status read_extent(parser *p, int64_t *out)
-{
-    const char *start = p->at;
-    int64_t n = 0;
-    bool fits = true;
-
-    if (!is_digit(*p->at)) return expected(p, "an extent, a whole number of 0 or more");
-    for (; is_digit(*p->at); p->at++) fits = fits && cvyi_mul(n, 10, &n) && cvyi_add(n, *p->at - '0', &n);
-    if (!fits) return locate(p, start, cvyi_fail(CVY_INVALID, "an extent beyond 64 bits"));
-    *out = n;
-    return CVY_OK;
-}
-
-/* [2,3,4], or [] for a tensor of one element without dimensions. */
-static cvy_status read_extents(parser *p, shape *s)
-{
-    cvy_status st = CVY_OK;
-
-    *s = (shape){0};
-    if (!accept(p, '[')) return expected(p, "'[' and the extents");
-    if (accept(p, ']')) return CVY_OK;
-    do {
-        skip_space(p);
-        if (s->rank == CVY_MAX_RANK)
-            return locate(p, p->at, cvyi_fail(CVY_INVALID, "more than %d dimensions", CVY_MAX_RANK));
-        TRY(read_extent(p, &s->dim[s->rank++]));
-    } while (accept(p, ','));
-    if (!accept(p, ']')) return expected(p, "',' or ']'");
-fail:
-    return st;
-}
 
 /* name[extents]: a new input or parameter. */
 static cvy_status declare(parser *p, value_kind kind, int *out)
@@ -168,17 +41,18 @@ static cvy_status declare(parser *p, value_kind kind, int *out)
     cvy_status st = CVY_OK;
     shape s;
 
-    skip_space(p);
+    cvyi_scan_space(p);
     start = p->at;
-    TRY(read_name(p, input ? "an input such as x[1,8,32,32]" : "a parameter such as scale[64,1,1]", name));
-    TRY(read_extents(p, &s));
+    TRY(cvyi_scan_name(p, input ? "an input such as x[1,8,32,32]" : "a parameter such as scale[64,1,1]", name));
+    TRY(cvyi_scan_extents(p, &s));
     if (cvyi_value_find(p->graph, name, strlen(name)) != CVY_NONE)
-        return locate(p, start, cvyi_fail(CVY_INVALID, "'%.60s' is there already; @%.60s reads it", name, name));
+        return cvyi_locate(p, start,
+                           cvyi_fail(CVY_INVALID, "'%.60s' is there already; @%.60s reads it", name, name));
     if (input)
         st = cvy_graph_input(p->graph, name, s.rank, s.dim, out);
     else
         st = cvy_graph_param(p->graph, name, s.rank, s.dim, out);
-    TRY(locate(p, start, st));
+    TRY(cvyi_locate(p, start, st));
 fail:
     return st;
 }
@@ -187,61 +61,20 @@ fail:
 static cvy_status read_reference(parser *p, int *out)
 {
     const char *start = p->at++;
-    const size_t n = name_length(p->at);
+    const size_t n = cvyi_name_length(p->at);
 
-    if (!n) return expected(p, "a name behind '@'");
+    if (!n) return cvyi_expected(p, "a name behind '@'");
     *out = cvyi_value_find(p->graph, p->at, n);
     if (*out == CVY_NONE) {
         char seen[SEEN_BYTES];
-        describe(p->at, seen);
-        return locate(p, start, cvyi_fail(CVY_INVALID, "there is no value %s", seen));
+        cvyi_describe(p->at, seen);
+        return cvyi_locate(p, start, cvyi_fail(CVY_INVALID, "there is no value %s", seen));
     }
     p->at += n;
     return CVY_OK;
 }
 
 /* ---- arguments ---- */
-
-/* Bytes of the decimal that begins here behind its sign, 0 where none does: 12, .5, 1e-5. */
-static size_t decimal_length(const char *at)
-{
-    size_t n = 0, digits = 0, e;
-    for (; is_digit(at[n]); n++) digits++;
-    if (at[n] == '.')
-        for (n++; is_digit(at[n]); n++) digits++;
-    if (!digits) return 0;
-    if (at[n] == 'e' || at[n] == 'E') {
-        e = n + 1 + (at[n + 1] == '+' || at[n + 1] == '-');
-        if (is_digit(at[e]))
-            for (n = e; is_digit(at[n]); n++) continue;
-    }
-    return n;
-}
-
-static cvy_status read_number(parser *p, double *out)
-{
-    const char *start = p->at;
-    const size_t sign = *start == '-' || *start == '+';
-    const size_t word = name_length(start + sign);
-    size_t n = decimal_length(start + sign);
-    char digits[NUMBER_BYTES];
-
-    if (word_is(start + sign, word, "inf") || word_is(start + sign, word, "nan")) n = word;
-    if (!n) return expected(p, "a number");
-    n += sign;
-    if (n >= NUMBER_BYTES) return locate(p, start, cvyi_fail(CVY_INVALID, "a number of %zu characters", n));
-    memcpy(digits, start, n);
-    digits[n] = 0;
-    p->at += n;
-    if (name_length(p->at) || *p->at == '.') {
-        const int rest = (int)strspn(p->at, ".") + (int)name_length(p->at);
-        return locate(
-            p, start,
-            cvyi_fail(CVY_INVALID, "expected a number, got '%s%.*s'", digits, rest > 20 ? 20 : rest, p->at));
-    }
-    *out = cvyi_text_number(digits);
-    return CVY_OK;
-}
 
 /* (3,3) or [3,3]; a comma may stand behind the last, as in Python. */
 static cvy_status read_list(parser *p, argument *a)
@@ -251,13 +84,13 @@ static cvy_status read_list(parser *p, argument *a)
 
     p->at++;
     do {
-        skip_space(p);
+        cvyi_scan_space(p);
         if (a->count && *p->at == close) break;
         if (a->count == CVY_MAX_RANK)
-            return locate(p, p->at, cvyi_fail(CVY_INVALID, "more than %d numbers in a list", CVY_MAX_RANK));
-        TRY(read_number(p, &a->number[a->count++]));
-    } while (accept(p, ','));
-    if (!accept(p, close)) return expected(p, close == ')' ? "',' or ')'" : "',' or ']'");
+            return cvyi_locate(p, p->at, cvyi_fail(CVY_INVALID, "more than %d numbers in a list", CVY_MAX_RANK));
+        TRY(cvyi_scan_number(p, &a->number[a->count++]));
+    } while (cvyi_scan_accept(p, ','));
+    if (!cvyi_scan_accept(p, close)) return cvyi_expected(p, close == ')' ? "',' or ')'" : "',' or ']'");
 fail:
     return st;
 }
@@ -266,12 +99,12 @@ fail:
 static cvy_status read_quoted(parser *p, argument *a)
 {
     const char quote = *p->at++;
-    const size_t n = name_length(p->at);
+    const size_t n = cvyi_name_length(p->at);
 
-    if (!n || n >= WORD_BYTES) return expected(p, "a word in quotes");
+    if (!n || n >= WORD_BYTES) return cvyi_expected(p, "a word in quotes");
     memcpy(a->word, p->at, n);
     p->at += n;
-    if (*p->at != quote) return expected(p, "the closing quote");
+    if (*p->at != quote) return cvyi_expected(p, "the closing quote");
     p->at++;
     a->kind = ARG_WORD;
     return CVY_OK;
@@ -280,16 +113,16 @@ static cvy_status read_quoted(parser *p, argument *a)
 /* A bare word: a constant, a number by its name, or a word such as same. */
 static cvy_status read_word(parser *p, size_t n, argument *a)
 {
-    const bool yes = word_is(p->at, n, "True"), no = word_is(p->at, n, "False");
+    const bool yes = cvyi_word_is(p->at, n, "True"), no = cvyi_word_is(p->at, n, "False");
 
-    if (word_is(p->at, n, "inf") || word_is(p->at, n, "nan")) {
+    if (cvyi_word_is(p->at, n, "inf") || cvyi_word_is(p->at, n, "nan")) {
         a->count = 1;
-        return read_number(p, &a->number[0]);
+        return cvyi_scan_number(p, &a->number[0]);
     }
-    if (n >= WORD_BYTES) return expected(p, "an argument");
+    if (n >= WORD_BYTES) return cvyi_expected(p, "an argument");
     memcpy(a->word, p->at, n);
     p->at += n;
-    a->kind = yes || no ? ARG_BOOL : word_is(a->word, n, "None") ? ARG_NONE : ARG_WORD;
+    a->kind = yes || no ? ARG_BOOL : cvyi_word_is(a->word, n, "None") ? ARG_NONE : ARG_WORD;
     a->count = yes || no;
     a->number[0] = yes;
     return CVY_OK;
@@ -297,22 +130,22 @@ static cvy_status read_word(parser *p, size_t n, argument *a)
 
 static cvy_status read_argument(parser *p, argument *a)
 {
-    const char c = skip_space(p);
-    const size_t n = name_length(p->at);
+    const char c = cvyi_scan_space(p);
+    const size_t n = cvyi_name_length(p->at);
     parser ahead = *p;
 
     *a = (argument){.kind = ARG_NUMBERS, .at = p->at};
     ahead.at += n;
-    if (c == '@' || (n && skip_space(&ahead) == '[')) {
+    if (c == '@' || (n && cvyi_scan_space(&ahead) == '[')) {
         a->kind = ARG_TENSOR;
         return c == '@' ? read_reference(p, &a->tensor) : declare(p, VALUE_PARAM, &a->tensor);
     }
     if (c == '(' || c == '[') return read_list(p, a);
     if (c == '\'' || c == '"') return read_quoted(p, a);
     if (n) return read_word(p, n, a);
-    if (!is_digit(c) && c != '-' && c != '+' && c != '.') return expected(p, "an argument");
+    if (!is_digit(c) && c != '-' && c != '+' && c != '.') return cvyi_expected(p, "an argument");
     a->count = 1;
-    return read_number(p, &a->number[0]);
+    return cvyi_scan_number(p, &a->number[0]);
 }
 
 /* ---- what an argument is for ---- */
@@ -321,12 +154,13 @@ static cvy_status unknown_keyword(const parser *p, const stage *s, const char *a
 {
     char signature[SIGNATURE_BYTES];
     cvyi_signature((op_id)(s->op - cvyi_ops), signature);
-    return locate(p, at, cvyi_fail(CVY_INVALID, "%s has no argument '%.60s': %s", s->op->name, key, signature));
+    return cvyi_locate(p, at,
+                       cvyi_fail(CVY_INVALID, "%s has no argument '%.60s': %s", s->op->name, key, signature));
 }
 
 static cvy_status given_twice(const parser *p, const stage *s, const char *at, const char *what)
 {
-    return locate(p, at, cvyi_fail(CVY_INVALID, "%s: %s is given twice", s->op->name, what));
+    return cvyi_locate(p, at, cvyi_fail(CVY_INVALID, "%s: %s is given twice", s->op->name, what));
 }
 
 static int attr_index(const op_info *op, const char *name)
@@ -361,9 +195,9 @@ static cvy_status wrong_kind(const parser *p, const attr_def *def, const argumen
         [ATTR_DIMS] = "whole numbers", [ATTR_NUMBER] = "a number",  [ATTR_BOOL] = "True or False",
         [ATTR_WORD] = "a word",
     };
-    return locate(p, a->at,
-                  cvyi_fail(CVY_INVALID, "expected %s for %s, got '%s'", wanted[def->kind], def->name,
-                            a->kind == ARG_TENSOR ? p->graph->values[a->tensor].name : a->word));
+    return cvyi_locate(p, a->at,
+                       cvyi_fail(CVY_INVALID, "expected %s for %s, got '%s'", wanted[def->kind], def->name,
+                                 a->kind == ARG_TENSOR ? p->graph->values[a->tensor].name : a->word));
 }
 
 static cvy_status set_attr(const parser *p, stage *s, int i, const argument *a)
@@ -382,7 +216,7 @@ static cvy_status set_attr(const parser *p, stage *s, int i, const argument *a)
     memcpy(attr.value, a->number, sizeof attr.value);
     s->given[i] = true;
     s->spread = attr;
-    return locate(p, a->at, cvyi_spec_set(&s->spec, &attr));
+    return cvyi_locate(p, a->at, cvyi_spec_set(&s->spec, &attr));
 }
 
 /* reshape(2,3,4) for reshape((2,3,4)): where a list is all an operator takes. */
@@ -394,10 +228,10 @@ static bool takes_only_a_list(const op_info *op)
 static cvy_status spread_list(const parser *p, stage *s, const argument *a)
 {
     if (s->spread.count + a->count > CVY_MAX_RANK)
-        return locate(p, a->at, cvyi_fail(CVY_INVALID, "more than %d numbers in a list", CVY_MAX_RANK));
+        return cvyi_locate(p, a->at, cvyi_fail(CVY_INVALID, "more than %d numbers in a list", CVY_MAX_RANK));
     memcpy(s->spread.value + s->spread.count, a->number, (size_t)a->count * sizeof *a->number);
     s->spread.count += a->count;
-    return locate(p, a->at, cvyi_spec_set(&s->spec, &s->spread));
+    return cvyi_locate(p, a->at, cvyi_spec_set(&s->spec, &s->spread));
 }
 
 static cvy_status too_many(const parser *p, const stage *s, const argument *a)
@@ -406,8 +240,8 @@ static cvy_status too_many(const parser *p, const stage *s, const argument *a)
     const int most = tensor ? s->op->n_tensors : s->op->n_attrs;
     const char *what = tensor ? "tensor" : "argument", *which = tensor ? "" : " besides tensors";
 
-    if (!most) return locate(p, a->at, cvyi_fail(CVY_INVALID, "%s takes no %ss%s", s->op->name, what, which));
-    return locate(
+    if (!most) return cvyi_locate(p, a->at, cvyi_fail(CVY_INVALID, "%s takes no %ss%s", s->op->name, what, which));
+    return cvyi_locate(
         p, a->at,
         cvyi_fail(CVY_INVALID, "%s takes at most %d %s%s%s", s->op->name, most, what, most > 1 ? "s" : "", which));
 }
@@ -417,7 +251,7 @@ static cvy_status set_positional(const parser *p, stage *s, const argument *a)
     const op_info *op = s->op;
 
     if (s->keyword)
-        return locate(p, a->at, cvyi_fail(CVY_INVALID, "%s: expected a keyword behind a keyword", op->name));
+        return cvyi_locate(p, a->at, cvyi_fail(CVY_INVALID, "%s: expected a keyword behind a keyword", op->name));
     if (a->kind == ARG_TENSOR && s->next_tensor < op->n_tensors) return set_tensor(p, s, s->next_tensor++, a);
     if (a->kind == ARG_NUMBERS && takes_only_a_list(op) && s->spread.count) return spread_list(p, s, a);
     if (a->kind != ARG_TENSOR && s->next_attr < op->n_attrs) return set_attr(p, s, s->next_attr++, a);
@@ -432,7 +266,7 @@ static cvy_status set_keyword(const parser *p, stage *s, const char *at, const c
     if (attr < 0 && tensor < 0) return unknown_keyword(p, s, at, key);
     if (a->kind == ARG_TENSOR && tensor >= 0) return set_tensor(p, s, tensor, a);
     if (attr >= 0) return set_attr(p, s, attr, a);
-    return locate(p, a->at, cvyi_fail(CVY_INVALID, "expected a tensor for %s, such as @c or w[8,3]", key));
+    return cvyi_locate(p, a->at, cvyi_fail(CVY_INVALID, "expected a tensor for %s, such as @c or w[8,3]", key));
 }
 
 /* One argument, with `key=` in front or without. */
@@ -444,12 +278,12 @@ static cvy_status read_operator_argument(parser *p, stage *s)
     argument a;
     cvy_status st = CVY_OK;
 
-    skip_space(p);
+    cvyi_scan_space(p);
     start = p->at;
     ahead = *p;
-    ahead.at += name_length(p->at);
-    if (ahead.at > start && accept(&ahead, '=')) {
-        TRY(read_name(p, "a keyword", key));
+    ahead.at += cvyi_name_length(p->at);
+    if (ahead.at > start && cvyi_scan_accept(&ahead, '=')) {
+        TRY(cvyi_scan_name(p, "a keyword", key));
         p->at = ahead.at;
     }
     TRY(read_argument(p, &a));
@@ -464,35 +298,35 @@ fail:
 static cvy_status read_operator(parser *p)
 {
     const char *start = p->at;
-    const size_t n = name_length(start);
+    const size_t n = cvyi_name_length(start);
     const op_id op = cvyi_op_find(start, n);
     char seen[SEEN_BYTES], name[NAME_BYTES];
     stage s = {.op = &cvyi_ops[op]};
     cvy_status st = CVY_OK;
 
-    if (!n) return expected(p, "an operator");
+    if (!n) return cvyi_expected(p, "an operator");
     if (op == OP_COUNT) {
-        describe(start, seen);
-        return locate(p, start, cvyi_fail(CVY_INVALID, "there is no operator %s", seen));
+        cvyi_describe(start, seen);
+        return cvyi_locate(p, start, cvyi_fail(CVY_INVALID, "there is no operator %s", seen));
     }
     if (p->running == CVY_NONE)
-        return locate(p, start,
-                      cvyi_fail(CVY_INVALID, "%s has nothing to work on: expected '@name' before it", s.op->name));
+        return cvyi_locate(
+            p, start, cvyi_fail(CVY_INVALID, "%s has nothing to work on: expected '@name' before it", s.op->name));
     cvyi_spec_init(&s.spec, op);
     s.spec.natural = true;
     s.spec.n_args = 1 + s.op->n_tensors;
     s.spec.arg[0] = p->running;
     p->at += n;
-    if (accept(p, '(') && !accept(p, ')')) {
+    if (cvyi_scan_accept(p, '(') && !cvyi_scan_accept(p, ')')) {
         do TRY(read_operator_argument(p, &s));
-        while (accept(p, ','));
-        if (!accept(p, ')')) return expected(p, "',' or ')'");
+        while (cvyi_scan_accept(p, ','));
+        if (!cvyi_scan_accept(p, ')')) return cvyi_expected(p, "',' or ')'");
     }
-    if (accept(p, '@')) {
-        TRY(read_name(p, "a name behind '@'", name));
+    if (cvyi_scan_accept(p, '@')) {
+        TRY(cvyi_scan_name(p, "a name behind '@'", name));
         s.spec.name = name;
     }
-    TRY(locate(p, start, cvyi_graph_add(p->graph, &s.spec, &p->running)));
+    TRY(cvyi_locate(p, start, cvyi_graph_add(p->graph, &s.spec, &p->running)));
 fail:
     return st;
 }
@@ -506,12 +340,12 @@ static cvy_status read_outputs(parser *p)
 
     p->at++;
     do {
-        if (skip_space(p) != '@') return expected(p, "'@' and the name of a value");
+        if (cvyi_scan_space(p) != '@') return cvyi_expected(p, "'@' and the name of a value");
         start = p->at;
         TRY(read_reference(p, &v));
-        TRY(locate(p, start, cvy_graph_output(p->graph, v)));
-    } while (accept(p, ','));
-    if (!accept(p, ')')) return expected(p, "',' or ')'");
+        TRY(cvyi_locate(p, start, cvy_graph_output(p->graph, v)));
+    } while (cvyi_scan_accept(p, ','));
+    if (!cvyi_scan_accept(p, ')')) return cvyi_expected(p, "',' or ')'");
     p->ended = true;
 fail:
     return st;
@@ -526,7 +360,7 @@ static cvy_status read_declarations(parser *p, value_kind kind)
     do {
         TRY(declare(p, kind, &v));
         if (kind == VALUE_INPUT && p->running == CVY_NONE) p->running = v;
-    } while (accept(p, ','));
+    } while (cvyi_scan_accept(p, ','));
 fail:
     return st;
 }
@@ -537,27 +371,27 @@ static cvy_status read_params(parser *p)
 
     p->at++;
     TRY(read_declarations(p, VALUE_PARAM));
-    if (!accept(p, ')')) return expected(p, "',' or ')'");
+    if (!cvyi_scan_accept(p, ')')) return cvyi_expected(p, "',' or ')'");
 fail:
     return st;
 }
 
 static cvy_status read_stage(parser *p, bool first)
 {
-    const bool reference = skip_space(p) == '@';
-    const size_t n = name_length(p->at);
+    const bool reference = cvyi_scan_space(p) == '@';
+    const size_t n = cvyi_name_length(p->at);
     parser ahead = *p;
     bool call;
 
     if (reference) return read_reference(p, &p->running);
     ahead.at += n;
-    call = skip_space(&ahead) == '(';
-    if (call && word_is(p->at, n, "param")) {
+    call = cvyi_scan_space(&ahead) == '(';
+    if (call && cvyi_word_is(p->at, n, "param")) {
         p->at = ahead.at;
         return read_params(p);
     }
     if (first) return read_declarations(p, VALUE_INPUT);
-    if (call && word_is(p->at, n, "output")) {
+    if (call && cvyi_word_is(p->at, n, "output")) {
         p->at = ahead.at;
         return read_outputs(p);
     }
@@ -573,18 +407,18 @@ cvy_status cvyi_parse_into(cvy_graph *g, int from, const char *source, int *out)
     cvy_status st = CVY_OK;
 
     if (strnlen(source, MAX_TEXT + 1) > MAX_TEXT) {
-        TRY(locate(&p, source + MAX_TEXT, cvyi_fail(CVY_INVALID, "the text goes on; 1 MiB is the limit")));
+        TRY(cvyi_locate(&p, source + MAX_TEXT, cvyi_fail(CVY_INVALID, "the text goes on; 1 MiB is the limit")));
     }
     TRY(read_stage(&p, whole));
-    while (accept(&p, '|')) {
-        skip_space(&p);
-        if (p.ended) TRY(expected(&p, "nothing behind output(...)"));
+    while (cvyi_scan_accept(&p, '|')) {
+        cvyi_scan_space(&p);
+        if (p.ended) TRY(cvyi_expected(&p, "nothing behind output(...)"));
         TRY(read_stage(&p, false));
     }
-    if (skip_space(&p)) TRY(expected(&p, p.ended ? "the end of the text" : "'|' or the end of the text"));
+    if (cvyi_scan_space(&p)) TRY(cvyi_expected(&p, p.ended ? "the end of the text" : "'|' or the end of the text"));
     /* A chain that ends with `@c` gives c, though a later operator is the graph's last. */
     if (whole && !p.ended && cvyi_graph_outputs(g, &outputs) && *outputs != p.running)
-        TRY(locate(&p, p.at, cvy_graph_output(g, p.running)));
+        TRY(cvyi_locate(&p, p.at, cvy_graph_output(g, p.running)));
     *out = p.running;
     return CVY_OK;
 fail:
