@@ -1,20 +1,18 @@
 # Convoy. `make` builds the library and the command with a C11 compiler and nothing else; `make help` lists the rest.
 CC ?= gcc
 PREFIX ?= /usr/local
-DESTDIR ?=
-SAN ?=
 comma := ,
 BUILD ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(findstring clang,$(CC)),-clang)
 VERSION := $(shell sed -n 's/^.define CVY_VERSION *"\(.*\)"/\1/p' include/convoy.h)
 
-V ?= 0# 1: print whole commands
-Q := $(if $(filter 1,$(V)),,@)
-say = @printf '  %-5s %s\n'
+Q := $(if $(V),,@)
+say = @mkdir -p $(@D) && printf '  %-5s %s\n'
 WARN := -Wall -Wextra -Wshadow -Werror
 OPT := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN),-O3 -g)
 CFLAGS += -std=c11 -D_GNU_SOURCE $(WARN) $(OPT) -fPIC -fvisibility=hidden -pthread -Iinclude -MMD -MP -DCVY_BUILD
 LDFLAGS += $(if $(SAN),-fsanitize=$(SAN)) -pthread
 LDLIBS += -lm -ldl
+MAKEFLAGS += --no-builtin-rules
 
 # Every folder of the pipeline is one pattern; src/cpu/kernels/*.c are compiled once per instruction set.
 SOURCES := $(wildcard src/*/*.c)
@@ -30,26 +28,24 @@ CLI := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cli/*.c))
 all: $(BUILD)/libconvoy.a $(BUILD)/libconvoy.so $(BUILD)/convoy ## the library and the command (the default)
 
 $(BUILD)/libconvoy.a: $(OBJECTS)
-	@rm -f $@
 	$(say) AR $@
-	$(Q)$(AR) rcs $@ $^
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
 $(BUILD)/libconvoy.so: $(OBJECTS)
 	$(say) LINK $@
-	$(Q)$(CC) -shared -Wl,-soname,libconvoy.so.0 $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) -shared -Wl,-soname,libconvoy.so.0 $(if $(SAN),,-Wl,-z,defs) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	@ln -sf libconvoy.so $@.0
 
 $(BUILD)/convoy: $(CLI) $(BUILD)/libconvoy.a
 	$(say) LINK $@
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/%.o: %.c
-	@mkdir -p $(@D)
 	$(say) CC $<
 	$(Q)$(CC) $(CFLAGS) -c -o $@ $<
 
 define isa_rule
 $(BUILD)/src/cpu/kernels/%.$(1).o: src/cpu/kernels/%.c
-	@mkdir -p $$(@D)
 	$$(say) CC '$$< ($(1))'
 	$$(Q)$$(CC) $$(CFLAGS) $$(FLAGS_$(1)) -c -o $$@ $$<
 endef
@@ -59,12 +55,10 @@ $(foreach i,$(ISAS),$(eval $(call isa_rule,$i)))
 CUDA_TEXTS := $(sort $(wildcard src/cuda/kernels/*.cu src/cuda/kernels/*.cuh))
 
 $(BUILD)/embed: src/cuda/kernels/embed.c
-	@mkdir -p $(@D)
 	$(say) CC $<
 	$(Q)$(CC) -std=c11 $(WARN) -O1 -o $@ $<
 
 $(BUILD)/src/cuda/embedded.c: $(BUILD)/embed $(CUDA_TEXTS)
-	@mkdir -p $(@D)
 	$(say) EMBED 'src/cuda/kernels'
 	$(Q)$(BUILD)/embed $@ $(CUDA_TEXTS)
 
@@ -96,7 +90,6 @@ $(TESTS): %: %.o $(filter-out %/main.o,$(CLI)) $(BUILD)/libconvoy.a
 $(BUILD)/test/standin/libcuda.so.1: test/standin/cuda.c
 $(BUILD)/test/standin/libnvrtc.so.13: test/standin/nvrtc.c
 $(STANDINS):
-	@mkdir -p $(@D)
 	$(say) CC $<
 	$(Q)$(CC) $(filter-out -fvisibility=hidden -MMD -MP,$(CFLAGS)) -shared $(LDFLAGS) -o $@ $<
 
@@ -106,12 +99,11 @@ $(EXAMPLES): %: %.o $(BUILD)/libconvoy.a
 
 # ---- fuzzing: clang's libFuzzer, a build folder of its own -----------------------------------------------------------
 FUZZ_SECONDS ?= 60
-FUZZ_BUILD := build-fuzz
-FUZZERS := $(patsubst %.c,$(FUZZ_BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
+FUZZERS := $(patsubst %.c,build-fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
 
 fuzz: ## fuzz every target for FUZZ_SECONDS
-	@$(MAKE) --no-print-directory -s CC=clang SAN=address,undefined,fuzzer-no-link BUILD=$(FUZZ_BUILD) $(FUZZERS)
-	@test/fuzz.sh $(FUZZ_BUILD) $(FUZZ_SECONDS)
+	@$(MAKE) --no-print-directory -s CC=clang SAN=address,undefined,fuzzer-no-link BUILD=build-fuzz $(FUZZERS)
+	@test/fuzz.sh build-fuzz $(FUZZ_SECONDS)
 
 $(FUZZERS): %: %.o $(BUILD)/cli/npy.o $(BUILD)/libconvoy.a
 	$(say) LINK $@

@@ -3,11 +3,12 @@
 import json
 import os
 import re
+import subprocess
 
 import numpy as np
 import pytest
 
-from conftest import ROOT
+from conftest import COMMAND, ROOT
 
 SMALL = "x[3,4,9,9] | conv2d(6,3) | group_norm(2) | relu"
 COMMANDS = ("demo", "plan", "check", "bench", "run", "ops")
@@ -102,10 +103,6 @@ def test_a_gpu_that_is_not_there(convoy):
 def test_closed_output_is_a_failure(convoy):
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full")
-    import subprocess
-
-    from conftest import COMMAND
-
     with open("/dev/full", "w") as full:
         done = subprocess.run([COMMAND, "ops"], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2 and "cannot be written" in done.stderr
@@ -311,3 +308,17 @@ def test_readme_lists_every_operator(convoy):
     names = {line.split("(")[0] for line in convoy("ops")[1].splitlines()}
     table = re.search(r"<!-- operators -->\n(.*?)<!-- end -->", (ROOT / "README.md").read_text(), re.S)[1]
     assert set(re.findall(r"`(\w+)`", table)) == names
+
+
+def test_readme_example_compiles_and_runs(tmp_path):
+    """The README's C program is the header's, and works as it stands."""
+    program = re.search(r"```c\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
+    header = (ROOT / "include/convoy.h").read_text()
+    comment = "".join(f" *     {line}".rstrip() + "\n" for line in program.splitlines())
+    assert comment.replace(" *\n", "") in header.replace(" *\n", "")
+    library = os.path.dirname(COMMAND)
+    (tmp_path / "demo.c").write_text(program)
+    compiler = os.environ.get("CC", "cc")
+    flags = ["-Wall", "-Werror", f"-I{ROOT}/include", f"-L{library}", "-lconvoy", f"-Wl,-rpath,{library}"]
+    subprocess.run([compiler, "demo.c", *flags, "-o", "demo"], cwd=tmp_path, check=True)
+    assert subprocess.run(["./demo"], cwd=tmp_path, capture_output=True, text=True).stdout == "y[0] = 0\n"
