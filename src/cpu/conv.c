@@ -1,0 +1,359 @@
+/* conv.c - what the convolution algorithms are, when they are legal, what they cost, how their work is cut into
+ * units, and how weights are packed. Nothing here depends on the instruction set but through numbers of
+ * cpu_conv_kernels.
+ *
+ * Packed weights, for a block of kt output channels (the register tile's):
+ *   direct, depthwise  [block][C/groups][tap][kt]
+ *   Winograd           [block][chunk][point][input channel x kernel plane of the chunk][kt]   (G w Gt, in double)
+ */
+#include "conv.h"
+
+enum {
+    UNIT_FLOPS = 4000000,   /* a unit should not be smaller: about 40 us on one core */
+    UNITS_WANTED = 32,      /* of one sample: enough for 16 threads */
+    VIEW_BYTES = 256 << 10, /* input of a unit: a quarter of a usual L2 */
+    CHUNK_MOST = 96,        /* Winograd: input channels transformed at once (AVX-512: 2.3 KiB each in L2) */
+    SUMS_BYTES = 384 << 10  /* Winograd: products kept while chunks of input channels add up */
+};
+
+static bool pointwise_axis(const conv_geom *g, int axis)
+{
+    return g->stride[axis] == 1 && g->dil[axis] == 1;
+}
+
+static const char *legal_direct(const conv_geom *g)
+{
+    (void)g;
+    return NULL;
+}
+
+static const char *legal_depthwise(const conv_geom *g)
+{
+    return g->C == g->groups ? NULL : "a group has more than 1 input channel, depthwise needs 1";
+}
+
+static const char *legal_winograd(const conv_geom *g)
+{
+    if (g->kernel[1] != 3 || g->kernel[2] != 3)
+        return "the kernel is not 3x3 in its last two axes, Winograd needs that";
+    if (g->groups != 1) return "there are groups, Winograd needs 1";
+    if (g->stride[1] != 1 || g->stride[2] != 1) return "the stride is not 1, Winograd needs that";
+    if (!pointwise_axis(g, 1) || !pointwise_axis(g, 2)) return "the dilation is not 1, Winograd needs that";
+    return NULL;
+}
+
+static double direct_flops(const conv_geom *g)
+{
+    return 2.0 * (double)(g->K * g->out[0] * g->out[1] * g->out[2]) *
+           (double)(g->C / g->groups * cvyi_conv_taps(g));
+}
+
+/* Register tiles run at 0.9 of the peak, whole vectors of outputs assumed; weights come from the outer cache once.
+ * 8 -> 64, 3x3, 126x126 at 116 GFLOP/s: 146 MFLOP / 0.9 / 116e9 = 1.40 ms. */
+static double cost_direct(const conv_geom *g, const conv_algo *a, const conv_machine *m)
+{
+    (void)a;
+    return direct_flops(g) / (0.9 * m->fma_flops) +
+           4.0 * (double)(g->K * g->C / g->groups * cvyi_conv_taps(g)) / m->cache_bytes;
+}
+
+/* Two loads per FMA and the way to memory: a quarter of the peak. 128 channels, 3x3, 56x56 at 116 GFLOP/s:
+ * 7.2 MFLOP / 0.25 / 116e9 = 0.25 ms. */
+static double cost_depthwise(const conv_geom *g, const conv_algo *a, const conv_machine *m)
+{
+    (void)a;
+    return direct_flops(g) / (0.25 * m->fma_flops);
+}
+
+/* Per tile and point one FMA for each pair of channels; transforming costs about 5 (input) and 4.5 (output)
+ * operations per point and channel, two of them in the time of an FMA. The transformed weights, points / 9 of the
+ * weights, stream from the outer cache once per strip of 16 tiles.
+ * 8 -> 64, 126x126, F(4x4) at 116 GFLOP/s: 32 * 32 tiles, 36 points: products 18.9 MFMA, transforms 0.7 + 5.3 MFMA,
+ * 24.9e6 * 2 / 116e9 = 0.43 ms. */
+static double cost_winograd(const conv_geom *g, const conv_algo *a, const conv_machine *m)
+{
+    const double points = (a->mh + 2) * (a->mw + 2), C = (double)(g->C * g->kernel[0]), K = (double)g->K;
+    const double tiles = (double)(g->out[0] * cvyi_ceil_div(g->out[1], a->mh) * cvyi_ceil_div(g->out[2], a->mw));
+    const double strips = (double)cvyi_ceil_div((int64_t)tiles, 16);
+    const double fma = 16 * strips * points * (C * K + 2.5 * C + 2.25 * K);
+    const double stream = strips * points * C * K * 4 / m->cache_bytes, compute = 2 * fma / m->fma_flops;
+    return stream > compute ? stream : compute;
+}
+
+const conv_algo cvyi_conv_algos[CONV_ALGO_COUNT] = {
+    [CONV_DIRECT] = {"direct", 1, 1, legal_direct, cost_direct},
+    [CONV_DEPTHWISE] = {"depthwise", 1, 1, legal_depthwise, cost_depthwise},
+    [CONV_WINOGRAD_4X4] = {"winograd 4x4", 4, 4, legal_winograd, cost_winograd},
+    [CONV_WINOGRAD_2X4] = {"winograd 2x4", 2, 4, legal_winograd, cost_winograd},
+    [CONV_WINOGRAD_2X2] = {"winograd 2x2", 2, 2, legal_winograd, cost_winograd},
+};
+
+static bool is_winograd(conv_algo_id algo)
+{
+    return cvyi_conv_algos[algo].mh > 1;
+}
+
+const char *cvyi_conv_pool_legal(conv_algo_id algo, const conv_geom *g, int64_t ph, int64_t pw)
+{
+    const conv_algo *a = &cvyi_conv_algos[algo];
+    if (ph == 1 && pw == 1) return "the pooling window is a single value";
+    if (ph < 1 || pw < 1 || ph > g->out[1] || pw > g->out[2]) return "the pooling window is larger than the plane";
+    if (is_winograd(algo) && (a->mh % ph || a->mw % pw))
+        return "the pooling window does not divide Winograd's tile";
+    if (!is_winograd(algo) && (ph > 16 || pw > 64)) return "the pooling window is larger than 16x64";
+    return NULL;
+}
+
+/* ---- cutting ---- */
+
+/* Channels of a group into register blocks: whole ones and what is left, padded to 1, 2, 4 or a whole one. With
+ * blocks of 6 a rest of 1 or 2 is better shared with a whole one: 8 = 4 + 4, not 6 + 2. */
+static void cut_channels(conv_tiling *t, int kt)
+{
+    const int64_t kg = t->geom.K / t->geom.groups;
+    int64_t rest = kg % kt;
+    t->kt = kt;
+    t->full = kg / kt;
+    if (kt == 6 && rest && rest <= 2 && t->full) {
+        t->full--;
+        rest += kt;
+    }
+    t->tail_kt = rest <= 1 ? 1 : rest <= 2 ? 2 : rest <= 4 || rest > kt ? 4 : kt;
+    t->tails = cvyi_ceil_div(rest, t->tail_kt);
+    t->blocks = t->full + t->tails;
+}
+
+/* How many units a sample is worth. */
+static int64_t units_wanted(const conv_geom *g)
+{
+    const double n = direct_flops(g) / UNIT_FLOPS;
+    return n < 1 ? 1 : n > UNITS_WANTED ? UNITS_WANTED : (int64_t)n;
+}
+
+/* Rows of bands are set: bands, and channels split until there are units enough. */
+static void cut_units(conv_tiling *t, int64_t rows, int64_t least_blocks)
+{
+    const int64_t total = t->blocks * t->geom.groups, want = units_wanted(&t->geom);
+    int64_t parts;
+    t->rows = rows;
+    t->bands_per_plane = cvyi_ceil_div(t->geom.out[1], rows);
+    t->bands = t->bands_per_plane * t->geom.out[0];
+    parts = t->bands ? cvyi_ceil_div(want, t->bands) : 1;
+    t->blocks_per_unit = cvyi_max64(cvyi_ceil_div(total, parts), cvyi_min64(least_blocks, total));
+    t->kparts = cvyi_ceil_div(total, t->blocks_per_unit);
+    t->units = t->bands * t->kparts;
+}
+
+static int64_t gcd(int64_t a, int64_t b)
+{
+    return b ? gcd(b, a % b) : a;
+}
+
+/* Vectors that a row of `cols` outputs costs: tiles of fewer than vt vectors do not fill the registers. */
+static double row_vectors(int64_t cols, int vl, int vt)
+{
+    const int64_t n = cvyi_ceil_div(cols, vl), rest = n % vt;
+    return (double)n + (rest == 1 && n == 1 ? 0.25 : 0);
+}
+
+/* Floats of the view's copy for bands of `rows` x `cols`. */
+static void cut_view(conv_tiling *t, int64_t rows, int64_t cols)
+{
+    const conv_geom *g = &t->geom;
+    t->cols = cols;
+    t->view[0] = rows + (g->kernel[1] - 1) * g->dil[1] / g->stride[1];
+    t->view[1] = cols + (g->kernel[2] - 1) * g->dil[2] / g->stride[2];
+    t->view_floats = g->C / g->groups * g->kernel[0] * t->phases[0] * t->phases[1] * t->view[0] * t->view[1];
+}
+
+/* Rows and columns of a direct band: enough bands, a working set that fits, whole pooling windows. */
+static void cut_direct(conv_tiling *t)
+{
+    const cpu_conv_kernels *k = t->kernels;
+    const conv_geom *g = &t->geom;
+    const int64_t P = g->out[1], Q = g->out[2], most = VIEW_BYTES / 4;
+    const int64_t planes = cvyi_max64(g->out[0], 1), want = cvyi_ceil_div(units_wanted(g), planes);
+    int64_t rows = cvyi_round_up(cvyi_max64(cvyi_ceil_div(P, want), 1), t->ph), cols = cvyi_max64(Q, 1);
+
+    for (int i = 0; i < 2; i++)
+        t->phases[i] = cvyi_min64(g->kernel[i + 1], g->stride[i + 1] / gcd(g->stride[i + 1], g->dil[i + 1]));
+    cut_view(t, rows, cols);
+    t->flat = (double)t->view[1] / k->vl * 1.03 < row_vectors(cols, k->vl, k->direct_vt) && t->algo == CONV_DIRECT;
+    while (rows > t->ph && t->view_floats > most) cut_view(t, rows = cvyi_round_up(rows / 2, t->ph), cols);
+    while (!t->flat && cols > 8 * k->vl && t->view_floats > most)
+        cut_view(t, rows, cols = cvyi_round_up(cols / 2, t->pw * k->vl));
+    cut_units(t, rows, 1);
+
+    const int64_t slack = (k->direct_vt + 1) * k->vl, pitch = cvyi_max64(t->view[1], g->in[2]);
+    t->view_floats = cvyi_round_up(t->view_floats + slack, 16);
+    t->tmp_floats = 0;
+    if (t->flat)
+        t->tmp_floats = k->direct_kt * cvyi_round_up(rows * pitch + slack, 16);
+    else if (t->ph * t->pw > 1)
+        t->tmp_floats = k->direct_kt * cvyi_round_up(t->ph * (cols + k->vl) + slack, 16);
+    t->packed = g->groups * (t->full * t->kt + t->tails * t->tail_kt) * (g->C / g->groups) * cvyi_conv_taps(g);
+    t->scratch =
+        (size_t)(cvyi_round_up(cvyi_conv_taps(g), 8) * 8 + (t->view_floats + t->tmp_floats + cols + k->vl) * 4);
+}
+
+/* Winograd: tile rows of a band, such that strips of tiles (which run on over the ends of tile rows) are well
+ * filled. */
+static int64_t cut_tile_rows(const conv_tiling *t, int64_t strip)
+{
+    const int64_t planes = cvyi_max64(t->geom.out[0], 1), want = cvyi_ceil_div(units_wanted(&t->geom), planes);
+    const int64_t least = cvyi_max64(cvyi_ceil_div(t->tiles[0], want), 1);
+    int64_t best = least;
+    double best_fill = 0;
+    for (int64_t r = least; r <= cvyi_min64(2 * least + 3, t->tiles[0]); r++) {
+        const int64_t bands = cvyi_ceil_div(t->tiles[0], r), last = t->tiles[0] - (bands - 1) * r;
+        const int64_t strips =
+            (bands - 1) * cvyi_ceil_div(r * t->tiles[1], strip) + cvyi_ceil_div(last * t->tiles[1], strip);
+        const double fill = (double)(t->tiles[0] * t->tiles[1]) / (double)(strips * strip);
+        if (fill > best_fill * 1.02) best = r, best_fill = fill;
+    }
+    return best;
+}
+
+static void cut_winograd(conv_tiling *t)
+{
+    const cpu_conv_kernels *k = t->kernels;
+    const conv_algo *a = &cvyi_conv_algos[t->algo];
+    const conv_geom *g = &t->geom;
+    const int64_t strip = k->vl * k->wino_nt, points = (a->mh + 2) * (a->mw + 2), channels = g->C * g->kernel[0];
+    int64_t sums;
+
+    t->tiles[0] = cvyi_ceil_div(g->out[1], a->mh);
+    t->tiles[1] = cvyi_ceil_div(g->out[2], a->mw);
+    t->chunks = cvyi_max64(cvyi_ceil_div(channels, CHUNK_MOST), 1);
+    t->chunk = cvyi_max64(cvyi_ceil_div(channels, t->chunks), 1);
+    t->chunks = cvyi_max64(cvyi_ceil_div(channels, t->chunk), 1);
+    t->tile_rows = cut_tile_rows(t, strip);
+    cut_units(t, t->tile_rows * a->mh, cvyi_ceil_div(64, t->kt));
+    if (t->chunks > 1) { /* the products of all channels of a unit wait for the last chunk */
+        const int64_t most = cvyi_max64(SUMS_BYTES / (4 * points * strip * t->kt), 1);
+        t->blocks_per_unit = cvyi_min64(t->blocks_per_unit, most);
+        t->kparts = cvyi_ceil_div(t->blocks, t->blocks_per_unit);
+        t->units = t->bands * t->kparts;
+    }
+    sums = (t->chunks > 1 ? t->blocks_per_unit : 1) * t->kt * points * strip;
+    t->packed = t->blocks * t->kt * points * channels;
+    t->view_floats = points * (t->chunk * strip + k->vl);
+    t->tmp_floats = sums;
+    t->scratch = (size_t)(t->view_floats + sums + t->blocks_per_unit * t->kt * 2 * k->vl + /* V, M, runs of sums */
+                          6 * (strip * 4 + 2 * k->vl) + /* rows being transformed */
+                          k->wino_nt * 16 * k->vl) *    /* masks */
+                     4 +
+                 (size_t)(t->blocks_per_unit * t->kt * 2) * 8; /* sums in double */
+}
+
+void cvyi_conv_tile(conv_algo_id algo, const conv_geom *g, const cpu_conv_kernels *kernels, int64_t ph, int64_t pw,
+                    conv_tiling *out)
+{
+    *out = (conv_tiling){.geom = *g, .algo = algo, .kernels = kernels, .ph = ph, .pw = pw};
+    if (is_winograd(algo)) {
+        cut_channels(out, kernels->wino_kt);
+        out->full += out->tails, out->tails = 0, out->blocks = out->full; /* the last block is padded */
+        cut_winograd(out);
+    } else {
+        cut_channels(out, kernels->direct_kt);
+        cut_direct(out);
+    }
+    out->scratch = (out->scratch + 63) / 64 * 64;
+}
+
+/* ---- packing ---- */
+
+static void pack_direct(const conv_tiling *t, const float *weight, float *packed)
+{
+    const int64_t channels = t->geom.C / t->geom.groups, taps = cvyi_conv_taps(&t->geom), each = channels * taps;
+    for (int64_t b = 0; b < t->blocks * t->geom.groups; b++) {
+        const conv_block k = cvyi_conv_block(t, b);
+        float *dst = packed + k.slot * each;
+        for (int64_t i = 0; i < each; i++)
+            for (int j = 0; j < k.kt; j++) *dst++ = j < k.kn ? weight[(k.k0 + j) * each + i] : 0;
+    }
+}
+
+/* Filter transform along one axis: v = G w. F(2,3) has the points 0, 1, -1, infinity; F(4,3) 0, +-5/8, +-3/2,
+ * infinity, which keeps the error of the direct form where 0, +-1, +-2 or +-1/2 lose a factor of 4 and more. Row i
+ * of G holds the powers of point i over the product of its differences to the other points; for F(2,3) signs are
+ * such that the input transform needs no multiplication (see conv_winograd.c). */
+static void transform_filter(int m, const double w[3], double *v)
+{
+    const double a = 0.625, b = 1.5, d = a * a - b * b;
+    if (m == 2) {
+        v[0] = -w[0];
+        v[1] = (w[0] + w[1] + w[2]) / 2;
+        v[2] = (w[0] - w[1] + w[2]) / 2;
+        v[3] = w[2];
+        return;
+    }
+    v[0] = w[0] / (a * a * b * b);
+    for (int i = 0; i < 2; i++) {
+        const double p = i ? b : a, f = 1 / (2 * p * p * (i ? -d : d));
+        v[1 + 2 * i] = f * (w[0] + p * w[1] + p * p * w[2]);
+        v[2 + 2 * i] = f * (w[0] - p * w[1] + p * p * w[2]);
+    }
+    v[5] = w[2];
+}
+
+static void transform_weight(int mh, int mw, const float *w, double *u)
+{
+    double rows[3][6];
+    for (int r = 0; r < 3; r++) {
+        const double x[3] = {(double)w[3 * r], (double)w[3 * r + 1], (double)w[3 * r + 2]};
+        transform_filter(mw, x, rows[r]);
+    }
+    for (int j = 0; j < mw + 2; j++) {
+        const double x[3] = {rows[0][j], rows[1][j], rows[2][j]};
+        double column[6];
+        transform_filter(mh, x, column);
+        for (int i = 0; i < mh + 2; i++) u[i * (mw + 2) + j] = column[i];
+    }
+}
+
+static void pack_winograd(const conv_tiling *t, const float *weight, float *packed)
+{
+    const conv_algo *a = &cvyi_conv_algos[t->algo];
+    const int64_t channels = t->geom.C * t->geom.kernel[0], kt = t->kt, points = (a->mh + 2) * (a->mw + 2);
+    double u[36];
+    for (int64_t k = 0; k < t->blocks * kt; k++)
+        for (int64_t c = 0; c < channels; c++) {
+            const int64_t chunk = c / t->chunk, n = cvyi_min64(t->chunk, channels - chunk * t->chunk);
+            float *dst = packed + (k / kt * channels + chunk * t->chunk) * points * kt + c % t->chunk * kt + k % kt;
+            if (k < t->geom.K) transform_weight(a->mh, a->mw, weight + (k * channels + c) * 9, u);
+            for (int64_t p = 0; p < points; p++) dst[p * n * kt] = k < t->geom.K ? (float)u[p] : 0;
+        }
+}
+
+void cvyi_conv_pack(const conv_tiling *t, const float *weight, float *packed)
+{
+    if (is_winograd(t->algo))
+        pack_winograd(t, weight, packed);
+    else
+        pack_direct(t, weight, packed);
+}
+
+void cvyi_conv_run(const conv_job *job, int64_t unit, void *scratch)
+{
+    job->tiling->kernels->run[job->tiling->algo](job, unit, scratch);
+}
+
+/* ---- means first ---- */
+
+const char *cvyi_conv_window_legal(const conv_geom *g)
+{
+    return g->stride[2] == 1 ? NULL : "the stride along W is not 1, window sums need that";
+}
+
+bool cvyi_conv_window_sums(const cpu_conv_kernels *k, const conv_geom *g, const float *src, int64_t c,
+                           const conv_window *out)
+{
+    return k->window_sums(g, src, c, out);
+}
+
+void cvyi_conv_means(const cpu_conv_kernels *k, const conv_geom *g, const float *weight, const float *bias,
+                     const conv_window *w, int64_t k0, int64_t k1, double *mean, double *shift)
+{
+    for (int64_t i = k0; i < k1; i++) k->window_means(g, weight, bias, w, i, mean, shift);
+}

@@ -1,0 +1,180 @@
+/* conv.h - convolution on the CPU: the algorithms, how their work is cut into units, and one sample's job.
+ *
+ * The engine asks the table cvyi_conv_algos what is legal and what it costs, lets cvyi_conv_tile() cut the work,
+ * packs the weights once, and then, sample by sample, runs the units of a job in any order on any threads. How the
+ * work is cut depends on the geometry and the instruction set, never on the number of threads, and no two units
+ * write the same number: results are the same bits whoever runs them.
+ *
+ * A unit is a band of output rows of one output plane times a range of output channels.
+ *   unit = band * kparts + kpart,  band = plane * bands_per_plane + band in the plane */
+#ifndef CVYI_CONV_H
+#define CVYI_CONV_H
+
+#include "../graph/graph.h"
+
+typedef enum conv_algo_id {
+    CONV_DIRECT,
+    CONV_DEPTHWISE,
+    CONV_WINOGRAD_4X4,
+    CONV_WINOGRAD_2X4,
+    CONV_WINOGRAD_2X2,
+    CONV_ALGO_COUNT
+} conv_algo_id;
+
+struct cpu_conv_kernels;
+
+/* How one convolution is cut up; made by cvyi_conv_tile(). Lengths are floats unless said otherwise. */
+typedef struct conv_tiling {
+    conv_geom geom;
+    conv_algo_id algo;
+    const struct cpu_conv_kernels *kernels;
+    int64_t ph, pw; /* pooling window = its stride; 1, 1: none */
+    int64_t units, bands, kparts;
+    int64_t bands_per_plane;
+    int64_t rows;   /* output rows of a band; a multiple of ph (the last band has the rest) */
+    int64_t packed; /* packed weights */
+    size_t scratch; /* bytes per thread, multiple of 64 */
+    /* blocks of output channels that share registers: `full` of kt, then `tails` of tail_kt, per group */
+    int64_t blocks, full, tails; /* blocks = full + tails */
+    int64_t blocks_per_unit;     /* counted through all groups */
+    int kt, tail_kt;
+    /* direct, depthwise: the view (conv_view.h) */
+    bool flat;         /* vectors run over row ends; else every row starts a new one */
+    int64_t cols;      /* output columns handled at once, of a row */
+    int64_t phases[2]; /* of rows and columns: stride taken apart, those that some tap reads */
+    int64_t view[2];   /* rows and columns of one phase plane of the copy */
+    int64_t view_floats, tmp_floats;
+    /* Winograd */
+    int64_t tiles[2];      /* tile rows and columns of a plane */
+    int64_t tile_rows;     /* of a band */
+    int64_t chunk, chunks; /* input channels (times kernel depth) transformed at once */
+} conv_tiling;
+
+/* One sample. All arrays are float32 and row-major. */
+typedef struct conv_job {
+    const conv_tiling *tiling;
+    const float *packed; /* from cvyi_conv_pack() */
+    const float *src;    /* [C][D][H][W] */
+    const float *bias;   /* [K], where the sums start; or NULL */
+    const float *xmean;  /* [C], Winograd only, or NULL: dst becomes conv(x - xmean), with zero padding read as
+                            -xmean,  so that it differs from conv(x) by a constant per channel: cvyi_conv_shift() */
+    float *dst;          /* [K][O][P][Q] with the strides below; or NULL */
+    int64_t dst_chan, dst_plane, dst_row; /* strides; dst_row >= Q */
+    double *sum, *sumsq;                  /* [bands][K]: of the values produced, band by band; each may be NULL */
+    float *pool;                          /* [K][O][P / ph][Q / pw] contiguous: maxima of whole windows; or NULL */
+} conv_job;
+
+/* What the cost of an algorithm is made of. */
+typedef struct conv_machine {
+    double fma_flops;   /* FMA peak of one core, flop/s */
+    double cache_bytes; /* what one core reads from its outer cache, byte/s */
+} conv_machine;
+
+typedef struct conv_algo {
+    const char *name;
+    int mh, mw;                               /* Winograd's output tile; else 1, 1 */
+    const char *(*legal)(const conv_geom *g); /* NULL: yes; else why not */
+    double (*cost)(const conv_geom *g, const struct conv_algo *a,
+                   const conv_machine *m); /* s per sample, one core */
+} conv_algo;
+
+extern const conv_algo cvyi_conv_algos[CONV_ALGO_COUNT];
+
+/* NULL where maxima over windows of (ph, pw) can be taken while convolving; else why not. */
+const char *cvyi_conv_pool_legal(conv_algo_id algo, const conv_geom *g, int64_t ph, int64_t pw);
+
+/* Cuts the work of a legal algorithm. ph = pw = 1 without pooling. Cannot fail for geometries the verifier passed.
+ */
+void cvyi_conv_tile(conv_algo_id algo, const conv_geom *g, const struct cpu_conv_kernels *kernels, int64_t ph,
+                    int64_t pw, conv_tiling *out);
+
+/* weight [K][C/groups][kernel] -> packed, tiling.packed floats, aligned to 64 bytes. */
+void cvyi_conv_pack(const conv_tiling *t, const float *weight, float *packed);
+
+/* scratch: tiling.scratch bytes, aligned to 64, contents meaningless before and after. */
+void cvyi_conv_run(const conv_job *job, int64_t unit, void *scratch);
+
+/* ---- means of the output before it is computed ("means first") ----
+ * mean(conv(x)) is linear in the sums of x over the window that each tap sees. Per sample: sums of every channel
+ * (units of work: channels), then the means of any range of output channels. All in double. */
+typedef struct conv_window {
+    double *sums;  /* [C][taps] */
+    double *xmean; /* [C] */
+} conv_window;
+const char *cvyi_conv_window_legal(const conv_geom *g);
+static inline int64_t cvyi_conv_taps(const conv_geom *g)
+{
+    return g->kernel[0] * g->kernel[1] * g->kernel[2];
+}
+/* Of channel c of a sample. False where the channel holds a NaN, an inf or a value beyond 1e15: the sample must
+ * then take CONV_DIRECT, since a Winograd tile would spread it. (In 3-D, too: the bound leaves room for 36
+ * products.) */
+bool cvyi_conv_window_sums(const struct cpu_conv_kernels *k, const conv_geom *g, const float *src, int64_t c,
+                           const conv_window *out);
+/* mean[k] = bias[k] + mean of conv(x)[k], k0 <= k < k1; shift[k] = the constant that conv(x - xmean) lacks, for
+ * xmean rounded to float as in conv_job. bias may be NULL, shift may be NULL. */
+void cvyi_conv_means(const struct cpu_conv_kernels *k, const conv_geom *g, const float *weight, const float *bias,
+                     const conv_window *w, int64_t k0, int64_t k1, double *mean, double *shift);
+
+/* ---- the kernels of one instruction set ---- */
+
+typedef struct cpu_conv_kernels {
+    const char *isa;
+    int vl;        /* floats per vector */
+    int direct_kt; /* register tile of the direct form: channels x vectors */
+    int direct_vt;
+    int wino_kt; /* register tile of Winograd's products: channels x vectors of tiles */
+    int wino_nt;
+    void (*run[CONV_ALGO_COUNT])(const conv_job *job, int64_t unit, void *scratch);
+    bool (*window_sums)(const conv_geom *g, const float *src, int64_t c, const conv_window *out);
+    void (*window_means)(const conv_geom *g, const float *weight, const float *bias, const conv_window *w,
+                         int64_t k, double *mean, double *shift);
+    double (*fma_peak)(
+        int64_t rounds); /* runs that many rounds of independent FMAs; floating-point operations done */
+} cpu_conv_kernels;
+
+extern const cpu_conv_kernels cvyi_conv_portable;
+#if defined(__x86_64__)
+extern const cpu_conv_kernels cvyi_conv_avx2, cvyi_conv_avx512;
+#endif
+
+/* ---- shared by the kernels ---- */
+
+typedef struct conv_span {
+    int64_t plane, band, row0, rows; /* output plane, band, rows of it */
+    int64_t block0, blocks;          /* blocks of output channels, counted through all groups */
+} conv_span;
+static inline conv_span cvyi_conv_unit(const conv_tiling *t, int64_t unit)
+{
+    conv_span s;
+    const int64_t total = t->blocks * t->geom.groups;
+    s.band = unit / t->kparts;
+    s.plane = s.band / t->bands_per_plane;
+    s.row0 = s.band % t->bands_per_plane * t->rows;
+    s.rows = cvyi_min64(t->rows, t->geom.out[1] - s.row0);
+    s.block0 = unit % t->kparts * t->blocks_per_unit;
+    s.blocks = cvyi_min64(t->blocks_per_unit, total - s.block0);
+    return s;
+}
+
+/* One block of output channels. */
+typedef struct conv_block {
+    int64_t group, k0; /* first channel */
+    int kn, kt;        /* channels that exist; channels of the register tile (zero weights behind kn) */
+    int64_t slot;      /* channels of packed weights before it */
+} conv_block;
+static inline conv_block cvyi_conv_block(const conv_tiling *t, int64_t b)
+{
+    conv_block r;
+    const int64_t i = b % t->blocks, per = t->full * t->kt + t->tails * t->tail_kt;
+    const int64_t at = i < t->full ? i * t->kt : t->full * t->kt + (i - t->full) * t->tail_kt;
+    const int64_t kg = t->geom.K / t->geom.groups;
+    r.group = b / t->blocks;
+    r.kt = i < t->full ? t->kt : t->tail_kt;
+    r.kn = (int)cvyi_min64(r.kt, kg - at);
+    r.k0 = r.group * kg + at;
+    r.slot = r.group * per + at;
+    return r;
+}
+
+#endif

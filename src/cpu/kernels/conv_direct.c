@@ -1,0 +1,282 @@
+/* conv_direct.c - direct convolution over native NCHW: any rank, stride, padding, dilation and groups.
+ *
+ * A register tile is KT output channels x VT vectors along the output row. Through the view (conv_view.h) a tap of
+ * the filter is a constant offset into the input, so the inner loop knows nothing of the geometry:
+ *
+ *   for input channels, taps:  VT loads of x, KT broadcasts of w, KT * VT FMAs        packed[block][c][tap][KT]
+ *
+ * On AVX-512 8 x 3 accumulators need 11 loads per 24 FMAs, on AVX2 6 x 2 (the most that 16 registers hold) 8
+ * per 12. Narrow outputs are computed "flat": vectors run on over the row ends of the view, what falls between rows
+ * is dropped.
+ *
+ * Sums go from registers to dst and into the statistics; with pooling or flat rows through `tmp`, which stays in
+ * L1. Numerics: one fp32 FMA chain per output, in the order c, tap; statistics are float runs of at most RUN rows
+ * per lane, merged in double. Maxima are NaN if any of the window is. */
+#include <math.h>
+#include "../conv_view.h"
+
+#if VL == 16
+enum { KT = 8, VT = 3 };
+#elif VL == 8
+enum { KT = 6, VT = 2 };
+#else
+enum { KT = 4, VT = 2 };
+#endif
+enum { RUN = 8 };
+
+typedef struct work {
+    const conv_job *job;
+    const conv_tiling *t;
+    conv_span span;
+    conv_view view;
+    conv_block block;
+    const float *w;         /* of the block */
+    int64_t channels, taps; /* of a group */
+    float *tmp;             /* [KT][rows][pitch], or NULL: tiles go straight to dst */
+    float *line;            /* [cols + VL]: maxima of the rows of a window */
+    int64_t col0, cols;
+    float start[KT];       /* bias */
+    float part[KT][2][VL]; /* float runs of sum and sum of squares */
+    double total[KT][2];
+} work;
+
+/* Adds n lanes of y to a channel's runs. */
+INLINE void count(float part[2][VL], vf y, int64_t n)
+{
+    if (n < VL) y = v_sel(v_first(n), y, v_zero());
+    v_store(part[0], v_add(v_load(part[0]), y));
+    v_store(part[1], v_fma(y, y, v_load(part[1])));
+}
+
+static void merge(work *w)
+{
+    for (int k = 0; k < w->block.kn; k++)
+        for (int i = 0; i < 2; i++) {
+            w->total[k][i] += (double)v_hsum(v_load(w->part[k][i]));
+            v_store(w->part[k][i], v_zero());
+        }
+}
+
+/* One register tile. `left` positions are outputs, the rest of the last vector is dropped; dst may be NULL. */
+INLINE void tile(work *w, const float *x, float *dst, int64_t chan, int64_t left, const int kt, const int vt)
+{
+    vf acc[KT][VT];
+    const float *f = w->w;
+    const int64_t *off = w->view.off, taps = w->taps;
+
+    UNROLL for (int k = 0; k < kt; k++) UNROLL for (int v = 0; v < vt; v++) acc[k][v] = v_set1(w->start[k]);
+    for (int64_t c = w->channels; c > 0; c--, x += w->view.chan)
+        for (int64_t i = 0; i < taps; i++, f += kt) {
+            const float *p = x + off[i];
+            vf xv[VT];
+            UNROLL for (int v = 0; v < vt; v++) xv[v] = v_load(p + v * VL);
+            UNROLL for (int k = 0; k < kt; k++)
+            {
+                const vf wv = v_set1(f[k]);
+                UNROLL for (int v = 0; v < vt; v++) acc[k][v] = v_fma(wv, xv[v], acc[k][v]);
+            }
+        }
+    const bool stats = !w->tmp && (w->job->sum || w->job->sumsq);
+    UNROLL for (int k = 0; k < kt; k++)
+    {
+        if (k >= w->block.kn) break;
+        UNROLL for (int v = 0; v < vt; v++)
+        {
+            const int64_t n = left - v * VL;
+            if (dst && n >= VL)
+                v_store(dst + k * chan + v * VL, acc[k][v]);
+            else if (dst)
+                v_store_n(dst + k * chan + v * VL, n, acc[k][v]);
+            if (stats) count(w->part[k], acc[k][v], n);
+        }
+    }
+}
+
+typedef void tile_fn(work *w, const float *x, float *dst, int64_t chan, int64_t left);
+#define TILE(kt, vt)                                                                                               \
+    static void tile_##kt##_##vt(work *w, const float *x, float *dst, int64_t chan, int64_t left)                  \
+    {                                                                                                              \
+        tile(w, x, dst, chan, left, kt, vt);                                                                       \
+    }
+#define TILES(kt) TILE(kt, 1) TILE(kt, 2) TILE(kt, VT)
+#if VL == 16
+TILE(8, 1)
+TILE(8, 2) TILE(8, 3) TILE(4, 1) TILE(4, 2) TILE(4, 3) TILE(2, 1) TILE(2, 2) TILE(2, 3) TILE(1, 1) TILE(1, 2)
+    TILE(1, 3)
+#define TILE_ROW(kt)                                                                                               \
+    {                                                                                                              \
+        tile_##kt##_1, tile_##kt##_2, tile_##kt##_3                                                                \
+    }
+        static tile_fn *const tiles[KT + 1][VT] = {
+            [1] = TILE_ROW(1), [2] = TILE_ROW(2), [4] = TILE_ROW(4), [8] = TILE_ROW(8)};
+#else
+#if VL == 8
+TILE(6, 1)
+TILE(6, 2)
+#endif
+    TILE(4, 1) TILE(4, 2) TILE(2, 1) TILE(2, 2) TILE(1, 1) TILE(1, 2)
+#define TILE_ROW(kt)                                                                                               \
+    {                                                                                                              \
+        tile_##kt##_1, tile_##kt##_2                                                                               \
+    }
+        static tile_fn *const tiles[KT + 1][VT] = {[1] = TILE_ROW(1),
+                                                   [2] = TILE_ROW(2),
+                                                   [4] = TILE_ROW(4),
+#if VL == 8
+                                                   [6] = TILE_ROW(6)
+#endif
+};
+#endif
+
+/* `n` neighbouring outputs from x on. dst NULL: statistics only. */
+static void line(work *w, const float *x, float *dst, int64_t chan, int64_t n)
+{
+    tile_fn *const *fn = tiles[w->block.kt];
+    for (int64_t q = 0; q < n;) {
+        const int64_t vectors = (n - q + VL - 1) / VL;
+        const int vt = vectors == VT + 1 && VT > 2 ? 2
+                       : vectors < VT              ? (int)vectors
+                                                   : VT; /* 4 = 2 + 2, not 3 + 1 */
+        fn[vt - 1](w, x + q, dst ? dst + q : NULL, chan, w->tmp ? INT64_MAX / 2 : n - q);
+        q += vt * VL;
+    }
+}
+
+/* Maxima of ph rows of y by windows of pw columns, n whole windows; by way of row[]. */
+static void pool_rows(const float *y, int64_t pitch, int64_t ph, int64_t pw, float *row, float *dst, int64_t n)
+{
+    int64_t i = 0;
+    for (int64_t q = 0; q < n * pw; q += VL) {
+        vf m = v_load(y + q);
+        for (int64_t r = 1; r < ph; r++) m = v_max_nan(v_load(y + r * pitch + q), m);
+        v_store(row + q, m);
+    }
+    if (pw == 4) {
+        for (; i + VL <= n; i += VL) {
+            vf a[4], b[4];
+            UNROLL for (int j = 0; j < 4; j++) a[j] = v_load(row + i * 4 + j * VL);
+            v_unzip4(a, b);
+            v_store(dst + i, v_max_nan(v_max_nan(b[0], b[1]), v_max_nan(b[2], b[3])));
+        }
+    } else if (pw == 2) {
+        for (; i + VL <= n; i += VL) {
+            const vf a = v_load(row + i * 2), b = v_load(row + i * 2 + VL);
+            v_store(dst + i, v_max_nan(v_even(a, b), v_odd(a, b)));
+        }
+    }
+    for (; i < n; i++) {
+        float m = row[i * pw];
+        for (int64_t j = 1; j < pw; j++) {
+            const float next = row[i * pw + j];
+            m = m > next || isnan(m) ? m : next;
+        }
+        dst[i] = m;
+    }
+}
+
+/* Takes `rows` finished rows of all channels of the block from tmp to where they belong. */
+static void finish(work *w, int64_t row, int64_t rows, int64_t pitch)
+{
+    const conv_job *job = w->job;
+    const conv_geom *g = &w->t->geom;
+    const int64_t ph = w->t->ph, pw = w->t->pw, PH = g->out[1] / ph, PW = g->out[2] / pw;
+
+    for (int k = 0; k < w->block.kn; k++) {
+        float *tmp = w->tmp + k * w->t->tmp_floats / KT;
+        for (int64_t r = 0; r < rows; r++) {
+            const float *y = tmp + r * pitch;
+            float *dst = job->dst;
+            if (dst) dst += (w->block.k0 + k) * job->dst_chan + w->span.plane * job->dst_plane;
+            if (dst) memcpy(dst + (row + r) * job->dst_row + w->col0, y, (size_t)w->cols * sizeof *y);
+            if (job->sum || job->sumsq)
+                for (int64_t q = 0; q < w->cols; q += VL) count(w->part[k], v_load(y + q), w->cols - q);
+        }
+        if (!job->pool) continue;
+        const int64_t n = cvyi_min64(w->cols / pw, PW - w->col0 / pw);
+        float *pool = job->pool + ((w->block.k0 + k) * g->out[0] + w->span.plane) * PH * PW + w->col0 / pw;
+        for (int64_t r = 0; r + ph <= rows; r += ph)
+            pool_rows(tmp + r * pitch, pitch, ph, pw, w->line, pool + (row + r) / ph * PW, n);
+    }
+}
+
+/* All rows of the band for one block of channels. */
+static void block_rows(work *w)
+{
+    const conv_job *job = w->job;
+    const conv_span *s = &w->span;
+    const int64_t chan = w->t->tmp_floats / KT;
+
+    if (w->t->flat) {
+        line(w, w->view.base, w->tmp, chan, (s->rows - 1) * w->view.row + w->cols);
+        for (int64_t r = 0; r < s->rows; r += RUN * w->t->ph) {
+            float *tmp = w->tmp;
+            w->tmp += r * w->view.row;
+            finish(w, s->row0 + r, cvyi_min64(RUN * w->t->ph, s->rows - r), w->view.row);
+            w->tmp = tmp;
+            merge(w);
+        }
+        return;
+    }
+    const int64_t step = w->tmp ? w->t->ph : 1, pitch = cvyi_round_up(w->cols, VL);
+    for (int64_t r = 0; r < s->rows; r += step) {
+        const int64_t rows = cvyi_min64(step, s->rows - r);
+        for (int64_t i = 0; i < rows; i++) {
+            const float *x = w->view.base + (r + i) * w->view.row;
+            float *dst = job->dst;
+            if (dst)
+                dst += w->block.k0 * job->dst_chan + s->plane * job->dst_plane + (s->row0 + r) * job->dst_row +
+                       w->col0;
+            if (w->tmp)
+                line(w, x, w->tmp + i * pitch, chan, w->cols);
+            else
+                line(w, x, dst, job->dst_chan, w->cols);
+        }
+        if (w->tmp) finish(w, s->row0 + r, rows, pitch);
+        if (r / RUN != (r + step) / RUN || r + step >= s->rows) merge(w);
+    }
+}
+
+static void block_start(work *w, int64_t b)
+{
+    const float *bias = w->job->bias;
+    w->block = cvyi_conv_block(w->t, b);
+    w->w = w->job->packed + w->block.slot * w->channels * w->taps;
+    for (int k = 0; k < KT; k++) w->start[k] = bias && k < w->block.kn ? bias[w->block.k0 + k] : 0;
+    memset(w->part, 0, sizeof w->part);
+    memset(w->total, 0, sizeof w->total);
+}
+
+static void block_end(const work *w)
+{
+    const int64_t at = w->span.band * w->t->geom.K + w->block.k0;
+    for (int k = 0; k < w->block.kn; k++) {
+        if (w->job->sum) w->job->sum[at + k] = (w->col0 ? w->job->sum[at + k] : 0) + w->total[k][0];
+        if (w->job->sumsq) w->job->sumsq[at + k] = (w->col0 ? w->job->sumsq[at + k] : 0) + w->total[k][1];
+    }
+}
+
+void ISA(cvyi_conv_direct)(const conv_job *job, int64_t unit, void *scratch)
+{
+    const conv_tiling *t = job->tiling;
+    const conv_geom *g = &t->geom;
+    work w = {.job = job, .t = t, .span = cvyi_conv_unit(t, unit), .channels = g->C / g->groups};
+    int64_t *off = scratch;
+    float *copy = (float *)(off + cvyi_round_up(w.taps = cvyi_conv_taps(g), 8));
+
+    if (t->flat || job->pool) w.tmp = copy + t->view_floats, w.line = w.tmp + t->tmp_floats;
+    for (w.col0 = 0; w.col0 < g->out[2]; w.col0 += t->cols) {
+        int64_t group = -1;
+        w.cols = cvyi_min64(t->cols, g->out[2] - w.col0);
+        for (int64_t b = 0; b < w.span.blocks; b++) {
+            block_start(&w, w.span.block0 + b);
+            if (w.block.group != group) {
+                conv_part p = {w.block.group, w.span.plane, w.span.row0, w.span.rows, w.col0, w.cols, 0};
+                p.reach = (p.rows - 1) * g->in[2] + p.cols + VL;
+                w.view = view_make(t, job->src, &p, copy, off);
+                group = w.block.group;
+            }
+            block_rows(&w);
+            block_end(&w);
+        }
+    }
+}

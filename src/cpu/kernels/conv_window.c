@@ -1,0 +1,162 @@
+/* conv_window.c - means of a convolution's output from sums of its input; the measured FMA peak; the table of the
+ * convolution kernels of one instruction set.
+ *
+ * Tap (d, r, s) of the filter sees the window of x that lies d*dil, r*dil, s*dil behind the first one; its sum over
+ * a row is the row's whole sum less the few columns outside. Padding adds nothing. One read of x, at memory speed.
+ * Numerics: rows are float runs of at most 64 values per lane, all else double. */
+#include <math.h>
+#include "../conv.h"
+#include "../simd.h"
+
+/* Sum of n floats; *most becomes at least the largest size among them. */
+static double row_sum(const float *x, int64_t n, vf *most)
+{
+    double total = 0;
+    vf m = *most;
+    for (int64_t i = 0; i < n;) {
+        const int64_t stop = cvyi_min64(n, i + 64 * 2 * VL);
+        vf a = v_zero(), b = v_zero();
+        for (; i + 2 * VL <= stop; i += 2 * VL) {
+            const vf p = v_load(x + i), q = v_load(x + i + VL);
+            a = v_add(a, p), b = v_add(b, q);
+            m = v_max(v_max(v_abs(p), v_abs(q)), m);
+        }
+        for (; i < stop; i += VL) {
+            const vf p = v_load_n(x + i, stop - i);
+            a = v_add(a, p);
+            m = v_max(v_abs(p), m);
+        }
+        i = stop;
+        total += (double)v_hsum(v_add(a, b));
+    }
+    *most = m;
+    return total;
+}
+
+/* The outputs whose tap r reads index i of an axis: 1 if there is one, 0 if not. */
+INLINE bool sees(const conv_geom *g, int axis, int64_t r, int64_t i)
+{
+    const int64_t at = i + g->pad[axis] - r * g->dil[axis];
+    return at >= 0 && at % g->stride[axis] == 0 && at / g->stride[axis] < g->out[axis];
+}
+
+/* Sums of one row over the columns that each tap along W sees (stride 1): the whole less both ends. */
+INLINE void window_row(const conv_geom *g, const float *x, double total, double *sums)
+{
+    const int64_t W = g->in[2];
+    for (int64_t s = 0; s < g->kernel[2]; s++) {
+        const int64_t lo = cvyi_min64(W, cvyi_max64(0, s * g->dil[2] - g->pad[2]));
+        const int64_t hi = cvyi_max64(lo, cvyi_min64(W, s * g->dil[2] - g->pad[2] + g->out[2]));
+        double t = total;
+        for (int64_t i = 0; i < lo; i++) t -= (double)x[i];
+        for (int64_t i = hi; i < W; i++) t -= (double)x[i];
+        sums[s] = lo < hi ? t : 0;
+    }
+}
+
+static bool window_sums(const conv_geom *g, const float *src, int64_t c, const conv_window *out)
+{
+    enum { MOST = 32 }; /* kernel columns whose sums of a row are kept at once */
+    const int64_t R = g->kernel[1], S = g->kernel[2], rows = g->in[0] * g->in[1], W = g->in[2];
+    double *sums = out->sums + c * cvyi_conv_taps(g), total = 0;
+    vf most = v_zero();
+
+    memset(sums, 0, sizeof *sums * (size_t)cvyi_conv_taps(g));
+    for (int64_t i = 0; i < rows; i++) {
+        const float *x = src + (c * rows + i) * W;
+        const double whole = row_sum(x, W, &most);
+        total += whole;
+        for (int64_t s0 = 0; s0 < S; s0 += MOST) {
+            double one[MOST];
+            conv_geom part = *g;
+            part.kernel[2] = cvyi_min64(MOST, S - s0);
+            part.pad[2] -= s0 * g->dil[2];
+            window_row(&part, x, whole, one);
+            for (int64_t d = 0; d < g->kernel[0]; d++) {
+                if (!sees(g, 0, d, i / g->in[1])) continue;
+                for (int64_t r = 0; r < R; r++)
+                    if (sees(g, 1, r, i % g->in[1]))
+                        for (int64_t s = 0; s < part.kernel[2]; s++) sums[(d * R + r) * S + s0 + s] += one[s];
+            }
+        }
+    }
+    out->xmean[c] = total / (double)cvyi_max64(rows * W, 1);
+    return isfinite(total) && (double)v_hmax(most) <= 1e15; /* a NaN never enters `most`, but the total */
+}
+
+static void window_means(const conv_geom *g, const float *weight, const float *bias, const conv_window *w,
+                         int64_t k, double *mean, double *shift)
+{
+    const int64_t taps = cvyi_conv_taps(g), channels = g->C / g->groups, c0 = k / (g->K / g->groups) * channels;
+    const float *f = weight + k * channels * taps;
+    const double *sums = w->sums + c0 * taps, n = (double)(g->out[0] * g->out[1] * g->out[2]);
+    double part[8] = {0}, all = 0, lack = 0;
+    int64_t i = 0;
+
+    for (; i + 8 <= channels * taps; i += 8)
+        for (int j = 0; j < 8; j++) part[j] += (double)f[i + j] * sums[i + j];
+    for (; i < channels * taps; i++) all += (double)f[i] * sums[i];
+    for (int j = 0; j < 8; j++) all += part[j];
+    mean[k] = (bias ? (double)bias[k] : 0) + all / n;
+    if (!shift) return;
+    for (int64_t c = 0; c < channels; c++) {
+        double one = 0;
+        for (i = 0; i < taps; i++) one += (double)f[c * taps + i];
+        lack += one * (double)(float)w->xmean[c0 + c];
+    }
+    shift[k] = lack;
+}
+
+/* Independent FMAs on registers, as many as hide the latency (AVX2 has 16 registers in all). */
+static double fma_peak(int64_t rounds)
+{
+    enum { CHAINS = 12 };
+    const vf a = v_set1(0.999f), b = v_set1(0.001f);
+    vf x[CHAINS];
+    float sink[VL];
+    volatile float keep;
+    UNROLL for (int i = 0; i < CHAINS; i++) x[i] = v_set1((float)i);
+    for (int64_t r = 0; r < rounds; r++) {
+        UNROLL for (int i = 0; i < CHAINS; i++) x[i] = v_fma(x[i], a, b);
+        __asm__ volatile("" ::: "memory");
+    }
+    UNROLL for (int i = 1; i < CHAINS; i++) x[0] = v_add(x[0], x[i]);
+    v_store(sink, x[0]);
+    keep = sink[0];
+    (void)keep;
+    return 2.0 * VL * CHAINS * (double)rounds;
+}
+
+void ISA(cvyi_conv_direct)(const conv_job *job, int64_t unit, void *scratch);
+void ISA(cvyi_conv_depthwise)(const conv_job *job, int64_t unit, void *scratch);
+void ISA(cvyi_conv_winograd_4x4)(const conv_job *job, int64_t unit, void *scratch);
+void ISA(cvyi_conv_winograd_2x4)(const conv_job *job, int64_t unit, void *scratch);
+void ISA(cvyi_conv_winograd_2x2)(const conv_job *job, int64_t unit, void *scratch);
+
+const cpu_conv_kernels ISA(cvyi_conv) = {
+#if VL == 16
+    .isa = "avx512",
+    .direct_kt = 8,
+    .direct_vt = 3,
+    .wino_kt = 4,
+    .wino_nt = 1,
+#elif VL == 8
+    .isa = "avx2",
+    .direct_kt = 6,
+    .direct_vt = 2,
+    .wino_kt = 4,
+    .wino_nt = 2,
+#else
+    .isa = "portable",
+    .direct_kt = 4,
+    .direct_vt = 2,
+    .wino_kt = 4,
+    .wino_nt = 2,
+#endif
+    .vl = VL,
+    .run = {ISA(cvyi_conv_direct), ISA(cvyi_conv_depthwise), ISA(cvyi_conv_winograd_4x4),
+            ISA(cvyi_conv_winograd_2x4), ISA(cvyi_conv_winograd_2x2)},
+    .window_sums = window_sums,
+    .window_means = window_means,
+    .fma_peak = fma_peak,
+};

@@ -1,0 +1,396 @@
+/* conv_winograd.c - Winograd's minimal filtering F(mh x mw, 3x3), stride 1: F(4x4), F(2x4), F(2x2).
+ *
+ * Vectors run along tiles. A strip is NT vectors of neighbouring tiles of the band, running on over the ends of
+ * tile rows, so that narrow images fill vectors too. Per strip and chunk of input channels:
+ *
+ *   1. input transform   V[point][channel][strip]        Bt (x - xmean) B: along H on raw rows, then along W
+ *   2. products          M[kt][point][strip] += U V      KT x NT register tiles, weights broadcast
+ *   3. output transform  y = At M A, + bias, then statistics, maxima and dst straight from registers
+ *
+ * with 2 and 3 for KT output channels at a time. With few input channels V and M stay in L1 and nothing else is
+ * stored; with many, chunks of them add up in M, which then holds all output channels of the unit. A kernel of
+ * depth kd is 2-D with C * kd input channels.
+ *
+ * Points: 0, +-1, infinity for m = 2; 0, +-5/8, +-3/2, infinity for m = 4 (all powers used are exact in fp32).
+ * Numerics: everything fp32, weights transformed in double. xmean and zero padding: padding is read as -xmean,
+ * which makes the result conv of the padded x, less a constant per channel. A NaN or inf would spread over its
+ * whole tile: callers send such samples to the direct form. */
+#include "../conv.h"
+#include "../simd.h"
+
+#if VL == 16
+enum { KT = 4, NT = 1 };
+#else
+enum { KT = 4, NT = 2 };
+#endif
+enum { STRIP = NT * VL, ROW = STRIP * 4 + 2 * VL, RUN = 4 };
+
+/* A piece of a vector of tiles that lies in one tile row. */
+typedef struct piece {
+    int64_t row, col; /* of its first tile, in tiles of the plane */
+    int lane, n;
+} piece;
+
+/* One vector of tiles. */
+typedef struct lanes {
+    bool full; /* one piece, and every output of every tile exists */
+    int n;
+    piece piece[VL];
+    float *mask; /* [mh * mw][VL], all ones where the output exists; for those that are not full */
+} lanes;
+
+typedef struct work {
+    const conv_job *job;
+    const conv_tiling *t;
+    conv_span span;
+    int64_t row0, tile_rows; /* of the band, in tiles */
+    int64_t channels;        /* C * kernel depth */
+    float *V, *M, *rows, *part;
+    double *total; /* [channels of the unit][2] */
+    lanes lanes[NT];
+} work;
+
+#define PA 0.625f
+#define PB 1.5f
+
+/* v = Bt d along one axis. */
+INLINE void input_1d(const int m, const vf *d, vf *v)
+{
+    if (m == 2) {
+        v[0] = v_sub(d[2], d[0]), v[1] = v_add(d[2], d[1]), v[2] = v_sub(d[2], d[1]), v[3] = v_sub(d[3], d[1]);
+        return;
+    }
+    const vf a = v_set1(PA), b = v_set1(PB), a2 = v_set1(PA * PA), b2 = v_set1(PB * PB);
+    const vf e1 = v_fnma(b2, d[2], d[4]), o1 = v_mul(a, v_fnma(b2, d[1], d[3]));
+    const vf e2 = v_fnma(a2, d[2], d[4]), o2 = v_fnma(a2, d[1], d[3]);
+    v[0] = v_fnma(b2, v_fnma(a2, d[0], d[2]), e2);
+    v[1] = v_add(e1, o1), v[2] = v_sub(e1, o1);
+    v[3] = v_fma(b, o2, e2), v[4] = v_fnma(b, o2, e2);
+    v[5] = v_fnma(b2, o2, v_fnma(a2, d[3], d[5]));
+}
+
+/* y = At z along one axis, one point j at a time in the order 0, infinity, 1, 2, (3, 4): few values stay alive. */
+INLINE void output_1d(const int m, const int j, vf z, vf *keep, vf *y, vf start)
+{
+    if (j == 0) {
+        y[0] = v_add(z, start);
+    } else if (j == m + 1) {
+        y[m - 1] = v_add(z, start);
+    } else if (j % 2) {
+        *keep = z;
+    } else {
+        const vf s = v_add(*keep, z), d = v_sub(*keep, z);
+        const float p = j == 2 ? PA : PB;
+        y[0] = v_add(y[0], s);
+        if (m == 2) {
+            y[1] = v_add(y[1], d);
+            return;
+        }
+        y[1] = v_fma(v_set1(p), d, j == 2 ? start : y[1]);
+        y[2] = v_fma(v_set1(p * p), s, j == 2 ? start : y[2]);
+        y[3] = v_fma(v_set1(p * p * p), d, y[3]);
+    }
+}
+
+/* VL floats of a row of W from column x on, zeros outside. */
+INLINE vf load_row(const float *row, int64_t x, int64_t W)
+{
+    if (!row) return v_zero();
+    return x >= 0 && x + VL <= W ? v_load(row + x) : v_load_range(row + x, -x, W - x);
+}
+
+/* m + 2 vectors of tile columns from interleaved ones: d[j] = p[m * lane + j]. */
+INLINE void split(const int m, const float *p, vf *d)
+{
+    vf a[4];
+    UNROLL for (int j = 0; j < m; j++) a[j] = v_load(p + j * VL);
+    if (m == 4)
+        v_unzip4(a, d);
+    else
+        d[0] = v_even(a[0], a[1]), d[1] = v_odd(a[0], a[1]);
+    d[m] = v_next(d[0], v_set1(p[m * VL]));
+    d[m + 1] = v_next(d[1], v_set1(p[m * VL + 1]));
+}
+
+/* Tiles of one row, n of them from `piece` on, of one channel plane (NULL: outside, zeros) -> V + at. Writes whole
+ * vectors: what is too much is overwritten by the next piece or channel, or falls on the slack behind a point's
+ * rows. */
+INLINE void input_tiles(work *w, const float *plane, vf mean, int64_t row, int64_t col, int64_t n, float *V,
+                        int64_t point, const int mh, const int mw)
+{
+    const conv_geom *g = &w->t->geom;
+    const int64_t H = g->in[1], W = g->in[2], y0 = row * mh - g->pad[1], x0 = col * mw - g->pad[2];
+    const float *src[6];
+    vf d[6], v[6];
+
+    UNROLL for (int i = 0; i < mh + 2; i++) src[i] =
+        plane && y0 + i >= 0 && y0 + i < H ? plane + (y0 + i) * W : NULL;
+    for (int64_t x = 0; x < n * mw + 2; x += VL) {
+        UNROLL for (int i = 0; i < mh + 2; i++) d[i] = v_sub(load_row(src[i], x0 + x, W), mean);
+        input_1d(mh, d, v);
+        UNROLL for (int i = 0; i < mh + 2; i++) v_store(w->rows + i * ROW + x, v[i]);
+    }
+    for (int64_t j = 0; j < n; j += VL) {
+        float *p = V + j;
+        for (int i = 0; i < mh + 2; i++) {
+            split(mw, w->rows + i * ROW + j * mw, d);
+            input_1d(mw, d, v);
+            UNROLL for (int k = 0; k < mw + 2; k++, p += point) v_store(p, v[k]);
+        }
+    }
+}
+
+/* Transforms channels c0... of the strip that begins at tile t0 of the band and has n tiles. */
+INLINE void input_strip(work *w, int64_t t0, int64_t n, int64_t c0, int64_t channels, const int mh, const int mw)
+{
+    const conv_geom *g = &w->t->geom;
+    const int64_t TW = w->t->tiles[1], depth = g->kernel[0], plane = g->in[1] * g->in[2];
+    const int64_t point = w->t->chunk * STRIP + VL;
+    for (int64_t c = 0; c < channels; c++) {
+        const int64_t ci = (c0 + c) / depth,
+                      z = w->span.plane * g->stride[0] - g->pad[0] + (c0 + c) % depth * g->dil[0];
+        const float *src = z >= 0 && z < g->in[0] ? w->job->src + (ci * g->in[0] + z) * plane : NULL;
+        const vf mean = v_set1(w->job->xmean ? w->job->xmean[ci] : 0);
+        for (int64_t i = 0; i < n;) {
+            const int64_t row = (t0 + i) / TW, col = (t0 + i) % TW, m = cvyi_min64(TW - col, n - i);
+            input_tiles(w, src, mean, w->row0 + row, col, m, w->V + c * STRIP + i, point, mh, mw);
+            i += m;
+        }
+    }
+}
+
+/* M[kt][point][strip] = (first: 0, else M) + U[point][c][kt] V[point][c][strip]. */
+INLINE void products(const float *U, const float *V, float *M, int64_t channels, int64_t point, bool first,
+                     const int points)
+{
+    for (int p = 0; p < points; p++, V += point) {
+        const float *v = V;
+        vf acc[KT][NT];
+        UNROLL for (int k = 0; k < KT; k++) UNROLL for (int n = 0; n < NT; n++) acc[k][n] =
+            first ? v_zero() : v_load(M + (k * points + p) * STRIP + n * VL);
+        for (int64_t c = 0; c < channels; c++, U += KT, v += STRIP) {
+            vf x[NT];
+            UNROLL for (int n = 0; n < NT; n++) x[n] = v_load(v + n * VL);
+            UNROLL for (int k = 0; k < KT; k++) UNROLL for (int n = 0; n < NT; n++) acc[k][n] =
+                v_fma(v_set1(U[k]), x[n], acc[k][n]);
+        }
+        UNROLL for (int k = 0; k < KT; k++) UNROLL for (int n = 0; n < NT; n++)
+            v_store(M + (k * points + p) * STRIP + n * VL, acc[k][n]);
+    }
+}
+
+/* nj vectors of columns interleaved, then the part of them that lies in P x Q; piece by piece where need be. */
+INLINE void store_row(const vf *y, const lanes *l, float *dst, int64_t pitch, int64_t P, int64_t Q, const int i,
+                      const int ni, const int nj)
+{
+    vf z[4];
+    if (nj == 4)
+        v_zip4(y, z);
+    else if (nj == 2)
+        v_zip2(y[0], y[1], &z[0], &z[1]);
+    else
+        z[0] = y[0];
+    if (l->n == 1) {
+        const piece *p = l->piece;
+        const int64_t left = cvyi_min64(Q - p->col * nj, (int64_t)p->n * nj);
+        dst += (p->row * ni + i) * pitch + p->col * nj;
+        if (p->row * ni + i >= P) return;
+        UNROLL for (int j = 0; j < nj; j++)
+        {
+            if (left >= (j + 1) * VL)
+                v_store(dst + j * VL, z[j]);
+            else if (left > j * VL)
+                v_store_n(dst + j * VL, left - j * VL, z[j]);
+        }
+        return;
+    }
+    float line[4 * VL];
+    UNROLL for (int j = 0; j < nj; j++) v_store(line + j * VL, z[j]);
+    for (int k = 0; k < l->n; k++) {
+        const piece *p = l->piece + k;
+        const int64_t left = cvyi_min64(Q - p->col * nj, (int64_t)p->n * nj);
+        float *to = dst + (p->row * ni + i) * pitch + p->col * nj;
+        for (int64_t q = 0; q < left && p->row * ni + i < P; q++) to[q] = line[p->lane * nj + q];
+    }
+}
+
+INLINE void store_tiles(const vf *y, const lanes *l, float *dst, int64_t pitch, int64_t P, int64_t Q, const int ni,
+                        const int nj)
+{
+    UNROLL for (int i = 0; i < ni; i++) store_row(y + i * nj, l, dst, pitch, P, Q, i, ni, nj);
+}
+
+/* Maxima of windows of ph x pw values of the tile, and their way out. */
+INLINE void pool_tiles(const work *w, const vf *y, const lanes *l, int64_t k, const int mh, const int mw,
+                       const int ph, const int pw)
+{
+    const conv_geom *g = &w->t->geom;
+    const int64_t PH = g->out[1] / ph, PW = g->out[2] / pw;
+    const int ni = mh / ph, nj = mw / pw;
+    float *dst = w->job->pool + (k * g->out[0] + w->span.plane) * PH * PW;
+    vf m[16];
+    UNROLL for (int i = 0; i < ni; i++) UNROLL for (int j = 0; j < nj; j++)
+    {
+        vf s[16];
+        UNROLL for (int e = 0; e < ph * pw; e++) s[e] = y[(i * ph + e / pw) * mw + j * pw + e % pw];
+        UNROLL for (int h = ph * pw / 2; h > 0; h /= 2) UNROLL for (int e = 0; e < h; e++) s[e] =
+            v_max(s[e], s[e + h]);
+        m[i * nj + j] = s[0];
+    }
+    store_tiles(m, l, dst, PW, PH, PW, ni, nj);
+}
+
+/* The legal windows: those that divide the tile. */
+INLINE void pool_any(const work *w, const vf *y, const lanes *l, int64_t k, const int mh, const int mw)
+{
+    const int64_t ph = w->t->ph, pw = w->t->pw;
+#define POOL(h, v)                                                                                                 \
+    if (mh % h == 0 && mw % v == 0 && ph == h && pw == v) pool_tiles(w, y, l, k, mh, mw, h, v)
+    POOL(4, 4);
+    else POOL(2, 2);
+    else POOL(2, 4);
+    else POOL(4, 2);
+    else POOL(1, 2);
+    else POOL(2, 1);
+    else POOL(1, 4);
+    else POOL(4, 1);
+#undef POOL
+}
+
+INLINE void count(const vf *y, const lanes *l, float *part, const int outputs)
+{
+    vf s = v_load(part), q[2] = {v_load(part + VL), v_zero()};
+    UNROLL for (int e = 0; e < outputs; e++)
+    {
+        const vf v = l->full ? y[e] : v_and(y[e], v_load(l->mask + e * VL));
+        s = v_add(s, v);
+        q[e % 2] = v_fma(v, v, q[e % 2]);
+    }
+    v_store(part, s);
+    v_store(part + VL, v_add(q[0], q[1]));
+}
+
+/* Output transform of channel k (number i of the unit) for one vector of tiles, and all that follows. */
+INLINE void output_tiles(work *w, const float *M, const lanes *l, int64_t k, int64_t i, const int mh, const int mw)
+{
+    static const int order[2][6] = {{0, 3, 1, 2}, {0, 5, 1, 2, 3, 4}};
+    const conv_job *job = w->job;
+    const conv_geom *g = &w->t->geom;
+    const vf start = v_set1(job->bias ? job->bias[k] : 0);
+    vf y[16], keep[4];
+
+    UNROLL for (int p = 0; p < mw + 2; p++)
+    {
+        const int j = order[mw == 4][p];
+        vf z[4], last;
+        UNROLL for (int q = 0; q < mh + 2; q++)
+        {
+            const int r = order[mh == 4][q];
+            output_1d(mh, r, v_load(M + (r * (mw + 2) + j) * STRIP), &last, z, v_zero());
+        }
+        UNROLL for (int r = 0; r < mh; r++) output_1d(mw, j, z[r], keep + r, y + r * mw, start);
+    }
+    if (job->sum || job->sumsq) count(y, l, w->part + i * 2 * VL, mh * mw);
+    if (job->pool) pool_any(w, y, l, k, mh, mw);
+    if (job->dst)
+        store_tiles(y, l, job->dst + k * job->dst_chan + w->span.plane * job->dst_plane, job->dst_row, g->out[1],
+                    g->out[2], mh, mw);
+}
+
+/* Where the tiles t0...t0+n-1 of the band are, vector by vector. */
+static void place(work *w, int64_t t0, int64_t n, int mh, int mw)
+{
+    const int64_t TW = w->t->tiles[1], P = w->t->geom.out[1], Q = w->t->geom.out[2];
+    for (int v = 0; v < NT; v++) {
+        lanes *l = &w->lanes[v];
+        const int64_t end = cvyi_min64(n, (int64_t)(v + 1) * VL);
+        l->n = 0;
+        for (int64_t i = (int64_t)v * VL; i < end;) {
+            piece *p = &l->piece[l->n++];
+            p->row = w->row0 + (t0 + i) / TW, p->col = (t0 + i) % TW;
+            p->lane = (int)(i - v * VL), p->n = (int)cvyi_min64(TW - p->col, end - i);
+            i += p->n;
+        }
+        l->full =
+            l->n == 1 && l->piece[0].n == VL && (l->piece[0].row + 1) * mh <= P && (l->piece[0].col + VL) * mw <= Q;
+        if (l->full) continue;
+        memset(l->mask, 0, sizeof(float) * (size_t)(mh * mw * VL));
+        for (int k = 0; k < l->n; k++)
+            for (int e = 0; e < mh * mw * l->piece[k].n; e++) {
+                const piece *p = &l->piece[k];
+                const int at = e / p->n, lane = e % p->n;
+                const int32_t on = p->row * mh + at / mw < P && (p->col + lane) * mw + at % mw < Q ? -1 : 0;
+                memcpy(l->mask + at * VL + p->lane + lane, &on, sizeof on);
+            }
+    }
+}
+
+static void merge(work *w)
+{
+    for (int64_t i = 0; i < w->span.blocks * KT * 2; i++) {
+        w->total[i] += (double)v_hsum(v_load(w->part + i * VL));
+        v_store(w->part + i * VL, v_zero());
+    }
+}
+
+INLINE void strip(work *w, int64_t t0, int64_t n, const int mh, const int mw)
+{
+    const conv_tiling *t = w->t;
+    const int points = (mh + 2) * (mw + 2);
+    const int64_t point = t->chunk * STRIP + VL;
+    place(w, t0, n, mh, mw);
+    for (int64_t c0 = 0; c0 < w->channels; c0 += t->chunk) {
+        const int64_t channels = cvyi_min64(t->chunk, w->channels - c0);
+        input_strip(w, t0, n, c0, channels, mh, mw);
+        for (int64_t b = 0; b < w->span.blocks; b++) {
+            const int64_t k0 = (w->span.block0 + b) * KT;
+            const float *U = w->job->packed + (k0 * w->channels + c0 * KT) * points;
+            float *M = w->M + (t->chunks > 1 ? b * KT * points * STRIP : 0);
+            products(U, w->V, M, channels, point, c0 == 0, points);
+            if (c0 + channels < w->channels) continue;
+            for (int k = 0; k < KT && k0 + k < t->geom.K; k++)
+                for (int v = 0; v < NT; v++)
+                    if (w->lanes[v].n)
+                        output_tiles(w, M + k * points * STRIP + v * VL, &w->lanes[v], k0 + k, b * KT + k, mh, mw);
+        }
+    }
+}
+
+INLINE void winograd(const conv_job *job, int64_t unit, float *scratch, const int mh, const int mw)
+{
+    const conv_tiling *t = job->tiling;
+    work w = {.job = job, .t = t, .span = cvyi_conv_unit(t, unit)};
+    const int64_t runs = t->blocks_per_unit * KT * 2, first = w.span.block0 * KT;
+
+    w.channels = t->geom.C * t->geom.kernel[0];
+    w.row0 = w.span.row0 / mh;
+    w.tile_rows = (w.span.rows + mh - 1) / mh;
+    w.total = (double *)scratch;
+    scratch += runs * 2;
+    w.V = scratch, scratch += t->view_floats;
+    w.M = scratch, scratch += t->tmp_floats;
+    w.part = scratch, scratch += runs * VL;
+    w.rows = scratch, scratch += 6 * ROW;
+    for (int v = 0; v < NT; v++, scratch += 16 * VL) w.lanes[v].mask = scratch;
+    memset(w.part, 0, sizeof(float) * (size_t)(runs * VL));
+    memset(w.total, 0, sizeof(double) * (size_t)runs);
+
+    const int64_t tiles = w.tile_rows * t->tiles[1];
+    for (int64_t i = 0; i * STRIP < tiles; i++) {
+        strip(&w, i * STRIP, cvyi_min64(STRIP, tiles - i * STRIP), mh, mw);
+        if ((job->sum || job->sumsq) && (i % RUN == RUN - 1 || (i + 1) * STRIP >= tiles)) merge(&w);
+    }
+    for (int64_t k = 0; k < w.span.blocks * KT && first + k < t->geom.K; k++) {
+        if (job->sum) job->sum[w.span.band * t->geom.K + first + k] = w.total[2 * k];
+        if (job->sumsq) job->sumsq[w.span.band * t->geom.K + first + k] = w.total[2 * k + 1];
+    }
+}
+
+#define WINOGRAD(mh, mw)                                                                                           \
+    void ISA(cvyi_conv_winograd_##mh##x##mw)(const conv_job *job, int64_t unit, void *scratch)                     \
+    {                                                                                                              \
+        winograd(job, unit, scratch, mh, mw);                                                                      \
+    }
+WINOGRAD(4, 4)
+WINOGRAD(2, 4)
+WINOGRAD(2, 2)
