@@ -258,7 +258,7 @@ double cvyi_node_flops(const cvy_graph *g, const node *n)
         /* One multiplication and one addition per weight an element meets: forward per output, transposed per
          * input. */
         return 2.0 * (cvyi_info(n)->kind == KIND_CONV ? y * (double)c.C : x * (double)c.K) / (double)c.groups *
-               (double)(c.kernel[0] * c.kernel[1] * c.kernel[2]);
+               (double)c.kernel[0] * (double)c.kernel[1] * (double)c.kernel[2];
     case KIND_LINEAR:
     case KIND_MATMUL:
         cvyi_matmul_geom(g, n, &m);
@@ -266,7 +266,7 @@ double cvyi_node_flops(const cvy_graph *g, const node *n)
     case KIND_MAXPOOL:
     case KIND_AVGPOOL:
         cvyi_pool_geom(g, n, &p);
-        return y * (double)(p.kernel[0] * p.kernel[1] * p.kernel[2]);
+        return y * (double)p.kernel[0] * (double)p.kernel[1] * (double)p.kernel[2];
     case KIND_NORM:
         return 5.0 * x;
     case KIND_STATS:

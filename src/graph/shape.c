@@ -343,6 +343,7 @@ static cvy_status infer_pool(const cvy_graph *g, const node *n, shape *out)
     const op_info *op = cvyi_info(n);
     const shape *x = cvyi_shape_of(g, n->arg[0]);
     cvy_status st = CVY_OK;
+    int64_t window = 1;
     int first = 0;
 
     TRY(check_spatial_input(op, x, &first));
@@ -356,7 +357,11 @@ static cvy_status infer_pool(const cvy_graph *g, const node *n, shape *out)
     if (n->op == OP_avg_pool1d && cvyi_attr(n, "divisor_override")->count)
         return cvyi_fail(CVY_INVALID, "avg_pool1d: has no divisor_override");
     *out = *x;
-    for (int i = 0; i < op->spatial; i++) TRY(pool_extent(op, n, i, x->dim[first + i], &out->dim[first + i]));
+    for (int i = 0; i < op->spatial; i++) {
+        TRY(pool_extent(op, n, i, x->dim[first + i], &out->dim[first + i]));
+        if (!cvyi_mul(window, spatial_at(cvyi_attr(n, "kernel_size"), i), &window))
+            return cvyi_fail(CVY_INVALID, "%s: the window has too many elements", op->name);
+    }
 fail:
     return st;
 }

@@ -218,6 +218,8 @@ static void refused_sizes(void **state)
         {"x[536870912,1] | linear(536870912)", "linear: too many elements"},
         {"x[1073741824,1] | add(p[1,1073741824]) ", "add: too many elements"},
         {"x[1073741824,1] | matmul(w[1,1073741824])", "matmul: too many elements"},
+        {"x[1,1,3,3] | avg_pool2d(9007199254740991,1,4503599627370495)",
+         "avg_pool2d: the window has too many elements"},
         {"x[2,3] | reshape(9007199254740991,9007199254740991)", "reshape: too many elements"});
 }
 
