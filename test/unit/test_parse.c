@@ -395,6 +395,25 @@ static void print_into_memory(void **state)
     cvy_graph_free(g);
 }
 
+/* One node, as the printed plan shows it: tensors by their names, natural ones left out. */
+static void print_one_node(void **state)
+{
+    cvy_graph *g = NULL;
+    text t = {0};
+    (void)state;
+    assert_ok(cvy_graph_parse("x[1,4,9,9] | conv2d(4,3,padding=same,bias=b[4]) @c | relu | add(@c) | add(2)", &g));
+    for (int i = 0; i < g->n_nodes; i++) {
+        if (i) cvyi_text_add(&t, "; ");
+        cvyi_print_node(g, &g->nodes[i], &t);
+    }
+    cvyi_text_add(&t, "; ");
+    cvyi_print_signature(OP_gelu, &t);
+    assert_string_equal(t.data, "conv2d(4, 3, padding='same', bias=@b); relu; add(@c); add(2); "
+                                "gelu(approximate='none')");
+    cvyi_text_free(&t);
+    cvy_graph_free(g);
+}
+
 /* A program may have set a locale in which 0.5 is written 0,5. */
 static void locale_with_comma(void **state)
 {
@@ -451,6 +470,7 @@ int main(void)
         cmocka_unit_test(chains),
         cmocka_unit_test(failed_chain_leaves_nothing),
         cmocka_unit_test(print_into_memory),
+        cmocka_unit_test(print_one_node),
         cmocka_unit_test(locale_with_comma),
         cmocka_unit_test(random_round_trips),
     };
