@@ -102,7 +102,7 @@ FUZZ_SECONDS ?= 60
 FUZZERS := $(patsubst %.c,build-fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
 
 fuzz: ## fuzz every target for FUZZ_SECONDS
-	@$(MAKE) --no-print-directory -s CC=clang SAN=address,undefined,fuzzer-no-link BUILD=build-fuzz $(FUZZERS)
+	@$(MAKE) -s -j$$(nproc) CC=clang SAN=address,undefined,fuzzer-no-link BUILD=build-fuzz $(FUZZERS) >/dev/null
 	@test/fuzz.sh build-fuzz $(FUZZ_SECONDS)
 
 $(FUZZERS): %: %.o $(BUILD)/cli/npy.o $(BUILD)/libconvoy.a

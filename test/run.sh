@@ -31,7 +31,7 @@ part() {
 }
 
 pytest() {
-    .venv/bin/python -m pytest -q -x --no-header -p no:cacheprovider "$@"
+    .venv/bin/python -m pytest -q --no-header -p no:cacheprovider "$@"
 }
 
 test/setup.sh || exit 2
