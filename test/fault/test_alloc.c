@@ -164,10 +164,9 @@ static const char *const chains[] = {
     "x[2,8,9,9] | conv2d(16,3) @c | group_norm(4) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
     "x[2,8,9,9] | conv2d(8,3) | add(bias[8,1,1]) | mul(scale[8,1,1]) | sigmoid | group_norm(2)",
     "x[2,6,9] | conv1d(4,3,2,1,1,2) | batch_norm(True) | avg_pool1d(2) | gelu('tanh')",
-    "x[2,6,4,5,4] | conv3d(4,2) | batch_norm | relu | adaptive_avg_pool3d(1) | flatten(1) | linear(3) | "
-    "softmax(-1)",
+    "x[2,6,4,5,4] | conv3d(4,2) | batch_norm | relu | adaptive_avg_pool3d(1) | flatten(1) | linear(3)",
     "x[1,4,5,5] | conv_transpose2d(6,(3,2),stride=2) | instance_norm(affine=True) | elu(0.5) | mean((2,3))",
-    "x[2,3,4], y[4] | layer_norm((3,4)) | rms_norm(4) | add(@y) | matmul(w[4,2]) | sum | exp",
+    "x[2,3,4], y[4] | layer_norm((3,4)) | rms_norm(4) | add(@y) | matmul(w[4,2]) | softmax(-1) | sum | exp",
     "x[2,3] | relu @a | exp @b | sub(@a) | reshape(3,2) | squeeze | output(@b, @reshape)",
 };
 
