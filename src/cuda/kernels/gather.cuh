@@ -155,6 +155,10 @@ template <int N_LANES, int N_THREADS, class G> CVY_INLINE void cvy_join_lanes(G 
 #define REDUCED 2 // bit d: dimension d is reduced
 #endif
 
+#ifndef NOTHING_INSIDE
+#define NOTHING_INSIDE 0 // 1: some reduced extent is 0 (its macro says 1, to divide by)
+#endif
+
 CVY_INLINE constexpr int cvy_extent(int d)
 {
     return d == 1 ? X1 : d == 2 ? X2 : d == 3 ? X3 : d == 4 ? X4 : d == 5 ? X5 : 1;
@@ -181,7 +185,7 @@ CVY_INLINE long long cvy_inside_count(const cvy_args &a)
 {
     long long n = REDUCED & 1 ? a.extent : 1;
     for (int d = 1; d < 6; d++) n *= REDUCED >> d & 1 ? cvy_extent(d) : 1;
-    return n;
+    return NOTHING_INSIDE ? 0 : n;
 }
 CVY_INLINE long long cvy_kept_count(const cvy_args &a)
 {

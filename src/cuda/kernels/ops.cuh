@@ -174,9 +174,15 @@ CVY_INLINE float cvy_minimum(const float x, const float y)
 
 // ---- a norm whose statistics are there ----
 
-CVY_INLINE float cvy_norm_apply(const float x, const float mean, const float inverse)
+// Statistics lie as [slice][3]: mean, 1 / deviation, and what rounding the mean to float left over.
+CVY_INLINE float cvy_norm_apply(const float x, const float *stats, const cvy_index slice)
 {
-    return (x - mean) * inverse;
+    const float *s = stats + slice * 3;
+    return (x - s[0] - s[2]) * s[1];
+}
+CVY_INLINE float cvy_norm_running(const float x, const float mean, const float variance, const float eps)
+{
+    return (x - mean) / sqrtf(variance + eps);
 }
 CVY_INLINE float cvy_affine(const float x, const float weight, const float bias)
 {

@@ -1,0 +1,59 @@
+/* emit.h - epilogue.cuh as text: what a kernel reads (prologue), and what happens to its result (epilogue).
+ *
+ * One SSA line per node, in the order given, calling the functions of ops.cuh. The same program gives the same
+ * text, byte for byte: the text is part of the compile cache's key. */
+#ifndef CVYI_CUDA_EMIT_H
+#define CVYI_CUDA_EMIT_H
+
+#include "../graph/graph.h"
+
+enum { EMIT_DIMS = 6 };
+
+/* A tensor of the launch, as seen from the space that a program runs over. */
+typedef struct emit_view {
+    const char *name;          /* for the comment */
+    int64_t stride[EMIT_DIMS]; /* if contiguous: along each dimension of the space; 0: it does not vary there */
+    bool varies[EMIT_DIMS];    /* it has a stride of its own there, which may come with the arguments */
+    bool whole;                /* element number i of the space is element number i of it, if contiguous */
+} emit_view;
+
+typedef enum emit_kind {
+    EMIT_LOAD,  /* t = view */
+    EMIT_OP,    /* t = op(ta, tb or p[0]) */
+    EMIT_APPLY, /* t = (ta - mean) / deviation * weight + bias; view: statistics */
+    EMIT_NORM,  /* the same, view: running mean, var: running variance */
+    EMIT_STORE  /* view = ta */
+} emit_kind;
+
+typedef struct emit_line {
+    emit_kind kind;
+    op_id op;
+    int a, b;              /* lines whose values are the operands; EMIT_ARGUMENT: the kernel's result */
+    int view;              /* number of the view in the launch; CVY_NONE: none */
+    int var, weight, bias; /* views of EMIT_APPLY and EMIT_NORM; CVY_NONE: none */
+    double p[2];           /* EMIT_OP: cvyi_pointwise_params; b == CVY_NONE: p[0] is the operand. EMIT_NORM: eps */
+    norm_geom norm;        /* EMIT_APPLY: which statistics an element has */
+    const char *note;      /* the node's name */
+} emit_line;
+enum { EMIT_ARGUMENT = -2 };
+
+/* A function of the generated text. A prologue returns line `result`; an epilogue stores. */
+typedef struct emit_program {
+    emit_line *lines;
+    int n_lines;
+    int result;
+    int64_t extent[EMIT_DIMS]; /* of the space; extent[0] may be anything: it is not written down */
+} emit_program;
+
+typedef struct emit_spec {
+    const char *title; /* first line of the text: what it is for */
+    const emit_view *views;
+    int n_views;
+    bool strided;                 /* strides come with the arguments; else all views are contiguous */
+    const emit_program *prologue; /* may be NULL: the kernel does not ask for one */
+    const emit_program *epilogue; /* may be NULL */
+} emit_spec;
+
+void cvyi_emit(const emit_spec *spec, text *out);
+
+#endif

@@ -1,0 +1,59 @@
+/* exec.h - how the GPU runs a plan: every pass is one kernel launch, or a few.
+ *
+ * A pass is [pointwise nodes] core [pointwise nodes]: the first become the kernel's prologue, the last its
+ * epilogue; the core is a producer, a pooling, a reduction, a softmax, statistics, or nothing. What has that form
+ * and what is in the way of it is said by cvyi_cuda_pattern(); lower.c turns passes into steps; exec.c launches
+ * those. */
+#ifndef CVYI_CUDA_EXEC_H
+#define CVYI_CUDA_EXEC_H
+
+#include "../plan/plan.h"
+#include "emit.h"
+#include "launch.h"
+
+enum { MAX_VIEWS = 48, ENTRY_BYTES = 96 };
+
+/* A tensor of a launch: the value, and which of its dimensions gives the stride along each one of the space. */
+typedef struct step_view {
+    int value;                /* of the lowered graph; CVY_NONE: the engine's own memory */
+    int64_t at;               /* CVY_NONE: byte of the workspace */
+    int dim[EMIT_DIMS];       /* -1: it does not vary there */
+    int64_t times[EMIT_DIMS]; /* the stride is this many of the value's own */
+} step_view;
+
+typedef struct cuda_step {
+    const char *source; /* file of kernels/ */
+    char entry[ENTRY_BYTES];
+    cuda_launch launch;
+    int64_t extent;   /* first argument of the kernel */
+    step_view *views; /* in the plan's arena */
+    int n_views;
+    bool prepared; /* depends on parameters alone */
+    int pass;      /* of the plan */
+    /* Code for contiguous tensors, and for any strides; the second only where a tensor of run() is among the views.
+     */
+    const char *epilogue[2];
+    const char *const *options[2];
+    int n_options[2];
+    cuda_kernel kernel[2];
+} cuda_step;
+
+typedef struct cuda_state {
+    cuda_device *device;
+    cuda_step *steps;
+    int n_steps, cap_steps;
+    int64_t kept_end; /* bytes of the workspace in use by values and packed weights */
+} cuda_state;
+
+/* The form of a pass. */
+typedef struct pattern {
+    int core;        /* node; CVY_NONE: pointwise alone */
+    const char *why; /* NULL: it has the form; else what is in the way */
+} pattern;
+pattern cvyi_cuda_pattern(const cvy_plan *p, const pass *s);
+
+/* Steps of all passes, without code: cvyi_cuda_compile_steps() adds that. Sets p->workspace. */
+cvy_status cvyi_cuda_lower(cvy_plan *p);
+cvy_status cvyi_cuda_compile_steps(cvy_plan *p);
+
+#endif

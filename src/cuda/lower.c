@@ -1,0 +1,176 @@
+/* lower.c - passes to steps: the core of each pass picks the kernel (cores.c), pointwise passes and reshapes are
+ * here. */
+#include "maker.h"
+
+enum { POINTWISE_THREADS = 256, POINTWISE_EACH = 4, STEPS_PER_NODE = 3 };
+
+static cvy_status end_pointwise(maker *m, const space *in, const space *out, const char *form)
+{
+    const int64_t total = cvyi_elements(&in->logical);
+
+    cvyi_make_define_extents(m, 'X', in);
+    cvyi_make_define_extents(m, 'Y', out);
+    m->step.extent = in->extent[0];
+    m->step.launch = (cuda_launch){
+        .grid = {(unsigned)cvyi_ceil_div(total, POINTWISE_THREADS * POINTWISE_EACH), 1, 1},
+        .block = {POINTWISE_THREADS, 1, 1},
+    };
+    return cvyi_make_end(m, form);
+}
+
+/* All of the chain is the epilogue; the kernel's own part is to read the first operand. */
+static cvy_status make_pointwise(maker *m)
+{
+    const int first = m->pass->first, end = first + m->pass->count;
+    const node *head = &m->g->nodes[first], *last = &m->g->nodes[end - 1];
+    const space over = cvyi_space_plain(cvyi_shape_of(m->g, last->out));
+    cvy_status st;
+
+    cvyi_make_start(m, "pointwise.cu");
+    m->pre.over = m->post.over = over;
+    cvyi_make_view(m, last->out, &over);
+    cvyi_make_operand(m, &m->pre, head->arg[0]);
+    m->post.line_of[head->arg[0]] = EMIT_ARGUMENT;
+    TRY(cvyi_make_chain(m, &m->post, first, end, true));
+    TRY(end_pointwise(m, &over, &over, m->pass->count == 1 ? cvyi_info(last)->name : "chain"));
+fail:
+    return st;
+}
+
+/* A reshape that shares no memory with what it reads is a copy. */
+static cvy_status make_reshape(maker *m, const node *n)
+{
+    const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
+    const space out = cvyi_space_plain(cvyi_shape_of(m->g, n->out));
+
+    if (m->plan->root[n->out] != n->out) return CVY_OK;
+    cvyi_make_start(m, "pointwise.cu");
+    m->pre.over = in;
+    m->post.over = out;
+    cvyi_make_view(m, n->out, &out);
+    cvyi_make_operand(m, &m->pre, n->arg[0]);
+    m->post.line_of[n->out] = EMIT_ARGUMENT;
+    cvyi_make_store(m, &m->post, n->out);
+    return end_pointwise(m, &in, &out, "copy");
+}
+
+/* A norm that no rewrite took apart: statistics into memory of our own, then the affine. */
+static cvy_status make_norm(maker *m, int index)
+{
+    const node *n = &m->g->nodes[index];
+    const space over = cvyi_space_plain(cvyi_shape_of(m->g, n->out));
+    emit_line l = {.kind = EMIT_APPLY, .op = n->op, .note = m->g->values[n->out].name};
+    norm_args args;
+    int64_t at;
+    cvy_status st;
+
+    if (!cvyi_elements(&over.logical)) return CVY_OK;
+    cvyi_norm_geom(m->g, n, &l.norm);
+    cvyi_norm_args(n, &args);
+    at = cvyi_make_memory(m, 4 * STATS_FIELDS * l.norm.groups * (l.norm.over_outer ? 1 : l.norm.outer));
+    TRY(cvyi_make_stats(m, index, &l.norm, CVY_NONE, CVY_NONE, at));
+    cvyi_make_start(m, "pointwise.cu");
+    m->pre.over = m->post.over = over;
+    cvyi_make_view(m, n->out, &over);
+    cvyi_make_operand(m, &m->pre, n->arg[0]);
+    l.a = EMIT_ARGUMENT;
+    l.view = cvyi_make_own_view(m, at, "statistics");
+    l.weight = cvyi_make_affine_view(m, &m->post, &l.norm, args.weight);
+    l.bias = cvyi_make_affine_view(m, &m->post, &l.norm, args.bias);
+    m->post.line_of[n->out] = cvyi_make_line(m, &m->post, &l);
+    cvyi_make_store(m, &m->post, n->out);
+    TRY(end_pointwise(m, &over, &over, cvyi_info(n)->name));
+fail:
+    return st;
+}
+
+static cvy_status make_stats_node(maker *m, int core)
+{
+    const node *n = &m->g->nodes[core];
+    norm_geom e;
+
+    cvyi_norm_geom(m->g, n, &e);
+    return cvyi_make_stats(m, core, &e, n->n_args > 1 ? n->arg[1] : CVY_NONE, n->out, 0);
+}
+
+static cvy_status make_core(maker *m, int core)
+{
+    switch (cvyi_info(&m->g->nodes[core])->kind) {
+    case KIND_CONV:
+    case KIND_CONVT:
+        return cvyi_make_conv(m, core);
+    case KIND_LINEAR:
+    case KIND_MATMUL:
+        return cvyi_make_matmul(m, core);
+    case KIND_STATS:
+        return make_stats_node(m, core);
+    case KIND_REDUCE:
+        return cvyi_make_reduce(m, core);
+    case KIND_SOFTMAX:
+        return cvyi_make_softmax(m, core);
+    default:
+        return cvyi_make_pool(m, core);
+    }
+}
+
+static cvy_status make_pass(maker *m, const pass *s)
+{
+    const pattern form = cvyi_cuda_pattern(m->plan, s);
+    const node *n = &m->g->nodes[s->first];
+    norm_geom e = {.running = false};
+
+    m->pass = s;
+    if (form.why) return cvyi_fail(CVY_FAILED, "cuda: a pass that is not legal: %s", form.why);
+    if (form.core != CVY_NONE) return make_core(m, form.core);
+    if (cvyi_info(n)->kind == KIND_SHAPE) return make_reshape(m, n);
+    if (cvyi_info(n)->kind == KIND_NORM) cvyi_norm_geom(m->g, n, &e);
+    if (cvyi_info(n)->kind == KIND_NORM && !e.running) return make_norm(m, s->first);
+    return make_pointwise(m);
+}
+
+/* What depends on parameters alone comes first, node by node: it is small, and has no say in the time of a run. */
+static cvy_status make_prepared(maker *m)
+{
+    const pass *all = &m->plan->passes[0];
+    cvy_status st = CVY_OK;
+
+    m->prepared = true;
+    for (int i = 0; i < all->count; i++) {
+        const pass one = {.first = all->first + i, .count = 1};
+        TRY(make_pass(m, &one));
+    }
+    m->prepared = false;
+fail:
+    return st;
+}
+
+static int *new_lines(cvy_plan *p)
+{
+    return cvyi_arena_alloc(&p->memory, (size_t)p->graph->n_values + 1, sizeof(int));
+}
+
+cvy_status cvyi_cuda_lower(cvy_plan *p)
+{
+    cuda_state *state = p->state;
+    maker *m = cvyi_arena_alloc(&p->memory, 1, sizeof *m);
+    cvy_status st = CVY_OK;
+
+    state->cap_steps = STEPS_PER_NODE * p->graph->n_nodes;
+    state->steps = cvyi_arena_alloc(&p->memory, (size_t)state->cap_steps + 1, sizeof *state->steps);
+    if (!m || !state->steps) return CVY_NO_MEMORY;
+    m->plan = p;
+    m->state = state;
+    m->g = p->graph;
+    m->pre.line_of = new_lines(p);
+    m->post.line_of = new_lines(p);
+    if (!m->pre.line_of || !m->post.line_of) return CVY_NO_MEMORY;
+    state->kept_end = cvyi_round_up(p->value_bytes, CVY_ALIGN);
+    if (p->n_prepare) TRY(make_prepared(m));
+    for (int i = p->n_prepare; i < p->n_passes; i++) {
+        m->pass_index = i;
+        TRY(make_pass(m, &p->passes[i]));
+    }
+    p->workspace = (size_t)state->kept_end;
+fail:
+    return st;
+}

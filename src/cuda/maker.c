@@ -1,0 +1,335 @@
+/* maker.c - puts a step together: views of tensors, lines of the prologue and the epilogue, options. */
+#include <stdio.h>
+#include <string.h>
+#include "maker.h"
+
+/* ---- spaces ---- */
+
+space cvyi_space_plain(const shape *s)
+{
+    space out = {.extent = {1, 1, 1, 1, 1, 1}, .logical = *s};
+    for (int d = 0; d < s->rank; d++) {
+        out.place[d] = d;
+        out.extent[d] = s->dim[d];
+    }
+    return out;
+}
+
+space cvyi_space_planes(const shape *s, int spatial)
+{
+    space out = {.extent = {1, 1, 1, 1, 1, 1}, .logical = *s};
+    for (int d = 0; d < s->rank; d++) {
+        const int from_end = s->rank - d; /* 1: the innermost, which is dimension 4 of the space */
+        out.place[d] = from_end <= spatial ? 5 - from_end : from_end == spatial + 1 ? 1 : 0;
+        out.extent[out.place[d]] = s->dim[d];
+    }
+    return out;
+}
+
+/* ---- options ---- */
+
+void cvyi_make_start(maker *m, const char *source)
+{
+    memset(&m->step, 0, sizeof m->step);
+    m->step.source = source;
+    m->step.views = m->views;
+    m->step.prepared = m->prepared;
+    m->step.pass = m->pass_index;
+    m->n_defines = 0;
+    m->wide = false;
+    m->pre.n = m->post.n = 0;
+    for (int v = 0; v < m->g->n_values; v++) m->pre.line_of[v] = m->post.line_of[v] = LINE_NONE;
+}
+
+void cvyi_make_define(maker *m, const char *name, int64_t number)
+{
+    snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-D%s=%lld", name, (long long)number);
+}
+
+void cvyi_make_define3(maker *m, const char *const names[3], const int64_t values[3])
+{
+    for (int i = 0; i < 3; i++) cvyi_make_define(m, names[i], values[i]);
+}
+
+void cvyi_make_define_extents(maker *m, char letter, const space *s)
+{
+    for (int d = 1; d < EMIT_DIMS; d++) {
+        const char name[3] = {letter, (char)('0' + d), '\0'};
+        /* An extent of 0 would be divided by, in code that never runs. */
+        cvyi_make_define(m, name, cvyi_max64(s->extent[d], 1));
+    }
+}
+
+/* ---- views ---- */
+
+static int new_view(maker *m, int v, const char *name)
+{
+    const int i = m->step.n_views++;
+    step_view *view = &m->views[i];
+
+    memset(view, 0, sizeof *view);
+    memset(&m->seen[i], 0, sizeof m->seen[i]);
+    view->value = v;
+    for (int d = 0; d < EMIT_DIMS; d++) {
+        view->dim[d] = -1;
+        view->times[d] = 1;
+    }
+    if (v != CVY_NONE) {
+        text t = {0};
+        cvyi_text_add(&t, "%s", m->g->values[v].name);
+        cvyi_text_add_shape(&t, cvyi_shape_of(m->g, v));
+        snprintf(m->names[i], NAME_LENGTH, "%s", t.data ? t.data : "");
+        cvyi_text_free(&t);
+        if (cvyi_elements(cvyi_shape_of(m->g, v)) > INT32_MAX) m->wide = true;
+    } else {
+        snprintf(m->names[i], NAME_LENGTH, "%s", name);
+    }
+    /* Names go into a comment of one line. */
+    for (char *c = m->names[i]; *c; c++)
+        if (*c == '\n' || *c == '\\') *c = '?';
+    m->seen[i].name = m->names[i];
+    return i;
+}
+
+int cvyi_make_own_view(maker *m, int64_t at, const char *name)
+{
+    const int i = new_view(m, CVY_NONE, name);
+    m->views[i].at = at;
+    return i;
+}
+
+static void vary(maker *m, int view, int slot, int dim, int64_t stride)
+{
+    m->views[view].dim[slot] = dim;
+    m->seen[view].varies[slot] = true;
+    m->seen[view].stride[slot] = stride;
+}
+
+int cvyi_make_view(maker *m, int v, const space *over)
+{
+    const shape *s = cvyi_shape_of(m->g, v);
+    int64_t strides[CVY_MAX_RANK];
+    const int i = new_view(m, v, NULL);
+
+    cvyi_contiguous_strides(s, strides);
+    for (int d = 0; d < s->rank; d++)
+        if (s->dim[d] != 1) vary(m, i, over->place[over->logical.rank - s->rank + d], d, strides[d]);
+    m->seen[i].whole = cvyi_same_shape(s, &over->logical);
+    return i;
+}
+
+int cvyi_make_channel_view(maker *m, int v, int slot)
+{
+    const int i = new_view(m, v, NULL);
+    if (cvyi_elements(cvyi_shape_of(m->g, v)) != 1) vary(m, i, slot, 0, 1);
+    return i;
+}
+
+int cvyi_make_raw_view(maker *m, int v)
+{
+    return new_view(m, v, NULL);
+}
+
+int cvyi_make_weight_view(maker *m, int v, const conv_geom *e, bool transposed)
+{
+    const shape *s = cvyi_shape_of(m->g, v);
+    const int k = transposed ? 1 : 0, c = 1 - k;
+    const int i = new_view(m, v, NULL);
+
+    m->views[i].dim[0] = k;
+    m->views[i].dim[1] = c;
+    for (int a = 0; a < e->spatial; a++) m->views[i].dim[4 - a] = s->rank - 1 - a;
+    /* A group owns K / groups rows of the weights, or C / groups where they are transposed. */
+    m->views[i].dim[5] = 0;
+    m->views[i].times[5] = (transposed ? e->C : e->K) / e->groups;
+    return i;
+}
+
+/* ---- lines ---- */
+
+int cvyi_make_line(maker *m, program *p, const emit_line *line)
+{
+    (void)m;
+    p->lines[p->n] = *line;
+    return p->n++;
+}
+
+int cvyi_make_operand(maker *m, program *p, int v)
+{
+    emit_line load = {.kind = EMIT_LOAD};
+
+    if (p->line_of[v] == LINE_NONE) {
+        load.view = cvyi_make_view(m, v, &p->over);
+        load.note = m->g->values[v].name;
+        p->line_of[v] = cvyi_make_line(m, p, &load);
+    }
+    return p->line_of[v];
+}
+
+void cvyi_make_store(maker *m, program *p, int v)
+{
+    emit_line store = {.kind = EMIT_STORE, .a = p->line_of[v], .note = m->g->values[v].name};
+
+    store.view = m->step.n_views && m->views[0].value == v ? 0 : cvyi_make_view(m, v, &p->over);
+    cvyi_make_line(m, p, &store);
+}
+
+/* The affine of a norm: along the channels (dimension 1 of x), or along the trailing dimensions that were
+ * normalised. */
+int cvyi_make_affine_view(maker *m, const program *p, const norm_geom *e, int v)
+{
+    const shape *x = &p->over.logical;
+
+    if (v == CVY_NONE) return CVY_NONE;
+    if (x->rank > 1 && x->dim[1] == e->groups * e->chan &&
+        e->groups * e->chan * e->inner * x->dim[0] == cvyi_elements(x) && cvyi_shape_of(m->g, v)->rank == 1)
+        return cvyi_make_channel_view(m, v, p->over.place[1]);
+    return cvyi_make_view(m, v, &p->over);
+}
+
+static void apply_line(maker *m, program *p, const node *n)
+{
+    emit_line l = {.kind = EMIT_APPLY, .op = n->op, .a = cvyi_make_operand(m, p, n->arg[0])};
+
+    cvyi_norm_geom(m->g, n, &l.norm);
+    l.view = cvyi_make_raw_view(m, n->arg[1]);
+    l.weight = cvyi_make_affine_view(m, p, &l.norm, n->n_args > 2 ? n->arg[2] : CVY_NONE);
+    l.bias = cvyi_make_affine_view(m, p, &l.norm, n->n_args > 3 ? n->arg[3] : CVY_NONE);
+    l.note = m->g->values[n->out].name;
+    p->line_of[n->out] = cvyi_make_line(m, p, &l);
+}
+
+static void running_line(maker *m, program *p, const node *n)
+{
+    emit_line l = {.kind = EMIT_NORM, .op = n->op, .a = cvyi_make_operand(m, p, n->arg[0])};
+    norm_args args;
+
+    cvyi_norm_geom(m->g, n, &l.norm);
+    cvyi_norm_args(n, &args);
+    l.view = cvyi_make_channel_view(m, args.mean, p->over.place[1]);
+    l.var = cvyi_make_channel_view(m, args.var, p->over.place[1]);
+    l.weight = cvyi_make_affine_view(m, p, &l.norm, args.weight);
+    l.bias = cvyi_make_affine_view(m, p, &l.norm, args.bias);
+    l.p[0] = l.norm.eps;
+    l.note = m->g->values[n->out].name;
+    p->line_of[n->out] = cvyi_make_line(m, p, &l);
+}
+
+static void op_line(maker *m, program *p, const node *n)
+{
+    emit_line l = {.kind = EMIT_OP, .op = n->op, .a = cvyi_make_operand(m, p, n->arg[0]), .b = CVY_NONE};
+
+    cvyi_pointwise_params(n, l.p);
+    if (n->n_args > 1 && n->arg[1] != CVY_NONE) l.b = cvyi_make_operand(m, p, n->arg[1]);
+    l.note = m->g->values[n->out].name;
+    p->line_of[n->out] = cvyi_make_line(m, p, &l);
+}
+
+cvy_status cvyi_make_chain(maker *m, program *p, int first, int end, bool stores)
+{
+    for (int i = first; i < end; i++) {
+        const node *n = &m->g->nodes[i];
+        if (p->n + 8 > MAX_LINES || m->step.n_views + 6 > MAX_VIEWS)
+            return cvyi_fail(CVY_UNSUPPORTED, "cuda: a pass of %d operators is longer than a kernel takes",
+                             end - first);
+        if (cvyi_info(n)->kind == KIND_APPLY)
+            apply_line(m, p, n);
+        else if (cvyi_info(n)->kind == KIND_NORM)
+            running_line(m, p, n);
+        else
+            op_line(m, p, n);
+        if (stores && (m->prepared || cvyi_needed_behind(m->plan, m->pass, n->out))) cvyi_make_store(m, p, n->out);
+    }
+    return CVY_OK;
+}
+
+/* ---- the end of a step ---- */
+
+int64_t cvyi_make_memory(maker *m, int64_t bytes)
+{
+    const int64_t at = m->state->kept_end;
+    m->state->kept_end += cvyi_round_up(bytes, CVY_ALIGN);
+    return at;
+}
+
+static bool reads_tensors(const maker *m)
+{
+    for (int i = 0; i < m->step.n_views; i++)
+        if (m->views[i].value != CVY_NONE && m->plan->places[m->views[i].value].kind == PLACE_TENSOR) return true;
+    return false;
+}
+
+static char *arena_text(cvy_plan *p, const char *source)
+{
+    char *copy = cvyi_arena_alloc(&p->memory, strlen(source) + 1, 1);
+    if (copy) strcpy(copy, source);
+    return copy;
+}
+
+static cvy_status make_text(maker *m, bool strided, const char **out)
+{
+    emit_program pre = {.lines = m->pre.lines, .n_lines = m->pre.n, .result = m->pre.n - 1};
+    emit_program post = {.lines = m->post.lines, .n_lines = m->post.n};
+    emit_spec spec = {.title = m->step.source, .views = m->seen, .n_views = m->step.n_views, .strided = strided};
+    text t = {0};
+
+    memcpy(pre.extent, m->pre.over.extent, sizeof pre.extent);
+    memcpy(post.extent, m->post.over.extent, sizeof post.extent);
+    if (pre.n_lines) spec.prologue = &pre;
+    if (post.n_lines) spec.epilogue = &post;
+    cvyi_emit(&spec, &t);
+    *out = t.failed ? NULL : arena_text(m->plan, t.data);
+    cvyi_text_free(&t);
+    return *out ? CVY_OK : CVY_NO_MEMORY;
+}
+
+static cvy_status make_options(maker *m, bool strided, cuda_step *s)
+{
+    const int which = strided, n = m->n_defines + 3;
+    const char **list = cvyi_arena_alloc(&m->plan->memory, (size_t)n, sizeof *list);
+    char define[DEFINE_BYTES];
+
+    if (!list) return CVY_NO_MEMORY;
+    for (int i = 0; i < m->n_defines; i++)
+        if (!(list[i] = arena_text(m->plan, m->defines[i]))) return CVY_NO_MEMORY;
+    snprintf(define, sizeof define, "-DTENSORS=%d", s->n_views);
+    if (!(list[n - 3] = arena_text(m->plan, define))) return CVY_NO_MEMORY;
+    list[n - 2] = strided || m->wide ? "-DWIDE=1" : "-DWIDE=0";
+    list[n - 1] = strided ? "-DSRC_DENSE=0" : "-DSRC_DENSE=1";
+    s->options[which] = list;
+    s->n_options[which] = n;
+    return make_text(m, strided, &s->epilogue[which]);
+}
+
+/* The name says kernel and form; its tail tells apart what differs in text or options alone. */
+static void make_name(cuda_step *s, const char *form)
+{
+    uint64_t h = cvyi_hash(CVYI_HASH_START, s->epilogue[0], strlen(s->epilogue[0]));
+
+    for (int i = 0; i < s->n_options[0]; i++) h = cvyi_hash(h, s->options[0][i], strlen(s->options[0][i]) + 1);
+    snprintf(s->entry, sizeof s->entry, "%.*s_f32%s%s_%08x", (int)strcspn(s->source, "."), s->source,
+             *form ? "_" : "", form, (unsigned)(h ^ h >> 32));
+}
+
+cvy_status cvyi_make_end(maker *m, const char *form)
+{
+    cuda_state *state = m->state;
+    cuda_step *s = &m->step;
+    step_view *views;
+    cvy_status st = CVY_OK;
+
+    if (!s->launch.grid[0] || !s->launch.grid[1] || !s->launch.grid[2]) return CVY_OK; /* nothing to compute */
+    if (s->launch.grid[1] > 65535 || s->launch.grid[2] > 65535)
+        return cvyi_fail(CVY_UNSUPPORTED, "cuda: %s: a grid of %u x %u x %u blocks", s->source, s->launch.grid[0],
+                         s->launch.grid[1], s->launch.grid[2]);
+    views = cvyi_arena_alloc(&m->plan->memory, (size_t)s->n_views, sizeof *views);
+    if (!views || state->n_steps == state->cap_steps) return CVY_NO_MEMORY;
+    memcpy(views, m->views, (size_t)s->n_views * sizeof *views);
+    TRY(make_options(m, false, s));
+    if (reads_tensors(m)) TRY(make_options(m, true, s));
+    make_name(s, form);
+    state->steps[state->n_steps] = *s;
+    state->steps[state->n_steps++].views = views;
+fail:
+    return st;
+}

@@ -1,0 +1,83 @@
+/* maker.h - a step while it is made: its views, its two programs, its options. Shared by lower.c and cores.c. */
+#ifndef CVYI_CUDA_MAKER_H
+#define CVYI_CUDA_MAKER_H
+
+#include "exec.h"
+
+enum { MAX_LINES = 160, MAX_DEFINES = 40, DEFINE_BYTES = 48, NAME_LENGTH = 96 };
+
+/* The space a kernel runs over: up to six extents, and where the dimensions of the values in it stand. */
+typedef struct space {
+    int64_t extent[EMIT_DIMS]; /* 1 where there is nothing */
+    shape logical;             /* of the values */
+    int place[CVY_MAX_RANK];   /* dimension d of the values is dimension place[d] of the space */
+} space;
+
+space cvyi_space_plain(const shape *s);               /* dimensions as they stand */
+space cvyi_space_planes(const shape *s, int spatial); /* n, c, d, h, w */
+
+typedef struct program {
+    emit_line lines[MAX_LINES];
+    int n;
+    space over;
+    int *line_of; /* per value: the line that holds it; LINE_NONE */
+} program;
+enum { LINE_NONE = -3 };
+
+typedef struct maker {
+    cvy_plan *plan;
+    cuda_state *state;
+    const cvy_graph *g;
+    const pass *pass;
+    int pass_index;
+    bool prepared; /* the step depends on parameters alone */
+    cuda_step step;
+    step_view views[MAX_VIEWS];
+    emit_view seen[MAX_VIEWS];
+    char names[MAX_VIEWS][NAME_LENGTH];
+    program pre, post;
+    char defines[MAX_DEFINES][DEFINE_BYTES];
+    int n_defines;
+    bool wide; /* some contiguous tensor has more than 2^31 elements */
+} maker;
+
+/* Begins a step of a kernel. */
+void cvyi_make_start(maker *m, const char *source);
+/* -DNAME=value */
+void cvyi_make_define(maker *m, const char *name, int64_t value);
+void cvyi_make_define3(maker *m, const char *const names[3], const int64_t values[3]);
+void cvyi_make_define_extents(maker *m, char letter, const space *s); /* X1...X5 */
+/* A view of a value that broadcasts to the space; its number. */
+int cvyi_make_view(maker *m, int v, const space *over);
+/* A view of a value whose only dimension runs along one dimension of the space. */
+int cvyi_make_channel_view(maker *m, int v, int slot);
+/* A view whose elements a kernel finds by itself: no strides. */
+int cvyi_make_raw_view(maker *m, int v);
+/* A view of a convolution's weights: k, c, t, r, s of a group, and the group. */
+int cvyi_make_weight_view(maker *m, int v, const conv_geom *e, bool transposed);
+/* A view of a norm's weight or bias; CVY_NONE for CVY_NONE. */
+int cvyi_make_affine_view(maker *m, const program *p, const norm_geom *e, int v);
+/* A view of the engine's own memory. */
+int cvyi_make_own_view(maker *m, int64_t at, const char *name);
+/* Where the value that a pass's nodes [first, end) make is computed: adds their lines. */
+cvy_status cvyi_make_chain(maker *m, program *p, int first, int end, bool stores);
+/* The line that holds a value; loads it where nobody has. */
+int cvyi_make_operand(maker *m, program *p, int v);
+int cvyi_make_line(maker *m, program *p, const emit_line *line);
+void cvyi_make_store(maker *m, program *p, int v);
+/* Ends the step: text, options and name are made for it and it is added to the plan. `threads` of a block, `blocks`
+ * in all: 0 blocks add nothing. */
+cvy_status cvyi_make_end(maker *m, const char *form);
+
+/* One per core, in cores.c: adds the steps of a pass whose core is node `core`. */
+cvy_status cvyi_make_conv(maker *m, int core);
+cvy_status cvyi_make_matmul(maker *m, int core);
+cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int stats_value, int64_t stats_at);
+cvy_status cvyi_make_pool(maker *m, int core);
+cvy_status cvyi_make_reduce(maker *m, int core);
+cvy_status cvyi_make_softmax(maker *m, int core);
+
+/* The engine's memory behind the values: kept from run to run, or not. */
+int64_t cvyi_make_memory(maker *m, int64_t bytes);
+
+#endif

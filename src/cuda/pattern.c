@@ -1,0 +1,94 @@
+/* pattern.c - which intervals of nodes one kernel can run: [pointwise] core [pointwise]; see exec.h. */
+#include "exec.h"
+
+static bool is_core(op_kind k)
+{
+    return cvyi_is_producer(k) || k == KIND_MAXPOOL || k == KIND_AVGPOOL || k == KIND_ADAPTIVE ||
+           k == KIND_REDUCE || k == KIND_SOFTMAX || k == KIND_STATS;
+}
+
+/* A norm with given statistics is an affine per channel. */
+static bool is_pointwise(const cvy_graph *g, const node *n)
+{
+    norm_geom e;
+    if (cvyi_info(n)->kind != KIND_NORM) return cvyi_is_pointwise(cvyi_info(n)->kind);
+    cvyi_norm_geom(g, n, &e);
+    return e.running;
+}
+
+static bool broadcasts_to(const shape *from, const shape *to)
+{
+    if (from->rank > to->rank) return false;
+    for (int i = 1; i <= from->rank; i++)
+        if (from->dim[from->rank - i] != 1 && from->dim[from->rank - i] != to->dim[to->rank - i]) return false;
+    return true;
+}
+
+/* Nodes first ... end - 1 as a chain over one space: why not? `inside` is the node whose result they may also read.
+ */
+static const char *chain_refusal(const cvy_plan *p, const pass *s, int first, int end, const shape *over,
+                                 int inside, bool stores)
+{
+    const cvy_graph *g = p->graph;
+    for (int i = first; i < end; i++) {
+        const node *n = &g->nodes[i];
+        const shape *y = cvyi_shape_of(g, n->out);
+        const bool needed = cvyi_needed_behind(p, s, n->out);
+        if (!is_pointwise(g, n)) return "two barriers or producers need a kernel each";
+        if (needed && !stores) return "a value in front of the reduction is needed behind the pass";
+        if (!broadcasts_to(y, over)) return "the chain changes its shape";
+        if ((needed || cvyi_info(n)->kind != KIND_UNARY) && !cvyi_same_shape(y, over) &&
+            (needed || cvyi_info(n)->kind != KIND_BINARY))
+            return "a value smaller than the space it is used in";
+        for (int a = 0; a < n->n_args; a++) {
+            const int by = n->arg[a] == CVY_NONE ? -1 : g->values[n->arg[a]].node;
+            if (by >= s->first && by < first && by != inside) return "the epilogue reads a value of the prologue";
+        }
+    }
+    return NULL;
+}
+
+/* Does the core read anything made inside the pass but its first argument? */
+static const char *core_refusal(const cvy_plan *p, const pass *s, int core)
+{
+    const node *n = &p->graph->nodes[core];
+    const int x = n->arg[0];
+
+    for (int a = 1; a < n->n_args; a++)
+        if (n->arg[a] != CVY_NONE && cvyi_made_inside(p, s, n->arg[a]))
+            return "the core reads two values of its pass";
+    if (core == s->first) return NULL;
+    if (cvyi_is_producer(cvyi_info(n)->kind)) return "a producer begins its pass";
+    return cvyi_made_inside(p, s, x) ? NULL : "the core does not read what stands in front of it";
+}
+
+pattern cvyi_cuda_pattern(const cvy_plan *p, const pass *s)
+{
+    const cvy_graph *g = p->graph;
+    const int end = s->first + s->count;
+    const node *last = &g->nodes[end - 1];
+    pattern out = {.core = CVY_NONE};
+    int views = 0;
+
+    for (int i = s->first; i < end; i++) {
+        const op_kind kind = cvyi_info(&g->nodes[i])->kind;
+        if (s->count > 1 && (kind == KIND_SHAPE || (kind == KIND_NORM && !is_pointwise(g, &g->nodes[i]))))
+            out.why = "reshapes and whole norms have a pass of their own";
+        if (is_core(kind) && out.core == CVY_NONE) out.core = i;
+        views += g->nodes[i].n_args + 1;
+    }
+    if (views > MAX_VIEWS - 4) out.why = "more tensors than a launch takes";
+    if (out.why || (s->count == 1 && !is_pointwise(g, last))) return out;
+    if (out.core == CVY_NONE) {
+        out.why = chain_refusal(p, s, s->first, end, cvyi_shape_of(g, last->out), -1, true);
+        return out;
+    }
+    out.why = core_refusal(p, s, out.core);
+    if (!out.why)
+        out.why = chain_refusal(p, s, s->first, out.core, cvyi_shape_of(g, g->nodes[out.core].arg[0]), -1, false);
+    if (!out.why && cvyi_info(&g->nodes[out.core])->kind == KIND_STATS && out.core != end - 1)
+        out.why = "statistics end their pass";
+    if (!out.why)
+        out.why = chain_refusal(p, s, out.core + 1, end, cvyi_shape_of(g, g->nodes[out.core].out), out.core, true);
+    return out;
+}
