@@ -28,11 +28,12 @@ static double correlate(const conv_geom *e, const double *src, const double *wei
     double sum = 0;
     for (int64_t a = 0; a < e->kernel[0]; a++) {
         for (int64_t r = 0; r < e->kernel[1]; r++) {
+            const int64_t d = o * e->stride[0] - e->pad[0] + a * e->dil[0];
+            const int64_t h = p * e->stride[1] - e->pad[1] + r * e->dil[1];
+            const double *row = inside(e->in, d, h, 0) ? src + at(e->in, d, h, 0) : NULL;
             for (int64_t s = 0; s < e->kernel[2]; s++) {
-                const int64_t d = o * e->stride[0] - e->pad[0] + a * e->dil[0];
-                const int64_t h = p * e->stride[1] - e->pad[1] + r * e->dil[1];
                 const int64_t w = q * e->stride[2] - e->pad[2] + s * e->dil[2];
-                const double x = inside(e->in, d, h, w) ? src[at(e->in, d, h, w)] : 0;
+                const double x = row && w >= 0 && w < e->in[2] ? row[w] : 0;
                 sum += x * weight[at(e->kernel, a, r, s)];
             }
         }
