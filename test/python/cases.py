@@ -304,6 +304,7 @@ GRAPHS = [
     "x[2,4,6], y[2,4,6] | sub(@y) | square | mean((1,2))",
     "x[2,3,5] | exp @a | sum(1) @b | output(@b, @a)",
     "x[2,3,5] | relu @a | neg @b | output(@a, @b)",
+    "x[2,3,5] | relu @a | neg | exp | tanh @b | output(@a, @b)",
     "x[2,4,5] | conv1d(4,1) | conv1d(4,1) | conv1d(2,1) | linear(3) | linear(2)",
     "x[2,3,8,8] | conv2d(8,3) | batch_norm | silu | adaptive_avg_pool2d(1) | flatten(1) | linear(5) | log_softmax(1)",
     "x[2,3,4,4,4] | conv_transpose3d(4,3,stride=2) | instance_norm | gelu | max_pool3d(2) | logsumexp(1,True)",
