@@ -1,0 +1,166 @@
+// conv_tc.cu - convolution and what follows it on Hopper's tensor cores, one launch (or STATS and FINISH as two).
+//
+// Persistent: one block per SM, block b takes strips b, b + grid, ... (a strip: STRIP output rows of a sample). Roles:
+//   warps                    role                                          waits for                      signals
+//   0 .. 4*MMAS-1            multiply: tiles, bias, PRE, statistics,       full (stage), oempty (chunk)   empty, ofull, words in part
+//                            pooling, results to shared memory
+//   next 4*SINKS             finish: norm, POST, store or reduce           sfull (statistics), ofull      oempty, sempty
+//   next 3                   stage: global fp32 -> shared fp16             empty                          full
+//   last                     merge all strips' statistics of a sample      sempty, words in part          sfull
+// PASS_BOTH: the first half of the multiplying warpgroups takes statistics strips, the second half the same strips again, `lead` turns
+// later, for finishing; so both run side by side. Statistics go from block to block as tagged words: every block must be resident.
+// Shared memory: struct shared_memory in conv_tc.cuh. Expected bound and measurements: doc/KERNELS.md.
+#include "conv_tc.cuh"
+#include "conv_tc_load.cuh"
+#include "conv_tc_mma.cuh"
+#include "conv_tc_sink.cuh"
+#ifndef KERNEL_NAME
+#define KERNEL_NAME conv_tc
+#endif
+// Registers per thread of each role; all warpgroups together at most what the launch takes (512 threads: 4 * 128).
+#ifndef TC_REGS_MMA
+#define TC_REGS_MMA 160
+#define TC_REGS_SINK 96
+#define TC_REGS_LOAD 96
+#endif
+
+// One strip: tiles of all its chunks. STATS: take statistics; OUT: hand the results to the finishing role. g: the strip's first stage,
+// o: chunks handed over before; returns that count.
+template <bool STATS, bool OUT>
+__device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a, const epi &e, const strip_at &at, lane_at &l, int wg, int g,
+                                              int o, float4 *slots)
+{
+    constexpr int MB = STATS ? 1 : CHUNKM; // M blocks of a chunk
+    const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE);
+#pragma unroll 1
+    for (int kb = 0; kb < MBLOCKS; kb += MB) {
+        moments m = {{0, 0}, {0, 0}, {0, 0}, 0, true};
+        if (MB == 1) lane_channels(l, a, kb);
+        if (STREAM && wg >= lines * tiles) // nothing for this warpgroup: let the stages pass
+            for (int i = 0; i < NSTAGE; i++) {
+                const int stage = g + kb * NSTAGE + i;
+                mbar_wait(&s.full[stage % TC_STAGES], stage / TC_STAGES & 1);
+                __syncwarp();
+                if (threadIdx.x % 32 == 0) mbar_arrive(&s.empty[stage % TC_STAGES]);
+            }
+#pragma unroll 1
+        for (int l0 = 0; l0 < lines; l0 += LPC)
+#pragma unroll 1
+            for (int c0 = 0; c0 < tiles; c0 += CPC) {
+                const int nl = min(LPC, lines - l0), nc = min(CPC, tiles - c0), b = o % most(OUTS, 1);
+                bool owned = !OUT; // the chunk's buffer is known to be free
+#pragma unroll 1
+                for (int i = wg; i < MB * nl * nc; i += GW) {
+                    const int block = kb + i / (nl * nc), u = i % (nl * nc);
+                    tile_at tile = {l0 + u / nc, c0 + u % nc, 0, 0};
+                    tile.limit = at.cols - tile.ct * TILE - 2 * l.q;
+                    if (MB > 1) lane_channels(l, a, block);
+                    float pooled[POOL && OUT ? 2 * NJ : 1];
+                    const int rows = POOL ? min(TC_POOLH, at.rows - tile.line * TC_POOLH) : 1;
+#pragma unroll 1
+                    for (int r = 0; r < rows; r++) {
+                        float d[ACC];
+                        tile.row = FLAT ? 0 : tile.line * LINEROWS + r;
+                        convolve(d, s, a, at, tile, l, block, g);
+#pragma unroll
+                        for (int v = 0; v < ACC; v++) {
+                            if (TC_PRE) d[v] = cvy_pre(d[v], l.ch[v >> 1 & 1], e);
+                            if (POOL && NORM) d[v] *= l.sign[v >> 1 & 1];
+                        }
+                        if (STATS && (FLAT || tile.row + l.rr < at.rows)) moments_add(m, d, at, tile, l);
+                        if constexpr (OUT && POOL) pool_rows(pooled, d, r == 0);
+                        if constexpr (OUT && !POOL) {
+                            if (!owned) mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
+                            owned = true;
+                            put_tile(s.out[b], d, at, tile, l, kb * KM, (tile.line - l0) * ROWSM * CHUNKW + (tile.ct - c0) * TILE);
+                        }
+                    }
+                    if constexpr (OUT && POOL) {
+                        if (!owned) mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
+                        owned = true;
+                        if (rows == TC_POOLH) put_pooled(s.out[b], pooled, tile, l, kb * KM, tile.line - l0);
+                    }
+                }
+                if (OUT) {
+                    if (!owned) mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
+                    __syncwarp();
+                    if (threadIdx.x % 32 == 0) mbar_arrive(&s.ofull[b]);
+                    o++;
+                }
+            }
+        if (STATS) moments_flush(m, slots, l);
+    }
+    return o;
+}
+
+// The role: all strips of this warpgroup's kind, finishing or (PASS_BOTH, the first half) statistics.
+template <bool STATS, bool OUT>
+__device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a, const epi &e, const schedule &order, u32 tag)
+{
+    constexpr int PER_STRIP = STREAM ? MBLOCKS * NSTAGE : 1;
+    const int lane = threadIdx.x % 32, me = threadIdx.x / 128 % GW;
+    lane_at l;
+    l.q = lane % 4, l.row = threadIdx.x / 32 % 4 * 16 + lane / 4, l.rr = l.row / KM;
+    int o = 0, taken = 0; // chunks handed over; statistics strips done
+#pragma unroll 1
+    for (int j = 0; j < order.turns(); j++) {
+        bool finish;
+        const int g = j * PER_STRIP;
+        const strip_at at = strip_position(order.get(j, finish));
+        if (TC_PASS == PASS_BOTH && finish != OUT) continue;
+        o = multiply_strip<STATS, OUT>(s, a, e, at, l, me, g, o, s.part[NORM ? taken & 1 : 0][NORM ? me * ROWSM : 0]);
+        if (!STREAM) {
+            mbar_wait(&s.full[g % TC_STAGES], g / TC_STAGES & 1); // a stage is given back only after its filling was seen
+            __syncwarp();
+            if (lane == 0) mbar_arrive(&s.empty[g % TC_STAGES]);
+        }
+        if (STATS) {
+            named_barrier(BAR_STATS, GW * 128);
+            if (me == 0) publish(s.part[NORM ? taken & 1 : 0], a, at, tag);
+            taken++;
+        }
+    }
+}
+
+// What the host asks the module for: bytes of shared memory, threads, channels packed, bytes of packed weights, strips of a sample.
+extern "C" __device__ int conv_tc_info[5] = {(int)sizeof(shared_memory), THREADS, KP, MBLOCKS * NSTAGE * WSTAGE, STRIPS};
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __grid_constant__ tc_args a, const __grid_constant__ epi e)
+{
+    extern __shared__ __align__(128) char memory[];
+    shared_memory &s = *(shared_memory *)memory;
+    const int tid = threadIdx.x, warp = tid / 32;
+    const schedule order(a.n * STRIPS);
+    const u32 tag = NORM ? *(volatile int *)a.state % 3 + 1 : 0; // never that of untouched (zero) words
+    if (tid == 0) {
+        for (int i = 0; i < TC_STAGES; i++) mbar_init(&s.full[i], LOADERS / 32 + STREAM), mbar_init(&s.empty[i], GW * 4);
+        for (int i = 0; i < OUTS; i++) mbar_init(&s.ofull[i], GW * 4), mbar_init(&s.oempty[i], SINKWARPS);
+        for (int i = 0; i < 2; i++) mbar_init(&s.sfull[i], 1), mbar_init(&s.sempty[i], SINKWARPS);
+        mbar_init_fence();
+    }
+    if (!STREAM)
+        for (int i = tid; i < MBLOCKS * WSTAGE / 16; i += THREADS) ((uint4 *)s.w)[i] = __ldg((const uint4 *)a.packed + i);
+    fence_proxy_async();
+    __syncthreads();
+
+    constexpr bool STATS = NORM && TC_PASS != PASS_FINISH, OUT = TC_PASS == PASS_PLAIN || TC_PASS == PASS_FOLD || TC_PASS == PASS_FINISH;
+    if (warp < GW * 4) { // PASS_BOTH: statistics
+        registers_take<TC_REGS_MMA>();
+        multiply_role<STATS, OUT>(s, a, e, order, tag);
+    } else if (warp < WARP_SINK) { // PASS_BOTH: the second time
+        registers_take<TC_REGS_MMA>();
+        if constexpr (TC_PASS == PASS_BOTH) multiply_role<false, true>(s, a, e, order, tag);
+    } else if (warp < WARP_LOAD) {
+        registers_give<TC_REGS_SINK>();
+        if (TC_PASS != PASS_STATS) sink_role(s, a, e, order);
+    } else {
+        registers_give<TC_REGS_LOAD>();
+        if (warp % 4 < 3)
+            load_role(s, a, order);
+        else if (NORM && TC_PASS != PASS_STATS && warp == WARP_MERGE)
+            merge_role(s, a, order, tag);
+    }
+
+    if (NORM && TC_PASS != PASS_STATS && tid == 0 && atomicAdd(a.state + 1, 1) == (int)gridDim.x - 1)
+        a.state[1] = 0, a.state[0]++; // the last block: the next launch has the next tag
+}

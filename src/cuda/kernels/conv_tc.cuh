@@ -1,0 +1,288 @@
+// conv_tc.cuh - geometry, shared memory and schedule of the Hopper convolution (conv_tc.cu, conv_tc_pack.cu).
+//
+// y = conv(x, w) + bias on wgmma with fp16 operands. x and w are scaled by exact powers of two (per staged strip, per output
+// channel); PRODUCTS 1 has tf32's accuracy, PRODUCTS 3 (hi*lo + lo*hi + hi*hi) that of float32.
+//
+// Layout. 8 input channels of a pixel are 16 bytes of fp16. A staged strip is, per part (hi, lo), slice of 8 channels and stride
+// phase, a plane [row][column][8]: eight neighbouring pixels are one wgmma core matrix from any pixel on, so filter tap (r, s) is
+// the same plane read from a shifted start address. A k16 step takes two taps; the descriptor's leading offset is their distance.
+// M = 64 rows are ROWS_M output rows x 64/ROWS_M output channels (weights of rows outside a tap's reach are zero), N = TILE pixels.
+#pragma once
+#include "ptx.cuh"
+
+// ---- what is computed (-D): NCHW, one group, dilation 1 ------------------------------------------------------------------
+#ifndef TC_C
+#define TC_C 8 // input channels
+#endif
+#ifndef TC_K
+#define TC_K 64 // output channels
+#endif
+#ifndef TC_H
+#define TC_H 128
+#endif
+#ifndef TC_W
+#define TC_W 128
+#endif
+#ifndef TC_R
+#define TC_R 3 // filter rows
+#endif
+#ifndef TC_S
+#define TC_S 3 // filter columns
+#endif
+#ifndef TC_STRIDE
+#define TC_STRIDE 1
+#endif
+#ifndef TC_PADH
+#define TC_PADH 0
+#endif
+#ifndef TC_PADW
+#define TC_PADW 0
+#endif
+#ifndef TC_PRODUCTS
+#define TC_PRODUCTS 1
+#endif
+#ifndef TC_G
+#define TC_G 0 // groups of the norm; 0: no norm
+#endif
+#ifndef TC_SINK
+#define TC_SINK 0 // 0 store, 1 max-pool and store, 2 reduce over the channels
+#endif
+#ifndef TC_POOLH
+#define TC_POOLH 1
+#endif
+#ifndef TC_POOLW
+#define TC_POOLW 2
+#endif
+#ifndef TC_REDUCE
+#define TC_REDUCE 0 // 0 logsumexp, 1 max, 2 min, 3 sum, 4 mean
+#endif
+#ifndef TC_PASS
+#define TC_PASS 0 // which pass this launch is, see below
+#endif
+// ---- how (-D): doc/KERNELS.md says how to choose -------------------------------------------------------------------------
+#ifndef TC_TILE
+#define TC_TILE 128 // pixels of one wgmma tile
+#endif
+#ifndef TC_ROWSM
+#define TC_ROWSM 1 // output rows in M
+#endif
+#ifndef TC_FLAT
+#define TC_FLAT 0 // tiles run on across the rows of a strip: for narrow images
+#endif
+#ifndef TC_STRIP
+#define TC_STRIP 8 // output rows of a strip
+#endif
+#ifndef TC_SPAN
+#define TC_SPAN TC_W // output columns of a strip; as wide as the output, or a multiple of the tile
+#endif
+#ifndef TC_STAGES
+#define TC_STAGES 2 // strips in shared memory
+#endif
+#ifndef TC_SLICES
+#define TC_SLICES ((TC_C + 7) / 8) // slices of 8 channels in a stage
+#endif
+#ifndef TC_OUTS
+#define TC_OUTS 2 // chunks of results in shared memory
+#endif
+#ifndef TC_LINES
+#define TC_LINES 1 // lines of a chunk
+#endif
+#ifndef TC_COLTILES
+#define TC_COLTILES 0 // tiles of a line in a chunk; 0: all
+#endif
+#ifndef TC_MMAS
+#define TC_MMAS 2 // warpgroups that multiply
+#endif
+#ifndef TC_SINKS
+#define TC_SINKS 1 // warpgroups that finish
+#endif
+#ifndef TC_ALIGNED
+#define TC_ALIGNED 1 // y starts at a multiple of 16 bytes
+#endif
+
+enum sink_kind { SINK_STORE, SINK_POOL, SINK_REDUCE };
+enum reduce_kind { REDUCE_LSE, REDUCE_MAX, REDUCE_MIN, REDUCE_SUM, REDUCE_MEAN };
+// PLAIN: no norm. FOLD: statistics and (pooled) results in one go, results wait in shared memory for the statistics. BOTH: every
+// strip twice in one launch, statistics and, some strips later, finishing. STATS, FINISH: the same as two launches.
+enum pass_kind { PASS_PLAIN, PASS_FOLD, PASS_BOTH, PASS_STATS, PASS_FINISH };
+
+#define TC_CONST __host__ __device__ constexpr
+TC_CONST int cdiv(int a, int b)
+{
+    return (a + b - 1) / b;
+}
+TC_CONST int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+TC_CONST int most(int a, int b)
+{
+    return a > b ? a : b;
+}
+TC_CONST int floor_pow2(int v)
+{
+    int p = 1;
+    while (p * 2 <= v) p *= 2;
+    return p;
+}
+
+constexpr int C = TC_C, K = TC_K, H = TC_H, W = TC_W, R = TC_R, S = TC_S, ST = TC_STRIDE, G = TC_G;
+constexpr int P = (H + 2 * TC_PADH - R) / ST + 1, Q = (W + 2 * TC_PADW - S) / ST + 1; // output rows, columns
+constexpr int PARTS = TC_PRODUCTS == 3 ? 2 : 1;
+constexpr bool NORM = G > 0, POOL = TC_SINK == SINK_POOL, FLAT = TC_FLAT;
+constexpr int TILE = TC_TILE, NJ = TILE / 8, ACC = TILE / 2; // accumulators: NJ times (2 channels x 2 pixels)
+
+// M and taps. Tap row t of ROWS_M output rows is input row t of the first one's window.
+constexpr int ROWSM = TC_ROWSM, KM = 64 / ROWSM, MBLOCKS = cdiv(K, KM), KP = MBLOCKS * KM;
+constexpr int TAPROWS = R + (ROWSM - 1) * ST, TAPS = TAPROWS * S;
+constexpr int SLICES = cdiv(C, 8), SPS = TC_SLICES, NSTAGE = cdiv(SLICES, SPS); // slices; per stage; stages per strip
+constexpr int STEPS = cdiv(SPS * TAPS, 2), WPART = STEPS * 2048, WSTAGE = WPART * PARTS; // k16 steps; bytes of weights
+constexpr bool STREAM = NSTAGE > 1; // weights travel with the stages; else they stay in shared memory
+
+// Strips and what of x they stage.
+constexpr int SR = TC_STRIP, QS = least(TC_SPAN, Q), RSTRIPS = cdiv(P, SR), CSTRIPS = cdiv(Q, QS), STRIPS = RSTRIPS * CSTRIPS;
+constexpr int ROWSIN = (SR - 1) * ST + R, COLSIN = (QS - 1) * ST + S;
+constexpr int PITCH = cdiv(COLSIN, ST), PHASE = cdiv(ROWSIN, ST) * PITCH, SLICE = ST * ST * PHASE; // in pixels of 16 bytes
+constexpr int XPART = SPS * SLICE, XSTAGE = XPART * PARTS * 16;                                     // pixels; bytes
+
+// Lines, tiles, chunks. A line is what one row of tiles covers: ROWSM rows, a pooling row, or (FLAT) the strip.
+constexpr int LINEROWS = FLAT ? SR : POOL ? TC_POOLH : ROWSM, LINES = cdiv(SR, LINEROWS);
+constexpr int LINEPX = FLAT ? SR * PITCH : QS, CT = cdiv(LINEPX, TILE);
+constexpr int CPC = TC_COLTILES && TC_COLTILES < CT ? TC_COLTILES : CT, LPC = CPC < CT ? 1 : least(TC_LINES, LINES);
+constexpr int CHUNKS = cdiv(LINES, LPC) * cdiv(CT, CPC);                      // of a strip and a block of channels
+constexpr int CHUNKM = TC_SINK == SINK_REDUCE ? MBLOCKS : 1, CHUNKK = CHUNKM * KM; // M blocks and channels of a chunk
+constexpr int OW = POOL ? Q / TC_POOLW : Q, OH = POOL ? P / TC_POOLH : P;     // stored columns and rows
+constexpr int CHUNKW = FLAT ? Q : POOL ? QS / TC_POOLW : CPC == CT ? QS : CPC * TILE; // columns of a chunk's row
+constexpr int CHUNKROWS = POOL ? LPC : LPC * LINEROWS;
+constexpr int OPITCH = cdiv(CHUNKROWS * CHUNKW, 32) * 32 + 8;                 // floats per channel; + 8: no bank conflicts
+constexpr int OUTS = TC_PASS == PASS_STATS ? 0 : TC_OUTS;
+
+// Threads, whole warpgroups: MMAS that multiply, SINKS that finish, 1 whose first 3 warps stage and whose last merges statistics.
+constexpr int MMAS = TC_MMAS, SINKWARPS = TC_SINKS * 4, LOADERS = 96;
+constexpr int WARP_SINK = MMAS * 4, WARP_LOAD = WARP_SINK + SINKWARPS, WARP_MERGE = WARP_LOAD + 3;
+constexpr int THREADS = (WARP_LOAD + 4) * 32;
+constexpr int GW = TC_PASS == PASS_BOTH ? MMAS / 2 : MMAS; // multiplying warpgroups on one strip
+constexpr int SLOTS = GW * ROWSM;                          // partial statistics of a channel inside the block
+constexpr int CPG = NORM ? K / most(G, 1) : 1;             // channels of a group
+enum { BAR_LOAD = 1, BAR_STATS = 2 };                      // named barriers
+
+static_assert(TC_PRODUCTS == 1 || TC_PRODUCTS == 3, "one product or three");
+static_assert(ST == 1 || ST == 2, "stride phases are made for strides 1 and 2");
+static_assert(P > 0 && Q > 0, "the filter is larger than the padded input");
+static_assert(TILE == 64 || TILE == 128, "wgmma wrappers exist for 64 and 128 pixels");
+static_assert(ROWSM == 1 || ((ROWSM == 2 || ROWSM == 4) && K <= KM && !POOL && !FLAT), "several rows in M: few channels only");
+static_assert(SR % LINEROWS == 0, "a strip is whole lines");
+static_assert(QS == Q || (QS % TILE == 0 && !POOL), "strips of columns are whole tiles, and not pooled");
+static_assert(!FLAT || (QS == Q && !POOL && !(TC_SINK == SINK_REDUCE)), "flat tiles need whole rows");
+static_assert(!POOL || TC_POOLW == 2 || TC_POOLW == 4 || TC_POOLW == 8, "pooling stays inside 8 pixels");
+static_assert(!NORM || K % most(G, 1) == 0, "groups divide the channels");
+static_assert((TC_PASS == PASS_PLAIN) == !NORM, "a norm needs a pass with statistics");
+static_assert(TC_PASS != PASS_BOTH || MMAS % 2 == 0, "half of the warpgroups take statistics, half finish");
+static_assert(TC_PASS != PASS_FOLD || CHUNKM == 1, "a reduction over the channels needs the statistics first");
+static_assert(!STREAM || (!POOL && CT * LINES <= GW), "a strip of several stages is one tile per warpgroup");
+static_assert(TC_SINK != SINK_REDUCE || (LPC == 1 && CPC == 1 && ROWSM == 1), "a reduced chunk is one tile");
+
+struct shared_memory {
+    alignas(128) char x[TC_STAGES * XSTAGE];                       // staged strips, fp16
+    alignas(128) char w[STREAM ? TC_STAGES * WSTAGE : MBLOCKS * WSTAGE]; // [block or stage][part][step][k half][64][8] fp16
+    alignas(128) float out[OUTS ? OUTS : 1][OUTS ? CHUNKK : 1][OPITCH]; // results [channel][dense pixel]; also room to read past x
+    float4 part[NORM ? 2 : 1][NORM ? SLOTS : 1][NORM ? KP : 1];     // per channel and warpgroup: mean, squared deviations, count
+    float2 ab[2][KP];                                              // norm as factor and summand per channel
+    float2 group[most(G, 1)];                                      // mean and 1 / deviation, for the merging warp
+    float unscale[TC_STAGES];                                      // 1 / the power of two of a stage
+    int odd[TC_STAGES];                                            // the stage holds an inf or a NaN
+    u32 largest[2][3];                                             // per staging warp: bits of the largest |x|
+    u64 full[TC_STAGES], empty[TC_STAGES], ofull[OUTS ? OUTS : 1], oempty[OUTS ? OUTS : 1], sfull[2], sempty[2];
+};
+
+#ifdef TC_EPILOGUE // -DTC_EPILOGUE='"epilogue.cuh"', generated: struct epi, TC_PRE and the three functions
+#include TC_EPILOGUE
+#else // the identity, so that the file compiles by itself
+#define TC_PRE 0
+struct epi {
+    int unused;
+};
+// What stands between convolution and norm (TC_PRE 0: nothing); k: output channel.
+__device__ __forceinline__ float cvy_pre(float y, int k, const epi &e)
+{
+    return y;
+}
+// What follows the norm (or pooling). z: normalised, y: before the norm; pixel: index in the output plane.
+__device__ __forceinline__ float cvy_post(float z, float y, int n, int k, int pixel, const epi &e)
+{
+    return z;
+}
+// What follows a reduction over the channels.
+__device__ __forceinline__ float cvy_last(float v, int n, int pixel, const epi &e)
+{
+    return v;
+}
+#endif
+
+struct tc_args {
+    const float *x, *w;    // [n][C][H][W]; [K][C][R][S], read only where x holds an inf or a NaN
+    const u32 *packed;     // conv_tc_pack's weights
+    const float *unscale;  // [KP] 1 / power of two of each output channel
+    const float *bias, *gamma, *beta; // [K], NULL: 0, 1, 0
+    float *y;              // [n][K][OH][OW], reduced: [n][OH][OW]
+    u64 *part;             // [n][G][STRIPS] tagged partial statistics, zero before the first launch
+    int *state;            // {epoch, blocks done}, zero before the first launch
+    int n;
+    float eps;
+};
+
+// Position of tap t (0 <= t < TAPS): taps are ordered by stride phase, so that offsets in the staged planes only grow.
+struct tap_at {
+    int row, col, offset; // input row and column of the window; pixels from the tile's first one
+};
+TC_CONST tap_at tap_position(int t)
+{
+    const int rows0 = cdiv(TAPROWS, ST), cols0 = cdiv(S, ST);
+    const int pr = t >= rows0 * S, u = t - pr * rows0 * S, rows = pr ? TAPROWS - rows0 : rows0;
+    const int pc = u >= rows * cols0, v = u - pc * rows * cols0, cols = pc ? S - cols0 : cols0;
+    const int r = v / cols, s = v % cols;
+    return {r * ST + pr, s * ST + pc, (pr * ST + pc) * PHASE + r * PITCH + s};
+}
+// The same for step operand t of a stage: slices one after the other; past the end (zero weights) the last one again.
+TC_CONST int operand_offset(int t)
+{
+    const int u = t < SPS * TAPS ? t : SPS * TAPS - 1;
+    return u / TAPS * SLICE + tap_position(u % TAPS).offset;
+}
+
+// A strip: sample, first output row and column, valid rows and columns.
+struct strip_at {
+    int n, index, p0, q0, rows, cols;
+};
+__device__ __forceinline__ strip_at strip_position(int item)
+{
+    const int n = item / STRIPS, i = item % STRIPS, p0 = i / CSTRIPS * SR, q0 = i % CSTRIPS * QS;
+    return {n, i, p0, q0, min(SR, P - p0), min(QS, Q - q0)};
+}
+
+// The strips of a block in the order in which all roles take them: b, b + grid, ... In PASS_BOTH each comes twice; a strip is finished
+// when `lead` statistics strips were handed out after it: then all strips of its sample are in somebody's hands (no deadlock).
+struct schedule {
+    int count, lead;
+    __device__ schedule(int items)
+    {
+        count = (items - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
+        lead = min(cdiv(STRIPS - 1, (int)gridDim.x) + 1, count);
+    }
+    __device__ int turns() const
+    {
+        return TC_PASS == PASS_BOTH ? 2 * count : count;
+    }
+    // Which strip is turn j; finishing or not.
+    __device__ __forceinline__ int get(int j, bool &finish) const
+    {
+        finish = TC_PASS != PASS_STATS;
+        int k = j;
+        if (TC_PASS == PASS_BOTH) {
+            const int after = j - lead, pairs = count - lead;
+            finish = after >= 0 && (after >= 2 * pairs || !(after & 1));
+            if (after >= 0) k = after >= 2 * pairs ? after - pairs : finish ? after >> 1 : lead + (after >> 1);
+        }
+        return blockIdx.x + k * gridDim.x;
+    }
+};

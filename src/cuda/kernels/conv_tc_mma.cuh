@@ -1,0 +1,270 @@
+// conv_tc_mma.cuh - the multiplying role: convolution tiles, what precedes the norm, statistics, results into shared memory.
+//
+// Thread -> data. A warpgroup's tile is 64 rows of M x TILE pixels. Warp v, lane 4r + q holds rows 16v + r and 16v + r + 8 (a row is an
+// output channel, or with ROWSM > 1 a channel of one of ROWSM output rows) at pixels 8j + 2q and 8j + 2q + 1:
+//   d[4j + 2h + e]: row 16v + r + 8h, pixel 8j + 2q + e.
+// Tiles of a chunk go round the warpgroups of a strip. Pooling keeps running maxima over the rows of a line in registers.
+#pragma once
+#include "conv_tc.cuh"
+
+// One stage's steps on a tile: xs the tile's first pixel, ws the weights, in units of 16 bytes. Small products first: the
+// accumulators truncate less.
+__device__ __forceinline__ void multiply(float (&d)[ACC], u32 xs, u32 ws, int more)
+{
+    acc_fence(d);
+    wgmma_fence();
+#pragma unroll
+    for (int product = PARTS == 2 ? 0 : 2; product < 3; product++) { // hi w * lo x, lo w * hi x, hi w * hi x
+        const int xp = product == 0 ? XPART : 0, wp = product == 1 ? WPART / 16 : 0;
+#pragma unroll
+        for (int i = 0; i < STEPS; i++) {
+            const int off = operand_offset(2 * i), lead = operand_offset(2 * i + 1) - off;
+            wgmma_f16(d, wgmma_desc(ws + wp + i * 128, 64), wgmma_desc(xs + xp + off, lead),
+                      more || i || (PARTS == 2 && product));
+        }
+    }
+    wgmma_commit();
+    wgmma_wait();
+    acc_fence(d);
+}
+
+// The position of a thread in a tile, and the constants of its two channels.
+struct lane_at {
+    int q, row, rr;       // lane % 4; row of M for h = 0; which of ROWSM output rows
+    int ch[2];            // output channels
+    float unscale[2], bias[2], sign[2];
+};
+__device__ __forceinline__ void lane_channels(lane_at &l, const tc_args &a, int block)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int k = block * KM + (l.row + 8 * h) % KM, kc = min(k, K - 1);
+        l.ch[h] = k;
+        l.unscale[h] = __ldg(a.unscale + k);
+        l.bias[h] = a.bias ? __ldg(a.bias + kc) : 0.f;
+        l.sign[h] = POOL && NORM && a.gamma && __ldg(a.gamma + kc) < 0.f ? -1.f : 1.f; // a falling norm turns max into min
+    }
+}
+
+// A tile: its line and column tile in the strip; row: its first output row in the strip; limit: pixels of it that exist, from q on.
+struct tile_at {
+    int line, ct, row, limit;
+};
+
+// Does element (j, e) exist? Constant true where the geometry says so. FLAT: tells its row and column in the strip.
+__device__ __forceinline__ bool exists(const strip_at &at, const tile_at &tile, const lane_at &l, int j, int e, int &row, int &col)
+{
+    constexpr int TAIL = QS % TILE, LAST = CSTRIPS > 1 ? Q % QS % TILE : 0;
+    constexpr int SAFE = least(TAIL ? TAIL / 8 : NJ, LAST ? LAST / 8 : NJ); // groups of 8 pixels that always exist
+    if (FLAT) {
+        const int i = tile.ct * TILE + 8 * j + 2 * l.q + e;
+        row = i / PITCH, col = i - row * PITCH;
+        return col < Q && row < at.rows;
+    }
+    row = tile.row + l.rr, col = tile.ct * TILE + 8 * j + 2 * l.q + e;
+    return j < SAFE || 8 * j + e < tile.limit;
+}
+
+// The tile in plain float32 sums straight from global memory: the path of infs and NaNs. Slow, small, rarely taken.
+__device__ __forceinline__ void exact_tile(float (&d)[ACC], const tc_args &a, const strip_at &at, const tile_at &tile, const lane_at &l)
+{
+#pragma unroll 1
+    for (int i = 0; i < ACC; i++) {
+        int row, col;
+        const int k = i & 2 ? l.ch[1] : l.ch[0];
+        const bool ok = exists(at, tile, l, i >> 2, i & 1, row, col) && k < K && row < at.rows && col < at.cols;
+        const int h0 = (at.p0 + row) * ST - TC_PADH, w0 = (at.q0 + col) * ST - TC_PADW;
+        float sum = 0;
+        if (ok)
+#pragma unroll 1
+            for (int c = 0; c < C * R * S; c++) {
+                const int h = h0 + c / S % R, w = w0 + c % S;
+                if ((unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W)
+                    sum = fmaf(__ldg(a.x + (((size_t)at.n * C + c / (R * S)) * H + h) * W + w), __ldg(a.w + (size_t)k * (C * R * S) + c), sum);
+            }
+#pragma unroll
+        for (int u = 0; u < ACC; u++) d[u] = u == i ? sum : d[u];
+    }
+}
+
+// The convolution of a tile, bias included. g: the strip's first stage.
+__device__ __forceinline__ void convolve(float (&d)[ACC], shared_memory &s, const tc_args &a, const strip_at &at, const tile_at &tile,
+                                         const lane_at &l, int block, int g)
+{
+    const u32 px = (FLAT ? 0 : tile.row * PITCH) + tile.ct * TILE;
+    const u32 x0 = (smem_u32(s.x) >> 4) + px, w0 = smem_u32(s.w) >> 4;
+    float unscale = 0;
+    int odd = 0;
+#pragma unroll 1
+    for (int i = 0; i < NSTAGE; i++) {
+        const int stage = STREAM ? g + block * NSTAGE + i : g, slot = stage % TC_STAGES;
+        mbar_wait(&s.full[slot], stage / TC_STAGES & 1);
+        const float u = s.unscale[slot];
+        odd |= s.odd[slot];
+        if (STREAM && i && u != unscale)
+#pragma unroll
+            for (int j = 0; j < ACC; j++) d[j] *= unscale / u; // the stages of a strip share one scale in the accumulators
+        unscale = u;
+        multiply(d, x0 + slot * (XSTAGE / 16), w0 + (STREAM ? slot : block) * (WSTAGE / 16), i);
+        if (STREAM) {
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) mbar_arrive(&s.empty[slot]);
+        }
+    }
+    if (odd) exact_tile(d, a, at, tile, l);
+#pragma unroll
+    for (int i = 0; i < ACC; i++) {
+        const int h = i >> 1 & 1;
+        d[i] = fmaf(d[i], odd ? 1.f : l.unscale[h] * unscale, l.bias[h]);
+    }
+}
+
+// ---- statistics ----------------------------------------------------------------------------------------------------------
+// Sums of a thread's two channels over its tiles of a strip, shifted by a first value: no cancellation wherever the mean is.
+struct moments {
+    float shift[2], s1[2], s2[2];
+    int count; // values; FLAT: this lane's, else all four lanes'
+    bool fresh;
+};
+__device__ __forceinline__ void moments_add(moments &m, const float (&d)[ACC], const strip_at &at, const tile_at &tile, const lane_at &l)
+{
+    int row, col;
+    if (m.fresh) { // any value that exists will do; all four lanes of a channel take lane 0's
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float first = 0;
+#pragma unroll
+            for (int j = FLAT ? NJ - 1 : 0; j >= 0; j--) first = exists(at, tile, l, j, 0, row, col) ? d[4 * j + 2 * h] : first;
+            m.shift[h] = __shfl_sync(~0u, first, threadIdx.x & 28);
+        }
+        m.fresh = false;
+    }
+#pragma unroll
+    for (int j = 0; j < NJ; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const bool ok = exists(at, tile, l, j, e, row, col);
+            if (FLAT) m.count += ok;
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const float v = ok ? d[4 * j + 2 * h + e] - m.shift[h] : 0.f;
+                m.s1[h] += v;
+                m.s2[h] = fmaf(v, v, m.s2[h]);
+            }
+        }
+    if (!FLAT) m.count += min(TILE, at.cols - tile.ct * TILE);
+}
+// Mean and squared deviations of each channel's share to shared memory.
+__device__ __forceinline__ void moments_flush(const moments &m, float4 *slots, const lane_at &l)
+{
+    float s1[2] = {m.s1[0], m.s1[1]}, s2[2] = {m.s2[0], m.s2[1]}, count = (float)m.count;
+#pragma unroll
+    for (int o = 1; o < 4; o *= 2) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) s1[h] += __shfl_xor_sync(~0u, s1[h], o), s2[h] += __shfl_xor_sync(~0u, s2[h], o);
+        if (FLAT) count += __shfl_xor_sync(~0u, count, o);
+    }
+    if (l.q == 0)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float mean = m.count || FLAT ? s1[h] / fmaxf(count, 1.f) : 0.f;
+            slots[l.rr * KP + l.ch[h]] = make_float4(l.sign[h] * (m.shift[h] + mean), s2[h] - s1[h] * mean, count, 0.f);
+        }
+}
+// Merged sums of partial results, Chan's formula: total count, mean, squared deviations; over `lanes` neighbouring lanes.
+struct merged {
+    float shift, n, s1, s2, m2;
+    __device__ __forceinline__ void add(float count, float mean, float deviations)
+    {
+        const float d = mean - shift;
+        n += count, s1 = fmaf(count, d, s1), s2 = fmaf(count * d, d, s2), m2 += deviations;
+    }
+    __device__ __forceinline__ void join(int lanes)
+    {
+        for (int o = 1; o < lanes; o *= 2) {
+            n += __shfl_xor_sync(~0u, n, o), s1 += __shfl_xor_sync(~0u, s1, o);
+            s2 += __shfl_xor_sync(~0u, s2, o), m2 += __shfl_xor_sync(~0u, m2, o);
+        }
+    }
+    __device__ __forceinline__ float mean() const
+    {
+        return shift + s1 / n;
+    }
+    __device__ __forceinline__ float deviations() const
+    {
+        return m2 + (s2 - s1 * (s1 / n));
+    }
+};
+// A partial result is one 8-byte word: mean, squared deviations, and in its two lowest bits the launch's tag: no fence, no counter.
+__device__ __forceinline__ u64 tagged(float mean, float deviations, u32 tag)
+{
+    return (u64)__float_as_uint(mean) << 32 | (__float_as_uint(deviations) & ~3u) | tag;
+}
+// Statistics of the block's strip, per group, to everybody. 128 threads.
+__device__ __forceinline__ void publish(const float4 (&slots)[NORM ? SLOTS : 1][NORM ? KP : 1], const tc_args &a, const strip_at &at, u32 tag)
+{
+    constexpr int LANES = least(floor_pow2(most(128 / most(G, 1), 1)), 32), GROUPS = 128 / LANES;
+    const int t = threadIdx.x % 128, sub = t % LANES;
+#pragma unroll 1
+    for (int g0 = 0; g0 < G; g0 += GROUPS) {
+        const int g = min(g0 + t / LANES, G - 1);
+        merged m = {slots[0][g * CPG].x, 0, 0, 0, 0};
+        for (int i = sub; i < CPG * SLOTS; i += LANES) {
+            const float4 p = slots[i / CPG][g * CPG + i % CPG];
+            if (p.z > 0.f) m.add(p.z, p.x, p.y);
+        }
+        m.join(LANES);
+        if (sub == 0 && g0 + t / LANES < G) store_relaxed(a.part + ((size_t)at.n * G + g) * STRIPS + at.index, tagged(m.mean(), m.deviations(), tag));
+    }
+}
+
+// ---- results -------------------------------------------------------------------------------------------------------------
+// A tile into the chunk: out[channel][dense pixel]; index: of the tile's first pixel.
+__device__ __forceinline__ void put_tile(float (*out)[OPITCH], const float (&d)[ACC], const strip_at &at, const tile_at &tile,
+                                         const lane_at &l, int k0, int index)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (l.ch[h] >= K) continue;
+        float *to = out[l.ch[h] - k0];
+#pragma unroll
+        for (int j = 0; j < NJ; j++) {
+            const float a = d[4 * j + 2 * h], b = d[4 * j + 2 * h + 1];
+            int row, col;
+            const bool oka = exists(at, tile, l, j, 0, row, col);
+            if (FLAT) {
+                if (oka) to[row * Q + col] = a;
+                if (exists(at, tile, l, j, 1, row, col)) to[row * Q + col] = b;
+                continue;
+            }
+            const bool okb = exists(at, tile, l, j, 1, row, col);
+            const int i = index + l.rr * CHUNKW + 8 * j + 2 * l.q;
+            if (CHUNKW % 2 == 0 && Q % 2 == 0) { // pairs exist together, 8-byte aligned
+                if (okb) *(float2 *)(to + i) = make_float2(a, b);
+            } else {
+                if (oka) to[i] = a;
+                if (okb) to[i + 1] = b;
+            }
+        }
+    }
+}
+// Running maxima over the rows of a pooling line, pairs of pixels taken together.
+__device__ __forceinline__ void pool_rows(float (&m)[2 * NJ], const float (&d)[ACC], bool first)
+{
+#pragma unroll
+    for (int i = 0; i < 2 * NJ; i++) {
+        const float v = max_nan(d[2 * i], d[2 * i + 1]);
+        m[i] = first ? v : max_nan(m[i], v);
+    }
+}
+__device__ __forceinline__ void put_pooled(float (*out)[OPITCH], float (&m)[2 * NJ], const tile_at &tile, const lane_at &l, int k0, int row)
+{
+#pragma unroll
+    for (int i = 0; i < 2 * NJ; i++) {
+        const int h = i & 1, col = (tile.ct * TILE + i / 2 * 8 + 2 * l.q) / TC_POOLW;
+        float v = m[i];
+        if (TC_POOLW >= 4) v = max_nan(v, __shfl_xor_sync(~0u, v, 1));
+        if (TC_POOLW >= 8) v = max_nan(v, __shfl_xor_sync(~0u, v, 2));
+        if (l.q % (TC_POOLW / 2) == 0 && col < OW && l.ch[h] < K) out[l.ch[h] - k0][row * CHUNKW + col] = v;
+    }
+}

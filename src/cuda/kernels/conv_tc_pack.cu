@@ -1,0 +1,43 @@
+// conv_tc_pack.cu - weights [K][C][R][S] float32 -> operands of conv_tc: [block][stage][part][step][k half][64 rows][8 channels] fp16.
+//
+// Launch: KP blocks (conv_tc.cuh) of 128 threads; block k packs output channel k (zeros past K) and its rows for all ROWSM output rows. Each
+// channel is scaled by a power of two that brings its largest weight to 2^13 .. 2^14; unscale[k] is the inverse. Compile with the same
+// -D as the convolution.
+#include "conv_tc.cuh"
+#ifndef KERNEL_NAME
+#define KERNEL_NAME conv_tc_pack
+#endif
+
+extern "C" __global__ void __launch_bounds__(128) KERNEL_NAME(const float *w, u32 *packed, float *unscale)
+{
+    __shared__ u32 largest[4];
+    const int k = blockIdx.x, t = threadIdx.x;
+    float m = 0;
+    if (k < K)
+        for (int i = t; i < C * R * S; i += 128) m = max_nan(m, fabsf(w[(size_t)k * (C * R * S) + i]));
+    const u32 bits = __reduce_max_sync(~0u, __float_as_uint(m));
+    if (t % 32 == 0) largest[t / 32] = bits;
+    __syncthreads();
+    m = __uint_as_float(max(max(largest[0], largest[1]), max(largest[2], largest[3])));
+    const bool usable = m > 0.f && m < __int_as_float(0x7f800000);
+    const int exponent = usable ? max(min(13 + 127 - (int)(__float_as_uint(m) >> 23), 126), -126) : 0;
+    const float scale = __int_as_float((exponent + 127) << 23);
+    if (t == 0) unscale[k] = 1.f / scale;
+
+    unsigned short *out = (unsigned short *)packed;
+    const int block = k / KM;
+    for (int i = t; i < NSTAGE * STEPS * 2 * ROWSM * 8; i += 128) {
+        const int c8 = i % 8, rr = i / 8 % ROWSM, operand = i / (8 * ROWSM) % (2 * STEPS), stage = i / (8 * ROWSM * 2 * STEPS);
+        const tap_at tap = tap_position(operand % TAPS);
+        const int c = (stage * SPS + operand / TAPS) * 8 + c8, r = tap.row - rr * ST;
+        const bool is = k < K && operand < SPS * TAPS && c < C && r >= 0 && r < R;
+        const float v = is ? w[(((size_t)k * C + c) * R + r) * S + tap.col] * scale : 0.f;
+        const u32 hi = pack_f16(v, 0.f);
+        float back, zero;
+        unpack_f16(hi, back, zero);
+        const u32 lo = pack_f16(fabsf(back) < __int_as_float(0x7f800000) ? v - back : 0.f, 0.f); // inf - inf would be NaN
+        const size_t at = (size_t)(block * NSTAGE + stage) * (WSTAGE / 2) + (operand * 64 + rr * KM + k % KM) * 8 + c8;
+        out[at] = (unsigned short)hi;
+        if (PARTS == 2) out[at + WPART / 2] = (unsigned short)lo;
+    }
+}
