@@ -187,6 +187,41 @@ INLINE vf v_sigmoid(vf x)
     return over_one_plus(v_sel(v_lt(x, v_zero()), u, v_set1(1.0f)), u);
 }
 
+#ifdef CVY_ISA_AVX512
+/* tanh in 12 intervals: two per power of two from 1/4 to 12, and all below 1/4. Column: bits 22...25 of |x|; row 0:
+ * the centre c, a float whose tanh is almost a float; rows 1...7: the polynomial in |x| - c. */
+static const float tanh_table[8][16] = {
+    {2.49971724f, 3.50058651f, 5.07772446f, 6.73926544f, 8.66430664f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.312523425f,
+     0.437508523f, 0.625106633f, 0.875141978f, 1.24971187f, 1.74976504f},
+    {0.986606777f, 0.998180032f, 0.999922276f, 0.999997199f, 0.99999994f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f,
+     0.302731007f, 0.411577135f, 0.554673553f, 0.703977227f, 0.848202825f, 0.941348791f},
+    {0.0266071614f, 0.00363669195f, 0.000155605914f, 5.60277658e-06f, 1.19178615e-07f, 0.0f, 0.0f, 0.0f, 0.0f, 1.0f,
+     0.908353925f, 0.830604255f, 0.692337275f, 0.504416049f, 0.280551851f, 0.113862403f},
+    {-0.0262505095f, -0.00363005302f, -0.000155956863f, -5.58762986e-06f, -1.18986861e-07f, 0.0f, 0.0f, 0.0f, 0.0f,
+     -1.09727011e-06f, -0.274986953f, -0.341857731f, -0.384021133f, -0.355097443f, -0.237964988f, -0.107184216f},
+    {0.0170267466f, 0.00240896083f, 0.000102092221f, 3.73091257e-06f, 7.98302011e-08f, 0.0f, 0.0f, 0.0f, 0.0f,
+     -0.333270192f, -0.219524845f, -0.136160806f, -0.0177826453f, 0.0818441287f, 0.108340502f, 0.0629502609f},
+    {-0.00805583131f, -0.00119590119f, -4.95260829e-05f, -1.94102199e-06f, -4.12266736e-08f, 0.0f, 0.0f, 0.0f, 0.0f,
+     -0.00118377432f, 0.158168301f, 0.170006499f, 0.137857869f, 0.0607576519f, -0.0125572393f, -0.0235289522f},
+    {0.00288802688f, 0.000489700586f, 2.39919791e-05f, 7.91590821e-07f, 1.5930123e-08f, 0.0f, 0.0f, 0.0f, 0.0f,
+     0.143084615f, 0.0428879932f, -0.00734602055f, -0.0541455261f, -0.0587677024f, -0.0197156072f, 0.00348025816f},
+    {-0.000696299423f, -0.000157677496f, -9.31460272e-06f, -1.74511001e-07f, -3.2009837e-09f, 0.0f, 0.0f, 0.0f,
+     0.0f, -0.0369777158f, -0.0813380927f, -0.0640003905f, -0.0235980432f, 0.0127705988f, 0.0151017215f,
+     0.0021017082f},
+};
+
+/* A polynomial of degree 6 whose coefficients the exponent and the first bit of the mantissa pick from registers;
+ * fit 4.3e-8 in [4, 6), 8e-9 elsewhere. Half the time of the quotient below. */
+INLINE vf v_tanh(vf x)
+{
+    const vf a = v_min(v_set1(10.0f), v_abs(x));
+    const vi i = _mm512_srli_epi32(_mm512_max_epi32(v_bits(a), i_set1(0x3e400000)), 22);
+    vf t = v_sub(a, _mm512_permutexvar_ps(i, _mm512_loadu_ps(tanh_table[0])));
+    vf y = _mm512_permutexvar_ps(i, _mm512_loadu_ps(tanh_table[7]));
+    for (int k = 6; k > 0; k--) y = v_fma(y, t, _mm512_permutexvar_ps(i, _mm512_loadu_ps(tanh_table[k])));
+    return v_copysign(y, x);
+}
+#else
 /* (1 - e^-2|x|) / (1 + e^-2|x|) = -m / (2 + m), m = e^-2|x| - 1 = 2^n (e^r - 1) + (2^n - 1). Near 1 an error of m
  * counts twice, so m and 2 + m are taken with their rounding errors. Beyond 9.02 the result rounds to 1. */
 INLINE vf v_tanh(vf x)
@@ -198,6 +233,7 @@ INLINE vf v_tanh(vf x)
     const vf d = v_add(two, m), d_lo = v_add(v_add(v_sub(two, d), m), m_lo);
     return v_copysign(v_quot_lo(m, m_lo, d, d_lo), x);
 }
+#endif
 
 /* |x| < 0.9: x + x P(x^2), fit 1.4e-8; beyond: 1 - e^-Q(|x|), fit 1.7e-9, 1 beyond 3.92. */
 INLINE vf v_erf(vf x)
