@@ -75,34 +75,36 @@ static int64_t group_rows(const convt_plan *p)
     return p->g.K / p->g.groups;
 }
 
-/* Scratch for the phases along W stays in L2. */
-static int64_t most_rows(const convt_plan *p, int64_t width)
+/* Rows of a unit: the phases along W stay in L2; fewer if there would be few units, but not so few that gathering B
+ * for them costs as much as the product. `row_flops`: of one row of one panel. */
+static int64_t choose_rows(const convt_plan *p, int64_t width, double row_flops)
 {
+    const int64_t others = p->g.groups * p->g.stride[0] * p->g.stride[1] * p->panels;
     const int64_t floats = (512 << 10) / (int64_t)sizeof(float);
-    return cvyi_max64(8, floats / (width * p->g.stride[2]));
+    int64_t rows = cvyi_max64(8, cvyi_min64(256, floats / (width * p->g.stride[2])));
+    while (rows >= 64 && (double)rows * row_flops > 4e6 && others * cvyi_ceil_div(group_rows(p), rows) < 64)
+        rows /= 2;
+    return rows;
 }
 
 void cvyi_convt_plan(cpu_isa isa, const conv_geom *g, convt_plan *out)
 {
     const cpu_gemm_kernels *k = cvyi_gemm_kernels(isa);
     const int64_t width = (int64_t)k->vl * k->nv;
-    int64_t positions = 1, depth;
-    double flops;
+    int64_t positions = 1;
+    double row_flops = 2.0 * (double)(g->C / g->groups) * (double)width * (double)g->kernel[2], unit_flops;
     *out = (convt_plan){.g = *g, .isa = isa};
     for (int a = 0; a < 3; a++) {
         out->grid[a] = cvyi_ceil_div(g->out[a], g->stride[a]);
         positions *= out->grid[a];
+        if (a < 2) row_flops *= (double)g->kernel[a] / (double)g->stride[a];
     }
     if (positions <= 0 || g->K <= 0) return; /* no units */
-    depth =
-        g->C / g->groups * cvyi_ceil_div(g->kernel[0], g->stride[0]) * cvyi_ceil_div(g->kernel[1], g->stride[1]);
     out->panels = cvyi_ceil_div(cvyi_ceil_div(positions, k->vl), k->nv);
-    out->m_chunks = cvyi_ceil_div(group_rows(out), cvyi_min64(256, most_rows(out, width)));
-    /* A unit of 2 M operations or more: 20 us. */
-    flops = 2.0 * (double)(width * depth * g->kernel[2]) * (double)group_rows(out) / (double)out->m_chunks;
-    out->per_unit = flops > 2e6 ? 1 : (int64_t)(2e6 / (flops + 1));
-    out->per_unit = cvyi_max64(1, cvyi_min64(out->per_unit, out->panels));
-    out->n_chunks = cvyi_ceil_div(out->panels, out->per_unit);
+    out->m_chunks = cvyi_ceil_div(group_rows(out), choose_rows(out, width, row_flops));
+    /* 2 M operations, 20 us, or as many panels as there are. */
+    unit_flops = row_flops * (double)cvyi_ceil_div(group_rows(out), out->m_chunks);
+    out->n_chunks = cvyi_ceil_div(out->panels, unit_flops > 2e6 ? 1 : 1 + (int64_t)(2e6 / (unit_flops + 1)));
     out->units = g->groups * g->stride[0] * g->stride[1] * out->m_chunks * out->n_chunks;
 }
 
@@ -123,19 +125,31 @@ size_t cvyi_convt_scratch_bytes(const convt_plan *p)
 
 /* ---- packing ---- */
 
+enum { PACK_CHANS = 32 }; /* channels at a time: their taps stay in L1 while they are picked one by one */
+
+/* Row m of the weights of a phase, channels c0 ... c1 - 1; dst is that row. */
+static void pack_row(const conv_geom *g, const int64_t phase[3], const float *weight, int64_t c0, int64_t c1,
+                     float *dst)
+{
+    const int64_t chans = g->C / g->groups;
+    const int64_t pitch = g->K / g->groups * g->kernel[0] * g->kernel[1] * g->kernel[2];
+    for (int64_t r[3] = {0, 0, 0}; next_tap(g, phase, r); r[2]++, dst += chans) {
+        const float *src = weight + (r[0] * g->kernel[1] + r[1]) * g->kernel[2] + r[2];
+        for (int64_t c = c0; c < c1; c++) dst[c] = src[c * pitch];
+    }
+}
+
 static void pack_phase(const conv_geom *g, int64_t group, const int64_t phase[3], const float *weight,
                        float *packed)
 {
     const int64_t rows = g->K / g->groups, chans = g->C / g->groups;
     const int64_t kernel = g->kernel[0] * g->kernel[1] * g->kernel[2];
-    int64_t before, taps = phase_taps(g, phase, &before), tap = 0;
+    int64_t before, taps = phase_taps(g, phase, &before);
     float *dst = packed + (group * kernel + before) * rows * chans;
-    for (int64_t r[3] = {0, 0, 0}; next_tap(g, phase, r); r[2]++, tap++) {
-        const float *src = weight + (r[0] * g->kernel[1] + r[1]) * g->kernel[2] + r[2];
-        for (int64_t m = 0; m < rows; m++) {
-            for (int64_t c = 0; c < chans; c++) {
-                dst[(m * taps + tap) * chans + c] = src[((group * chans + c) * rows + m) * kernel];
-            }
+    for (int64_t m = 0; m < rows; m++) {
+        for (int64_t c = 0; c < chans; c += PACK_CHANS) {
+            pack_row(g, phase, weight + (group * chans * rows + m) * kernel, c, cvyi_min64(c + PACK_CHANS, chans),
+                     dst + m * taps * chans);
         }
     }
 }

@@ -14,7 +14,6 @@ typedef struct convt_plan {
     int64_t grid[3];  /* out / stride, rounded up: positions per phase */
     int64_t panels;   /* of grid[0] * grid[1] * grid[2] positions */
     int64_t m_chunks; /* of a group's output channels */
-    int64_t per_unit; /* panels of a unit */
     int64_t n_chunks; /* of panels */
     int64_t units;    /* of one sample: groups * stride[0] * stride[1] * m_chunks * n_chunks */
 } convt_plan;

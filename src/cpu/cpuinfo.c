@@ -224,15 +224,13 @@ static double best_of(int repeats, int threads, int64_t units, probe_work *w)
     return best;
 }
 
-enum { FMA_ROUNDS = 40000, FMA_UNITS = 8, READ_FLOATS = 1 << 15 };
+enum { FMA_ROUNDS = 40000, READ_FLOATS = 1 << 15 }; /* 0.1 ms of FMA; units of 128 KiB */
 
-/* FMA: units of 0.1 ms, so that a thread that comes late costs little. */
+/* On one thread: others on this machine may keep the other cores from being had at this moment. */
 static void measure_fma(probe_work *w, machine *m)
 {
-    const int64_t units = (int64_t)FMA_UNITS * m->threads;
     w->rounds = FMA_ROUNDS;
-    m->fma_gflops = 1e-9 * (double)(units * FMA_ROUNDS * w->probe->flops_per_round) /
-                    best_of(6, m->threads, units, w) / m->threads;
+    m->fma_gflops = 1e-9 * (double)(FMA_ROUNDS * w->probe->flops_per_round) / best_of(12, 1, 1, w);
     w->rounds = 0;
 }
 
@@ -268,7 +266,7 @@ void cvyi_machine_measure(cpu_isa isa, machine *out)
         cvyi_machine_estimate(isa, &known[isa]);
         cvyi_threads_reserve(known[isa].threads); /* measures with fewer, if fewer there are */
         measure_reads(&work, &known[isa]);
-        measure_fma(&work, &known[isa]); /* last: a new worker has found a core of its own by now */
+        measure_fma(&work, &known[isa]);
         known[isa].measured = true;
     }
     *out = known[isa];

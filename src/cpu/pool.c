@@ -16,11 +16,12 @@ int64_t cvyi_pool_row_floats(const pool_geom *g)
 
 size_t cvyi_pool_scratch_bytes(const pool_geom *g)
 {
-    return (size_t)(cvyi_pool_row_floats(g) + cvyi_round_up(g->out[2], 16)) * sizeof(float);
+    const int64_t divisors = g->out[0] + g->out[1] + g->out[2];
+    return (size_t)(2 * cvyi_pool_row_floats(g) + cvyi_round_up(divisors, 16)) * sizeof(float);
 }
 
-/* The other axes are made trivial: one element, one window. */
-int64_t cvyi_pool_axis_divisor(const pool_geom *g, int axis, int64_t index)
+/* The factor of one axis: the divisor with the others made trivial (one element, one window). */
+static int64_t axis_divisor(const pool_geom *g, int axis, int64_t index)
 {
     pool_geom one = *g;
     int64_t start[3] = {0, 0, 0};
@@ -31,4 +32,14 @@ int64_t cvyi_pool_axis_divisor(const pool_geom *g, int axis, int64_t index)
     }
     start[axis] = index * g->stride[axis] - g->pad[axis];
     return cvyi_pool_divisor(&one, start);
+}
+
+void cvyi_pool_divisors(const pool_geom *g, float *memory, const float *along[3])
+{
+    for (int a = 0; a < 3; a++) {
+        along[a] = memory;
+        for (int64_t i = 0; i < g->out[a]; i++) {
+            *memory++ = (float)(!g->divisor ? axis_divisor(g, a, i) : a == 2 ? g->divisor : 1);
+        }
+    }
 }

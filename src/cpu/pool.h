@@ -24,12 +24,12 @@ size_t cvyi_pool_scratch_bytes(const pool_geom *g);
 
 /* ---- for the kernels ---- */
 
-/* Scratch: a row of src with its padding on both sides and room to read behind it, then the divisors along W. */
+/* Scratch: two rows of src with their padding on both sides and room to read behind them, then the divisors. */
 enum { POOL_SLACK = 64 }; /* floats */
 int64_t cvyi_pool_row_floats(const pool_geom *g);
 
-/* The factor that an axis contributes to the divisor of the window number `index` along it: a divisor is the
- * product of those of its axes, unless it is overridden. */
-int64_t cvyi_pool_axis_divisor(const pool_geom *g, int axis, int64_t index);
+/* The divisor of output (o, p, q) is along[0][o] * along[1][p] * along[2][q]. memory: out[0] + out[1] + out[2]
+ * floats. */
+void cvyi_pool_divisors(const pool_geom *g, float *memory, const float *along[3]);
 
 #endif

@@ -207,52 +207,47 @@ INLINE void across(pool_op op, const pool_geom *g, const float *row, float *dst)
 
 /* ---- planes ---- */
 
-INLINE void fill_neutral(pool_op op, const pool_geom *g, float *row)
+/* All rows of a call one after the other. Two rows lie between: one is filled while the other, whose stores have
+ * reached the cache by then, is read; a load that overlaps several stores still under way would wait for all of
+ * them. */
+INLINE void pool_rows(pool_op op, const pool_geom *g, int64_t planes, const float *src, float *dst, float *scratch)
 {
-    const int64_t n = cvyi_pool_row_floats(g);
-    for (int64_t i = 0; i < n; i++) row[i] = op.neutral;
+    const int64_t in = g->in[0] * g->in[1] * g->in[2], rows = g->out[0] * g->out[1], all = planes * rows;
+    const int64_t floats = cvyi_pool_row_floats(g);
+    int64_t o = 0, p = 0;
+    for (int64_t i = 0; i < 2 * floats; i++) scratch[i] = op.neutral;
+    for (int64_t i = 0; i <= all; i++) {
+        if (i < all) down(op, g, src, o, p, scratch + i % 2 * floats + g->pad[2]);
+        if (i > 0) across(op, g, scratch + (i - 1) % 2 * floats, dst + (i - 1) * g->out[2]);
+        if (++p < g->out[1]) continue;
+        p = 0;
+        if (++o < g->out[0]) continue;
+        o = 0;
+        src += in;
+    }
 }
 
 static void max_planes(const pool_geom *g, int64_t planes, const float *src, float *dst, float *scratch)
 {
-    const int64_t plane = g->in[0] * g->in[1] * g->in[2];
-    fill_neutral(max_op, g, scratch);
-    for (int64_t i = 0; i < planes; i++, src += plane) {
-        for (int64_t o = 0; o < g->out[0]; o++) {
-            for (int64_t p = 0; p < g->out[1]; p++, dst += g->out[2]) {
-                down(max_op, g, src, o, p, scratch + g->pad[2]);
-                across(max_op, g, scratch, dst);
-            }
-        }
-    }
+    pool_rows(max_op, g, planes, src, dst, scratch);
 }
 
-/* row /= (rest * along_w): divided, not multiplied by a reciprocal, so that it rounds as PyTorch does. */
+/* row /= rest * along_w: divided, not multiplied by a reciprocal, so that it rounds as PyTorch does. */
 INLINE void divide(float *row, int64_t n, float rest, const float *along_w)
 {
-    for (int64_t q = 0; q < n; q += VL) {
-        const vf by = v_mul(v_set1(rest), v_load_n(along_w + q, n - q));
-        v_store_n(row + q, n - q, v_div(v_load_n(row + q, n - q), by));
-    }
+    int64_t q = 0;
+    for (; q + VL <= n; q += VL) v_store(row + q, v_div(v_load(row + q), v_mul(v_set1(rest), v_load(along_w + q))));
+    for (; q < n; q++) row[q] /= rest * along_w[q];
 }
 
 static void avg_planes(const pool_geom *g, int64_t planes, const float *src, float *dst, float *scratch)
 {
-    const int64_t plane = g->in[0] * g->in[1] * g->in[2];
-    float *along_w = scratch + cvyi_pool_row_floats(g);
-    fill_neutral(sum_op, g, scratch);
-    for (int64_t q = 0; q < g->out[2]; q++) {
-        along_w[q] = (float)(g->divisor ? g->divisor : cvyi_pool_axis_divisor(g, 2, q));
-    }
-    for (int64_t i = 0; i < planes; i++, src += plane) {
-        for (int64_t o = 0; o < g->out[0]; o++) {
-            const int64_t along_d = g->divisor ? 1 : cvyi_pool_axis_divisor(g, 0, o);
-            for (int64_t p = 0; p < g->out[1]; p++, dst += g->out[2]) {
-                const int64_t along_h = g->divisor ? 1 : cvyi_pool_axis_divisor(g, 1, p);
-                down(sum_op, g, src, o, p, scratch + g->pad[2]);
-                across(sum_op, g, scratch, dst);
-                divide(dst, g->out[2], (float)(along_d * along_h), along_w);
-            }
+    const float *along[3];
+    cvyi_pool_divisors(g, scratch + 2 * cvyi_pool_row_floats(g), along);
+    for (int64_t i = 0; i < planes; i++, src += g->in[0] * g->in[1] * g->in[2]) {
+        pool_rows(sum_op, g, 1, src, dst, scratch);
+        for (int64_t row = 0; row < g->out[0] * g->out[1]; row++, dst += g->out[2]) {
+            divide(dst, g->out[2], along[0][row / g->out[1]] * along[1][row % g->out[1]], along[2]);
         }
     }
 }
