@@ -68,14 +68,20 @@ static double share(double value, double limit)
     return limit > 0 ? value / limit : NAN;
 }
 
-static void row(const char *label, const char *format, double a, const timing *unfused, double b)
+/* Digits behind the point; negative: with an exponent. */
+static void cell(double value, int digits)
 {
-    char text[32];
+    if (digits < 0)
+        printf("%12.*e", -digits, value);
+    else
+        printf("%12.*f", digits, value);
+}
+
+static void row(const char *label, int digits, double a, const timing *unfused, double b)
+{
     printf("  %-18s", label);
-    snprintf(text, sizeof text, format, a);
-    printf("%12s", text);
-    snprintf(text, sizeof text, format, b);
-    if (unfused) printf("%12s", text);
+    cell(a, digits);
+    if (unfused) cell(b, digits);
     putchar('\n');
 }
 
@@ -88,19 +94,18 @@ static void print_text(const job *j, const platform *p, const options *o, const 
            p->threads == 1 ? "" : "s", o->plan.precision == CVY_TF32 ? "tf32" : "fp32", f->runs);
     if (p->fma_gflops > 0) printf("  limits (%s): %.0f GFLOP/s, %.1f GB/s\n", p->source, p->fma_gflops, p->gbps);
     if (u) printf("  %-18s%12s%12s\n", "", "fused", "unfused");
-    row("ms, median", "%.3f", f->ms, u, v->ms);
-    row("ms, least", "%.3f", f->ms_min, u, v->ms_min);
-    row("ms, first run", "%.3f", f->first, u, v->first);
-    row("ms, predicted", "%.3f", 1e3 * f->cost.seconds, u, 1e3 * v->cost.seconds);
-    row("passes", "%.0f", f->cost.passes, u, v->cost.passes);
-    row("GFLOP/s", "%.1f", gflops(f), u, gflops(v));
-    row("  of FMA peak", "%.1f %%", 100 * share(gflops(f), p->fma_gflops), u,
-        100 * share(gflops(v), p->fma_gflops));
-    row("GB/s", "%.2f", gbps(f), u, gbps(v));
-    row("  of bandwidth", "%.1f %%", 100 * share(gbps(f), p->gbps), u, 100 * share(gbps(v), p->gbps));
+    row("ms, median", 3, f->ms, u, v->ms);
+    row("ms, least", 3, f->ms_min, u, v->ms_min);
+    row("ms, first run", 3, f->first, u, v->first);
+    row("ms, predicted", 3, 1e3 * f->cost.seconds, u, 1e3 * v->cost.seconds);
+    row("passes", 0, f->cost.passes, u, v->cost.passes);
+    row("GFLOP/s", 1, gflops(f), u, gflops(v));
+    row("  % of FMA peak", 1, 100 * share(gflops(f), p->fma_gflops), u, 100 * share(gflops(v), p->fma_gflops));
+    row("GB/s", 2, gbps(f), u, gbps(v));
+    row("  % of bandwidth", 1, 100 * share(gbps(f), p->gbps), u, 100 * share(gbps(v), p->gbps));
     if (f->verdict.checked) {
-        row("max abs error", "%.2e", f->verdict.max_abs_error, u, v->verdict.max_abs_error);
-        row("relative error", "%.2e", f->verdict.rel_error, u, v->verdict.rel_error);
+        row("max abs error", -2, f->verdict.max_abs_error, u, v->verdict.max_abs_error);
+        row("relative error", -2, f->verdict.rel_error, u, v->verdict.rel_error);
     }
     printf("  %s%s\n", oracle_extent(&f->verdict, extent), f->verdict.checked ? " against float64" : "");
     if (u) printf("  fused is %.2f times as fast\n", u->ms / f->ms);
