@@ -13,6 +13,7 @@ MAX_RANK = 6
 ALIGN = 256
 DEVICES = {"auto": 0, "ref": 1, "cpu": 2, "cuda": 3}
 ROLES = ("input", "param", "output")
+OFF = 2  # of a cvy_switch
 OK, INVALID, NO_MEMORY, UNSUPPORTED, NO_DEVICE, FAILED = range(6)
 
 
@@ -125,7 +126,7 @@ def buffer_of(array):
 def options_of(device):
     """"cpu", or with options behind: "cpu:threads=1:seed=7"."""
     name, *pairs = device.split(":")
-    chosen = {key: int(number) for key, number in (pair.split("=") for pair in pairs)}
+    chosen = {key: int(number) for key, number in (pair.split("=") for pair in pairs)}  # the last of a key holds
     return Options(size=C.sizeof(Options), device=DEVICES[name], **chosen)
 
 

@@ -63,7 +63,7 @@ def test_binary_of_all_pairs(op, device):
 
 
 @pytest.mark.parametrize("op", BINARY)
-@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "0", "1e-42"])
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "0", repr(2.0**-140)])  # a denormal float32 can hold
 def test_binary_with_a_number(op, number, device):
     text = f"x[{SPECIAL.size}] | {op}({number})"
     arrays = {"x": SPECIAL}
@@ -116,11 +116,9 @@ INF_LINES = np.array(
            "max_pool1d(3,1,1)", "avg_pool1d(3)"]
 )  # fmt: skip
 def test_lines_of_infinities(op, device):
-    text = f"x[10,3] | {op}"
-    arrays = {"x": INF_LINES}
-    (got,), (want,) = run(Graph(text), arrays, device), truth(text, arrays)
-    finite = np.where(np.isfinite(want), np.abs(want), 0)
-    assert_agrees(got, want, (EPS + 1e-12 if is_reference(device) else 2.0**-20) * finite + TINY)
+    for line in INF_LINES:  # one by one: the largest value of a line is what errors are measured by
+        text = f"x[1,3] | {op}"
+        check_arrays(text, Graph(text), {"x": line[None]}, device)
 
 
 def test_infinite_weight_over_padding_is_nan():
