@@ -82,7 +82,7 @@ static int64_t choose_rows(const convt_plan *p, int64_t width, double row_flops)
     const int64_t others = p->g.groups * p->g.stride[0] * p->g.stride[1] * p->panels;
     const int64_t floats = (512 << 10) / (int64_t)sizeof(float);
     int64_t rows = cvyi_max64(8, cvyi_min64(256, floats / (width * p->g.stride[2])));
-    while (rows >= 64 && (double)rows * row_flops > 4e6 && others * cvyi_ceil_div(group_rows(p), rows) < 64)
+    while (rows > 64 && (double)rows * row_flops > 4e6 && others * cvyi_ceil_div(group_rows(p), rows) < 64)
         rows /= 2;
     return rows;
 }
@@ -125,17 +125,24 @@ size_t cvyi_convt_scratch_bytes(const convt_plan *p)
 
 /* ---- packing ---- */
 
-enum { PACK_CHANS = 32 }; /* channels at a time: their taps stay in L1 while they are picked one by one */
+enum { PACK_TAPS = 64, PACK_CHANS = 16 };
 
-/* Row m of the weights of a phase, channels c0 ... c1 - 1; dst is that row. */
-static void pack_row(const conv_geom *g, const int64_t phase[3], const float *weight, int64_t c0, int64_t c1,
-                     float *dst)
+/* Taps first ... first + n - 1 of a phase, whose places in a kernel are at[]. 16 channels (a cache line of dst) at
+ * a time, each read as one stream along m. dst: [rows][taps][chans]. */
+static void pack_taps(const conv_geom *g, const float *weight, const int64_t at[], int64_t first, int64_t n,
+                      int64_t taps, float *dst)
 {
-    const int64_t chans = g->C / g->groups;
-    const int64_t pitch = g->K / g->groups * g->kernel[0] * g->kernel[1] * g->kernel[2];
-    for (int64_t r[3] = {0, 0, 0}; next_tap(g, phase, r); r[2]++, dst += chans) {
-        const float *src = weight + (r[0] * g->kernel[1] + r[1]) * g->kernel[2] + r[2];
-        for (int64_t c = c0; c < c1; c++) dst[c] = src[c * pitch];
+    const int64_t rows = g->K / g->groups, chans = g->C / g->groups;
+    const int64_t kernel = g->kernel[0] * g->kernel[1] * g->kernel[2];
+    for (int64_t c0 = 0; c0 < chans; c0 += PACK_CHANS) {
+        const int64_t c1 = cvyi_min64(c0 + PACK_CHANS, chans);
+        for (int64_t m = 0; m < rows; m++) {
+            for (int64_t t = 0; t < n; t++) {
+                const float *src = weight + m * kernel + at[t];
+                float *row = dst + (m * taps + first + t) * chans;
+                for (int64_t c = c0; c < c1; c++) row[c] = src[c * rows * kernel];
+            }
+        }
     }
 }
 
@@ -144,13 +151,14 @@ static void pack_phase(const conv_geom *g, int64_t group, const int64_t phase[3]
 {
     const int64_t rows = g->K / g->groups, chans = g->C / g->groups;
     const int64_t kernel = g->kernel[0] * g->kernel[1] * g->kernel[2];
-    int64_t before, taps = phase_taps(g, phase, &before);
-    float *dst = packed + (group * kernel + before) * rows * chans;
-    for (int64_t m = 0; m < rows; m++) {
-        for (int64_t c = 0; c < chans; c += PACK_CHANS) {
-            pack_row(g, phase, weight + (group * chans * rows + m) * kernel, c, cvyi_min64(c + PACK_CHANS, chans),
-                     dst + m * taps * chans);
+    int64_t before, taps = phase_taps(g, phase, &before), r[3] = {0, 0, 0}, at[PACK_TAPS];
+    weight += group * chans * rows * kernel;
+    packed += (group * kernel + before) * rows * chans;
+    for (int64_t first = 0, n; first < taps; first += n) {
+        for (n = 0; n < PACK_TAPS && next_tap(g, phase, r); n++, r[2]++) {
+            at[n] = (r[0] * g->kernel[1] + r[1]) * g->kernel[2] + r[2];
         }
+        pack_taps(g, weight, at, first, n, taps, packed);
     }
 }
 
