@@ -1,13 +1,63 @@
-/* engine.c - the CPU engine. */
-#include "../plan/plan.h"
+/* engine.c - the CPU engine: what it is made of on this machine, and the functions plan.h asks for. */
+#include <stdio.h>
+#include "exec.h"
+#include "thread.h"
 
 static cvy_status open_cpu(cvy_plan *p)
 {
-    (void)p;
-    return cvyi_fail(CVY_NO_DEVICE, "the cpu engine is not built yet");
+    static const cpu_vector_kernels *const vectors[] = CPU_KERNELS(cvyi_vector);
+    static const cpu_conv_kernels *const convs[] = CPU_KERNELS(cvyi_conv);
+    cpu_state *s = cvyi_arena_alloc(&p->memory, 1, sizeof *s);
+    cvy_status st = CVY_OK;
+
+    if (!s) return CVY_NO_MEMORY;
+    p->state = s;
+    TRY(cvyi_isa_choose(&s->isa));
+    s->threads = cvyi_threads_choose(p->options.threads);
+    p->options.threads = s->threads;
+    TRY(cvyi_threads_reserve(s->threads));
+    cvyi_machine_estimate(s->isa, &s->host);
+    s->vec = vectors[s->isa];
+    s->red = s->vec->reduce;
+    s->conv = convs[s->isa];
+    s->pool = cvyi_pool_kernels(s->isa);
+    p->machine = (device_model){
+        .flops = s->host.fma_gflops * 1e9 * s->threads,
+        .bandwidth = s->host.mem_gbps * 1e9,
+        .cache_bandwidth = s->host.l3_gbps * 1e9,
+        .cache = s->host.l2 + s->host.l3 / s->threads,
+        .workers = s->threads,
+        .launch = 5e-6,
+    };
+    snprintf(p->machine.name, sizeof p->machine.name, "cpu, %s", cvyi_isa_name(s->isa));
+    cvyi_log(1, "cpu: %s, %d threads", cvyi_isa_name(s->isa), s->threads);
+fail:
+    return st;
 }
+
 static void close_cpu(cvy_plan *p)
 {
-    (void)p;
+    (void)p; /* everything lies in the plan's arena */
 }
-const engine cvyi_engine_cpu = {.device = CVY_CPU, .name = "cpu", .open = open_cpu, .close = close_cpu};
+
+static void describe_cpu(const cvy_plan *p, text *t)
+{
+    const cpu_state *s = p->state;
+    for (int i = p->n_prepare; i < p->n_passes; i++) {
+        const cpu_pass *at = &s->passes[i];
+        cvyi_text_add(t, "steps %d   ", i - p->n_prepare + 1);
+        for (int k = 0; k < at->n_steps; k++) cvyi_text_add(t, "%s%s", k ? ", " : "", at->steps[k].name);
+        cvyi_text_add(t, "; %lld units, %.3g MB of slices\n", (long long)at->units, (double)at->slice_bytes * 1e-6);
+    }
+}
+
+const engine cvyi_engine_cpu = {.device = CVY_CPU,
+                                .name = "cpu",
+                                .lowers = true,
+                                .open = open_cpu,
+                                .legal = cvyi_cpu_legal,
+                                .cost = cvyi_cpu_cost,
+                                .prepare = cvyi_lower_passes,
+                                .run = cvyi_cpu_run,
+                                .close = close_cpu,
+                                .describe = describe_cpu};

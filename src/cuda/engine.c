@@ -68,11 +68,19 @@ typedef struct workshop {
     pthread_mutex_t lock;
 } workshop;
 
+/* The two codes of a step go by names of their own, in logs and dumps. */
+static const char *entry_of(const cuda_step *s, int which, char entry[ENTRY_BYTES + 8])
+{
+    snprintf(entry, ENTRY_BYTES + 8, "%s%s", s->entry, which ? "_strided" : "");
+    return entry;
+}
+
 static cvy_status compile_one(const workshop *w, int job)
 {
     const cuda_step *s = &w->state->steps[job / 2];
     const int which = job % 2;
-    const jit_request request = {.entry = s->entry,
+    char entry[ENTRY_BYTES + 8];
+    const jit_request request = {.entry = entry_of(s, which, entry),
                                  .source = s->source,
                                  .epilogue = s->epilogue[which],
                                  .options = s->options[which],
@@ -116,14 +124,15 @@ static void compile_all(workshop *w)
 
 static cvy_status load_all(cuda_state *state, const jit_code *codes)
 {
+    char entry[ENTRY_BYTES + 8];
     cvy_status st;
 
     TRY(cvyi_cuda_enter(state->device, NULL));
     for (int i = 0; i < 2 * state->n_steps && st == CVY_OK; i++) {
         cuda_step *s = &state->steps[i / 2];
-        if (codes[i].cubin)
-            st = cvyi_cuda_load(state->device, &codes[i], s->entry, (int)s->launch.dynamic_shared,
-                                &s->kernel[i % 2]);
+        if (!codes[i].cubin) continue;
+        st = cvyi_cuda_load(state->device, &codes[i], entry_of(s, i % 2, entry), (int)s->launch.dynamic_shared,
+                            &s->kernel[i % 2]);
     }
     cvyi_cuda_leave(state->device);
 fail:

@@ -38,7 +38,9 @@ static void reject(cvy_plan *p, const pass *s, const char *why)
 static const char *judge(const cvy_plan *p, pass *s)
 {
     const char *why = NULL;
-    s->samples = cvyi_interval_samples(p->graph, s->first, s->count);
+    s->samples = cvyi_interval_samples(p, s->first, s->count);
+    s->by_sample = s->samples > 0;
+    if (!s->by_sample) s->samples = 1;
     s->flops = cvyi_interval_flops(p, s);
     s->bytes = cvyi_interval_bytes(p, s);
     if (s->count > 1 && p->options.fuse == CVY_OFF) why = "fusing is off";

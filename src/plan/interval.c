@@ -48,26 +48,29 @@ static bool by_sample(const cvy_graph *g, const node *n, int64_t N)
     return false;
 }
 
-/* A tensor read beside the first may be shared by all samples or have one slice per sample. */
-static bool args_by_sample(const cvy_graph *g, const node *n, int64_t N)
+/* A tensor read beside the first is shared by all samples, or has one slice per sample. Where its shape could be
+ * read either way (a parameter with N in front, a value of lower rank that begins with N) the answer is no. */
+static bool args_by_sample(const cvy_plan *p, const node *n, int64_t N)
 {
-    const int rank = cvyi_shape_of(g, n->out)->rank;
-    const bool pointwise = cvyi_info(n)->kind == KIND_BINARY;
+    const int rank = cvyi_shape_of(p->graph, n->out)->rank;
+    if (cvyi_info(n)->kind != KIND_BINARY) return true;
     for (int i = 0; i < n->n_args; i++) {
-        const shape *s = n->arg[i] == CVY_NONE ? NULL : cvyi_shape_of(g, n->arg[i]);
-        if (!s || (!pointwise && i > 0)) continue;
+        const shape *s = n->arg[i] == CVY_NONE ? NULL : cvyi_shape_of(p->graph, n->arg[i]);
+        if (!s || s->rank == 0) continue;
         if (s->rank == rank && s->dim[0] != N && s->dim[0] != 1) return false;
+        if (s->dim[0] == N && N > 1 && (s->rank < rank) != p->prepared[n->arg[i]]) return false;
     }
     return true;
 }
 
-int64_t cvyi_interval_samples(const cvy_graph *g, int first, int count)
+int64_t cvyi_interval_samples(const cvy_plan *p, int first, int count)
 {
+    const cvy_graph *g = p->graph;
     const shape *y = cvyi_shape_of(g, g->nodes[first].out);
     const int64_t N = y->rank ? y->dim[0] : 1;
-    if (N < 1) return 1;
+    if (N < 1) return 0;
     for (int i = first; i < first + count; i++)
-        if (!by_sample(g, &g->nodes[i], N) || !args_by_sample(g, &g->nodes[i], N)) return 1;
+        if (!by_sample(g, &g->nodes[i], N) || !args_by_sample(p, &g->nodes[i], N)) return 0;
     return N;
 }
 

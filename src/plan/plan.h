@@ -23,7 +23,8 @@ typedef struct pass {
     int first, count; /* nodes first ... first + count - 1 of the lowered graph */
     way way;
     int variant;     /* the engine's own choice (an algorithm), by its cost function */
-    int64_t samples; /* independent slices along dimension 0; 1: the pass is taken as a whole */
+    bool by_sample;  /* the samples along dimension 0 are independent of each other */
+    int64_t samples; /* how many; 1 where they are not */
     double flops;    /* convolutions counted as direct ones */
     double bytes;    /* through memory */
     double seconds;  /* predicted */
@@ -112,8 +113,8 @@ void cvyi_print_plan(const cvy_plan *p, text *t);
 
 /* ---- what engines ask of an interval (interval.c) ---- */
 
-/* The extent N of dimension 0 if every node of the interval works on each sample by itself, else 1. */
-int64_t cvyi_interval_samples(const cvy_graph *g, int first, int count);
+/* The extent N of dimension 0 if every node of the interval works on each sample by itself, else 0. */
+int64_t cvyi_interval_samples(const cvy_plan *p, int first, int count);
 /* Is value v made inside the interval / read behind it (or an output)? */
 bool cvyi_made_inside(const cvy_plan *p, const pass *s, int v);
 bool cvyi_needed_behind(const cvy_plan *p, const pass *s, int v);

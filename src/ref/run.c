@@ -1,16 +1,18 @@
 /* run.c - runs a graph node by node on arrays of double.
  *
  * The workspace is a table with one slot per value, then the arrays the slots point at. An array lives from the
- * node that makes it (inputs and parameters: from the start) to the last node that reads it (outputs: to the end),
- * and arrays that never live together may share memory: a chain needs the two largest neighbours, not the sum of
- * all. The layout is computed by the same function for the size and for the run, so that a run allocates nothing.
- */
+ * node that makes it (inputs and parameters: from the first that reads them) to the last node that reads it
+ * (outputs: to the end), and arrays that never live together may share memory: a chain needs the two largest
+ * neighbours, not the sum of all. The layout is computed by the same function for the size and for the run, so that
+ * a run allocates nothing; it takes time in proportion to nodes times arrays alive at once. */
 #include <stddef.h>
 #include "ref.h"
 
 typedef struct slot {
-    int64_t offset, bytes; /* in the workspace */
+    int64_t offset, bytes; /* in the workspace; bytes < 0: not placed yet */
     int first, last;       /* the nodes between which the array lives, both included */
+    int buffer;            /* inputs and parameters: which buffer of run() */
+    int next;              /* among the arrays alive, the one behind this in memory; CVY_NONE: it is the last */
 } slot;
 
 enum { SLOT_ALIGN = 64 };
@@ -35,45 +37,44 @@ int64_t cvyi_ref_offset(const shape *s, const int64_t *strides, int64_t i)
 
 /* ---- layout ---- */
 
+/* Inputs come first among the buffers, then parameters, both as they were created. */
+static void number_buffers(const cvy_graph *g, slot *slots)
+{
+    int n = 0;
+    for (int v = 0; v < g->n_values; v++)
+        if (g->values[v].kind == VALUE_INPUT) slots[v].buffer = n++;
+    for (int v = 0; v < g->n_values; v++)
+        if (g->values[v].kind == VALUE_PARAM) slots[v].buffer = n++;
+}
+
 static void find_lifetimes(const cvy_graph *g, slot *slots)
 {
     const int *outputs;
     const int n_outputs = cvyi_graph_outputs(g, &outputs);
 
-    for (int v = 0; v < g->n_values; v++) slots[v].first = slots[v].last = -1;
+    for (int v = 0; v < g->n_values; v++) slots[v] = (slot){.bytes = -1, .first = -1, .last = -1};
     for (int i = 0; i < g->n_nodes; i++) {
         const node *n = &g->nodes[i];
-        slots[n->out].first = slots[n->out].last = i;
         for (int a = 0; a < n->n_args; a++) {
-            if (n->arg[a] != CVY_NONE) slots[n->arg[a]].last = i;
+            if (n->arg[a] == CVY_NONE) continue;
+            if (slots[n->arg[a]].first < 0) slots[n->arg[a]].first = i;
+            slots[n->arg[a]].last = i;
         }
+        slots[n->out].first = slots[n->out].last = i;
     }
     for (int i = 0; i < n_outputs; i++) slots[outputs[i]].last = g->n_nodes;
 }
 
-/* A placed array that lives together with v and lies across [offset, offset + bytes of v), or NULL. */
-static const slot *find_conflict(const slot *slots, int v, int64_t offset, int64_t end)
+/* Takes the arrays nobody reads from node i on out of the list of those alive. */
+static void release(slot *slots, int *alive, int i)
 {
-    for (int u = 0; u < v; u++) {
-        const bool together = slots[u].first <= slots[v].last && slots[v].first <= slots[u].last;
-        const bool across = slots[u].offset < end && offset < slots[u].offset + slots[u].bytes;
-        if (together && across) return &slots[u];
+    for (int *link = alive; *link != CVY_NONE;) {
+        if (slots[*link].last < i) {
+            *link = slots[*link].next;
+        } else {
+            link = &slots[*link].next;
+        }
     }
-    return NULL;
-}
-
-/* First fit: steps over every conflict until there is none. Offsets only grow, so it ends. */
-static bool place(slot *slots, int v, int64_t start, int64_t *end)
-{
-    const slot *conflict;
-
-    slots[v].offset = start;
-    do {
-        if (!cvyi_add(slots[v].offset, slots[v].bytes, end)) return false;
-        conflict = find_conflict(slots, v, slots[v].offset, *end);
-        if (conflict) slots[v].offset = conflict->offset + conflict->bytes;
-    } while (conflict);
-    return true;
 }
 
 static bool slot_bytes(const shape *s, int64_t *bytes)
@@ -84,21 +85,48 @@ static bool slot_bytes(const shape *s, int64_t *bytes)
     return true;
 }
 
+/* First fit: the first gap between the arrays alive, which are listed in order of memory. */
+static cvy_status place(const cvy_graph *g, slot *slots, int v, int *alive, int64_t *total)
+{
+    int64_t offset = cvyi_round_up(g->n_values * (int64_t)sizeof(slot), SLOT_ALIGN), bytes, end;
+    int *link = alive;
+
+    if (!slot_bytes(&g->values[v].shape, &bytes)) goto overflow;
+    for (; *link != CVY_NONE && slots[*link].offset - offset < bytes; link = &slots[*link].next) {
+        offset = slots[*link].offset + slots[*link].bytes;
+    }
+    if (!cvyi_add(offset, bytes, &end)) goto overflow;
+    slots[v].offset = offset;
+    slots[v].bytes = bytes;
+    slots[v].next = *link;
+    *link = v;
+    *total = cvyi_max64(*total, end);
+    return CVY_OK;
+overflow:
+    return cvyi_fail(CVY_INVALID, "reference: the workspace for '%s' is larger than memory can be",
+                     g->values[v].name);
+}
+
 static cvy_status lay_out(const cvy_graph *g, slot *slots, int64_t *total)
 {
-    const int64_t start = cvyi_round_up(g->n_values * (int64_t)sizeof(slot), SLOT_ALIGN);
+    int alive = CVY_NONE;
+    cvy_status st = CVY_OK;
 
+    *total = g->n_values * (int64_t)sizeof(slot);
     find_lifetimes(g, slots);
-    *total = start;
-    for (int v = 0; v < g->n_values; v++) {
-        int64_t end;
-        if (!slot_bytes(&g->values[v].shape, &slots[v].bytes) || !place(slots, v, start, &end)) {
-            return cvyi_fail(CVY_INVALID, "reference: the workspace for '%s' is larger than memory can be",
-                             g->values[v].name);
+    number_buffers(g, slots);
+    for (int i = 0; i < g->n_nodes; i++) {
+        const node *n = &g->nodes[i];
+        release(slots, &alive, i);
+        for (int a = 0; a < n->n_args; a++) {
+            if (n->arg[a] != CVY_NONE && slots[n->arg[a]].bytes < 0) {
+                TRY(place(g, slots, n->arg[a], &alive, total));
+            }
         }
-        *total = cvyi_max64(*total, end);
+        TRY(place(g, slots, n->out, &alive, total));
     }
-    return CVY_OK;
+fail:
+    return st;
 }
 
 cvy_status cvyi_ref_workspace(const cvy_graph *g, size_t *bytes)
@@ -136,31 +164,33 @@ static void store(const shape *s, const double *src, const cvy_buffer *b)
     for (int64_t i = 0; i < n; i++) dst[b->strides ? cvyi_ref_offset(s, b->strides, i) : i] = (float)src[i];
 }
 
-static void run_node(const cvy_graph *g, const node *n, const slot *slots, char *base)
+/* Loads the inputs and parameters that are read here first, and computes. */
+static void run_node(const cvy_graph *g, int i, const cvy_buffer *buffers, const slot *slots, char *base)
 {
+    const node *n = &g->nodes[i];
     ref_call c = {.g = g, .n = n, .dst = (double *)(base + slots[n->out].offset)};
 
     for (int a = 0; a < n->n_args; a++) {
-        if (n->arg[a] != CVY_NONE) c.arg[a] = (const double *)(base + slots[n->arg[a]].offset);
+        const int v = n->arg[a];
+        double *array;
+        if (v == CVY_NONE) continue;
+        array = (double *)(base + slots[v].offset);
+        if (g->values[v].kind != VALUE_NODE && slots[v].first == i) {
+            load(cvyi_shape_of(g, v), &buffers[slots[v].buffer], array);
+        }
+        c.arg[a] = array;
     }
     if (cvyi_elements(ref_dst_shape(&c))) table[n->op].run(&c);
 }
 
-/* Fills all values; output number i is then at base + slots[outputs[i]].offset. */
-static cvy_status evaluate(const cvy_graph *g, const cvy_buffer *buffers, int32_t n_buffers, char *base)
+/* Output number i is then at base + slots[outputs[i]].offset. */
+static cvy_status evaluate(const cvy_graph *g, const cvy_buffer *buffers, char *base)
 {
     slot *slots = (slot *)base;
-    cvy_tensor t;
     int64_t total;
-    cvy_status st = lay_out(g, slots, &total);
+    const cvy_status st = lay_out(g, slots, &total);
 
-    for (int32_t i = 0; !st && i < n_buffers; i++) {
-        st = cvy_graph_tensor(g, i, &t);
-        if (!st && t.role != CVY_OUTPUT) {
-            load(cvyi_shape_of(g, t.value), &buffers[i], (double *)(base + slots[t.value].offset));
-        }
-    }
-    for (int i = 0; !st && i < g->n_nodes; i++) run_node(g, &g->nodes[i], slots, base);
+    for (int i = 0; !st && i < g->n_nodes; i++) run_node(g, i, buffers, slots, base);
     return st;
 }
 
@@ -175,7 +205,7 @@ cvy_status cvyi_ref_run(const cvy_graph *g, const cvy_buffer *buffers, int32_t n
     if (n_buffers != n_sources + n_outputs) {
         TRY(cvyi_fail(CVY_INVALID, "reference: %d buffers expected, got %d", n_sources + n_outputs, n_buffers));
     }
-    TRY(evaluate(g, buffers, n_sources, workspace));
+    TRY(evaluate(g, buffers, workspace));
     for (int i = 0; i < n_outputs; i++) {
         const double *src = (const double *)((const char *)workspace + slots[outputs[i]].offset);
         store(cvyi_shape_of(g, outputs[i]), src, &buffers[n_sources + i]);
@@ -196,7 +226,7 @@ cvy_status cvyi_ref_run_double(const cvy_graph *g, const cvy_buffer *buffers, in
     if (n_buffers < n_sources) {
         TRY(cvyi_fail(CVY_INVALID, "reference: %d buffers expected, got %d", n_sources, n_buffers));
     }
-    TRY(evaluate(g, buffers, n_sources, workspace));
+    TRY(evaluate(g, buffers, workspace));
     for (int i = 0; i < n_outputs; i++) {
         const double *src = (const double *)((const char *)workspace + slots[outputs[i]].offset);
         const int64_t n = cvyi_elements(cvyi_shape_of(g, outputs[i]));

@@ -27,8 +27,8 @@
 // One strip: tiles of all its chunks. STATS: take statistics; OUT: hand the results to the finishing role. g: the strip's first stage,
 // o: chunks handed over before; returns that count.
 template <bool STATS, bool OUT>
-__device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a, const epi &e, const strip_at &at, lane_at &l, int wg, int g,
-                                              int o, float4 *slots)
+__device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a, const epi &e, const strip_at &at, lane_at &l,
+                                              stage_view &view, int wg, int g, int o, float4 *slots)
 {
     constexpr int MB = STATS ? 1 : CHUNKM; // M blocks of a chunk
     const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE);
@@ -38,10 +38,9 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
         if (MB == 1) lane_channels(l, a, kb);
         if (STREAM && wg >= lines * tiles) // nothing for this warpgroup: let the stages pass
             for (int i = 0; i < NSTAGE; i++) {
-                const int stage = g + kb * NSTAGE + i;
-                mbar_wait(&s.full[stage % TC_STAGES], stage / TC_STAGES & 1);
-                __syncwarp();
-                if (threadIdx.x % 32 == 0) mbar_arrive(&s.empty[stage % TC_STAGES]);
+                const int slot = (g + kb * NSTAGE + i) % TC_STAGES;
+                view.wait(slot);
+                view.release(slot);
             }
 #pragma unroll 1
         for (int l0 = 0; l0 < lines; l0 += LPC)
@@ -61,7 +60,7 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                     for (int r = 0; r < rows; r++) {
                         float d[ACC];
                         tile.row = FLAT ? 0 : tile.line * LINEROWS + r;
-                        convolve(d, s, a, at, tile, l, block, g);
+                        convolve(d, s, a, at, tile, l, view, block, g);
 #pragma unroll
                         for (int v = 0; v < ACC; v++) {
                             if (TC_PRE) d[v] = cvy_pre(d[v], l.ch[v >> 1 & 1], e);
@@ -101,6 +100,7 @@ __device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a
     const int lane = threadIdx.x % 32, me = threadIdx.x / 128 % GW;
     lane_at l;
     l.q = lane % 4, l.row = threadIdx.x / 32 % 4 * 16 + lane / 4, l.rr = l.row / KM;
+    stage_view view = {s.full[TC_PASS == PASS_BOTH && OUT], s.empty, 0};
     int o = 0, taken = 0; // chunks handed over; statistics strips done
 #pragma unroll 1
     for (int j = 0; j < order.turns(); j++) {
@@ -108,11 +108,10 @@ __device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a
         const int g = j * PER_STRIP;
         const strip_at at = strip_position(order.get(j, finish));
         if (TC_PASS == PASS_BOTH && finish != OUT) continue;
-        o = multiply_strip<STATS, OUT>(s, a, e, at, l, me, g, o, s.part[NORM ? taken & 1 : 0][NORM ? me * ROWSM : 0]);
+        o = multiply_strip<STATS, OUT>(s, a, e, at, l, view, me, g, o, s.part[NORM ? taken & 1 : 0][NORM ? me * ROWSM : 0]);
         if (!STREAM) {
-            mbar_wait(&s.full[g % TC_STAGES], g / TC_STAGES & 1); // a stage is given back only after its filling was seen
-            __syncwarp();
-            if (lane == 0) mbar_arrive(&s.empty[g % TC_STAGES]);
+            view.wait(g % TC_STAGES);
+            view.release(g % TC_STAGES);
         }
         if (STATS) {
             named_barrier(BAR_STATS, GW * 128);
@@ -133,7 +132,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
     const schedule order(a.n * STRIPS);
     const u32 tag = NORM ? *(volatile int *)a.state % 3 + 1 : 0; // never that of untouched (zero) words
     if (tid == 0) {
-        for (int i = 0; i < TC_STAGES; i++) mbar_init(&s.full[i], LOADERS / 32 + STREAM), mbar_init(&s.empty[i], GW * 4);
+        for (int i = 0; i < TC_STAGES; i++) for (int f = 0; f < 2; f++) mbar_init(&s.full[f][i], LOADERS / 32 + STREAM);
+        for (int i = 0; i < TC_STAGES; i++) mbar_init(&s.empty[i], GW * 4);
         for (int i = 0; i < OUTS; i++) mbar_init(&s.ofull[i], GW * 4), mbar_init(&s.oempty[i], SINKWARPS);
         for (int i = 0; i < 2; i++) mbar_init(&s.sfull[i], 1), mbar_init(&s.sempty[i], SINKWARPS);
         mbar_init_fence();

@@ -192,7 +192,8 @@ struct shared_memory {
     float unscale[TC_STAGES];                                      // 1 / the power of two of a stage
     int odd[TC_STAGES];                                            // the stage holds an inf or a NaN
     u32 largest[2][3];                                             // per staging warp: bits of the largest |x|
-    u64 full[TC_STAGES], empty[TC_STAGES], ofull[OUTS ? OUTS : 1], oempty[OUTS ? OUTS : 1], sfull[2], sempty[2];
+    u64 full[2][TC_STAGES]; // for the warpgroups that take statistics (or all), that finish: a waiter must see every phase
+    u64 empty[TC_STAGES], ofull[OUTS ? OUTS : 1], oempty[OUTS ? OUTS : 1], sfull[2], sempty[2];
 };
 
 #ifdef TC_EPILOGUE // -DTC_EPILOGUE='"epilogue.cuh"', generated: struct epi, TC_PRE and the three functions

@@ -96,6 +96,7 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
         const int slot = g % TC_STAGES, stage = g % NSTAGE, block = g / NSTAGE % BLOCKS, channel = stage * SPS * 8;
         bool finish;
         const strip_at at = strip_position(order.get(g / PER_STRIP, finish));
+        u64 *full = &s.full[TC_PASS == PASS_BOTH && finish][slot];
         if (g % PER_STRIP == 0 && g / PER_STRIP + AHEAD < order.turns()) {
             bool later;
             const int next = order.get(g / PER_STRIP + AHEAD, later);
@@ -103,8 +104,8 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
         }
         mbar_wait(&s.empty[slot], (g / TC_STAGES & 1) ^ 1);
         if (STREAM && t == 0) {
-            mbar_arrive_expect(&s.full[slot], WSTAGE);
-            bulk_load(s.w + slot * WSTAGE, (const char *)a.packed + (size_t)(block * NSTAGE + stage) * WSTAGE, WSTAGE, &s.full[slot]);
+            mbar_arrive_expect(full, WSTAGE);
+            bulk_load(s.w + slot * WSTAGE, (const char *)a.packed + (size_t)(block * NSTAGE + stage) * WSTAGE, WSTAGE, full);
         }
         float largest;
         for (int attempt = 0;; attempt++) {
@@ -126,6 +127,6 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
         }
         fence_proxy_async();
         __syncwarp();
-        if (t % 32 == 0) mbar_arrive(&s.full[slot]);
+        if (t % 32 == 0) mbar_arrive(full);
     }
 }

@@ -87,9 +87,26 @@ __device__ __forceinline__ void exact_tile(float (&d)[ACC], const tc_args &a, co
     }
 }
 
+// The stages as one warpgroup sees them: its full barriers, and a bit per slot for the phase that comes next. A phase is given back only
+// after it was seen.
+struct stage_view {
+    u64 *full, *empty;
+    u32 phases;
+    __device__ __forceinline__ void wait(int slot)
+    {
+        mbar_wait(full + slot, phases >> slot & 1);
+    }
+    __device__ __forceinline__ void release(int slot)
+    {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) mbar_arrive(empty + slot);
+        phases ^= 1u << slot;
+    }
+};
+
 // The convolution of a tile, bias included. g: the strip's first stage.
 __device__ __forceinline__ void convolve(float (&d)[ACC], shared_memory &s, const tc_args &a, const strip_at &at, const tile_at &tile,
-                                         const lane_at &l, int block, int g)
+                                         const lane_at &l, stage_view &view, int block, int g)
 {
     const u32 px = (FLAT ? 0 : tile.row * PITCH) + tile.ct * TILE;
     const u32 x0 = (smem_u32(s.x) >> 4) + px, w0 = smem_u32(s.w) >> 4;
@@ -98,7 +115,7 @@ __device__ __forceinline__ void convolve(float (&d)[ACC], shared_memory &s, cons
 #pragma unroll 1
     for (int i = 0; i < NSTAGE; i++) {
         const int stage = STREAM ? g + block * NSTAGE + i : g, slot = stage % TC_STAGES;
-        mbar_wait(&s.full[slot], stage / TC_STAGES & 1);
+        view.wait(slot);
         const float u = s.unscale[slot];
         odd |= s.odd[slot];
         if (STREAM && i && u != unscale)
@@ -106,10 +123,7 @@ __device__ __forceinline__ void convolve(float (&d)[ACC], shared_memory &s, cons
             for (int j = 0; j < ACC; j++) d[j] *= unscale / u; // the stages of a strip share one scale in the accumulators
         unscale = u;
         multiply(d, x0 + slot * (XSTAGE / 16), w0 + (STREAM ? slot : block) * (WSTAGE / 16), i);
-        if (STREAM) {
-            __syncwarp();
-            if (threadIdx.x % 32 == 0) mbar_arrive(&s.empty[slot]);
-        }
+        if (STREAM) view.release(slot);
     }
     if (odd) exact_tile(d, a, at, tile, l);
 #pragma unroll

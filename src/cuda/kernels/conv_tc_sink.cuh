@@ -73,25 +73,42 @@ __device__ __forceinline__ float finish_value(float v, const float2 ab, int n, i
     return cvy_post(NORM ? fmaf(v, ab.x, ab.y) : v, v, n, k, pixel, e);
 }
 
-// One channel's run of VEC-aligned neighbours.
+// VEC neighbours as one access.
+template <int VEC> struct pack_of;
+template <> struct pack_of<1> {
+    typedef float type;
+};
+template <> struct pack_of<2> {
+    typedef float2 type;
+};
+template <> struct pack_of<4> {
+    typedef float4 type;
+};
+// One channel's run: loads of up to 4 packs first, then results, so that shared memory's latency is paid once.
 template <int VEC> __device__ __forceinline__ void finish_run(float *to, const float *from, int length, float2 ab, int n, int k, int pixel,
                                                               const epi &e)
 {
-    const int lane = threadIdx.x % 32;
-#pragma unroll 4
-    for (int i = lane * VEC; i < length; i += 32 * VEC) {
-        if (VEC == 4 && i + 4 <= length) {
-            const float4 v = *(const float4 *)(from + i);
-            float4 r;
-            r.x = finish_value(v.x, ab, n, k, pixel + i, e), r.y = finish_value(v.y, ab, n, k, pixel + i + 1, e);
-            r.z = finish_value(v.z, ab, n, k, pixel + i + 2, e), r.w = finish_value(v.w, ab, n, k, pixel + i + 3, e);
-            __stcs((float4 *)(to + i), r);
-        } else if (VEC == 2 && i + 2 <= length) {
-            const float2 v = *(const float2 *)(from + i);
-            __stcs((float2 *)(to + i), make_float2(finish_value(v.x, ab, n, k, pixel + i, e), finish_value(v.y, ab, n, k, pixel + i + 1, e)));
-        } else
-            for (int u = i; u < least(i + VEC, length); u++) __stcs(to + u, finish_value(from[u], ab, n, k, pixel + u, e));
+    typedef typename pack_of<VEC>::type pack;
+    constexpr int STEP = 32 * VEC;
+    const int lane = threadIdx.x % 32, whole = length & ~(VEC - 1);
+    for (int base = lane * VEC; base < whole; base += 4 * STEP) {
+        union {
+            pack p;
+            float f[VEC];
+        } v[4];
+#pragma unroll
+        for (int u = 0; u < 4; u++)
+            if (base + u * STEP < whole) v[u].p = *(const pack *)(from + base + u * STEP);
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            const int i = base + u * STEP;
+            if (i >= whole) break;
+#pragma unroll
+            for (int j = 0; j < VEC; j++) v[u].f[j] = finish_value(v[u].f[j], ab, n, k, pixel + i + j, e);
+            __stcs((pack *)(to + i), v[u].p);
+        }
     }
+    if (lane < length - whole) __stcs(to + whole + lane, finish_value(from[whole + lane], ab, n, k, pixel + whole + lane, e));
 }
 // Warp w takes channels w, w + 8, ... of the chunk; whole rows are one run.
 __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 *ab, const tc_args &a, const strip_at &at, const chunk_at &c,

@@ -1,0 +1,199 @@
+/* exec.c - running a plan on the CPU: units over threads, steps in order. See exec.h. */
+#include <string.h>
+#include "exec.h"
+#include "thread.h"
+
+/* ---- where things are ---- */
+
+static bool contiguous(const shape *s, const int64_t *strides)
+{
+    int64_t expected = 1;
+    if (!strides) return true;
+    for (int i = s->rank - 1; i >= 0; i--) {
+        if (s->dim[i] > 1 && strides[i] != expected) return false;
+        expected *= s->dim[i];
+    }
+    return true;
+}
+
+static const shape *tensor_shape(const cpu_run *r, int64_t tensor)
+{
+    return cvyi_shape_of(r->plan->graph, r->plan->tensor_value[tensor]);
+}
+
+static bool tensor_strided(const cpu_run *r, int64_t tensor)
+{
+    return !contiguous(tensor_shape(r, tensor), r->buffers[tensor].strides);
+}
+
+static char *tensor_data(const cpu_unit *u, const spot *s)
+{
+    const cpu_run *r = u->run;
+    if (tensor_strided(r, s->at)) {
+        const int64_t copy = r->state->param_copy[s->at];
+        if (copy >= 0) return r->workspace + copy;
+        return s->shadow >= 0 ? u->slices + s->shadow : NULL;
+    }
+    return (char *)r->buffers[s->at].data + (s->sliced ? u->n0 * s->per * 4 : 0);
+}
+
+float *cvyi_unit_data(const cpu_unit *u, int v)
+{
+    const spot *s = &u->pass->spots[u->run->plan->root[v]];
+    char *data = NULL;
+    if (s->kind == SPOT_TENSOR)
+        data = tensor_data(u, s);
+    else if (s->kind == SPOT_WORKSPACE)
+        data = u->run->workspace + s->at + (s->sliced ? u->n0 * s->per * 4 : 0);
+    else if (s->kind == SPOT_SLICE)
+        data = u->slices + s->at;
+    return (float *)(void *)data;
+}
+
+/* ---- strided tensors ---- */
+
+/* Copies n elements, counted from `first` in row-major order, between a strided tensor and a contiguous run. */
+static void copy_strided(const shape *s, const int64_t *strides, float *strided, int64_t first, int64_t n,
+                         float *run, bool gather)
+{
+    const int last = s->rank - 1;
+    const int64_t width = s->rank ? s->dim[last] : 1, apart = s->rank ? strides[last] : 1;
+
+    while (n > 0) {
+        int64_t rest = first / width, offset = 0;
+        const int64_t column = first % width, count = cvyi_min64(n, width - column);
+        for (int d = last - 1; d >= 0; d--) {
+            offset += rest % s->dim[d] * strides[d];
+            rest /= s->dim[d];
+        }
+        float *at = strided + offset + column * apart;
+        if (gather)
+            for (int64_t i = 0; i < count; i++) run[i] = at[i * apart];
+        else
+            for (int64_t i = 0; i < count; i++) at[i * apart] = run[i];
+        first += count;
+        run += count;
+        n -= count;
+    }
+}
+
+void cvyi_unit_scatter(const cpu_unit *u, int v, int64_t first, int64_t n, const float *src)
+{
+    const spot *s = &u->pass->spots[u->run->plan->root[v]];
+    const cvy_buffer *b = &u->run->buffers[s->at];
+    const int64_t start = first + (s->sliced ? u->n0 * s->per : 0);
+    copy_strided(tensor_shape(u->run, s->at), b->strides, b->data, start, n, (float *)(uintptr_t)src, false);
+}
+
+/* Fills the shadows of strided inputs, or empties those of strided outputs, of one unit. */
+static void copy_shadows(const cpu_unit *u, bool inputs)
+{
+    const cvy_plan *p = u->run->plan;
+    for (int i = 0; i < p->n_tensors; i++) {
+        const int v = p->tensor_value[i];
+        const spot *s = &u->pass->spots[p->root[v]];
+        const bool input = p->graph->values[v].kind != VALUE_NODE;
+        if (s->kind != SPOT_TENSOR || s->at != i || s->shadow < 0 || input != inputs || !tensor_strided(u->run, i))
+            continue;
+        copy_strided(tensor_shape(u->run, i), u->run->buffers[i].strides, u->run->buffers[i].data,
+                     s->sliced ? u->n0 * s->per : 0, s->sliced ? u->m * s->per : s->per,
+                     (float *)(void *)(u->slices + s->shadow), inputs);
+    }
+}
+
+/* ---- units and steps ---- */
+
+typedef struct pass_run {
+    const cpu_run *run;
+    const cpu_pass *pass;
+    char *slices, *scratch; /* of worker 0; the next worker's follow */
+} pass_run;
+
+static cpu_unit unit_of(const pass_run *r, int64_t index, int slices)
+{
+    cpu_unit u = {r->run, r->pass, r->slices + slices * r->pass->slice_bytes, index * r->pass->chunk, 0};
+    u.m = cvyi_min64(r->pass->chunk, r->pass->samples - u.n0);
+    return u;
+}
+
+/* Many units: this thread takes one through all steps. */
+static void run_unit(void *context, int64_t index, int worker)
+{
+    const pass_run *r = context;
+    const cpu_unit u = unit_of(r, index, worker);
+    char *scratch = r->scratch + worker * r->pass->scratch_bytes;
+
+    copy_shadows(&u, true);
+    for (int i = 0; i < r->pass->n_steps; i++) {
+        const step *s = &r->pass->steps[i];
+        const int64_t parts = s->parts(s, &u);
+        for (int64_t k = 0; k < parts; k++) s->run(s, &u, k, scratch);
+    }
+    copy_shadows(&u, false);
+}
+
+/* Few units: all threads go through the steps of every unit together. */
+static void run_team(void *context, int worker, cpu_team *team)
+{
+    const pass_run *r = context;
+    char *scratch = r->scratch + worker * r->pass->scratch_bytes;
+
+    for (int64_t index = 0; index < r->pass->units; index++) {
+        const cpu_unit u = unit_of(r, index, 0);
+        if (worker == 0) copy_shadows(&u, true);
+        cvyi_team_barrier(team);
+        for (int i = 0; i < r->pass->n_steps; i++) {
+            const step *s = &r->pass->steps[i];
+            cvyi_team_begin(team, worker, s->parts(s, &u));
+            for (int64_t k; (k = cvyi_team_claim(team)) >= 0;) s->run(s, &u, k, scratch);
+            cvyi_team_barrier(team);
+        }
+        if (worker == 0) copy_shadows(&u, false);
+        cvyi_team_barrier(team);
+    }
+}
+
+bool cvyi_pass_many(const cpu_pass *s, int threads)
+{
+    /* Whole units leave no thread idle for long where they are many or divide evenly. */
+    return threads == 1 || s->units >= 4 * threads || (s->units >= threads && s->units % threads == 0);
+}
+
+static void run_pass(const cpu_run *run, const cpu_pass *which)
+{
+    const int threads = run->state->threads;
+    const bool many = cvyi_pass_many(which, threads);
+    char *slices = run->workspace + run->state->packed_end;
+    pass_run r = {run, which, slices, slices + (many ? threads : 1) * which->slice_bytes};
+
+    if (many)
+        cvyi_parallel(threads, which->units, run_unit, &r);
+    else
+        cvyi_team(threads, run_team, &r);
+}
+
+static void copy_params(const cpu_run *r)
+{
+    for (int i = 0; i < r->plan->n_tensors; i++) {
+        const int64_t copy = r->state->param_copy[i];
+        if (copy < 0 || !tensor_strided(r, i)) continue;
+        copy_strided(tensor_shape(r, i), r->buffers[i].strides, r->buffers[i].data, 0,
+                     cvyi_elements(tensor_shape(r, i)), (float *)(void *)(r->workspace + copy), true);
+    }
+}
+
+cvy_status cvyi_cpu_run(const cvy_plan *p, const cvy_buffer *buffers, void *workspace, uint32_t flags, void *stream)
+{
+    const cpu_state *s = p->state;
+    const cpu_run run = {p, s, buffers, workspace};
+
+    (void)stream;
+    if (!(flags & CVY_KEEP_PREPARED)) {
+        copy_params(&run);
+        for (int i = 0; i < p->n_prepare; i++) run_pass(&run, &s->passes[i]);
+        run_pass(&run, &s->pack);
+    }
+    for (int i = p->n_prepare; i < p->n_passes; i++)
+        if (s->passes[i].samples) run_pass(&run, &s->passes[i]);
+    return CVY_OK;
+}

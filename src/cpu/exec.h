@@ -1,0 +1,172 @@
+/* exec.h - how the CPU runs a pass: units of samples, steps in order, slices in cache.
+ *
+ * A pass is taken `chunk` samples at a time: a unit. A unit goes through the pass's steps one after the other; what
+ * one step leaves for the next lies in the unit's slices, sized to stay in cache. Each step cuts its own work into
+ * parts by sizes alone, so it does not matter who runs a part:
+ *
+ *   many units   every thread takes whole units, its own slices          (no waiting at all)
+ *   few units    all threads take the parts of one step, then the next   (a barrier between steps)
+ *
+ * Both give the same bits. A pass that cannot be taken sample by sample is one unit. */
+#ifndef CVYI_EXEC_H
+#define CVYI_EXEC_H
+
+#include "../plan/plan.h"
+#include "conv.h"
+#include "cpuinfo.h"
+#include "gemm.h"
+#include "pointwise.h"
+#include "pool.h"
+
+/* Where a pass finds a value. */
+typedef enum spot_kind {
+    SPOT_NONE,      /* nowhere: it lives in a program's tiles */
+    SPOT_TENSOR,    /* buffer number `at` of run() */
+    SPOT_WORKSPACE, /* byte `at` of the workspace */
+    SPOT_SLICE      /* byte `at` of the unit's slices */
+} spot_kind;
+
+typedef struct spot {
+    spot_kind kind;
+    int64_t at;
+    int64_t per;    /* elements per sample; whole tensors and shared ones: all elements */
+    bool sliced;    /* has one part per sample: a unit sees its own samples only */
+    int64_t shadow; /* SPOT_TENSOR: byte of the slices that stands in where the caller's tensor is strided; -1 */
+    int64_t shift;  /* byte of the slices where double[channels] lies: the value is element + shift; -1: none */
+} spot;
+
+typedef struct cpu_pass cpu_pass;
+typedef struct cpu_state cpu_state;
+
+/* One run() of a plan. */
+typedef struct cpu_run {
+    const cvy_plan *plan;
+    const cpu_state *state;
+    const cvy_buffer *buffers;
+    char *workspace;
+} cpu_run;
+
+/* Samples n0 ... n0 + m - 1 of a pass at work. */
+typedef struct cpu_unit {
+    const cpu_run *run;
+    const cpu_pass *pass;
+    char *slices;
+    int64_t n0, m;
+} cpu_unit;
+
+typedef struct step {
+    const char *name;
+    int64_t (*parts)(const struct step *s, const cpu_unit *u);
+    void (*run)(const struct step *s, const cpu_unit *u, int64_t part, char *scratch);
+    const void *data; /* the step's own record, in the plan's arena */
+    int64_t scratch;  /* bytes per worker, contents meaningless between parts */
+} step;
+
+enum { MAX_STEPS = 4 }; /* a node becomes at most so many steps */
+
+struct cpu_pass {
+    const pass *pass;
+    int64_t samples, chunk, units;
+    spot *spots; /* per value of the lowered graph, by root */
+    step *steps;
+    int n_steps, cap_steps;
+    int64_t slice_bytes;   /* of one unit */
+    int64_t scratch_bytes; /* of one worker */
+};
+
+struct cpu_state {
+    cpu_isa isa;
+    int threads;
+    machine host;
+    const cpu_vector_kernels *vec;
+    const cpu_reduce_kernels *red;
+    const cpu_conv_kernels *conv;
+    const cpu_pool_kernels *pool;
+    cpu_pass *passes;    /* one per pass of the plan */
+    cpu_pass pack;       /* steps that pack weights, run behind the plan's prepare pass */
+    int64_t packed_end;  /* bytes of the workspace used by values, packed weights and copies of parameters */
+    int64_t *param_copy; /* per tensor: byte of the workspace for a contiguous copy of a strided parameter; -1 */
+};
+
+/* ---- exec.c ---- */
+
+/* The unit's part of a value: contiguous, [m][per]. NULL: a strided output that nobody reads in the pass; it is
+ * written by cvyi_unit_scatter. */
+float *cvyi_unit_data(const cpu_unit *u, int v);
+/* Writes n elements from `first` on (counted in the unit's contiguous order) of an output with strides. */
+void cvyi_unit_scatter(const cpu_unit *u, int v, int64_t first, int64_t n, const float *src);
+cvy_status cvyi_cpu_run(const cvy_plan *p, const cvy_buffer *buffers, void *workspace, uint32_t flags,
+                        void *stream);
+
+/* How many samples of a batch of N the unit holds: its own, or all where the pass is taken as a whole. */
+static inline int64_t cvyi_unit_batch(const cpu_unit *u, int64_t N)
+{
+    return u->pass->pass->samples > 1 ? u->m : N;
+}
+
+/* Do threads take whole units of the pass, or the parts of its steps together? */
+bool cvyi_pass_many(const cpu_pass *s, int threads);
+
+/* ---- lower.c ---- */
+
+/* A convolution and what is done while its result is still in registers or in a band of rows. */
+typedef struct conv_group {
+    int algo;         /* conv_algo_id, or CONV_BY_GEMM */
+    int pool;         /* node of the maximum taken along; -1: none */
+    int stats;        /* node of the statistics taken of the result itself; -1 */
+    int prog, n_prog; /* pointwise nodes run on each band */
+    int prog_stats;   /* node of the statistics taken of the last of those; -1 */
+    bool centred;     /* the result lies in memory less its channel means (spot.shift) */
+} conv_group;
+
+typedef struct builder {
+    cvy_plan *plan;
+    cpu_state *state;
+    cpu_pass *out;
+    cvy_graph *g;
+    int *lead;         /* per node: the node whose steps compute it */
+    conv_group *convs; /* per node that is a convolution */
+} builder;
+cvy_status cvyi_lower_passes(cvy_plan *p);
+/* Appends a step with a zeroed record of its own; NULL: out of memory. */
+step *cvyi_add_step(builder *b, const char *name, size_t data_bytes, void **data);
+/* The same among the steps that run when parameters have changed. */
+step *cvyi_add_pack(builder *b, const char *name, size_t data_bytes, void **data);
+int64_t cvyi_slice(builder *b, int64_t bytes);        /* reserves, aligned to 64 */
+int64_t cvyi_persistent(cpu_state *s, int64_t bytes); /* of the workspace, aligned to 64 */
+static inline spot *cvyi_spot(const builder *b, int v)
+{
+    return &b->out->spots[b->plan->root[v]];
+}
+/* ---- steps ---- */
+
+/* What the convolution at `index` takes along, among the nodes up to `end`. (step_conv.c) */
+void cvyi_conv_group(const builder *b, int index, int end, conv_group *out);
+cvy_status cvyi_lower_conv(builder *b, int index);
+/* (step_other.c) */
+cvy_status cvyi_lower_convt(builder *b, int index);
+cvy_status cvyi_lower_matmul(builder *b, int index);
+cvy_status cvyi_lower_pool(builder *b, int index);
+cvy_status cvyi_lower_stats(builder *b, int index);
+cvy_status cvyi_lower_gather(builder *b, int index); /* a reduction or softmax over dims that are not neighbours */
+
+/* Which algorithm a convolution takes: of conv.h, or CONV_BY_GEMM; and its seconds on one core, all samples. */
+enum { CONV_BY_GEMM = CONV_ALGO_COUNT };
+int cvyi_conv_choose(const cvy_plan *p, const cpu_state *s, const conv_geom *g, double *seconds);
+const char *cvyi_conv_algo_name(int algo);
+/* The maximum pooling that a convolution can take along; -1: none. */
+int cvyi_conv_pool_node(const cvy_plan *p, int index, int end, int algo, const conv_geom *g);
+
+/* The statistics of a slice as float fields. */
+void cvyi_store_stats(const norm_geom *e, cpu_moments m, float *out);
+
+/* ---- cost.c ---- */
+const char *cvyi_cpu_legal(const cvy_plan *p, const pass *s);
+void cvyi_cpu_cost(const cvy_plan *p, pass *s);
+
+static inline int64_t cvyi_align64(int64_t bytes)
+{
+    return cvyi_round_up(bytes, 64);
+}
+
+#endif

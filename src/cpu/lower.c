@@ -1,0 +1,370 @@
+/* lower.c - passes into steps: which nodes are computed together, where every value of a pass lies, and the room
+ * that slices, scratch and packed weights take in the workspace. */
+#include <string.h>
+#include "program.h"
+
+/* ---- room ---- */
+
+int64_t cvyi_slice(builder *b, int64_t bytes)
+{
+    const int64_t at = b->out->slice_bytes;
+    b->out->slice_bytes += cvyi_align64(bytes);
+    return at;
+}
+
+int64_t cvyi_persistent(cpu_state *s, int64_t bytes)
+{
+    const int64_t at = s->packed_end;
+    s->packed_end += cvyi_align64(bytes);
+    return at;
+}
+
+static step *append(cvy_plan *p, cpu_pass *to, const char *name, size_t data_bytes, void **data)
+{
+    step *s;
+    *data = cvyi_arena_alloc(&p->memory, data_bytes, 1);
+    if (!*data || to->n_steps == to->cap_steps) return NULL;
+    s = &to->steps[to->n_steps++];
+    *s = (step){.name = name, .data = *data};
+    return s;
+}
+
+step *cvyi_add_pack(builder *b, const char *name, size_t data_bytes, void **data)
+{
+    return append(b->plan, &b->state->pack, name, data_bytes, data);
+}
+
+step *cvyi_add_step(builder *b, const char *name, size_t data_bytes, void **data)
+{
+    return append(b->plan, b->out, name, data_bytes, data);
+}
+
+/* ---- which nodes are computed together ---- */
+
+/* Nodes index ... index + n - 1 as one program, with `sink` behind them; does it build? Spots are not there yet, so
+ * no value leaves it: the tables of the real build are at most as full. */
+static bool program_fits(builder *b, int index, int n, int sink)
+{
+    const int64_t keep = b->out->slice_bytes;
+    program trial;
+    const bool fits = cvyi_program_build(b, index, n, sink, CVY_NONE, &trial);
+    b->out->slice_bytes = keep;
+    return fits;
+}
+
+/* A sink reads the last value of the program, which has the shape of the whole. */
+static bool sink_behind(const builder *b, int index, int n, int end)
+{
+    const int at = index + n;
+    return at < end && cvyi_sink_fits(b, at) && b->g->nodes[at].arg[0] == b->g->nodes[at - 1].out;
+}
+
+static int lead_program(builder *b, int index, int end)
+{
+    int n = cvyi_program_span(b, index, end);
+    if (!n) return 1; /* a sink by itself, or a node with steps of its own */
+    while (n > 1 && !program_fits(b, index, n, -1)) n--;
+    if (sink_behind(b, index, n, end) && program_fits(b, index, n, index + n)) n++;
+    for (int i = 0; i < n; i++) b->lead[index + i] = index;
+    return n;
+}
+
+static void lead_conv(builder *b, int index, int end)
+{
+    conv_group *c = &b->convs[index];
+    cvyi_conv_group(b, index, end, c);
+    if (c->pool >= 0) b->lead[c->pool] = index;
+    if (c->stats >= 0) b->lead[c->stats] = index;
+    if (c->prog_stats >= 0) b->lead[c->prog_stats] = index;
+    for (int i = 0; i < c->n_prog; i++) b->lead[c->prog + i] = index;
+    if (c->centred) {
+        const shape *y = cvyi_shape_of(b->g, b->g->nodes[index].out);
+        cvyi_spot(b, b->g->nodes[index].out)->shift = cvyi_slice(b, 8 * y->dim[1]);
+        if (c->pool >= 0)
+            cvyi_spot(b, b->g->nodes[c->pool].out)->shift = cvyi_spot(b, b->g->nodes[index].out)->shift;
+    }
+}
+
+/* In a reshape that shares memory nothing is computed. */
+static bool is_alias(const builder *b, int index)
+{
+    const node *n = &b->g->nodes[index];
+    return cvyi_info(n)->kind == KIND_SHAPE && b->plan->root[n->out] != n->out;
+}
+
+/* A maximum of centred values is centred alike. */
+static void pass_shift_on(builder *b, int index)
+{
+    const node *n = &b->g->nodes[index];
+    if (cvyi_info(n)->kind == KIND_MAXPOOL) cvyi_spot(b, n->out)->shift = cvyi_spot(b, n->arg[0])->shift;
+}
+
+static void find_leads(builder *b)
+{
+    const pass *s = b->out->pass;
+    const int end = s->first + s->count;
+    for (int i = s->first; i < end; i++) b->lead[i] = -1;
+    for (int i = s->first; i < end; i++) {
+        if (b->lead[i] >= 0) continue;
+        b->lead[i] = i;
+        if (cvyi_info(&b->g->nodes[i])->kind == KIND_CONV)
+            lead_conv(b, i, end);
+        else if (!is_alias(b, i))
+            lead_program(b, i, end);
+        pass_shift_on(b, i);
+    }
+}
+
+/* ---- where values lie ---- */
+
+/* Is v (or a reshape of it) read by a step other than its own? */
+static bool read_elsewhere(const builder *b, int v)
+{
+    const pass *s = b->out->pass;
+    const int own = b->lead[b->g->values[v].node];
+    for (int i = s->first; i < s->first + s->count; i++) {
+        const node *n = &b->g->nodes[i];
+        for (int a = 0; a < n->n_args; a++)
+            if (n->arg[a] != CVY_NONE && b->plan->root[n->arg[a]] == v && b->lead[i] != own && !is_alias(b, i))
+                return true;
+    }
+    return false;
+}
+
+/* Steps that are programs write strided outputs themselves. */
+static bool written_by_program(const builder *b, int v)
+{
+    const int by = b->g->values[v].node, lead = b->lead[by];
+    const op_kind kind = cvyi_info(&b->g->nodes[lead])->kind;
+    if (kind == KIND_CONV) return b->convs[lead].n_prog && by != lead;
+    return cvyi_is_pointwise(kind) || kind == KIND_SHAPE || cvyi_sink_fits(b, lead);
+}
+
+static void place_spot(builder *b, int v)
+{
+    const place *at = &b->plan->places[v];
+    const value *val = &b->g->values[v];
+    const bool inside = cvyi_made_inside(b->plan, b->out->pass, v);
+    const bool batched = val->shape.rank > 0 && val->shape.dim[0] == b->out->samples && b->out->samples > 1;
+    spot *s = &b->out->spots[v];
+
+    s->sliced = batched && !b->plan->prepared[v];
+    s->per = cvyi_elements(&val->shape) / (s->sliced ? b->out->samples : 1);
+    s->shadow = -1;
+    if (at->kind == PLACE_WORKSPACE) {
+        *s = (spot){SPOT_WORKSPACE, at->at, s->per, s->sliced, -1, s->shift};
+    } else if (at->kind == PLACE_TENSOR) {
+        const bool param = val->kind == VALUE_PARAM;
+        *s = (spot){SPOT_TENSOR, at->at, s->per, s->sliced, -1, s->shift};
+        if (!param && (!inside || !written_by_program(b, v) || read_elsewhere(b, v)))
+            s->shadow = cvyi_slice(b, 4 * s->per * (s->sliced ? b->out->chunk : 1));
+    } else if (inside && read_elsewhere(b, v)) {
+        s->kind = SPOT_SLICE;
+        s->at = cvyi_slice(b, 4 * s->per * (s->sliced ? b->out->chunk : 1));
+    }
+}
+
+static bool touched(const builder *b, int v)
+{
+    const pass *s = b->out->pass;
+    for (int i = s->first; i < s->first + s->count; i++) {
+        const node *n = &b->g->nodes[i];
+        if (b->plan->root[n->out] == v) return true;
+        for (int a = 0; a < n->n_args; a++)
+            if (n->arg[a] != CVY_NONE && b->plan->root[n->arg[a]] == v) return true;
+    }
+    return false;
+}
+
+/* ---- steps of programs ---- */
+
+static int64_t one_part(const step *s, const cpu_unit *u)
+{
+    (void)s;
+    (void)u;
+    return 1;
+}
+static void run_coefs(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    (void)part;
+    (void)scratch;
+    cvyi_program_coefs(s->data, u);
+}
+static int64_t program_parts(const step *s, const cpu_unit *u)
+{
+    return cvyi_program_parts(s->data, u);
+}
+static void run_program(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    cvyi_program_run(s->data, u, part, scratch);
+}
+
+static cvy_status lower_program(builder *b, int index, int end)
+{
+    void *data, *coefs;
+    step *s = NULL, *c;
+    int n = 0, sink = -1;
+    program made;
+
+    for (int i = index; i < end && b->lead[i] == index; i++) n++;
+    if (!cvyi_is_pointwise(cvyi_info(&b->g->nodes[index + n - 1])->kind) && n && cvyi_sink_fits(b, index + n - 1))
+        sink = index + --n;
+    if (!cvyi_program_build(b, index, n, sink, CVY_NONE, &made))
+        return cvyi_fail(CVY_UNSUPPORTED, "%s: does not fit a program of the cpu engine",
+                         b->g->values[b->g->nodes[index].out].name);
+    if (made.n_coefs) {
+        c = cvyi_add_step(b, "coefficients", sizeof made, &coefs);
+        if (!c) return CVY_NO_MEMORY;
+        memcpy(coefs, &made, sizeof made);
+        c->parts = one_part;
+        c->run = run_coefs;
+    }
+    s = cvyi_add_step(b, "program", sizeof made, &data);
+    if (!s) return CVY_NO_MEMORY;
+    memcpy(data, &made, sizeof made);
+    s->parts = program_parts;
+    s->run = run_program;
+    s->scratch = cvyi_program_scratch(&made);
+    return CVY_OK;
+}
+
+static cvy_status lower_node(builder *b, int index, int end)
+{
+    switch (cvyi_info(&b->g->nodes[index])->kind) {
+    case KIND_CONV:
+        return cvyi_lower_conv(b, index);
+    case KIND_CONVT:
+        return cvyi_lower_convt(b, index);
+    case KIND_LINEAR:
+    case KIND_MATMUL:
+        return cvyi_lower_matmul(b, index);
+    case KIND_MAXPOOL:
+    case KIND_AVGPOOL:
+    case KIND_ADAPTIVE:
+        return cvyi_lower_pool(b, index);
+    case KIND_STATS:
+        return cvyi_lower_stats(b, index);
+    case KIND_SHAPE:
+        return is_alias(b, index) ? CVY_OK : lower_program(b, index, end);
+    case KIND_REDUCE:
+    case KIND_SOFTMAX:
+        return cvyi_sink_fits(b, index) ? lower_program(b, index, end) : cvyi_lower_gather(b, index);
+    default:
+        return lower_program(b, index, end);
+    }
+}
+
+/* ---- passes ---- */
+
+/* Samples taken together: enough elements to be worth a unit, enough rows for a matrix product, one for
+ * convolutions. A function of sizes alone. */
+static int64_t choose_chunk(const builder *b, const pass *s)
+{
+    int64_t chunk = 1, rows;
+    double most = 1;
+    bool conv = false;
+
+    for (int i = s->first; i < s->first + s->count; i++) {
+        const node *n = &b->g->nodes[i];
+        const op_kind kind = cvyi_info(n)->kind;
+        const double per = (double)cvyi_elements(cvyi_shape_of(b->g, n->arg[0])) / (double)s->samples;
+        matmul_geom m;
+        most = per > most ? per : most;
+        conv |= kind == KIND_CONV || kind == KIND_CONVT;
+        if (kind != KIND_LINEAR && kind != KIND_MATMUL) continue;
+        cvyi_matmul_geom(b->g, n, &m);
+        rows = cvyi_max64(m.M / s->samples, 1);
+        chunk = cvyi_max64(chunk, 192 / rows);
+    }
+    chunk = cvyi_max64(chunk, (int64_t)(16384 / most));
+    return conv ? 1 : cvyi_min64(chunk, s->samples);
+}
+
+static cvy_status lower_pass(builder *b, int index)
+{
+    const pass *s = &b->plan->passes[index];
+    cpu_pass *out = b->out = &b->state->passes[index];
+    cvy_status st = CVY_OK;
+    int64_t elements = 0;
+
+    *out = (cpu_pass){.pass = s, .samples = s->samples, .cap_steps = MAX_STEPS * s->count};
+    out->chunk = choose_chunk(b, s);
+    out->steps = cvyi_arena_alloc(&b->plan->memory, (size_t)out->cap_steps, sizeof *out->steps);
+    out->spots = cvyi_arena_alloc(&b->plan->memory, (size_t)b->g->n_values + 1, sizeof *out->spots);
+    if (!out->steps || !out->spots) return CVY_NO_MEMORY;
+    for (int i = s->first; i < s->first + s->count; i++)
+        elements += cvyi_elements(cvyi_shape_of(b->g, b->g->nodes[i].out));
+    if (!elements) out->samples = 0; /* nothing to compute */
+    out->units = cvyi_ceil_div(out->samples, out->chunk);
+    for (int v = 0; v < b->g->n_values; v++) out->spots[v] = (spot){.shadow = -1, .shift = -1};
+    find_leads(b);
+    for (int v = 0; v < b->g->n_values; v++)
+        if (b->plan->root[v] == v && touched(b, v)) place_spot(b, v);
+    for (int i = s->first; i < s->first + s->count; i++)
+        if (b->lead[i] == i) TRY(lower_node(b, i, s->first + s->count));
+    for (int i = 0; i < out->n_steps; i++)
+        out->scratch_bytes = cvyi_max64(out->scratch_bytes, cvyi_align64(out->steps[i].scratch));
+    out->slice_bytes =
+        cvyi_round_up(out->slice_bytes, 4096) + 64; /* not a multiple of the page: slices do not collide */
+fail:
+    return st;
+}
+
+/* Packing sees parameters and what was prepared of them. */
+static cvy_status begin_pack(cvy_plan *p, cpu_state *s)
+{
+    static const pass whole = {.samples = 1};
+    const int nodes = p->graph->n_nodes;
+
+    s->pack = (cpu_pass){.pass = &whole, .samples = 1, .chunk = 1, .units = 1, .cap_steps = 2 * nodes};
+    s->pack.steps = cvyi_arena_alloc(&p->memory, 2 * (size_t)nodes, sizeof *s->pack.steps);
+    s->pack.spots = cvyi_arena_alloc(&p->memory, (size_t)p->graph->n_values, sizeof *s->pack.spots);
+    if (!s->pack.steps || !s->pack.spots) return CVY_NO_MEMORY;
+    for (int v = 0; v < p->graph->n_values; v++) {
+        const place *at = &p->places[v];
+        const spot_kind kind = at->kind == PLACE_TENSOR      ? SPOT_TENSOR
+                               : at->kind == PLACE_WORKSPACE ? SPOT_WORKSPACE
+                                                             : SPOT_NONE;
+        s->pack.spots[v] = (spot){kind, at->at, cvyi_elements(cvyi_shape_of(p->graph, v)), false, -1, -1};
+    }
+    return CVY_OK;
+}
+
+/* Room for contiguous copies of parameters, should the caller's be strided. */
+static cvy_status reserve_params(cvy_plan *p, cpu_state *s)
+{
+    s->param_copy = cvyi_arena_alloc(&p->memory, (size_t)p->n_tensors + 1, sizeof *s->param_copy);
+    if (!s->param_copy) return CVY_NO_MEMORY;
+    for (int i = 0; i < p->n_tensors; i++) {
+        const value *v = &p->graph->values[p->tensor_value[i]];
+        s->param_copy[i] = v->kind == VALUE_PARAM ? cvyi_persistent(s, 4 * cvyi_elements(&v->shape)) : -1;
+    }
+    return CVY_OK;
+}
+
+cvy_status cvyi_lower_passes(cvy_plan *p)
+{
+    cpu_state *s = p->state;
+    builder b = {.plan = p, .state = s, .g = p->graph};
+    const size_t nodes = (size_t)p->graph->n_nodes + 1;
+    int64_t most = 0;
+    cvy_status st = CVY_OK;
+
+    s->packed_end = p->value_bytes;
+    s->passes = cvyi_arena_alloc(&p->memory, (size_t)p->n_passes + 1, sizeof *s->passes);
+    b.lead = cvyi_arena_alloc(&p->memory, nodes, sizeof *b.lead);
+    b.convs = cvyi_arena_alloc(&p->memory, nodes, sizeof *b.convs);
+    if (!s->passes || !b.lead || !b.convs) return CVY_NO_MEMORY;
+    TRY(begin_pack(p, s));
+    TRY(reserve_params(p, s));
+    for (int i = 0; i < p->n_passes; i++) TRY(lower_pass(&b, i));
+    for (int i = -1; i < p->n_passes; i++) {
+        const cpu_pass *at = i < 0 ? &s->pack : &s->passes[i];
+        const int64_t sets = cvyi_pass_many(at, s->threads) ? s->threads : 1;
+        most = cvyi_max64(most, sets * at->slice_bytes + s->threads * at->scratch_bytes);
+    }
+    s->packed_end = cvyi_round_up(s->packed_end, CVY_ALIGN);
+    p->workspace = (size_t)(s->packed_end + most);
+fail:
+    return st;
+}

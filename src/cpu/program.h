@@ -1,0 +1,117 @@
+/* program.h - pointwise operators run together, tile by tile, with an optional reduction or softmax at the end.
+ *
+ * All results of a program have one shape, seen as [outer dimensions][inner]: inner is the longest run along which
+ * every operand is either contiguous or one number. A tile is a piece of one run that fits the first-level cache
+ * with all the registers (tile-sized buffers) of the program. Instructions are vector loops over a tile.
+ *
+ * Affine operators per channel in a row (normalisation, scales, biases, and the shift of values that a convolution
+ * produced centred) become one instruction x * A[channel] + B[channel]; A and B are composed in double once per
+ * unit, so that a mean of 1000 with a deviation of 1 loses nothing. */
+#ifndef CVYI_PROGRAM_H
+#define CVYI_PROGRAM_H
+
+#include "exec.h"
+
+enum {
+    TILE = 1024,   /* floats */
+    PROG_DIMS = 8, /* a sample dimension in front of CVY_MAX_RANK, and one that a group may split off */
+    PROG_INSTRS = 40,
+    PROG_OPERANDS = 40,
+    PROG_COEFS = 8,
+    PROG_CHAIN = 12,
+    PROG_NODES = 24 /* nodes taken into one program at most; keeps the tables above sufficient */
+};
+
+typedef enum arg_kind { ARG_NONE, ARG_REG, ARG_MEM, ARG_NUM } arg_kind;
+typedef struct prog_arg {
+    arg_kind kind;
+    int index; /* register, operand */
+    float number;
+} prog_arg;
+
+/* A value in memory, read or written. */
+typedef struct operand {
+    int v;
+    bool scalar;               /* one number along a run */
+    int64_t stride[PROG_DIMS]; /* per outer dimension, in elements */
+    bool written;
+    bool stream; /* larger than the caches: stores go past them */
+    int reg;     /* written: register that stands in where the tensor is strided or streamed */
+} operand;
+
+typedef enum instr_kind { INSTR_UNARY, INSTR_BINARY, INSTR_AFFINE, INSTR_ROW, INSTR_COPY } instr_kind;
+typedef struct instr {
+    instr_kind kind;
+    op_id op;
+    prog_arg a, b, dst; /* dst: a register, or a written operand */
+    float p[2];
+    int coef;  /* INSTR_AFFINE */
+    int stats; /* INSTR_ROW: value of the statistics, one row of them per run */
+    bool last; /* dst is a written operand that no later instruction reads */
+} instr;
+
+/* A[channel], B[channel] as a chain of affine operators on (scale 1, shift 0). */
+typedef enum coef_kind { COEF_SHIFT, COEF_MUL, COEF_ADD, COEF_SUB, COEF_APPLY } coef_kind;
+typedef struct coef_op {
+    coef_kind kind;
+    int v;         /* COEF_SHIFT: whose shift; COEF_MUL ...: per-channel value, CVY_NONE: number */
+    double number; /* the number, or alpha of ADD and SUB of a value */
+    int index;     /* COEF_APPLY: node */
+} coef_op;
+typedef struct coef {
+    int n;
+    coef_op ops[PROG_CHAIN];
+    int64_t at; /* bytes of the slices: float A[count], then B[count] */
+} coef;
+
+typedef enum sink_kind { SINK_NONE, SINK_REDUCE, SINK_SOFTMAX } sink_kind;
+
+typedef struct program {
+    int n_outer;
+    int64_t outer[PROG_DIMS]; /* outer[0]: samples of a full unit */
+    int64_t inner;
+    int channel; /* outer dimension of the channels; coefficients are numbered by it and those in front; -1 */
+    int64_t channels;
+    int n_instrs, n_operands, n_coefs, n_regs;
+    instr instrs[PROG_INSTRS];
+    operand operands[PROG_OPERANDS];
+    coef coefs[PROG_COEFS];
+    int band; /* operand that a convolution's band stands in for; -1: none */
+    /* sink */
+    sink_kind sink;
+    op_id sink_op;
+    prog_arg sink_arg;
+    int sink_v;       /* value it writes */
+    int reduce_first; /* outer dimensions [reduce_first, n_outer) are reduced ... */
+    int reduce_end;   /* ... up to here; vertical: inner is not reduced; horizontal: reduce_end == n_outer, inner is
+                       */
+    bool horizontal;
+    int64_t reduced; /* elements of one reduction */
+    int64_t width;   /* vertical: columns at a time */
+} program;
+
+/* ---- build (program_build.c) ---- */
+
+/* Makes a program of nodes index ... index + n - 1; sink: a REDUCE or SOFTMAX node right behind them, -1: none.
+ * band: the value whose band the convolution hands over, CVY_NONE. False: the nodes do not fit one program. */
+bool cvyi_program_build(const builder *b, int index, int n, int sink, int band, program *out);
+/* The pointwise nodes from index on that can share a program, and how many there are. */
+int cvyi_program_span(const builder *b, int index, int end);
+/* Can this node be the sink behind a program of shape `s`, or a program by itself? */
+bool cvyi_sink_fits(const builder *b, int index);
+
+/* ---- run (program_run.c) ---- */
+
+int64_t cvyi_program_scratch(const program *p);
+void cvyi_program_coefs(const program *p, const cpu_unit *u); /* once per unit, before its tiles */
+int64_t cvyi_program_parts(const program *p, const cpu_unit *u);
+void cvyi_program_run(const program *p, const cpu_unit *u, int64_t part, char *scratch);
+
+/* A convolution's band: channels [k0, k1), columns [i0, i1) of the runs, in memory as [k1 - k0][i1 - i0]. */
+typedef struct prog_band {
+    float *data;
+    int64_t k0, k1, i0, i1;
+} prog_band;
+void cvyi_program_run_band(const program *p, const cpu_unit *u, const prog_band *band, char *scratch);
+
+#endif

@@ -1,0 +1,515 @@
+/* program_run.c - tiles of a program. See program.h. */
+#include <math.h>
+#include <string.h>
+#include "program.h"
+
+/* A program at work on one unit, by one worker. */
+typedef struct tiles {
+    const program *p;
+    const cpu_unit *u;
+    const cpu_vector_kernels *vec;
+    float *reg[PROG_INSTRS + PROG_OPERANDS];
+    float *base[PROG_OPERANDS];
+    bool aside[PROG_OPERANDS];     /* written to its register first, copied out behind the last instruction */
+    bool direct[PROG_OPERANDS];    /* streamed by the instruction itself */
+    int64_t offset[PROG_OPERANDS]; /* of the current run */
+    int64_t coef;                  /* index of the current run's coefficients */
+    int64_t run;                   /* number of the current run */
+    int64_t at;                    /* first column of the tile */
+    int64_t n;
+    const prog_band *band;
+} tiles;
+
+/* ---- coefficients ---- */
+
+/* x -> scale * x + shift, composed in double. */
+typedef struct affine {
+    double scale, shift;
+} affine;
+
+static double channel_value(const cpu_unit *u, int v, int64_t channel)
+{
+    const shape *s = cvyi_shape_of(u->run->plan->graph, v);
+    return cvyi_unit_data(u, v)[cvyi_elements(s) == 1 ? 0 : channel];
+}
+
+static affine apply_norm(const cpu_unit *u, int index, int64_t outer, int64_t channel, affine f)
+{
+    const cvy_graph *g = u->run->plan->graph;
+    const node *n = &g->nodes[index];
+    const float *stats = cvyi_unit_data(u, n->arg[1]);
+    norm_geom e;
+    double w = 1, bias = 0, mean, rstd;
+
+    cvyi_norm_geom(g, n, &e);
+    stats += STATS_FIELDS * ((e.over_outer ? 0 : outer * e.groups) + channel / e.chan);
+    mean = (double)stats[STATS_MEAN] + (double)stats[STATS_MEAN_LOW];
+    rstd = stats[STATS_RSTD];
+    if (n->arg[2] != CVY_NONE) w = channel_value(u, n->arg[2], channel);
+    if (n->arg[3] != CVY_NONE) bias = channel_value(u, n->arg[3], channel);
+    return (affine){f.scale * rstd * w, (f.shift - mean) * rstd * w + bias};
+}
+
+static affine apply_coef(const cpu_unit *u, const coef_op *op, int64_t outer, int64_t channel, int64_t channels,
+                         affine f)
+{
+    const double number = op->kind == COEF_APPLY || op->kind == COEF_SHIFT ? 0
+                          : op->v == CVY_NONE                              ? op->number
+                                                                           : channel_value(u, op->v, channel);
+    const double alpha = op->v == CVY_NONE ? 1 : op->number;
+    const double *shifts;
+
+    switch (op->kind) {
+    case COEF_SHIFT:
+        shifts = (const double *)(const void *)(u->slices + u->pass->spots[op->v].shift);
+        f.shift += shifts[outer * channels + channel];
+        break;
+    case COEF_MUL:
+        f.scale *= number;
+        f.shift *= number;
+        break;
+    case COEF_ADD:
+        f.shift += alpha * number;
+        break;
+    case COEF_SUB:
+        f.shift -= alpha * number;
+        break;
+    case COEF_APPLY:
+        f = apply_norm(u, op->index, outer, channel, f);
+        break;
+    }
+    return f;
+}
+
+/* Extent of the sample dimension of this unit; the last unit may be shorter. */
+static int64_t samples_of(const program *p, const cpu_unit *u)
+{
+    return u->pass->samples > 1 ? u->m : p->outer[0];
+}
+
+static int64_t coef_rows(const program *p, const cpu_unit *u)
+{
+    int64_t rows = samples_of(p, u);
+    for (int d = 1; d < p->channel; d++) rows *= p->outer[d];
+    return rows;
+}
+
+void cvyi_program_coefs(const program *p, const cpu_unit *u)
+{
+    const int64_t rows = p->n_coefs ? coef_rows(p, u) : 0;
+    for (int i = 0; i < p->n_coefs; i++) {
+        const coef *c = &p->coefs[i];
+        int64_t full = p->channels;
+        for (int d = 0; d < p->channel; d++) full *= p->outer[d];
+        float *scale = (float *)(void *)(u->slices + c->at);
+        float *shift = (float *)(void *)(u->slices + c->at + cvyi_align64(4 * full));
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t k = 0; k < p->channels; k++) {
+                affine f = {1, 0};
+                for (int j = 0; j < c->n; j++) f = apply_coef(u, &c->ops[j], r, k, p->channels, f);
+                scale[r * p->channels + k] = (float)f.scale;
+                shift[r * p->channels + k] = (float)f.shift;
+            }
+    }
+}
+
+static void coef_arrays(const tiles *t, int which, float *scale, float *shift)
+{
+    const program *p = t->p;
+    const char *at = t->u->slices + p->coefs[which].at;
+    int64_t full = p->channels;
+    for (int d = 0; d < p->channel; d++) full *= p->outer[d];
+    *scale = ((const float *)(const void *)at)[t->coef];
+    *shift = ((const float *)(const void *)(at + cvyi_align64(4 * full)))[t->coef];
+}
+
+/* ---- tiles ---- */
+
+static tiles begin(const program *p, const cpu_unit *u, char *scratch)
+{
+    tiles t = {.p = p, .u = u, .vec = u->run->state->vec};
+    for (int r = 0; r < p->n_regs; r++) t.reg[r] = (float *)(void *)scratch + (int64_t)r * TILE;
+    for (int o = 0; o < p->n_operands; o++) {
+        const operand *at = &p->operands[o];
+        t.base[o] = cvyi_unit_data(u, at->v); /* NULL: a strided output without a shadow */
+        t.aside[o] = at->written && (!t.base[o] || at->stream);
+    }
+    for (int k = 0; k < p->n_instrs; k++) {
+        const instr *i = &p->instrs[k];
+        if (i->kind != INSTR_AFFINE || !i->last || !p->operands[i->dst.index].stream || !t.base[i->dst.index])
+            continue;
+        t.direct[i->dst.index] = true;
+        t.aside[i->dst.index] = false;
+    }
+    return t;
+}
+
+/* Moves to run number `run`: its offsets in every operand and its coefficients. */
+static void seek(tiles *t, int64_t run)
+{
+    const program *p = t->p;
+    int64_t digit[PROG_DIMS], rest = run;
+
+    t->run = run;
+    for (int d = p->n_outer - 1; d > 0; d--) {
+        digit[d] = rest % p->outer[d];
+        rest /= p->outer[d];
+    }
+    digit[0] = rest;
+    t->coef = 0;
+    for (int d = 0; d <= p->channel; d++) t->coef = t->coef * p->outer[d] + digit[d];
+    for (int o = 0; o < p->n_operands; o++) {
+        t->offset[o] = 0;
+        for (int d = 0; d < p->n_outer; d++) t->offset[o] += digit[d] * p->operands[o].stride[d];
+    }
+}
+
+static float *address(const tiles *t, const prog_arg *a)
+{
+    const operand *o;
+    if (a->kind == ARG_REG) return t->reg[a->index];
+    if (a->kind == ARG_NUM) return (float *)(uintptr_t)&a->number;
+    o = &t->p->operands[a->index];
+    if (t->band && a->index == t->p->band)
+        return t->band->data + (t->run - t->band->k0) * (t->band->i1 - t->band->i0) + t->at - t->band->i0;
+    if (o->written && t->aside[a->index]) return t->reg[o->reg];
+    return t->base[a->index] + t->offset[a->index] + (o->scalar ? 0 : t->at);
+}
+
+static bool is_scalar(const tiles *t, const prog_arg *a)
+{
+    return a->kind == ARG_NUM || (a->kind == ARG_MEM && t->p->operands[a->index].scalar);
+}
+
+static void run_binary(const tiles *t, const instr *i, float *dst)
+{
+    const bool sa = is_scalar(t, &i->a), sb = is_scalar(t, &i->b);
+    const cpu_binary_form form = sa && !sb ? BINARY_SV : !sa && sb ? BINARY_VS : BINARY_VV;
+    const float alpha = i->p[1];
+    float one;
+    if (sa && sb) {
+        t->vec->binary[BINARY_VV][i->op](&one, address(t, &i->a), address(t, &i->b), 1, alpha);
+        t->vec->fill(dst, t->n, one);
+    } else {
+        t->vec->binary[form][i->op](dst, address(t, &i->a), address(t, &i->b), t->n, alpha);
+    }
+}
+
+static void run_unary(const tiles *t, const instr *i, float *dst)
+{
+    float one;
+    if (is_scalar(t, &i->a)) {
+        t->vec->unary[i->op](&one, address(t, &i->a), 1, i->p);
+        t->vec->fill(dst, t->n, one);
+    } else {
+        t->vec->unary[i->op](dst, address(t, &i->a), t->n, i->p);
+    }
+}
+
+static void run_affine(const tiles *t, const instr *i, float *dst)
+{
+    float scale, shift;
+    coef_arrays(t, i->coef, &scale, &shift);
+    if (is_scalar(t, &i->a))
+        t->vec->fill(dst, t->n, *address(t, &i->a) * scale + shift);
+    else if (i->dst.kind == ARG_MEM && t->direct[i->dst.index])
+        t->vec->affine_stream(dst, address(t, &i->a), t->n, scale, shift);
+    else
+        t->vec->affine(dst, address(t, &i->a), t->n, scale, shift);
+}
+
+/* (x - mean) / deviation, the mean in two parts: x - mean is exact where it matters. */
+static void run_row(const tiles *t, const instr *i, float *dst)
+{
+    const float *stats = cvyi_unit_data(t->u, i->stats) + STATS_FIELDS * t->run;
+    const float rstd = stats[STATS_RSTD];
+    t->vec->binary[is_scalar(t, &i->a) ? BINARY_VV : BINARY_VS][OP_sub](dst, address(t, &i->a), stats + STATS_MEAN,
+                                                                        is_scalar(t, &i->a) ? 1 : t->n, 1);
+    if (is_scalar(t, &i->a)) t->vec->fill(dst, t->n, dst[0]);
+    t->vec->affine(dst, dst, t->n, rstd, (float)(-(double)stats[STATS_MEAN_LOW] * rstd));
+}
+
+static void run_copy(const tiles *t, const instr *i, float *dst)
+{
+    if (is_scalar(t, &i->a))
+        t->vec->fill(dst, t->n, *address(t, &i->a));
+    else
+        t->vec->copy(dst, address(t, &i->a), t->n);
+}
+
+static void run_tile(tiles *t, int64_t at, int64_t n)
+{
+    static void (*const run[])(const tiles *, const instr *, float *) = {run_unary, run_binary, run_affine, run_row,
+                                                                         run_copy};
+    t->at = at;
+    t->n = n;
+    for (int k = 0; k < t->p->n_instrs; k++) {
+        const instr *i = &t->p->instrs[k];
+        run[i->kind](t, i, address(t, &i->dst));
+    }
+    for (int o = 0; o < t->p->n_operands; o++) {
+        const operand *w = &t->p->operands[o];
+        if (!t->aside[o]) continue;
+        if (t->base[o])
+            t->vec->copy_stream(t->base[o] + t->offset[o] + at, t->reg[w->reg], n);
+        else
+            cvyi_unit_scatter(t->u, w->v, t->offset[o] + at, n, t->reg[w->reg]);
+    }
+}
+
+static void run_columns(tiles *t, int64_t from, int64_t to)
+{
+    for (int64_t i = from; i < to; i += TILE) run_tile(t, i, cvyi_min64(TILE, to - i));
+}
+
+void cvyi_program_run_band(const program *p, const cpu_unit *u, const prog_band *band, char *scratch)
+{
+    tiles t = begin(p, u, scratch);
+    t.band = band;
+    for (int64_t k = band->k0; k < band->k1; k++) {
+        seek(&t, k);
+        run_columns(&t, band->i0, band->i1);
+    }
+}
+
+/* ---- sinks ---- */
+
+/* Room behind the registers: rows [reduced][width], then three vectors. */
+static float *rows_of(const program *p, char *scratch)
+{
+    return (float *)(void *)scratch + (int64_t)p->n_regs * TILE;
+}
+
+static int64_t rows_floats(const program *p)
+{
+    if (p->sink == SINK_NONE) return 0;
+    return cvyi_round_up(p->horizontal ? p->reduced : p->reduced * p->width, 16);
+}
+
+int64_t cvyi_program_scratch(const program *p)
+{
+    return 4 * ((int64_t)p->n_regs * TILE + rows_floats(p) + (p->sink == SINK_NONE ? 0 : 4 * TILE));
+}
+
+/* Sums rows pairwise, so that the error grows with the logarithm of their number; the result is row 0. */
+static void sum_rows(const cpu_reduce_kernels *red, float *rows, int64_t count, int64_t width, int64_t n)
+{
+    for (int64_t half = 1; half < count; half *= 2)
+        for (int64_t r = 0; r + half < count; r += 2 * half)
+            red->add_to(rows + r * width, rows + (r + half) * width, n);
+}
+
+/* m: maxima; s: sums of exp(row - m). */
+static void max_rows(const tiles *t, const float *rows, int64_t n, float *m)
+{
+    t->vec->copy(m, rows, n);
+    for (int64_t r = 1; r < t->p->reduced; r++) t->vec->reduce->max_to(m, rows + r * t->p->width, n);
+}
+static void exp_rows(const tiles *t, const float *rows, int64_t n, const float *m, float *s)
+{
+    t->vec->fill(s, n, 0);
+    for (int64_t r = 0; r < t->p->reduced; r++) t->vec->reduce->add_exp_to(s, rows + r * t->p->width, m, n);
+}
+
+/* Columns of rows to one row, into `out`. */
+static void reduce_rows(const tiles *t, float *rows, int64_t n, float *out)
+{
+    const program *p = t->p;
+    const cpu_reduce_kernels *red = t->vec->reduce;
+    float *m = rows + rows_floats(p), *s = m + TILE;
+    const float count = (float)p->reduced;
+
+    if (p->sink_op == OP_logsumexp) {
+        max_rows(t, rows, n, m);
+        red->logsumexp_shift(m, n);
+        exp_rows(t, rows, n, m, s);
+        red->finish_logsumexp(out, m, s, n);
+    } else if (p->sink_op == OP_max) {
+        max_rows(t, rows, n, out);
+    } else if (p->sink_op == OP_min) {
+        t->vec->copy(out, rows, n);
+        for (int64_t r = 1; r < p->reduced; r++) red->min_to(out, rows + r * p->width, n);
+    } else {
+        sum_rows(red, rows, p->reduced, p->width, n);
+        if (p->sink_op == OP_mean)
+            t->vec->binary[BINARY_VS][OP_div](out, rows, &count, n, 1);
+        else
+            t->vec->copy(out, rows, n);
+    }
+}
+
+/* Where the sink's results go: element `at` of the unit's part, or aside to be scattered. */
+static void put(const tiles *t, int64_t at, int64_t n, const float *from)
+{
+    const int v = t->p->sink_v;
+    float *data = cvyi_unit_data(t->u, v);
+    if (data)
+        t->vec->copy(data + at, from, n);
+    else
+        cvyi_unit_scatter(t->u, v, at, n, from);
+}
+
+static void softmax_rows(const tiles *t, float *rows, int64_t n, int64_t at)
+{
+    const program *p = t->p;
+    float *m = rows + rows_floats(p), *s = m + TILE, *out = s + TILE;
+    const float one = 1;
+
+    max_rows(t, rows, n, m);
+    exp_rows(t, rows, n, m, s);
+    if (p->sink_op == OP_log_softmax)
+        t->vec->unary[OP_log](s, s, n, (float[2]){0, 0});
+    else
+        t->vec->binary[BINARY_SV][OP_div](s, &one, s, n, 1);
+    for (int64_t r = 0; r < p->reduced; r++) {
+        float *row = rows + r * p->width;
+        if (p->sink_op == OP_log_softmax) {
+            t->vec->binary[BINARY_VV][OP_sub](out, row, m, n, 1);
+            t->vec->binary[BINARY_VV][OP_sub](out, out, s, n, 1);
+        } else {
+            t->vec->reduce->softmax_vec(out, row, m, s, n);
+        }
+        put(t, at + r * p->inner, n, out);
+    }
+}
+
+/* Evaluates the program for one run into `row`. */
+static void fill_row(tiles *t, int64_t run, int64_t from, int64_t n, float *row)
+{
+    const prog_arg *a = &t->p->sink_arg;
+    seek(t, run);
+    for (int64_t i = 0; i < n; i += TILE) {
+        const int64_t count = cvyi_min64(TILE, n - i);
+        if (a->kind == ARG_REG) t->reg[a->index] = row + i;
+        run_tile(t, from + i, count);
+        if (a->kind == ARG_REG) continue;
+        if (is_scalar(t, a))
+            t->vec->fill(row + i, count, *address(t, a));
+        else
+            t->vec->copy(row + i, address(t, a), count);
+    }
+}
+
+static void run_vertical(tiles *t, int64_t item, float *rows)
+{
+    const program *p = t->p;
+    const int64_t pieces = cvyi_ceil_div(p->inner, p->width), pre = item / pieces, from = item % pieces * p->width;
+    const int64_t n = cvyi_min64(p->width, p->inner - from);
+    float *out = rows + rows_floats(p) + 2 * TILE;
+
+    for (int64_t r = 0; r < p->reduced; r++) fill_row(t, pre * p->reduced + r, from, n, rows + r * p->width);
+    if (p->sink == SINK_SOFTMAX) {
+        softmax_rows(t, rows, n, pre * p->reduced * p->inner + from);
+        return;
+    }
+    reduce_rows(t, rows, n, out);
+    put(t, pre * p->inner + from, n, out);
+}
+
+static float reduce_row(const tiles *t, const float *row)
+{
+    const cpu_reduce_kernels *red = t->vec->reduce;
+    const int64_t n = t->p->reduced;
+    switch (t->p->sink_op) {
+    case OP_max:
+        return red->max(row, n);
+    case OP_min:
+        return red->min(row, n);
+    case OP_logsumexp:
+        return red->logsumexp(row, n);
+    case OP_mean:
+        return (float)(red->sum(row, n) / (double)n);
+    default:
+        return (float)red->sum(row, n);
+    }
+}
+
+static void softmax_row(const tiles *t, float *row, int64_t at)
+{
+    const int64_t n = t->p->reduced;
+    const cpu_max_sum_exp e = t->vec->reduce->max_sum_exp(row, n);
+    const float log_sum = (float)log(e.sum);
+
+    if (t->p->sink_op == OP_log_softmax) {
+        t->vec->binary[BINARY_VS][OP_sub](row, row, &e.max, n, 1);
+        t->vec->binary[BINARY_VS][OP_sub](row, row, &log_sum, n, 1);
+    } else {
+        t->vec->reduce->softmax_row(row, row, n, e.max, (float)(1 / e.sum));
+    }
+    put(t, at, n, row);
+}
+
+static void run_horizontal(tiles *t, int64_t pre, float *row)
+{
+    const program *p = t->p;
+    const int64_t runs = p->reduced / p->inner;
+    float out;
+    const float *whole = row;
+
+    if (!p->n_instrs && runs == 1 && p->sink == SINK_REDUCE && !is_scalar(t, &p->sink_arg)) {
+        seek(t, pre);
+        t->at = 0;
+        whole = address(t, &p->sink_arg);
+    } else {
+        for (int64_t r = 0; r < runs; r++) fill_row(t, pre * runs + r, 0, p->inner, row + r * p->inner);
+    }
+    if (p->sink == SINK_SOFTMAX) {
+        softmax_row(t, row, pre * p->reduced);
+        return;
+    }
+    out = reduce_row(t, whole);
+    put(t, pre, 1, &out);
+}
+
+/* ---- parts ---- */
+
+/* A program's items: tiles, or reductions; and how many make a part of some 32,000 elements. */
+typedef struct items {
+    int64_t count, per_part;
+} items;
+
+static items items_of(const program *p, const cpu_unit *u)
+{
+    items it = {samples_of(p, u), 1};
+    int64_t elements;
+    const int outer = p->sink == SINK_NONE ? p->n_outer : p->reduce_first;
+
+    for (int d = 1; d < outer; d++) it.count *= p->outer[d];
+    if (p->sink == SINK_NONE) {
+        elements = cvyi_min64(p->inner, TILE);
+        it.count *= cvyi_ceil_div(p->inner, TILE);
+    } else if (p->horizontal) {
+        elements = p->reduced;
+    } else {
+        elements = p->reduced * cvyi_min64(p->width, p->inner);
+        it.count *= cvyi_ceil_div(p->inner, p->width);
+    }
+    it.per_part = cvyi_max64(1, 32768 / cvyi_max64(elements, 1));
+    return it;
+}
+
+int64_t cvyi_program_parts(const program *p, const cpu_unit *u)
+{
+    const items it = items_of(p, u);
+    return cvyi_ceil_div(it.count, it.per_part);
+}
+
+void cvyi_program_run(const program *p, const cpu_unit *u, int64_t part, char *scratch)
+{
+    tiles t = begin(p, u, scratch);
+    const items it = items_of(p, u);
+    const int64_t end = cvyi_min64(it.count, (part + 1) * it.per_part), pieces = cvyi_ceil_div(p->inner, TILE);
+    float *rows = rows_of(p, scratch);
+
+    for (int64_t i = part * it.per_part; i < end; i++) {
+        if (p->sink == SINK_NONE) {
+            const int64_t from = i % pieces * TILE;
+            seek(&t, i / pieces);
+            run_columns(&t, from, cvyi_min64(from + TILE, p->inner));
+        } else if (p->horizontal) {
+            run_horizontal(&t, i, rows);
+        } else {
+            run_vertical(&t, i, rows);
+        }
+    }
+}

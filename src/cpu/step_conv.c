@@ -1,0 +1,599 @@
+/* step_conv.c - a convolution in a pass: what it takes along, and its steps.
+ *
+ *   pack      weights, when parameters have changed
+ *   window    window sums of every input channel      } where statistics follow, or a Winograd form is chosen:
+ *   means     means of the result before it exists    } NaN, inf and huge values send the sample to the direct form
+ *   conv      bands of rows: into memory, into maxima, or through a pointwise program
+ *   stats     sums of the bands -> mean and deviation
+ *
+ * Where statistics are taken of the result itself, it is produced centred: what lies in memory is v = y - shift[k],
+ * so that sums of squares do not cancel and the normalised value is one multiply-add of v (program.h). */
+#include <math.h>
+#include <string.h>
+#include "program.h"
+
+typedef struct conv_step {
+    conv_geom geom;
+    conv_group group;
+    int x, weight, bias, out, pool, stats, prog_stats; /* values; CVY_NONE */
+    conv_tiling tiling[2];                             /* as chosen; direct, for samples with special values */
+    int64_t packed[2];                                 /* bytes of the workspace */
+    bool window;
+    norm_geom norm; /* of stats or prog_stats */
+    /* bytes of the slices */
+    int64_t sums, xmean, usable;   /* double [C][taps], double [C], int32 [C] */
+    int64_t xmean32, start;        /* float [C], float [K] */
+    int64_t mean, constant, plain; /* double [K], double [K], int32: this sample takes the direct form */
+    int64_t band_sums;             /* double [bands][K] x 2; prog_stats: cpu_moments [bands][K] */
+    program prog;
+    int64_t band_bytes; /* of the scratch, behind the kernel's own */
+} conv_step;
+
+/* ---- choosing ---- */
+
+const char *cvyi_conv_algo_name(int algo)
+{
+    return algo == CONV_BY_GEMM ? "1x1 as a matrix product" : cvyi_conv_algos[algo].name;
+}
+
+static bool is_product(const conv_geom *g)
+{
+    for (int a = 0; a < 3; a++)
+        if (g->kernel[a] != 1 || g->stride[a] != 1 || g->pad[a] != 0) return false;
+    return true;
+}
+
+static double product_cost(const conv_geom *g, const conv_machine *m)
+{
+    /* 2 C K pixels at 85 % of the peak: 256 -> 256 channels, 28x28, 116 GFLOP/s: 1.04 ms. */
+    const double pixels = (double)(g->out[0] * g->out[1] * g->out[2]);
+    return 2.0 * (double)g->C * (double)g->K / (double)g->groups * pixels / (0.85 * m->fma_flops);
+}
+
+int cvyi_conv_choose(const cvy_plan *p, const cpu_state *s, const conv_geom *g, double *seconds)
+{
+    const conv_machine m = {s->host.fma_gflops * 1e9, s->host.l3_gbps * 1e9 / s->host.threads};
+    const bool winograd = p->options.winograd != CVY_OFF;
+    uint64_t dice = cvyi_hash(CVYI_HASH_START ^ p->options.seed, g, offsetof(conv_geom, spatial));
+    int best = CONV_DIRECT;
+    double least = INFINITY;
+
+    for (int a = 0; a <= CONV_BY_GEMM; a++) {
+        double cost;
+        if (a == CONV_BY_GEMM ? !is_product(g) : cvyi_conv_algos[a].legal(g) != NULL) continue;
+        if (a >= CONV_WINOGRAD_4X4 && a <= CONV_WINOGRAD_2X2 && !winograd) continue;
+        cost = a == CONV_BY_GEMM ? product_cost(g, &m) : cvyi_conv_algos[a].cost(g, &cvyi_conv_algos[a], &m);
+        if (p->options.seed) cost = (double)((dice = cvyi_hash(dice, &a, sizeof a)) >> 40); /* any legal one */
+        if (cost >= least) continue;
+        least = cost;
+        best = a;
+    }
+    *seconds = least * (double)g->N;
+    return best;
+}
+
+static bool is_winograd(int algo)
+{
+    return algo >= CONV_WINOGRAD_4X4 && algo <= CONV_WINOGRAD_2X2;
+}
+
+/* ---- what it takes along ---- */
+
+/* Whole windows side by side: what a convolution can maximise over as it goes. */
+static bool plain_windows(const pool_geom *p)
+{
+    for (int a = 0; a < 3; a++)
+        if (p->kernel[a] != p->stride[a] || p->pad[a] || p->dil[a] != 1 || p->out[a] != p->in[a] / p->kernel[a])
+            return false;
+    return p->kernel[0] == 1;
+}
+
+int cvyi_conv_pool_node(const cvy_plan *p, int index, int end, int algo, const conv_geom *g)
+{
+    const int v = p->graph->nodes[index].out;
+    int found = -1;
+    if (algo == CONV_BY_GEMM) return -1;
+    for (int i = index + 1; i < p->graph->n_nodes; i++) {
+        const node *n = &p->graph->nodes[i];
+        const op_kind kind = cvyi_info(n)->kind;
+        pool_geom pool;
+        for (int a = 1; a < n->n_args; a++)
+            if (n->arg[a] == v) return -1;
+        if (n->arg[0] != v) continue;
+        if (i >= end || found >= 0 || (kind != KIND_MAXPOOL && kind != KIND_STATS)) {
+            if (kind != KIND_STATS || i >= end) return -1;
+        }
+        if (kind != KIND_MAXPOOL) continue;
+        cvyi_pool_geom(p->graph, n, &pool);
+        if (!plain_windows(&pool) || cvyi_conv_pool_legal(algo, g, pool.kernel[1], pool.kernel[2])) return -1;
+        found = i;
+    }
+    return cvyi_is_output(p->graph, v) ? -1 : found;
+}
+
+/* Statistics over whole channels of a batched result of K channels. */
+static bool by_channels(const builder *b, const node *n, const conv_geom *g)
+{
+    norm_geom e;
+    cvyi_norm_geom(b->g, n, &e);
+    return e.groups * e.chan == g->K && e.inner == g->out[0] * g->out[1] * g->out[2] && e.outer == g->N &&
+           e.centred && !e.over_outer;
+}
+
+static int stats_of(const builder *b, int v, int from, int end, const conv_geom *g)
+{
+    for (int i = from; i < end; i++) {
+        const node *n = &b->g->nodes[i];
+        if (cvyi_info(n)->kind == KIND_STATS && n->arg[0] == v && by_channels(b, n, g)) return i;
+    }
+    return -1;
+}
+
+/* Everyone who reads v can undo a shift per channel. */
+static bool may_be_centred(const builder *b, int v, int stats)
+{
+    const pass *s = b->out->pass;
+    if (cvyi_needed_behind(b->plan, s, v)) return false;
+    for (int i = s->first; i < s->first + s->count; i++) {
+        const node *n = &b->g->nodes[i];
+        const op_kind kind = cvyi_info(n)->kind;
+        for (int a = 0; a < n->n_args; a++)
+            if (n->arg[a] == v && i != stats && kind != KIND_MAXPOOL && !cvyi_is_pointwise(kind)) return false;
+    }
+    return true;
+}
+
+static bool read_only_by(const builder *b, int v, int from, int n)
+{
+    const pass *s = b->out->pass;
+    if (cvyi_needed_behind(b->plan, s, v)) return false;
+    for (int i = s->first; i < s->first + s->count; i++)
+        for (int a = 0; a < b->g->nodes[i].n_args; a++)
+            if (b->g->nodes[i].arg[a] == v && (i < from || i >= from + n)) return false;
+    return true;
+}
+
+static bool band_program(const builder *b, int index, int n, const conv_geom *g, program *out)
+{
+    const int v = b->g->nodes[index].out;
+    const int64_t keep = b->out->slice_bytes;
+    const bool built = cvyi_program_build(b, index + 1, n, -1, v, out);
+    b->out->slice_bytes = built ? b->out->slice_bytes : keep;
+    return built && out->band >= 0 && !out->operands[out->band].scalar && out->n_outer >= 2 &&
+           out->outer[out->n_outer - 1] == g->K && out->inner == g->out[0] * g->out[1] * g->out[2];
+}
+
+static bool same_as_result(const builder *b, int index, int v)
+{
+    return cvyi_same_shape(cvyi_shape_of(b->g, b->g->nodes[index].out), cvyi_shape_of(b->g, v));
+}
+
+void cvyi_conv_group(const builder *b, int index, int end, conv_group *out)
+{
+    const node *n = &b->g->nodes[index];
+    const bool batched = cvyi_shape_of(b->g, n->out)->rank == cvyi_info(n)->spatial + 2;
+    conv_geom g;
+    double seconds;
+
+    cvyi_conv_geom(b->g, n, &g);
+    *out = (conv_group){.pool = -1, .stats = -1, .prog_stats = -1};
+    out->algo = cvyi_conv_choose(b->plan, b->state, &g, &seconds);
+    /* A whole batch at once (a convolution of parameters) is no place for anything but the plain form. */
+    if (!batched || g.N != b->out->samples) {
+        if (is_winograd(out->algo)) out->algo = CONV_DIRECT;
+        return;
+    }
+    if (out->algo == CONV_BY_GEMM) return;
+    out->stats = stats_of(b, n->out, index + 1, end, &g);
+    if (out->stats >= 0 && (cvyi_conv_window_legal(&g) || !may_be_centred(b, n->out, out->stats))) out->stats = -1;
+    out->centred = out->stats >= 0;
+    out->pool = cvyi_conv_pool_node(b->plan, index, end, out->algo, &g);
+    if (out->pool < 0 && out->stats < 0 && index + 1 < end &&
+        same_as_result(b, index, b->g->nodes[index + 1].out)) {
+        const int64_t keep = b->out->slice_bytes;
+        program trial;
+        int span = cvyi_program_span(b, index + 1, end);
+        if (!span || !read_only_by(b, n->out, index + 1, span) || !band_program(b, index, span, &g, &trial))
+            span = 0;
+        b->out->slice_bytes = keep;
+        out->prog = index + 1;
+        out->n_prog = span;
+        if (span) out->prog_stats = stats_of(b, b->g->nodes[index + span].out, index + 1 + span, end, &g);
+    }
+}
+
+/* ---- packing ---- */
+
+typedef struct pack_step {
+    conv_tiling tiling;
+    int weight;
+    int64_t packed;
+} pack_step;
+
+static int64_t one_part(const step *s, const cpu_unit *u)
+{
+    (void)s;
+    (void)u;
+    return 1;
+}
+
+static void run_pack(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    const pack_step *p = s->data;
+    (void)part;
+    (void)scratch;
+    cvyi_conv_pack(&p->tiling, cvyi_unit_data(u, p->weight), (float *)(void *)(u->run->workspace + p->packed));
+}
+
+static cvy_status add_packing(builder *b, const conv_step *c, int which)
+{
+    void *data;
+    pack_step *p;
+    step *s = cvyi_add_pack(b, "pack", sizeof *p, &data);
+    if (!s) return CVY_NO_MEMORY;
+    p = data;
+    *p = (pack_step){c->tiling[which], c->weight, c->packed[which]};
+    s->parts = one_part;
+    s->run = run_pack;
+    return CVY_OK;
+}
+
+/* ---- the record in a unit's slices ---- */
+
+static void *at(const cpu_unit *u, int64_t offset)
+{
+    return u->slices + offset;
+}
+
+static conv_window window_of(const conv_step *c, const cpu_unit *u)
+{
+    return (conv_window){at(u, c->sums), at(u, c->xmean)};
+}
+
+static const float *bias_of(const conv_step *c, const cpu_unit *u)
+{
+    return c->bias == CVY_NONE ? NULL : cvyi_unit_data(u, c->bias);
+}
+
+/* Does this sample take the second tiling? */
+static int form_of(const conv_step *c, const cpu_unit *u)
+{
+    return c->window && is_winograd(c->group.algo) && *(const int32_t *)at(u, c->plain);
+}
+
+/* ---- window and means ---- */
+
+static int64_t window_parts(const step *s, const cpu_unit *u)
+{
+    (void)u;
+    return ((const conv_step *)s->data)->geom.C;
+}
+
+static void run_window(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    const conv_step *c = s->data;
+    const conv_window w = window_of(c, u);
+    int32_t *usable = at(u, c->usable);
+    (void)scratch;
+    usable[part] = cvyi_conv_window_sums(u->run->state->conv, &c->geom, cvyi_unit_data(u, c->x), part, &w);
+}
+
+/* Where the sums of channel k start, and how far the result then is from y. */
+static void set_start(const conv_step *c, const cpu_unit *u, int64_t k, bool plain, bool finite)
+{
+    const float *bias = bias_of(c, u);
+    const double *mean = at(u, c->mean), *lacking = at(u, c->constant);
+    const int64_t shift = u->pass->spots[u->run->plan->root[c->out]].shift;
+    float *start = at(u, c->start);
+    const double whole = (bias ? bias[k] : 0) + (plain ? 0 : lacking[k]);
+
+    start[k] = (float)(c->group.centred && finite ? whole - mean[k] : whole);
+    if (c->group.centred) ((double *)at(u, shift))[k] = whole - start[k];
+}
+
+static void run_means(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    const conv_step *c = s->data;
+    const conv_window w = window_of(c, u);
+    const int32_t *usable = at(u, c->usable);
+    double *mean = at(u, c->mean);
+    float *xmean = at(u, c->xmean32);
+    bool plain = !is_winograd(c->group.algo), finite = true;
+
+    (void)part;
+    (void)scratch;
+    for (int64_t i = 0; i < c->geom.C; i++) {
+        xmean[i] = (float)w.xmean[i];
+        plain |= !usable[i];
+    }
+    cvyi_conv_means(u->run->state->conv, &c->geom, cvyi_unit_data(u, c->weight), bias_of(c, u), &w, 0, c->geom.K,
+                    mean, at(u, c->constant));
+    *(int32_t *)at(u, c->plain) = plain;
+    for (int64_t k = 0; k < c->geom.K; k++) finite &= isfinite(mean[k]) != 0;
+    for (int64_t k = 0; k < c->geom.K; k++) set_start(c, u, k, plain, finite);
+}
+
+/* ---- the convolution ---- */
+
+static int64_t conv_parts(const step *s, const cpu_unit *u)
+{
+    const conv_step *c = s->data;
+    return cvyi_unit_batch(u, c->geom.N) * c->tiling[form_of(c, u)].units;
+}
+
+/* Output channels of a unit. */
+static void channels_of(const conv_tiling *t, const conv_span *span, int64_t *k0, int64_t *k1)
+{
+    const conv_block last = cvyi_conv_block(t, span->block0 + span->blocks - 1);
+    *k0 = cvyi_conv_block(t, span->block0).k0;
+    *k1 = last.k0 + last.kn;
+}
+
+/* Through the program while the band is in cache, and the statistics of what it leaves. */
+static void finish_band(const conv_step *c, const cpu_unit *u, const conv_span *span, const prog_band *band,
+                        char *scratch)
+{
+    const float *y;
+    cpu_moments *m;
+    cvyi_program_run_band(&c->prog, u, band, scratch);
+    if (c->prog_stats == CVY_NONE) return;
+    y = cvyi_unit_data(u, u->run->plan->graph->nodes[c->group.prog + c->group.n_prog - 1].out);
+    m = (cpu_moments *)at(u, c->band_sums) + span->band * c->geom.K;
+    for (int64_t k = band->k0; k < band->k1; k++)
+        m[k] = u->run->state->red->moments(y + k * c->prog.inner + band->i0, band->i1 - band->i0);
+}
+
+static void run_conv(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    const conv_step *c = s->data;
+    const conv_geom *g = &c->geom;
+    const conv_tiling *t = &c->tiling[form_of(c, u)];
+    const int64_t sample = part / t->units, unit = part % t->units, plane = g->out[1] * g->out[2];
+    const conv_span span = cvyi_conv_unit(t, unit);
+    conv_job job = {.tiling = t, .dst_row = g->out[2], .dst_plane = plane, .dst_chan = g->out[0] * plane};
+    prog_band band = {.data = (float *)(void *)(scratch + t->scratch)};
+
+    job.packed = (const float *)(const void *)(u->run->workspace + c->packed[form_of(c, u)]);
+    job.src = cvyi_unit_data(u, c->x) + sample * g->C * g->in[0] * g->in[1] * g->in[2];
+    job.bias = c->window ? at(u, c->start) : bias_of(c, u);
+    job.xmean = c->window && is_winograd(t->algo) ? at(u, c->xmean32) : NULL;
+    if (c->pool != CVY_NONE) job.pool = cvyi_unit_data(u, c->pool);
+    if (c->stats != CVY_NONE) {
+        job.sum = at(u, c->band_sums);
+        job.sumsq = job.sum + t->bands * g->K;
+    }
+    if (c->group.n_prog) {
+        channels_of(t, &span, &band.k0, &band.k1);
+        band.i0 = (span.plane * g->out[1] + span.row0) * g->out[2];
+        band.i1 = band.i0 + span.rows * g->out[2];
+        job.dst_chan = span.rows * g->out[2];
+        job.dst_plane = 0;
+        job.dst = band.data - band.k0 * job.dst_chan - span.row0 * g->out[2];
+    } else if (c->pool == CVY_NONE) {
+        job.dst = cvyi_unit_data(u, c->out) + sample * g->K * job.dst_chan;
+    }
+    cvyi_conv_run(&job, unit, scratch);
+    if (c->group.n_prog) finish_band(c, u, &span, &band, scratch + t->scratch + c->band_bytes);
+}
+
+/* ---- statistics ---- */
+
+/* Moments of channel k over all bands, in their order, of y itself. */
+static cpu_moments channel_moments(const conv_step *c, const cpu_unit *u, int64_t k)
+{
+    const conv_tiling *t = &c->tiling[form_of(c, u)];
+    const int64_t K = c->geom.K, bands = t->bands;
+    const double n = (double)(c->geom.out[0] * c->geom.out[1] * c->geom.out[2]);
+    cpu_moments m = {0, 0, 0};
+
+    if (c->prog_stats != CVY_NONE) {
+        const cpu_moments *of = at(u, c->band_sums);
+        for (int64_t b = 0; b < bands; b++) m = cvyi_moments_merge(m, of[b * K + k]);
+    } else {
+        const double *sum = at(u, c->band_sums), *sumsq = sum + bands * K;
+        const double *shift = at(u, u->pass->spots[u->run->plan->root[c->out]].shift);
+        double s = 0, q = 0;
+        for (int64_t b = 0; b < bands; b++) {
+            s += sum[b * K + k];
+            q += sumsq[b * K + k];
+        }
+        /* The values are centred: s is next to nothing and takes nothing from q. */
+        m = (cpu_moments){n, shift[k] + s / n, q - s * s / n};
+        if (m.m2 < 0) m.m2 = 0;
+    }
+    return m;
+}
+
+void cvyi_store_stats(const norm_geom *e, cpu_moments m, float *out)
+{
+    const double var = m.n > 0 ? m.m2 / m.n : NAN;
+    out[STATS_MEAN] = (float)m.mean;
+    out[STATS_RSTD] = (float)(1 / sqrt(var + e->eps));
+    out[STATS_MEAN_LOW] = isfinite(m.mean) ? (float)(m.mean - out[STATS_MEAN]) : 0;
+}
+
+static void run_stats(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    const conv_step *c = s->data;
+    const int v = c->stats != CVY_NONE ? c->stats : c->prog_stats;
+    const node *n = &u->run->plan->graph->nodes[u->run->plan->graph->values[v].node];
+    const float *sign = n->arg[1] == CVY_NONE ? NULL : cvyi_unit_data(u, n->arg[1]);
+    float *out = cvyi_unit_data(u, v);
+
+    (void)part;
+    (void)scratch;
+    for (int64_t g = 0; g < c->norm.groups; g++) {
+        cpu_moments m = {0, 0, 0};
+        for (int64_t k = g * c->norm.chan; k < (g + 1) * c->norm.chan; k++) {
+            cpu_moments of = channel_moments(c, u, k);
+            if (sign) of.mean *= sign[k];
+            m = cvyi_moments_merge(m, of);
+        }
+        cvyi_store_stats(&c->norm, m, out + g * STATS_FIELDS);
+    }
+}
+
+/* ---- lowering ---- */
+
+static void run_coefs(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    (void)part;
+    (void)scratch;
+    cvyi_program_coefs(&((const conv_step *)s->data)->prog, u);
+}
+
+static cvy_status add_conv_step(builder *b, conv_step *c, const char *name,
+                                int64_t (*parts)(const step *, const cpu_unit *),
+                                void (*run)(const step *, const cpu_unit *, int64_t, char *), int64_t scratch)
+{
+    void *unused;
+    step *s = cvyi_add_step(b, name, 1, &unused);
+    if (!s) return CVY_NO_MEMORY;
+    s->parts = parts;
+    s->run = run;
+    s->data = c;
+    s->scratch = scratch;
+    return CVY_OK;
+}
+
+static void reserve_record(builder *b, conv_step *c)
+{
+    const conv_geom *g = &c->geom;
+    const int64_t bands = cvyi_max64(c->tiling[0].bands, c->tiling[1].bands);
+    if (c->window) {
+        c->sums = cvyi_slice(b, 8 * g->C * cvyi_conv_taps(g));
+        c->xmean = cvyi_slice(b, 8 * g->C);
+        c->usable = cvyi_slice(b, 4 * g->C);
+        c->xmean32 = cvyi_slice(b, 4 * g->C);
+        c->start = cvyi_slice(b, 4 * g->K);
+        c->mean = cvyi_slice(b, 8 * g->K);
+        c->constant = cvyi_slice(b, 8 * g->K);
+        c->plain = cvyi_slice(b, 4);
+    }
+    if (c->stats != CVY_NONE) c->band_sums = cvyi_slice(b, 2 * 8 * bands * g->K);
+    if (c->prog_stats != CVY_NONE) c->band_sums = cvyi_slice(b, (int64_t)sizeof(cpu_moments) * bands * g->K);
+}
+
+static int value_of(const builder *b, int index)
+{
+    return index < 0 ? CVY_NONE : b->g->nodes[index].out;
+}
+
+/* A band of the largest unit, in floats. */
+static int64_t band_floats(const conv_tiling *t)
+{
+    const int64_t channels = cvyi_min64(t->blocks_per_unit * t->kt, t->geom.K);
+    return channels * cvyi_min64(t->rows, t->geom.out[1]) * t->geom.out[2];
+}
+
+static cvy_status tile_and_pack(builder *b, conv_step *c)
+{
+    const int algos[2] = {c->group.algo, CONV_DIRECT};
+    int64_t ph = 1, pw = 1;
+    cvy_status st = CVY_OK;
+
+    if (c->group.pool >= 0) {
+        pool_geom pool;
+        cvyi_pool_geom(b->g, &b->g->nodes[c->group.pool], &pool);
+        ph = pool.kernel[1];
+        pw = pool.kernel[2];
+    }
+    for (int i = 0; i < 1 + is_winograd(c->group.algo); i++) {
+        cvyi_conv_tile(algos[i], &c->geom, b->state->conv, ph, pw, &c->tiling[i]);
+        c->packed[i] = cvyi_persistent(b->state, 4 * c->tiling[i].packed);
+        TRY(add_packing(b, c, i));
+    }
+fail:
+    return st;
+}
+
+static cvy_status lower_kernel(builder *b, int index)
+{
+    const node *n = &b->g->nodes[index];
+    conv_step *c = cvyi_arena_alloc(&b->plan->memory, 1, sizeof *c);
+    int64_t scratch;
+    cvy_status st = CVY_OK;
+
+    if (!c) return CVY_NO_MEMORY;
+    cvyi_conv_geom(b->g, n, &c->geom);
+    c->group = b->convs[index];
+    c->x = n->arg[0], c->weight = n->arg[1], c->bias = n->arg[2], c->out = n->out;
+    c->pool = value_of(b, c->group.pool);
+    c->stats = value_of(b, c->group.stats);
+    c->prog_stats = value_of(b, c->group.prog_stats);
+    c->window = c->group.centred || is_winograd(c->group.algo);
+    if (c->stats != CVY_NONE || c->prog_stats != CVY_NONE)
+        cvyi_norm_geom(b->g, &b->g->nodes[c->stats != CVY_NONE ? c->group.stats : c->group.prog_stats], &c->norm);
+    TRY(tile_and_pack(b, c));
+    reserve_record(b, c);
+    scratch = cvyi_max64((int64_t)c->tiling[0].scratch, (int64_t)c->tiling[1].scratch);
+    if (c->group.n_prog) {
+        if (!band_program(b, index, c->group.n_prog, &c->geom, &c->prog))
+            return cvyi_fail(CVY_UNSUPPORTED, "%s: its band program does not build", b->g->values[n->out].name);
+        c->band_bytes =
+            cvyi_align64(4 * cvyi_max64(band_floats(&c->tiling[0]), c->window ? band_floats(&c->tiling[1]) : 0));
+        scratch += c->band_bytes + cvyi_program_scratch(&c->prog);
+    }
+    if (c->window) TRY(add_conv_step(b, c, "window sums", window_parts, run_window, 0));
+    if (c->window) TRY(add_conv_step(b, c, "means", one_part, run_means, 0));
+    if (c->prog.n_coefs) TRY(add_conv_step(b, c, "coefficients", one_part, run_coefs, 0));
+    TRY(add_conv_step(b, c, "convolution", conv_parts, run_conv, scratch));
+    if (c->norm.groups) TRY(add_conv_step(b, c, "statistics", one_part, run_stats, 0));
+fail:
+    return st;
+}
+
+/* ---- 1x1: weights [K][C] times the sample's [C][pixels] ---- */
+
+typedef struct product_step {
+    conv_geom geom;
+    gemm_plan plan;
+    int x, weight, bias, out;
+} product_step;
+
+static int64_t product_parts(const step *s, const cpu_unit *u)
+{
+    const product_step *c = s->data;
+    return cvyi_unit_batch(u, c->geom.N) * c->plan.units;
+}
+
+static void run_product(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    const product_step *c = s->data;
+    const conv_geom *g = &c->geom;
+    const int64_t pixels = g->out[0] * g->out[1] * g->out[2], sample = part / c->plan.units;
+    gemm_job job = {.a = cvyi_unit_data(u, c->weight), .lda = g->C / g->groups, .ldb = pixels, .ldc = pixels};
+
+    job.b = cvyi_unit_data(u, c->x) + sample * g->C * pixels;
+    job.c = cvyi_unit_data(u, c->out) + sample * g->K * pixels;
+    job.a_batch = g->K / g->groups * (g->C / g->groups);
+    job.b_batch = g->C / g->groups * pixels;
+    job.c_batch = g->K / g->groups * pixels;
+    job.bias_batch = g->K / g->groups;
+    if (c->bias != CVY_NONE) job.bias_m = cvyi_unit_data(u, c->bias);
+    cvyi_gemm_run(&c->plan, &job, part % c->plan.units, (float *)(void *)scratch);
+}
+
+static cvy_status lower_product(builder *b, int index)
+{
+    const node *n = &b->g->nodes[index];
+    void *data;
+    product_step *c;
+    step *s = cvyi_add_step(b, "1x1 convolution", sizeof *c, &data);
+
+    if (!s) return CVY_NO_MEMORY;
+    c = data;
+    cvyi_conv_geom(b->g, n, &c->geom);
+    c->x = n->arg[0], c->weight = n->arg[1], c->bias = n->arg[2], c->out = n->out;
+    cvyi_gemm_plan(b->state->isa, GEMM_KN, c->geom.groups, c->geom.K / c->geom.groups,
+                   c->geom.out[0] * c->geom.out[1] * c->geom.out[2], c->geom.C / c->geom.groups, &c->plan);
+    s->parts = product_parts;
+    s->run = run_product;
+    s->scratch = (int64_t)cvyi_gemm_scratch_bytes(&c->plan);
+    return CVY_OK;
+}
+
+cvy_status cvyi_lower_conv(builder *b, int index)
+{
+    return b->convs[index].algo == CONV_BY_GEMM ? lower_product(b, index) : lower_kernel(b, index);
+}

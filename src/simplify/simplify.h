@@ -1,0 +1,62 @@
+/* simplify.h - exact algebra on the graph: small rewrites, each with its condition.
+ *
+ * A rewrite looks at one node and changes the graph or leaves it alone. They run over all nodes, again and again,
+ * until none finds anything. What a rewrite adds on parameters alone (a scale times a weight) are ordinary nodes:
+ * the planner runs them when parameters change and not otherwise. CVY_SIMPLIFY=-name,-name leaves rewrites out. */
+#ifndef CVYI_SIMPLIFY_H
+#define CVYI_SIMPLIFY_H
+
+#include "../graph/graph.h"
+
+typedef struct editor {
+    cvy_graph *g;
+    text *log;
+    cvy_status st; /* of the first edit that failed; edits behind it do nothing */
+} editor;
+
+typedef struct rewrite {
+    const char *name;
+    const char *what;                    /* for the printed plan */
+    bool (*apply)(editor *e, int index); /* true: the graph was changed */
+    bool always;                         /* engines need it: cannot be switched off */
+} rewrite;
+
+extern const rewrite cvyi_rewrites[];
+extern const int cvyi_rewrite_count;
+
+/* ---- edits (editor.c). Values are numbers of g->values; CVY_NONE once an edit has failed ---- */
+
+int cvyi_edit_unary(editor *e, op_id op, int x);
+int cvyi_edit_binary(editor *e, op_id op, int a, int b);
+int cvyi_edit_number(editor *e, op_id op, int a, double number);
+int cvyi_edit_reshape(editor *e, int x, int rank, const int64_t *dims);
+/* [C] as [C,1,...] behind `front` dimensions of extent 1, `behind` of them behind C. */
+int cvyi_edit_per_channel(editor *e, int x, int front, int behind);
+/* A node as it stands, with other arguments; attributes from `like`. */
+int cvyi_edit_like(editor *e, const node *like, const int *args);
+int cvyi_edit_add(editor *e, const node_spec *spec);
+/* Everyone who reads `old` reads `now`; outputs too. */
+void cvyi_edit_replace(editor *e, int old, int now);
+
+/* ---- questions ---- */
+
+const node *cvyi_maker(const cvy_graph *g, int v); /* NULL: an input or a parameter */
+int cvyi_readers(const cvy_graph *g, int v);       /* nodes that read it, and outputs that are it */
+bool cvyi_on_params(const cvy_graph *g, int v);    /* depends on parameters alone */
+/* Is v one number per channel of a tensor of this shape (channels: dimension 1), or one number for all? */
+bool cvyi_per_channel(const cvy_graph *g, int v, const shape *of);
+
+/* ---- rewrites, by file ---- */
+bool cvyi_split_norm(editor *e, int index);           /* norm.c */
+bool cvyi_fold_norm_affine(editor *e, int index);     /* norm.c */
+bool cvyi_pool_before_norm(editor *e, int index);     /* pool.c */
+bool cvyi_pool_before_monotone(editor *e, int index); /* pool.c */
+bool cvyi_fold_conv_affine(editor *e, int index);     /* producer.c */
+bool cvyi_reduce_producer(editor *e, int index);      /* producer.c */
+bool cvyi_merge_tanh_hardswish(editor *e, int index); /* pointwise.c */
+bool cvyi_merge_clamp(editor *e, int index);          /* pointwise.c */
+bool cvyi_merge_number(editor *e, int index);         /* pointwise.c */
+bool cvyi_drop_identity(editor *e, int index);        /* pointwise.c */
+bool cvyi_reduce_one(editor *e, int index);           /* pointwise.c */
+
+#endif
