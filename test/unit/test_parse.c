@@ -1,6 +1,7 @@
 /* test_parse.c - the chain text: what it means, what it refuses and with which words, and that printing and reading
  * back gives the same graph, for every operator and for random graphs. */
 #include <locale.h>
+#include <pthread.h>
 #include "random_graph.h"
 #include "same.h"
 
@@ -434,6 +435,44 @@ static void locale_with_comma(void **state)
     cvy_graph_free(g);
 }
 
+/* ---- threads: each has its own message; nothing else is shared ---- */
+
+static void *parse_for_a_while(void *number)
+{
+    const int id = *(const int *)number;
+    char good[64], bad[64], message[96];
+    int wrong = 0;
+    snprintf(good, sizeof good, "x[%d] | relu @r%d", id, id);
+    snprintf(bad, sizeof bad, "x[3] | add(@y%d)", id);
+    snprintf(message, sizeof message, "column 12: there is no value 'y%d'", id);
+    for (int i = 0; i < 500; i++) {
+        cvy_graph *g = NULL, *none = NULL;
+        char printed[64];
+        wrong += cvy_graph_parse(good, &g) != CVY_OK || cvy_graph_print(g, printed, sizeof printed, NULL) != CVY_OK;
+        wrong += strcmp(printed, good) != 0 || !cvy_op_signature(id);
+        wrong += cvy_graph_parse(bad, &none) != CVY_INVALID || strcmp(cvy_last_error(), message) != 0;
+        cvy_graph_free(g);
+    }
+    return wrong ? number : NULL;
+}
+
+static void threads(void **state)
+{
+    pthread_t running[8];
+    int ids[COUNT_OF(running)];
+    (void)state;
+    for (int i = 0; i < COUNT_OF(running); i++) {
+        ids[i] = i;
+        assert_int_equal(pthread_create(&running[i], NULL, parse_for_a_while, &ids[i]), 0);
+    }
+    for (int i = 0; i < COUNT_OF(running); i++) {
+        void *wrong;
+        assert_int_equal(pthread_join(running[i], &wrong), 0);
+        assert_null(wrong);
+    }
+    assert_int_equal(cvyi_alloc_live(), 0);
+}
+
 /* ---- random graphs ---- */
 
 static void random_round_trips(void **state)
@@ -472,6 +511,7 @@ int main(void)
         cmocka_unit_test(print_into_memory),
         cmocka_unit_test(print_one_node),
         cmocka_unit_test(locale_with_comma),
+        cmocka_unit_test(threads),
         cmocka_unit_test(random_round_trips),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
