@@ -187,8 +187,9 @@ static CUresult fake_cuEventElapsedTime(float *ms, CUevent start, CUevent end)
 static CUresult fake_cuMemAlloc(CUdeviceptr *memory, size_t bytes)
 {
     STEP(cuMemAlloc);
-    void *p = calloc(1, bytes);
+    void *p = aligned_alloc(256, (bytes + 255) / 256 * 256);
     if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
+    memset(p, 0, bytes);
     state.live++;
     *memory = (CUdeviceptr)(uintptr_t)p;
     return 0;
