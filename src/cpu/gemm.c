@@ -43,7 +43,9 @@ void cvyi_gemm_plan(cpu_isa isa, gemm_b b, int64_t batch, int64_t M, int64_t N, 
     out->m_chunks = choose_m_chunks(out, flops, target);
     flops *= cvyi_ceil_div(M, out->m_chunks);
     out->n_chunks = cvyi_ceil_div(out->panels, cvyi_max64(1, target / flops));
-    out->units = batch * out->m_chunks * out->n_chunks;
+    flops *= out->panels; /* of a product, if it is one unit */
+    out->b_chunks = out->m_chunks * out->n_chunks > 1 ? batch : cvyi_ceil_div(batch, cvyi_max64(1, target / flops));
+    out->units = out->b_chunks * out->m_chunks * out->n_chunks;
 }
 
 /* A panel: its first column, its vectors, its columns that exist. */
@@ -100,36 +102,46 @@ static const float *packed_block(const gemm_plan *p, const gemm_job *j, const fl
     return scratch;
 }
 
-void cvyi_gemm_run(const gemm_plan *p, const gemm_job *j, int64_t unit, float *scratch)
+/* Rows m[0] ... m[1] - 1 and panels panels[0] ... panels[1] - 1 of product number z of the batch. */
+static void run_part(const gemm_plan *p, const gemm_job *j, int64_t z, const int64_t m[2], const int64_t panels[2],
+                     float *scratch)
 {
     const cpu_gemm_kernels *k = kernels[p->isa];
-    const int64_t n_chunk = unit % p->n_chunks, m_chunk = unit / p->n_chunks % p->m_chunks;
-    const int64_t batch = unit / (p->n_chunks * p->m_chunks);
-    const int64_t m0 = cvyi_part_start(p->M, p->m_chunks, m_chunk);
-    const int64_t m1 = cvyi_part_start(p->M, p->m_chunks, m_chunk + 1);
-    const int64_t first = cvyi_part_start(p->panels, p->n_chunks, n_chunk);
-    const int64_t last = cvyi_part_start(p->panels, p->n_chunks, n_chunk + 1);
-    const float *a = j->a + batch * j->a_batch + m0 * j->lda, *b = j->b + batch * j->b_batch;
-    float *c = j->c + batch * j->c_batch + m0 * j->ldc;
+    const float *a = j->a + z * j->a_batch + m[0] * j->lda, *b = j->b + z * j->b_batch;
+    float *c = j->c + z * j->c_batch + m[0] * j->ldc;
     int64_t k0 = 0;
     do { /* once even if K is 0: C is then the bias */
         const int64_t kc = cvyi_min64(GEMM_KC, p->K - k0);
-        for (int64_t i = first; i < last; i++) {
+        for (int64_t i = panels[0]; i < panels[1]; i++) {
             const panel at = panel_at(p, i);
             const gemm_block block = {.a = a + k0,
                                       .b = packed_block(p, j, b, at, k0, kc, scratch),
                                       .c = c + at.start,
                                       .lda = j->lda,
                                       .ldc = j->ldc,
-                                      .rows = m1 - m0,
+                                      .rows = m[1] - m[0],
                                       .kc = kc,
                                       .nvec = (int)(at.width / k->vl),
                                       .n = at.n,
                                       .first = k0 == 0,
-                                      .bias_m = j->bias_m ? j->bias_m + batch * j->bias_batch + m0 : NULL,
-                                      .bias_n = j->bias_n ? j->bias_n + batch * j->bias_batch + at.start : NULL};
+                                      .bias_m = j->bias_m ? j->bias_m + z * j->bias_batch + m[0] : NULL,
+                                      .bias_n = j->bias_n ? j->bias_n + z * j->bias_batch + at.start : NULL};
             k->block(&block);
         }
         k0 += GEMM_KC;
     } while (k0 < p->K);
+}
+
+void cvyi_gemm_run(const gemm_plan *p, const gemm_job *j, int64_t unit, float *scratch)
+{
+    const int64_t n_chunk = unit % p->n_chunks, m_chunk = unit / p->n_chunks % p->m_chunks;
+    const int64_t b_chunk = unit / (p->n_chunks * p->m_chunks);
+    const int64_t m[2] = {cvyi_part_start(p->M, p->m_chunks, m_chunk),
+                          cvyi_part_start(p->M, p->m_chunks, m_chunk + 1)};
+    const int64_t panels[2] = {cvyi_part_start(p->panels, p->n_chunks, n_chunk),
+                               cvyi_part_start(p->panels, p->n_chunks, n_chunk + 1)};
+    const int64_t end = cvyi_part_start(p->batch, p->b_chunks, b_chunk + 1);
+    for (int64_t z = cvyi_part_start(p->batch, p->b_chunks, b_chunk); z < end; z++) {
+        run_part(p, j, z, m, panels, scratch);
+    }
 }

@@ -36,7 +36,8 @@ typedef struct gemm_plan {
     int64_t panels;   /* of B */
     int64_t m_chunks; /* of rows, as even as possible */
     int64_t n_chunks; /* of panels, as even as possible */
-    int64_t units;    /* batch * m_chunks * n_chunks */
+    int64_t b_chunks; /* of products, as even as possible: a unit is of several if they are small */
+    int64_t units;    /* b_chunks * m_chunks * n_chunks */
 } gemm_plan;
 
 /* What is multiplied, at run time. Strides in floats; *_batch from one product of the batch to the next, 0: shared.

@@ -107,7 +107,7 @@ static void check_product(cpu_isa isa, const sizes *s)
 static sizes random_sizes(void)
 {
     const bool large = draw(0, 9) == 0;
-    sizes s = {.batch = draw(0, 3) ? 1 : draw(1, 3),
+    sizes s = {.batch = draw(0, 3) ? 1 : draw(1, 9),
                .M = draw(1, 40),
                .N = draw(1, 110),
                .K = draw(1, 60),

@@ -92,25 +92,30 @@ INLINE void down_rows(pool_op op, int n, bool more, const float *const src[], in
     }
 }
 
-/* The window of rows of output row (o, p) in one plane. */
+/* Which rows of a plane the window of output row (o, p) covers: row t * kernel[1] + r of it, or NULL in the
+ * padding. */
+INLINE const float *window_row(const pool_geom *g, const float *plane, int64_t o, int64_t p, int64_t t, int64_t r)
+{
+    const int64_t d = o * g->stride[0] - g->pad[0] + t * g->dil[0];
+    const int64_t h = p * g->stride[1] - g->pad[1] + r * g->dil[1];
+    return d < 0 || d >= g->in[0] || h < 0 || h >= g->in[1] ? NULL : plane + (d * g->in[1] + h) * g->in[2];
+}
+
 INLINE void down(pool_op op, const pool_geom *g, const float *plane, int64_t o, int64_t p, float *row)
 {
-    const int64_t d0 = o * g->stride[0] - g->pad[0], h0 = p * g->stride[1] - g->pad[1];
     const float *src[AT_ONCE];
     int n = 0;
     bool more = false;
     for (int64_t t = 0; t < g->kernel[0]; t++) {
-        const int64_t d = d0 + t * g->dil[0];
-        if (d < 0 || d >= g->in[0]) continue;
         for (int64_t r = 0; r < g->kernel[1]; r++) {
-            const int64_t h = h0 + r * g->dil[1];
-            if (h < 0 || h >= g->in[1]) continue;
+            const float *at = window_row(g, plane, o, p, t, r);
+            if (!at) continue;
             if (n == AT_ONCE) {
                 down_rows(op, n, more, src, g->in[2], row);
                 n = 0;
                 more = true;
             }
-            src[n++] = plane + (d * g->in[1] + h) * g->in[2];
+            src[n++] = at;
         }
     }
     down_rows(op, n, more, src, g->in[2], row);
@@ -205,6 +210,75 @@ INLINE void across(pool_op op, const pool_geom *g, const float *row, float *dst)
         across_any_any(op, g, row, dst);
 }
 
+/* ---- both at once: windows of 2 or 4 columns side by side, of up to AT_ONCE rows, need no row between ---- */
+
+INLINE bool side_by_side(const pool_geom *g)
+{
+    const int64_t k = g->kernel[2];
+    return (k == 2 || k == 4) && g->stride[2] == k && g->dil[2] == 1 && g->pad[2] == 0 &&
+           g->out[2] * k <= g->in[2] && g->kernel[0] * g->kernel[1] <= AT_ONCE;
+}
+
+/* A row of dst from n rows of src, k columns each. Columns that a short vector lacks belong to no output. */
+INLINE void fold_n(pool_op op, const int k, const int n, const pool_geom *g, const float *const src[], float *dst)
+{
+    for (int64_t q = 0; q < g->out[2]; q += VL) {
+        const int64_t lanes = g->out[2] - q;
+        const bool whole = lanes >= VL;
+        vf v[4];
+        for (int j = 0; j < k; j++) {
+            const int64_t x = k * q + j * VL;
+            v[j] = whole ? v_load(src[0] + x) : v_load_n(src[0] + x, g->in[2] - x);
+            for (int i = 1; i < n; i++) {
+                v[j] = op.v(v[j], whole ? v_load(src[i] + x) : v_load_n(src[i] + x, g->in[2] - x));
+            }
+        }
+        v[0] = fold_pairs(op, v[0], v[1]);
+        if (k == 4) v[0] = fold_pairs(op, v[0], fold_pairs(op, v[2], v[3]));
+        if (whole)
+            v_store(dst + q, v[0]);
+        else
+            v_store_n(dst + q, lanes, v[0]);
+    }
+}
+
+INLINE void fold_rows(pool_op op, const int k, int n, const pool_geom *g, const float *const src[], float *dst)
+{
+    switch (n) {
+    case 1:
+        fold_n(op, k, 1, g, src, dst);
+        break;
+    case 2:
+        fold_n(op, k, 2, g, src, dst);
+        break;
+    case 3:
+        fold_n(op, k, 3, g, src, dst);
+        break;
+    case 4:
+        fold_n(op, k, 4, g, src, dst);
+        break;
+    default:
+        for (int64_t q = 0; q < g->out[2]; q++) dst[q] = op.neutral; /* the window lies in the padding */
+    }
+}
+
+/* One row of dst. */
+INLINE void fold(pool_op op, const pool_geom *g, const float *plane, int64_t o, int64_t p, float *dst)
+{
+    const float *src[AT_ONCE];
+    int n = 0;
+    for (int64_t t = 0; t < g->kernel[0]; t++) {
+        for (int64_t r = 0; r < g->kernel[1]; r++) {
+            const float *at = window_row(g, plane, o, p, t, r);
+            if (at) src[n++] = at;
+        }
+    }
+    if (g->kernel[2] == 2)
+        fold_rows(op, 2, n, g, src, dst);
+    else
+        fold_rows(op, 4, n, g, src, dst);
+}
+
 /* ---- planes ---- */
 
 /* All rows of a call one after the other. Two rows lie between: one is filled while the other, whose stores have
@@ -214,11 +288,15 @@ INLINE void pool_rows(pool_op op, const pool_geom *g, int64_t planes, const floa
 {
     const int64_t in = g->in[0] * g->in[1] * g->in[2], rows = g->out[0] * g->out[1], all = planes * rows;
     const int64_t floats = cvyi_pool_row_floats(g);
+    const bool folded = side_by_side(g);
     int64_t o = 0, p = 0;
-    for (int64_t i = 0; i < 2 * floats; i++) scratch[i] = op.neutral;
-    for (int64_t i = 0; i <= all; i++) {
-        if (i < all) down(op, g, src, o, p, scratch + i % 2 * floats + g->pad[2]);
-        if (i > 0) across(op, g, scratch + (i - 1) % 2 * floats, dst + (i - 1) * g->out[2]);
+    for (int64_t i = 0; i < 2 * floats && !folded; i++) scratch[i] = op.neutral;
+    for (int64_t i = 0; i < all + !folded; i++) {
+        if (folded)
+            fold(op, g, src, o, p, dst + i * g->out[2]);
+        else if (i < all)
+            down(op, g, src, o, p, scratch + i % 2 * floats + g->pad[2]);
+        if (!folded && i > 0) across(op, g, scratch + (i - 1) % 2 * floats, dst + (i - 1) * g->out[2]);
         if (++p < g->out[1]) continue;
         p = 0;
         if (++o < g->out[0]) continue;
