@@ -9,7 +9,7 @@ if [ -z "${CVY_NVRTC_LIB:-}" ]; then
         break
     done
 fi
-echo "NVRTC: ${CVY_NVRTC_LIB:-the loader's}"
+echo "NVRTC: ${CVY_NVRTC_LIB:-found by the loader}"
 "$program" || bad=1
 "$program" -t \
     'x[128,8,128,128] | conv2d(64,3)' \
