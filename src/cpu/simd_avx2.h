@@ -32,11 +32,11 @@ INLINE vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }   /* a*b 
 INLINE vf v_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); } /* c - a*b */
 INLINE vf v_mul_err(vf a, vf b, vf ab) { return _mm256_fmsub_ps(a, b, ab); }
 INLINE vf v_quot(vf a, vf b) { return _mm256_div_ps(a, b); }
-/* The low parts move the quotient by some 2^-24 of itself: for 1/b a straight line within 4 % is enough. */
-INLINE vf v_quot_lo(vf a, vf a_lo, vf b, vf b_lo)
+INLINE vf v_quot_parts(vf a, vf a_lo, vf b, vf b_lo, vf *lo)
 {
-    const vf q = v_div(a, b), r = v_fnma(b, v_set1(0.5f), v_set1(1.457f));
-    return v_fma(v_fnma(q, b_lo, a_lo), r, q);
+    const vf q = v_div(a, b);
+    *lo = v_mul(v_add(v_fnma(b, q, a), v_fnma(q, b_lo, a_lo)), _mm256_rcp_ps(b)); /* 12 bits are enough for a rest */
+    return q;
 }
 INLINE vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 INLINE vf v_min(vf a, vf b) { return _mm256_min_ps(a, b); }

@@ -33,10 +33,11 @@ INLINE vf v_quot(vf a, vf b)
     const vf r = _mm512_rcp14_ps(b), q = v_mul(a, r);
     return v_fma(v_fnma(b, q, a), r, q);
 }
-INLINE vf v_quot_lo(vf a, vf a_lo, vf b, vf b_lo)
+INLINE vf v_quot_parts(vf a, vf a_lo, vf b, vf b_lo, vf *lo)
 {
     const vf r = _mm512_rcp14_ps(b), q = v_mul(a, r);
-    return v_fma(v_add(v_fnma(b, q, a), v_fnma(q, b_lo, a_lo)), r, q);
+    *lo = v_mul(v_add(v_fnma(b, q, a), v_fnma(q, b_lo, a_lo)), r);
+    return q;
 }
 INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 INLINE vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }

@@ -43,11 +43,11 @@ INLINE vf v_mul_err(vf a, vf b, vf ab)
     return v_add(e, v_mul(al, bl));
 }
 INLINE vf v_quot(vf a, vf b) { return v_div(a, b); }
-/* The low parts move the quotient by some 2^-24 of itself: for 1/b a straight line within 4 % is enough. */
-INLINE vf v_quot_lo(vf a, vf a_lo, vf b, vf b_lo)
+INLINE vf v_quot_parts(vf a, vf a_lo, vf b, vf b_lo, vf *lo)
 {
-    const vf q = v_div(a, b), r = v_fnma(b, v_set1(0.5f), v_set1(1.457f));
-    return v_fma(v_fnma(q, b_lo, a_lo), r, q);
+    const vf q = v_div(a, b), bq = v_mul(b, q), rest = v_sub(v_sub(a, bq), v_mul_err(b, q, bq));
+    *lo = v_div(v_add(rest, v_fnma(q, b_lo, a_lo)), b);
+    return q;
 }
 INLINE vm v_lt(vf a, vf b) { return a < b; }
 INLINE vm v_le(vf a, vf b) { return a <= b; }

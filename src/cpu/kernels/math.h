@@ -44,11 +44,15 @@ INLINE exp_parts exp_reduce(vf x)
     return (exp_parts){v_fnma(n, v_set1(LN2_LO), r), v_bits(t)};
 }
 
-/* exp(r) - 1 = r + r^2 P(r) for |r| <= ln 2 / 2; fit 1.4e-8 relative to r. */
-INLINE vf expm1_reduced(vf r)
+/* e^r - 1 = r + r^2 P(r) for |r| <= ln 2 / 2; fit 1.4e-8 relative to r. */
+INLINE vf expm1_poly(vf r)
 {
     static const float c[] = {0.5f, 0.16666542f, 0.0416664109f, 0.0083667757f, 0.00139400153f};
-    return v_fma(v_mul(r, r), POLY(r, c), r);
+    return POLY(r, c);
+}
+INLINE vf expm1_reduced(vf r)
+{
+    return v_fma(v_mul(r, r), expm1_poly(r), r);
 }
 
 /* 2^n from n in the low bits, for -126 <= n <= 127. */
@@ -57,10 +61,10 @@ INLINE vf pow2(vi n_bits)
     return v_from_bits(i_add(i_shl(n_bits, 23), i_set1(0x3f800000)));
 }
 
-/* e^x before its last step: scaled(y, e) = y 2^n. A caller may multiply y first: a denormal result then rounds
- * once. */
+/* e^x before its last step: (y + y_lo) 2^n, y_lo what rounding took away from y. e^x itself is scaled(y, e); a
+ * caller may multiply first, so that a denormal result rounds once. */
 typedef struct exp_value {
-    vf y;
+    vf y, y_lo;
 #ifdef CVY_ISA_AVX512
     vf n;
 #else
@@ -105,11 +109,13 @@ INLINE exp_value exp_core(vf x, vf low, int has_low)
     if (has_low) r = v_add(r, low);
     const vf q = v_fma(v_mul(r, r), v_fma(v_set1(0.166670114f), r, v_set1(0.500016868f)), r);
     const vf s = _mm512_permutexvar_ps(v_bits(t), hi), s_lo = _mm512_permutexvar_ps(v_bits(t), lo);
-    return (exp_value){v_add(s, v_fma(s, q, s_lo)), n};
+    const vf more = v_fma(s, q, s_lo), y = v_add(s, more);
+    return (exp_value){y, v_add(v_sub(s, y), more), n};
 #else
     exp_parts p = exp_reduce(x);
     if (has_low) p.r = v_add(p.r, low);
-    return (exp_value){v_add(expm1_reduced(p.r), v_set1(1.0f)), p.n_bits};
+    const vf one = v_set1(1.0f), more = expm1_reduced(p.r), y = v_add(one, more);
+    return (exp_value){y, v_add(v_sub(one, y), more), p.n_bits};
 #endif
 }
 
@@ -172,11 +178,11 @@ INLINE vf log1p_unit(vf u)
     return v_sel(upper, v_add(v_set1(LN2_HI), v_add(v_set1(LN2_LO), y)), y);
 }
 
-/* n / (1 + u) for 0 <= u <= 1, where u counts with all its bits: what 1 + u loses is 1 - (1 + u) + u, exactly. */
-INLINE vf over_one_plus(vf n, vf u)
+/* n / (1 + u) = q + lo for 0 <= u <= 1, with all of u's bits: what 1 + u loses is 1 - (1 + u) + u, exactly. */
+INLINE vf over_one_plus(vf n, vf u, vf *lo)
 {
     const vf one = v_set1(1.0f), d = v_add(one, u);
-    return v_quot_lo(n, v_zero(), d, v_add(v_sub(one, d), u));
+    return v_quot_parts(n, v_zero(), d, v_add(v_sub(one, d), u), lo);
 }
 
 /* 1 / (1 + e^-x) as u / (1 + u) or 1 / (1 + u), u = e^-|x|: nothing overflows, and small results are accurate. */
@@ -184,7 +190,9 @@ INLINE vf v_sigmoid(vf x)
 {
     const exp_value e = exp_core(v_neg(v_min(v_set1(104.0f), v_abs(x))), x, 0);
     const vf u = scaled(e.y, e);
-    return over_one_plus(v_sel(v_lt(x, v_zero()), u, v_set1(1.0f)), u);
+    vf lo;
+    const vf q = over_one_plus(v_sel(v_lt(x, v_zero()), u, v_set1(1.0f)), u, &lo);
+    return v_add(q, lo);
 }
 
 #ifdef CVY_ISA_AVX512
@@ -223,15 +231,19 @@ INLINE vf v_tanh(vf x)
 }
 #else
 /* (1 - e^-2|x|) / (1 + e^-2|x|) = -m / (2 + m), m = e^-2|x| - 1 = 2^n (e^r - 1) + (2^n - 1). Near 1 an error of m
- * counts twice, so m and 2 + m are taken with their rounding errors. Beyond 9.02 the result rounds to 1. */
+ * counts twice: every sum here is taken with its rounding error. Beyond 9.02 the result rounds to 1. */
 INLINE vf v_tanh(vf x)
 {
     const vf two = v_set1(2.0f);
     const exp_parts p = exp_reduce(v_mul(v_set1(-2.0f), v_min(v_set1(9.5f), v_abs(x))));
-    const vf s = pow2(p.n_bits), s1 = v_sub(s, v_set1(1.0f)), q = expm1_reduced(p.r);
-    const vf m = v_fma(s, q, s1), m_lo = v_fma(s, q, v_sub(s1, m));
+    const vf more = v_mul(v_mul(p.r, p.r), expm1_poly(p.r)), y = v_add(p.r, more),
+             y_lo = v_add(v_sub(p.r, y), more);
+    const vf s = pow2(p.n_bits), s1 = v_sub(s, v_set1(1.0f));
+    const vf m = v_fma(s, y, s1), m_lo = v_fma(s, y_lo, v_fma(s, y, v_sub(s1, m)));
     const vf d = v_add(two, m), d_lo = v_add(v_add(v_sub(two, d), m), m_lo);
-    return v_copysign(v_quot_lo(m, m_lo, d, d_lo), x);
+    vf lo;
+    const vf q = v_quot_parts(m, m_lo, d, d_lo, &lo);
+    return v_copysign(v_add(q, lo), x);
 }
 #endif
 
@@ -343,7 +355,7 @@ ACT(hardswish)
 ACT(tanh_hardswish)
 {
     const vf t = v_tanh(x);
-    return v_mul(t, v_fma(t, v_set1(0x1.555556p-3f), v_set1(0.5f)));
+    return v_fma(v_mul(t, t), v_set1(0x1.555556p-3f), v_mul(t, v_set1(0.5f)));
 }
 
 /* p0: alpha */
@@ -370,12 +382,13 @@ ACT(softplus)
     return v_sel(v_lt(p1, z), x, v_div(y, p0));
 }
 
-/* x times a gate that goes from 0 to 1, as max(x, 0) - w e^...: the second term is |x| times what the gate has or,
- * for x > 0, lacks of 1. PyTorch multiplies x by the gate, which makes NaN of -inf * 0; so does the last line. */
-INLINE vf gated(vf x, vf w, exp_value e)
+/* x times a gate that goes from 0 to 1, as max(x, 0) - (w + w_lo) e^...: the second term is |x| times what the gate
+ * has or, for x > 0, lacks of 1. PyTorch multiplies x by the gate, which makes NaN of -inf * 0; so does the last
+ * line. */
+INLINE vf gated(vf x, vf w, vf w_lo, exp_value e)
 {
-    const vf y = v_sub(v_max(v_zero(), x), scaled(v_mul(w, e.y), e));
-    return v_fma(v_min(v_zero(), x), v_zero(), y);
+    const vf part = scaled(v_fma(w, e.y, v_fma(w, e.y_lo, v_mul(w_lo, e.y))), e);
+    return v_fma(v_min(v_zero(), x), v_zero(), v_sub(v_max(v_zero(), x), part));
 }
 
 /* x / (1 + e^-x): the gate is u / (1 + u) or lacks it, u = e^-|x| */
@@ -383,32 +396,47 @@ ACT(silu)
 {
     const vf a = v_min(v_set1(120.0f), v_abs(x));
     const exp_value e = exp_core(v_neg(a), a, 0);
-    return gated(x, over_one_plus(a, scaled(e.y, e)), e);
+    vf lo;
+    const vf w = over_one_plus(a, scaled(e.y, e), &lo);
+    return gated(x, w, lo, e);
 }
 
-/* x tanh(ln(1 + e^x)), with u = e^-|x|: the gate is u (u + 2) / (u (u + 2) + 2) for x < 0, and lacks
- * 2u^2 / (2u (u + 1) + 1) for x > 0. */
+/* x tanh(ln(1 + e^x)), with u = e^-|x|: the gate is u n / (1 + u n), n = 1 + u/2, for x < 0, and lacks
+ * 2u^2 / (1 + 2u (u + 1)) for x > 0, where rounding errors count less. */
 ACT(mish)
 {
-    const vf a = v_min(v_set1(120.0f), v_abs(x)), one = v_set1(1.0f), two = v_set1(2.0f);
+    const vf a = v_min(v_set1(120.0f), v_abs(x)), one = v_set1(1.0f), half = v_set1(0.5f);
     const exp_value e = exp_core(v_neg(a), a, 0);
-    const vf u = scaled(e.y, e), u2 = v_add(u, u), plus2 = v_add(u, two);
+    const vf u = scaled(e.y, e), u2 = v_add(u, u);
+    const vf n = v_fma(u, half, one), n_lo = v_fma(u, half, v_sub(one, n));
+    const vf v = v_mul(u, n), v_lo = v_fma(u, n_lo, v_mul_err(u, n, v));
+    const vf d = v_add(one, v), d_lo = v_add(v_add(v_sub(one, d), v), v_lo);
     const vm neg = v_lt(x, v_zero());
-    const vf den = v_sel(neg, v_fma(u, plus2, two), v_fma(u2, v_add(u, one), one));
-    return gated(x, v_quot(v_mul(a, v_sel(neg, plus2, u2)), den), e);
+    const vf above = v_fma(u2, v_add(u, one), one), zero = v_zero();
+    vf lo;
+    const vf q =
+        v_quot_parts(v_sel(neg, n, u2), v_sel(neg, n_lo, zero), v_sel(neg, d, above), v_sel(neg, d_lo, zero), &lo);
+    const vf w = v_mul(a, q);
+    return gated(x, w, v_fma(a, lo, v_mul_err(a, q, w)), e);
 }
 
-/* x Phi(x): Phi(-a) = e^(-a^2/2) K(t) / (a + c), a = |x|, t = (a - 3.5) / (a + 3.5); fit 1.9e-8. c = 0.797 makes K
- * almost constant. The rounding error of a^2 goes into the exponential, which would magnify it by a^2. */
+/* x Phi(x): Phi(-a) = e^(-a^2/2) (1/2 + K(t)) / (a + c), a = |x|, t = (a - 3) / (a + 3); fit 6.9e-9. c = 0.797
+ * makes K small, and with it K's rounding errors. The rounding error of a^2 goes into the exponential, which would
+ * magnify it by a^2. t comes from a / (a + 3), which is accurate where t is near -1. */
 ACT(gelu_erf)
 {
-    static const float k[] = {0.456951827f,  -0.0596998446f,  -0.0247769263f,  0.050569009f,    -0.0341367684f,
-                              0.0106878737f, 0.000578963838f, -0.00146125641f, 6.42300001e-05f, 0.000148051651f};
-    const vf a = v_min(v_set1(15.0f), v_abs(x)), half = v_set1(-0.5f), one = v_set1(1.0f);
+    static const float k[] = {-0.0386267267f,  -0.0546012521f,   -0.0414624065f, 0.0545517989f,
+                              -0.0239725132f,  0.000564271759f,  0.00319158402f, -0.000268618402f,
+                              -0.00049285352f, -1.72077978e-06f, 4.48979736e-05f};
+    const vf a = v_min(v_set1(15.0f), v_abs(x)), half = v_set1(0.5f), c = v_set1(0.796875f), three = v_set1(3.0f);
     const vf square = v_mul(a, a), low = v_mul_err(a, a, square);
-    const exp_value e = exp_core(v_mul(half, square), v_mul(half, low), 1);
-    const vf t = v_fnma(v_set1(7.0f), v_quot(one, v_add(a, v_set1(3.5f))), one);
-    return gated(x, v_mul(v_quot(a, v_add(a, v_set1(0.796875f))), POLY(t, k)), e);
+    const exp_value e = exp_core(v_mul(v_neg(half), square), v_mul(v_neg(half), low), 1);
+    const vf v = v_quot(a, v_add(a, three)), t = v_fma(v, v_set1(2.0f), v_set1(-1.0f));
+    const vf d = v_add(a, c), half_a = v_mul(a, half), y = POLY(t, k);
+    vf lo;
+    const vf q = v_quot_parts(half_a, v_zero(), d, v_add(v_sub(c, d), a), &lo), y2 = v_add(y, y);
+    const vf w = v_fma(q, y2, q), w_lo = v_fma(q, y2, v_sub(q, w));
+    return gated(x, w, v_add(w_lo, v_fma(lo, y2, lo)), e);
 }
 
 /* x / 2 (1 + tanh(k (x + 0.044715 x^3))) = x / (1 + e^-z), z = c1 x + c3 x^3, c1 = 2k = sqrt(8 / pi). z is computed
@@ -425,7 +453,9 @@ ACT(gelu_tanh)
     const vf s_lo = v_add(s_err, v_add(m_lo, c1_lo));
     const vf z = v_mul(a, s), z_lo = v_fma(a, s_lo, v_mul_err(a, s, z));
     const exp_value e = exp_core(v_neg(z), v_neg(z_lo), 1);
-    return gated(x, over_one_plus(a, scaled(e.y, e)), e);
+    vf lo;
+    const vf w = over_one_plus(a, scaled(e.y, e), &lo);
+    return gated(x, w, lo, e);
 }
 
 #undef ACT
