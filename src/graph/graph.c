@@ -152,7 +152,7 @@ static cvy_status check_args(const cvy_graph *g, const op_info *op, const node_s
             return cvyi_fail(CVY_INVALID, "%s: argument %d is not a value of this graph", op->name, i);
     }
     for (int i = 0; i < op->n_attrs; i++)
-        if (op->attrs[i].required && !spec->attr[i].count)
+        if (op->attrs[i].required && !spec->attr[i].set && !spec->attr[i].count)
             return cvyi_fail(CVY_INVALID, "%s: %s is missing", op->name, op->attrs[i].name);
     return CVY_OK;
 }

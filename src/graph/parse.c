@@ -82,10 +82,11 @@ static cvy_status read_list(parser *p, argument *a)
     const char close = *p->at == '(' ? ')' : ']';
     cvy_status st = CVY_OK;
 
+    memcpy(a->word, "()", 3); /* for a message, if it stays empty */
     p->at++;
     do {
         cvyi_scan_space(p);
-        if (a->count && *p->at == close) break;
+        if (*p->at == close) break;
         if (a->count == CVY_MAX_RANK)
             return cvyi_locate(p, p->at, cvyi_fail(CVY_INVALID, "more than %d numbers in a list", CVY_MAX_RANK));
         TRY(cvyi_scan_number(p, &a->number[a->count++]));
@@ -211,6 +212,10 @@ static cvy_status set_attr(const parser *p, stage *s, int i, const argument *a)
     if (def->kind == ATTR_NUMBER && tensor >= 0 && s->spec.arg[1 + tensor] != CVY_NONE)
         return given_twice(p, s, a->at, def->name);
     if ((a->kind == ARG_WORD && !words) || (a->kind == ARG_BOOL && def->kind != ATTR_BOOL) || a->kind == ARG_TENSOR)
+        return wrong_kind(p, def, a);
+    /* () is for reshape to a tensor without dimensions; None is not, and elsewhere None is what () would be. */
+    if ((a->kind == ARG_NONE && def->required) ||
+        (a->kind == ARG_NUMBERS && !a->count && !(def->required && def->kind == ATTR_DIMS)))
         return wrong_kind(p, def, a);
     if (a->kind == ARG_WORD) attr.text = a->word;
     memcpy(attr.value, a->number, sizeof attr.value);

@@ -34,7 +34,7 @@ static void add_words(text *t, const char *words, int64_t index)
 static void add_attr(text *t, const attr_def *def, const attr_value *a)
 {
     if (!a->count)
-        cvyi_text_add(t, "None");
+        cvyi_text_add(t, def->required ? "()" : "None");
     else if (def->kind == ATTR_NUMBER)
         cvyi_text_add_number(t, a->f);
     else if (def->kind == ATTR_BOOL)

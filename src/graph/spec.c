@@ -65,7 +65,9 @@ static cvy_status check_count(const op_info *op, const attr_def *def, int count)
     if (count < 0 || count > CVY_MAX_RANK)
         return cvyi_fail(CVY_INVALID, "%s: %s has %d numbers, at most %d can be", op->name, def->name, count,
                          CVY_MAX_RANK);
-    if (count == 0 && (!def->otherwise || strcmp(def->otherwise, "None")))
+    /* A required list may be empty: reshape to a tensor without dimensions. */
+    if (count == 0 && !(def->required && def->kind == ATTR_DIMS) &&
+        (!def->otherwise || strcmp(def->otherwise, "None")))
         return cvyi_fail(CVY_INVALID, "%s: %s must not be None", op->name, def->name);
     if (spatial && count > 1 && count != op->spatial)
         return cvyi_fail(CVY_INVALID, "%s: %s takes 1 or %d numbers, got %d", op->name, def->name, op->spatial,

@@ -100,6 +100,7 @@ static void attributes(void **state)
           {"x[3] | add(1, 2) | sub(1, alpha=1)", "x[3] | add(1, alpha=2) | sub(1)"},
           {"x[6] | reshape(2,3) | reshape((3,2)) | reshape(-1)",
            "x[6] | reshape((2, 3)) | reshape((3, 2)) | reshape(-1)"},
+          {"x[1] | reshape([]) | reshape(()) | reshape(1,1)", "x[1] | reshape(()) | reshape(()) | reshape((1, 1))"},
           {"x[2,3] | sum(None) ", "x[2,3] | sum"},
           {"x[2,3] | sum([1,0],True)", "x[2,3] | sum(dim=(1, 0), keepdim=True)"},
           {"x[2,3,4] | group_norm(1,1e-6) | rms_norm(4,None) | rms_norm(4,1e-6)",
@@ -170,7 +171,12 @@ static void refused_syntax(void **state)
           {"x[3] | mul(1", "column 13: expected ',' or ')', got the end of the text"},
           {"x[3] | mul(1 2)", "column 14: expected ',' or ')', got '2'"},
           {"x[3] | clamp(min=)", "column 18: expected an argument, got ')'"},
-          {"x[3] | reshape(())", "column 17: expected a number, got ')'"},
+          {"x[3] | reshape(())", "column 8: reshape: x has 3 elements, the new shape 1"},
+          {"x[3] | sum(())", "column 12: expected whole numbers for dim, got '()'"},
+          {"x[3] | softmax([])", "column 16: expected a number for dim, got '()'"},
+          {"x[3] | reshape(None)", "column 16: expected whole numbers for shape, got 'None'"},
+          {"x[3] | reshape(,3)", "column 16: expected an argument, got ','"},
+          {"x[3] | reshape((,3))", "column 17: expected a number, got ','"},
           {"x[3] | reshape((3]", "column 18: expected ',' or ')', got ']'"},
           {"x[3] | reshape([3)", "column 18: expected ',' or ']', got ')'"},
           {"x[3] | reshape((1,(3)))", "column 19: expected a number, got '('"},
@@ -200,7 +206,7 @@ static void refused_numbers(void **state)
           {"x[3] | reshape((1,1,1,1,1,1,3))", "column 29: more than 6 numbers in a list"},
           {"x[3] | softmax(0.5)", "column 16: softmax: dim must be a whole number, got 0.5"},
           {"x[3] | softmax(inf)", "column 16: softmax: dim must be a whole number, got inf"},
-          {"x[3] | softmax(None)", "column 16: softmax: dim must not be None"},
+          {"x[3] | softmax(None)", "column 16: expected a number for dim, got 'None'"},
           {"x[3] | softmax((0,1))", "column 16: softmax: dim is one value, got 2"});
 }
 
