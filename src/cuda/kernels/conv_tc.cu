@@ -5,7 +5,7 @@
 //   0 .. 4*MMAS-1            multiply: tiles, bias, PRE, statistics,       full (stage), oempty (chunk)   empty, ofull, words in part
 //                            pooling, results to shared memory
 //   next 4*SINKS             finish: norm, POST, store or reduce           sfull (statistics), ofull      oempty, sempty
-//   next 3                   stage: global fp32 -> shared fp16             empty                          full
+//   next 4*LOADS-1           stage: global fp32 -> shared fp16             empty                          full
 //   last                     merge all strips' statistics of a sample      sempty, words in part          sfull
 // PASS_BOTH: the first half of the multiplying warpgroups takes statistics strips, the second half the same strips again, `lead` turns
 // later, for finishing; so both run side by side. Statistics go from block to block as tagged words: every block must be resident.
@@ -17,11 +17,11 @@
 #ifndef KERNEL_NAME
 #define KERNEL_NAME conv_tc
 #endif
-// Registers per thread of each role; all warpgroups together at most what the launch takes (512 threads: 4 * 128).
+// Registers per thread of each role; all warpgroups together at most what the launch takes (512 threads: 4 * 128, 640: 5 * 96).
 #ifndef TC_REGS_MMA
-#define TC_REGS_MMA 160
-#define TC_REGS_SINK 96
-#define TC_REGS_LOAD 96
+#define TC_REGS_MMA (THREADS == 512 ? 168 : 136)
+#define TC_REGS_SINK 80
+#define TC_REGS_LOAD (THREADS == 512 ? 96 : 64)
 #endif
 
 // One strip: tiles of all its chunks. STATS: take statistics; OUT: hand the results to the finishing role. g: the strip's first stage,
@@ -30,18 +30,14 @@ template <bool STATS, bool OUT>
 __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a, const epi &e, const strip_at &at, lane_at &l,
                                               stage_view &view, int wg, int g, int o, float4 *slots)
 {
-    constexpr int MB = STATS ? 1 : CHUNKM; // M blocks of a chunk
+    constexpr int MB = STATS ? 1 : CHUNKM;        // M blocks of a chunk
+    constexpr bool RAW = !TC_PRE && !(OUT && !POOL); // scale and bias come in where few values are left
     const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE);
 #pragma unroll 1
     for (int kb = 0; kb < MBLOCKS; kb += MB) {
         moments m = {{0, 0}, {0, 0}, {0, 0}, 0, true};
         if (MB == 1) lane_channels(l, a, kb);
-        if (STREAM && wg >= lines * tiles) // nothing for this warpgroup: let the stages pass
-            for (int i = 0; i < NSTAGE; i++) {
-                const int slot = (g + kb * NSTAGE + i) % TC_STAGES;
-                view.wait(slot);
-                view.release(slot);
-            }
+        float unscale = 1.f;
 #pragma unroll 1
         for (int l0 = 0; l0 < lines; l0 += LPC)
 #pragma unroll 1
@@ -49,25 +45,38 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                 const int nl = min(LPC, lines - l0), nc = min(CPC, tiles - c0), b = o % most(OUTS, 1);
                 bool owned = !OUT; // the chunk's buffer is known to be free
 #pragma unroll 1
-                for (int i = wg; i < MB * nl * nc; i += GW) {
-                    const int block = kb + i / (nl * nc), u = i % (nl * nc);
+                for (int i = STREAM ? 0 : wg; i < (STREAM ? MB : MB * nl * nc); i += STREAM ? 1 : GW) {
+                    const int block = kb + (STREAM ? i : i / (nl * nc)), u = STREAM ? wg : i % (nl * nc);
+                    if (STREAM && u >= nl * nc) { // nothing for this warpgroup: let the stages pass
+                        for (int n = 0; n < NSTAGE; n++) {
+                            const int slot = (g + block * NSTAGE + n) % TC_STAGES;
+                            view.wait(slot);
+                            view.release(slot);
+                        }
+                        continue;
+                    }
                     tile_at tile = {l0 + u / nc, c0 + u % nc, 0, 0};
                     tile.limit = at.cols - tile.ct * TILE - 2 * l.q;
                     if (MB > 1) lane_channels(l, a, block);
                     float pooled[POOL && OUT ? 2 * NJ : 1];
+                    for (auto &v : pooled) v = __int_as_float(0xff800000);
                     const int rows = POOL ? min(TC_POOLH, at.rows - tile.line * TC_POOLH) : 1;
 #pragma unroll 1
                     for (int r = 0; r < rows; r++) {
                         float d[ACC];
                         tile.row = FLAT ? 0 : tile.line * LINEROWS + r;
-                        convolve(d, s, a, at, tile, l, view, block, g);
+                        unscale = convolve(d, s, a, at, tile, l, view, block, g);
+                        const float factor[2] = {factor_of(l, unscale, 0), factor_of(l, unscale, 1)};
+                        if (!RAW)
 #pragma unroll
-                        for (int v = 0; v < ACC; v++) {
-                            if (TC_PRE) d[v] = cvy_pre(d[v], l.ch[v >> 1 & 1], e);
-                            if (POOL && NORM) d[v] *= l.sign[v >> 1 & 1];
-                        }
+                            for (int v = 0; v < ACC; v++) {
+                                const int h = v >> 1 & 1;
+                                d[v] = fmaf(d[v], factor[h], l.bias[h]);
+                                if (TC_PRE) d[v] = cvy_pre(d[v], l.ch[h], e);
+                                if (TC_PRE && POOL && NORM) d[v] *= l.sign[h];
+                            }
                         if (STATS && (FLAT || tile.row + l.rr < at.rows)) moments_add(m, d, at, tile, l);
-                        if constexpr (OUT && POOL) pool_rows(pooled, d, r == 0);
+                        if constexpr (OUT && POOL) pool_rows(pooled, d);
                         if constexpr (OUT && !POOL) {
                             if (!owned) mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
                             owned = true;
@@ -77,7 +86,7 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                     if constexpr (OUT && POOL) {
                         if (!owned) mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
                         owned = true;
-                        if (rows == TC_POOLH) put_pooled(s.out[b], pooled, tile, l, kb * KM, tile.line - l0);
+                        if (rows == TC_POOLH) put_pooled<RAW>(s.out[b], pooled, tile, l, unscale, kb * KM, tile.line - l0);
                     }
                 }
                 if (OUT) {
@@ -87,7 +96,7 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                     o++;
                 }
             }
-        if (STATS) moments_flush(m, slots, l);
+        if (STATS) moments_flush<RAW>(m, slots, l, unscale);
     }
     return o;
 }
@@ -155,9 +164,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
         if (TC_PASS != PASS_STATS) sink_role(s, a, e, order);
     } else {
         registers_give<TC_REGS_LOAD>();
-        if (warp % 4 < 3)
+        if (warp < WARP_MERGE)
             load_role(s, a, order);
-        else if (NORM && TC_PASS != PASS_STATS && warp == WARP_MERGE)
+        else if (NORM && TC_PASS != PASS_STATS)
             merge_role(s, a, order, tag);
     }
 

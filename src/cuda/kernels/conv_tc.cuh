@@ -96,6 +96,9 @@
 #ifndef TC_SINKS
 #define TC_SINKS 1 // warpgroups that finish
 #endif
+#ifndef TC_LOADS
+#define TC_LOADS (TC_SINK == 1 ? 1 : 2) // warpgroups that stage; pooling needs the registers of the other
+#endif
 #ifndef TC_ALIGNED
 #define TC_ALIGNED 1 // y starts at a multiple of 16 bytes
 #endif
@@ -157,10 +160,10 @@ constexpr int CHUNKROWS = POOL ? LPC : LPC * LINEROWS;
 constexpr int OPITCH = cdiv(CHUNKROWS * CHUNKW, 32) * 32 + 8;                 // floats per channel; + 8: no bank conflicts
 constexpr int OUTS = TC_PASS == PASS_STATS ? 0 : TC_OUTS;
 
-// Threads, whole warpgroups: MMAS that multiply, SINKS that finish, 1 whose first 3 warps stage and whose last merges statistics.
-constexpr int MMAS = TC_MMAS, SINKWARPS = TC_SINKS * 4, LOADERS = 96;
-constexpr int WARP_SINK = MMAS * 4, WARP_LOAD = WARP_SINK + SINKWARPS, WARP_MERGE = WARP_LOAD + 3;
-constexpr int THREADS = (WARP_LOAD + 4) * 32;
+// Threads, whole warpgroups: MMAS that multiply, SINKS that finish, LOADS that stage, but for their last warp, which merges statistics.
+constexpr int MMAS = TC_MMAS, SINKWARPS = TC_SINKS * 4, LOADWARPS = TC_LOADS * 4 - 1, LOADERS = LOADWARPS * 32;
+constexpr int WARP_SINK = MMAS * 4, WARP_LOAD = WARP_SINK + SINKWARPS, WARP_MERGE = WARP_LOAD + LOADWARPS;
+constexpr int THREADS = (WARP_MERGE + 1) * 32;
 constexpr int GW = TC_PASS == PASS_BOTH ? MMAS / 2 : MMAS; // multiplying warpgroups on one strip
 constexpr int SLOTS = GW * ROWSM;                          // partial statistics of a channel inside the block
 constexpr int CPG = NORM ? K / most(G, 1) : 1;             // channels of a group
@@ -179,7 +182,7 @@ static_assert(!NORM || K % most(G, 1) == 0, "groups divide the channels");
 static_assert((TC_PASS == PASS_PLAIN) == !NORM, "a norm needs a pass with statistics");
 static_assert(TC_PASS != PASS_BOTH || MMAS % 2 == 0, "half of the warpgroups take statistics, half finish");
 static_assert(TC_PASS != PASS_FOLD || CHUNKM == 1, "a reduction over the channels needs the statistics first");
-static_assert(!STREAM || (!POOL && CT * LINES <= GW), "a strip of several stages is one tile per warpgroup");
+static_assert(!STREAM || (!POOL && CT * LINES <= GW && CHUNKS == 1), "a strip of several stages is one tile per warpgroup, one chunk");
 static_assert(TC_SINK != SINK_REDUCE || (LPC == 1 && CPC == 1 && ROWSM == 1), "a reduced chunk is one tile");
 
 struct shared_memory {
@@ -191,7 +194,7 @@ struct shared_memory {
     float2 group[most(G, 1)];                                      // mean and 1 / deviation, for the merging warp
     float unscale[TC_STAGES];                                      // 1 / the power of two of a stage
     int odd[TC_STAGES];                                            // the stage holds an inf or a NaN
-    u32 largest[2][3];                                             // per staging warp: bits of the largest |x|
+    u32 largest[2][LOADWARPS];                                     // per staging warp: bits of the largest |x|
     u64 full[2][TC_STAGES]; // for the warpgroups that take statistics (or all), that finish: a waiter must see every phase
     u64 empty[TC_STAGES], ofull[OUTS ? OUTS : 1], oempty[OUTS ? OUTS : 1], sfull[2], sempty[2];
 };

@@ -1,6 +1,6 @@
 // conv_tc_load.cuh - the staging role: fp32 NCHW from global memory -> scaled fp16 planes in shared memory.
 //
-// 96 threads. A thread takes BATCH pixels of 8 channels at a time (8 loads each, neighbouring threads neighbouring columns) and writes
+// A thread takes BATCH pixels of 8 channels at a time (8 loads each, neighbouring threads neighbouring columns) and writes
 // 16 bytes per pixel and part: neither side conflicts. Padding, ragged channels and the image's edges are zeros put in here. Rows of
 // the strips to come are prefetched into L2, so that a batch waits for L2 and not for DRAM.
 //
@@ -10,7 +10,7 @@
 #pragma once
 #include "conv_tc.cuh"
 
-constexpr int BATCH = 7, AHEAD = 2; // pixels of a thread in flight: 56 loads; strips prefetched ahead
+constexpr int BATCH = TC_LOADS > 1 ? 4 : PARTS == 2 ? 5 : 7, AHEAD = 2; // pixels of a thread in flight, 8 loads each; strips prefetched ahead
 
 // Eight channels of a pixel, scaled, as 16 bytes of hi and of lo.
 __device__ __forceinline__ void store_pixel(char *dst, const float (&v)[8], float scale)
@@ -47,7 +47,7 @@ __device__ __forceinline__ float stage_slice(char *dst, const float *x, const st
             const float *src = x + (inside ? h * W + w : 0);
             to[u] = i < PIXELS ? (row % ST * ST + col % ST) * PHASE + row / ST * PITCH + col / ST : -1;
 #pragma unroll
-            for (int c = 0; c < 8; c++) v[u][c] = inside && c < channels ? load_once(src + c * (H * W)) : 0.f;
+            for (int c = 0; c < 8; c++) v[u][c] = inside && c < channels ? __ldg(src + c * (H * W)) : 0.f;
         }
 #pragma unroll
         for (int u = 0; u < BATCH; u++) {
@@ -67,12 +67,15 @@ __device__ __forceinline__ const float *stage_source(const tc_args &a, const str
 // The largest |x| over the role's threads.
 __device__ __forceinline__ float role_largest(shared_memory &s, int turn, float v)
 {
-    const int warp = threadIdx.x / 32 % 4;
+    const int warp = threadIdx.x / 32 - WARP_LOAD;
     const u32 most_bits = __reduce_max_sync(~0u, __float_as_uint(v)); // v >= 0 or NaN: bits order as values do, NaN last
     if (threadIdx.x % 32 == 0) s.largest[turn & 1][warp] = most_bits;
     named_barrier(BAR_LOAD, LOADERS);
     const u32 *l = s.largest[turn & 1];
-    return __uint_as_float(max(max(l[0], l[1]), l[2]));
+    u32 all = l[0];
+#pragma unroll
+    for (int i = 1; i < LOADWARPS; i++) all = max(all, l[i]);
+    return __uint_as_float(all);
 }
 
 // The rows of a strip's first slices, one thread per channel, whole 16-byte words.
@@ -88,7 +91,7 @@ __device__ __forceinline__ void prefetch_strip(const tc_args &a, const strip_at 
 __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, const schedule &order)
 {
     constexpr int BLOCKS = STREAM ? MBLOCKS : 1, PER_STRIP = BLOCKS * NSTAGE;
-    const int t = threadIdx.x % 128;
+    const int t = threadIdx.x - WARP_LOAD * 32;
     const int total = order.turns() * PER_STRIP;
     float scale = 64.f;
     int turn = 0; // barriers passed

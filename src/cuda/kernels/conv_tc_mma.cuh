@@ -28,10 +28,11 @@ __device__ __forceinline__ void multiply(float (&d)[ACC], u32 xs, u32 ws, int mo
     acc_fence(d);
 }
 
-// The position of a thread in a tile, and the constants of its two channels.
+// The position of a thread in a tile, and the constants of its two channels. The norm's sign (where pooling is) is folded into the
+// packed weights, and into the bias here; behind a PRE it is a factor of its own.
 struct lane_at {
-    int q, row, rr;       // lane % 4; row of M for h = 0; which of ROWSM output rows
-    int ch[2];            // output channels
+    int q, row, rr; // lane % 4; row of M for h = 0; which of ROWSM output rows
+    int ch[2];      // output channels
     float unscale[2], bias[2], sign[2];
 };
 __device__ __forceinline__ void lane_channels(lane_at &l, const tc_args &a, int block)
@@ -41,8 +42,8 @@ __device__ __forceinline__ void lane_channels(lane_at &l, const tc_args &a, int 
         const int k = block * KM + (l.row + 8 * h) % KM, kc = min(k, K - 1);
         l.ch[h] = k;
         l.unscale[h] = __ldg(a.unscale + k);
-        l.bias[h] = a.bias ? __ldg(a.bias + kc) : 0.f;
         l.sign[h] = POOL && NORM && a.gamma && __ldg(a.gamma + kc) < 0.f ? -1.f : 1.f; // a falling norm turns max into min
+        l.bias[h] = a.bias ? (TC_PRE ? 1.f : l.sign[h]) * __ldg(a.bias + kc) : 0.f;
     }
 }
 
@@ -104,9 +105,10 @@ struct stage_view {
     }
 };
 
-// The convolution of a tile, bias included. g: the strip's first stage.
-__device__ __forceinline__ void convolve(float (&d)[ACC], shared_memory &s, const tc_args &a, const strip_at &at, const tile_at &tile,
-                                         const lane_at &l, stage_view &view, int block, int g)
+// The convolution of a tile as it leaves the tensor cores; returns the factor that undoes the stage's scale (negative: that of an
+// exact tile, 1, with the channels' own left out). g: the strip's first stage.
+__device__ __forceinline__ float convolve(float (&d)[ACC], shared_memory &s, const tc_args &a, const strip_at &at, const tile_at &tile,
+                                          const lane_at &l, stage_view &view, int block, int g)
 {
     const u32 px = (FLAT ? 0 : tile.row * PITCH) + tile.ct * TILE;
     const u32 x0 = (smem_u32(s.x) >> 4) + px, w0 = smem_u32(s.w) >> 4;
@@ -126,15 +128,17 @@ __device__ __forceinline__ void convolve(float (&d)[ACC], shared_memory &s, cons
         if (STREAM) view.release(slot);
     }
     if (odd) exact_tile(d, a, at, tile, l);
-#pragma unroll
-    for (int i = 0; i < ACC; i++) {
-        const int h = i >> 1 & 1;
-        d[i] = fmaf(d[i], odd ? 1.f : l.unscale[h] * unscale, l.bias[h]);
-    }
+    return odd ? -1.f : unscale;
+}
+// The factor of channel h: y = d * factor + bias.
+__device__ __forceinline__ float factor_of(const lane_at &l, float unscale, int h)
+{
+    return unscale < 0.f ? (POOL && NORM && !TC_PRE ? l.sign[h] : 1.f) : l.unscale[h] * unscale;
 }
 
 // ---- statistics ----------------------------------------------------------------------------------------------------------
-// Sums of a thread's two channels over its tiles of a strip, shifted by a first value: no cancellation wherever the mean is.
+// Sums of a thread's two channels over its tiles of a strip, shifted by a first value: no cancellation wherever the mean is. Without a
+// PRE they are sums of what left the tensor cores: scale and bias come in at the end.
 struct moments {
     float shift[2], s1[2], s2[2];
     int count; // values; FLAT: this lane's, else all four lanes'
@@ -168,8 +172,8 @@ __device__ __forceinline__ void moments_add(moments &m, const float (&d)[ACC], c
         }
     if (!FLAT) m.count += min(TILE, at.cols - tile.ct * TILE);
 }
-// Mean and squared deviations of each channel's share to shared memory.
-__device__ __forceinline__ void moments_flush(const moments &m, float4 *slots, const lane_at &l)
+// Mean and squared deviations of each channel's share to shared memory. RAW: the values had neither scale nor bias.
+template <bool RAW> __device__ __forceinline__ void moments_flush(const moments &m, float4 *slots, const lane_at &l, float unscale)
 {
     float s1[2] = {m.s1[0], m.s1[1]}, s2[2] = {m.s2[0], m.s2[1]}, count = (float)m.count;
 #pragma unroll
@@ -181,8 +185,9 @@ __device__ __forceinline__ void moments_flush(const moments &m, float4 *slots, c
     if (l.q == 0)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const float mean = m.count || FLAT ? s1[h] / fmaxf(count, 1.f) : 0.f;
-            slots[l.rr * KP + l.ch[h]] = make_float4(l.sign[h] * (m.shift[h] + mean), s2[h] - s1[h] * mean, count, 0.f);
+            const float f = RAW ? factor_of(l, unscale, h) : 1.f, mean = m.count || FLAT ? s1[h] / fmaxf(count, 1.f) : 0.f;
+            const float y = fmaf(m.shift[h] + mean, f, RAW ? l.bias[h] : 0.f);
+            slots[l.rr * KP + l.ch[h]] = make_float4(l.sign[h] * y, (s2[h] - s1[h] * mean) * f * f, count, 0.f);
         }
 }
 // Merged sums of partial results, Chan's formula: total count, mean, squared deviations; over `lanes` neighbouring lanes.
@@ -263,20 +268,19 @@ __device__ __forceinline__ void put_tile(float (*out)[OPITCH], const float (&d)[
     }
 }
 // Running maxima over the rows of a pooling line, pairs of pixels taken together.
-__device__ __forceinline__ void pool_rows(float (&m)[2 * NJ], const float (&d)[ACC], bool first)
+__device__ __forceinline__ void pool_rows(float (&m)[2 * NJ], const float (&d)[ACC])
 {
 #pragma unroll
-    for (int i = 0; i < 2 * NJ; i++) {
-        const float v = max_nan(d[2 * i], d[2 * i + 1]);
-        m[i] = first ? v : max_nan(m[i], v);
-    }
+    for (int i = 0; i < 2 * NJ; i++) m[i] = max_nan(m[i], max_nan(d[2 * i], d[2 * i + 1]));
 }
-__device__ __forceinline__ void put_pooled(float (*out)[OPITCH], float (&m)[2 * NJ], const tile_at &tile, const lane_at &l, int k0, int row)
+template <bool RAW>
+__device__ __forceinline__ void put_pooled(float (*out)[OPITCH], float (&m)[2 * NJ], const tile_at &tile, const lane_at &l, float unscale,
+                                           int k0, int row)
 {
 #pragma unroll
     for (int i = 0; i < 2 * NJ; i++) {
         const int h = i & 1, col = (tile.ct * TILE + i / 2 * 8 + 2 * l.q) / TC_POOLW;
-        float v = m[i];
+        float v = !RAW ? m[i] : fmaf(m[i], factor_of(l, unscale, h), l.bias[h]);
         if (TC_POOLW >= 4) v = max_nan(v, __shfl_xor_sync(~0u, v, 1));
         if (TC_POOLW >= 8) v = max_nan(v, __shfl_xor_sync(~0u, v, 2));
         if (l.q % (TC_POOLW / 2) == 0 && col < OW && l.ch[h] < K) out[l.ch[h] - k0][row * CHUNKW + col] = v;

@@ -2,13 +2,14 @@
 //
 // Launch: KP blocks (conv_tc.cuh) of 128 threads; block k packs output channel k (zeros past K) and its rows for all ROWSM output rows. Each
 // channel is scaled by a power of two that brings its largest weight to 2^13 .. 2^14; unscale[k] is the inverse. Compile with the same
-// -D as the convolution.
+// -D as the convolution. Where pooling follows a norm, weights of a channel with gamma < 0 change sign: its norm falls, so that the
+// largest result comes from the least value (gamma NULL: none).
 #include "conv_tc.cuh"
 #ifndef KERNEL_NAME
 #define KERNEL_NAME conv_tc_pack
 #endif
 
-extern "C" __global__ void __launch_bounds__(128) KERNEL_NAME(const float *w, u32 *packed, float *unscale)
+extern "C" __global__ void __launch_bounds__(128) KERNEL_NAME(const float *w, const float *gamma, u32 *packed, float *unscale)
 {
     __shared__ u32 largest[4];
     const int k = blockIdx.x, t = threadIdx.x;
@@ -24,6 +25,7 @@ extern "C" __global__ void __launch_bounds__(128) KERNEL_NAME(const float *w, u3
     const float scale = __int_as_float((exponent + 127) << 23);
     if (t == 0) unscale[k] = 1.f / scale;
 
+    const float factor = POOL && NORM && !TC_PRE && gamma && k < K && gamma[k] < 0.f ? -scale : scale;
     unsigned short *out = (unsigned short *)packed;
     const int block = k / KM;
     for (int i = t; i < NSTAGE * STEPS * 2 * ROWSM * 8; i += 128) {
@@ -31,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(128) KERNEL_NAME(const float *w, u3
         const tap_at tap = tap_position(operand % TAPS);
         const int c = (stage * SPS + operand / TAPS) * 8 + c8, r = tap.row - rr * ST;
         const bool is = k < K && operand < SPS * TAPS && c < C && r >= 0 && r < R;
-        const float v = is ? w[(((size_t)k * C + c) * R + r) * S + tap.col] * scale : 0.f;
+        const float v = is ? w[(((size_t)k * C + c) * R + r) * S + tap.col] * factor : 0.f;
         const u32 hi = pack_f16(v, 0.f);
         float back, zero;
         unpack_f16(hi, back, zero);

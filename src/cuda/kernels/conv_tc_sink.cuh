@@ -166,20 +166,31 @@ __device__ __forceinline__ float lse_with_max(float (*out)[OPITCH], const float2
 __device__ __forceinline__ void finish_reduce(float (*out)[OPITCH], const float2 *ab, const tc_args &a, const strip_at &at, const chunk_at &c,
                                               const epi &e)
 {
-    constexpr int PX = SINKWARPS * 8, PER = TILE / PX; // pixels at a time; of a thread
+    constexpr int PX = SINKWARPS * 8, PER = TILE / PX, BATCHK = 16 / PER; // pixels at a time; of a thread; channels in flight
     const int t = threadIdx.x - WARP_SINK * 32, q = t % 4, first = c.row0 * OW + c.col0;
     float v[PER];
     int px[PER];
 #pragma unroll
     for (int i = 0; i < PER; i++) v[i] = reduce_start(), px[i] = min(t / 4 + i * PX, c.cols - 1); // past the edge: the last one again
-#pragma unroll 8
-    for (int k = q; k < K; k += 4) {
-        const float2 f = NORM ? ab[k] : make_float2(1.f, 0.f);
+#pragma unroll 1
+    for (int k0 = q; k0 < K; k0 += 4 * BATCHK) { // loads of BATCHK channels first: their latency is paid once
+        float2 f[BATCHK];
+        float y[BATCHK][PER];
 #pragma unroll
-        for (int i = 0; i < PER; i++) {
-            const float o = finish_value(out[k][px[i]], f, at.n, k, first + px[i], e);
-            v[i] = reduce_join(v[i], TC_REDUCE == REDUCE_LSE ? exp2_approx(o * LOG2E) : o);
+        for (int u = 0; u < BATCHK; u++) {
+            const int k = K % (4 * BATCHK) ? min(k0 + 4 * u, K - 1) : k0 + 4 * u;
+            f[u] = NORM ? ab[k] : make_float2(1.f, 0.f);
+#pragma unroll
+            for (int i = 0; i < PER; i++) y[u][i] = out[k][px[i]];
         }
+#pragma unroll
+        for (int u = 0; u < BATCHK; u++)
+#pragma unroll
+            for (int i = 0; i < PER; i++) {
+                const float o = finish_value(y[u][i], f[u], at.n, min(k0 + 4 * u, K - 1), first + px[i], e);
+                const float r = TC_REDUCE == REDUCE_LSE ? exp2_approx(o * LOG2E) : o;
+                v[i] = reduce_join(v[i], K % (4 * BATCHK) == 0 || k0 + 4 * u < K ? r : reduce_start());
+            }
     }
 #pragma unroll
     for (int i = 0; i < PER; i++) {

@@ -56,12 +56,6 @@ __device__ __forceinline__ void bulk_prefetch(const void *src, u32 size) // into
 {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(size) : "memory");
 }
-__device__ __forceinline__ float load_once(const float *p) // read-only, not kept in L1
-{
-    float v;
-    asm volatile("ld.global.nc.L1::no_allocate.f32 %0, [%1];" : "=f"(v) : "l"(p));
-    return v;
-}
 __device__ __forceinline__ u64 load_relaxed(const u64 *p)
 {
     u64 v;
