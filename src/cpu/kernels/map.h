@@ -1,8 +1,8 @@
 /* map.h - dst[i] = f(x[i], y[i], z[i]) over contiguous floats, each operand a run or one number for all.
  *
- * map() is inlined with f and the kinds of the operands known, so that each use becomes a loop of its own: IN_FLIGHT
- * vectors are loaded and computed before any is stored (dst may be an operand, and several long chains of dependent
- * instructions are in flight), then single vectors, the last one by mask. */
+ * map() is inlined with f and the kinds of the operands known, so that each use becomes a loop of its own:
+ * IN_FLIGHT vectors are loaded and computed before any is stored (dst may be an operand, and several long chains of
+ * dependent instructions are in flight), then single vectors, the last one by mask. */
 #ifndef CVYI_CPU_MAP_H
 #define CVYI_CPU_MAP_H
 

@@ -355,7 +355,7 @@ ACT(hardswish)
 ACT(tanh_hardswish)
 {
     const vf t = v_tanh(x);
-    return v_fma(v_mul(t, t), v_set1(0x1.555556p-3f), v_mul(t, v_set1(0.5f)));
+    return v_copysign(v_fma(v_mul(t, t), v_set1(0x1.555556p-3f), v_mul(t, v_set1(0.5f))), t); /* keeps -0 */
 }
 
 /* p0: alpha */
@@ -363,14 +363,11 @@ ACT(elu)
 {
     return v_sel(v_lt(x, v_zero()), v_mul(p0, v_expm1_neg(x)), x);
 }
-/* scale alpha (e^x - 1) or scale x, with what a float lacks of scale and of scale alpha */
+/* scale alpha (e^x - 1) or scale x; the first with what a float lacks of the product of the constants */
 ACT(selu)
 {
-    const vm neg = v_lt(x, v_zero());
-    const vf y = v_sel(neg, v_expm1_neg(x), x);
-    const vf hi = v_sel(neg, v_set1(1.75809932f), v_set1(1.05070102f));
-    const vf lo = v_sel(neg, v_set1(2.32967174e-08f), v_set1(-3.47926523e-08f));
-    return v_fma(y, hi, v_mul(y, lo));
+    const vf y = v_expm1_neg(x), below = v_fma(y, v_set1(1.75809932f), v_mul(y, v_set1(2.32967174e-08f)));
+    return v_sel(v_lt(x, v_zero()), below, v_mul(x, v_set1(1.05070102f)));
 }
 
 /* ln(1 + e^(x p0)) / p0 = (max(z, 0) + ln(1 + e^-|z|)) / p0 with z = x p0; x itself where z > p1 */

@@ -14,11 +14,6 @@ enum { LANES = 4, RUN = 64, BLOCK = 4096 /* floats that stay in the first-level 
 
 typedef vf term_fn(vf x, vf shift);
 
-INLINE vf term_plain(vf x, vf shift)
-{
-    (void)shift;
-    return x;
-}
 INLINE vf term_offset(vf x, vf shift)
 {
     return v_sub(x, shift);
@@ -59,22 +54,27 @@ INLINE double sum_terms(const float *src, int64_t n, float by, term_fn *term)
     return sum;
 }
 
-static double sum(const float *src, int64_t n)
+/* A sum of finite values beyond the floats' range, or one of values that are not finite. */
+static double plain_sum(const float *src, int64_t n, double shift, int power)
 {
-    double s = sum_terms(src, n, 0.0f, term_plain);
-    if (isfinite(s)) return s;
-    s = 0;
-    for (int64_t i = 0; i < n; i++) s += src[i];
+    double s = 0;
+    for (int64_t i = 0; i < n; i++) s += power == 2 ? (src[i] - shift) * (src[i] - shift) : src[i] - shift;
     return s;
 }
 
+static double sum_offsets(const float *src, int64_t n, float shift)
+{
+    const double s = sum_terms(src, n, shift, term_offset);
+    return isfinite(s) ? s : plain_sum(src, n, shift, 1);
+}
 static double sum_squares(const float *src, int64_t n, float shift)
 {
-    double s = sum_terms(src, n, shift, term_square);
-    if (isfinite(s)) return s;
-    s = 0;
-    for (int64_t i = 0; i < n; i++) s += ((double)src[i] - shift) * ((double)src[i] - shift);
-    return s;
+    const double s = sum_terms(src, n, shift, term_square);
+    return isfinite(s) ? s : plain_sum(src, n, shift, 2);
+}
+static double sum(const float *src, int64_t n)
+{
+    return sum_offsets(src, n, 0.0f);
 }
 
 static double sum_exp(const float *src, int64_t n, float m)
@@ -88,7 +88,7 @@ static double sum_exp(const float *src, int64_t n, float m)
 static cpu_moments block_moments(const float *src, int64_t n)
 {
     const float near = (float)(sum(src, n) / (double)n);
-    const double off = sum_terms(src, n, near, term_offset) / (double)n, squares = sum_squares(src, n, near);
+    const double off = sum_offsets(src, n, near) / (double)n, squares = sum_squares(src, n, near);
     return (cpu_moments){(double)n, near + off, squares - (double)n * off * off};
 }
 
