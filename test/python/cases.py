@@ -308,5 +308,11 @@ GRAPHS = [
     "x[2,4,5] | conv1d(4,1) | conv1d(4,1) | conv1d(2,1) | linear(3) | linear(2)",
     "x[2,3,8,8] | conv2d(8,3) | batch_norm | silu | adaptive_avg_pool2d(1) | flatten(1) | linear(5) | log_softmax(1)",
     "x[2,3,4,4,4] | conv_transpose3d(4,3,stride=2) | instance_norm | gelu | max_pool3d(2) | logsumexp(1,True)",
-    "x[3,4] | matmul(@x) | softmax(-1)".replace("[3,4]", "[4,4]"),
+    "x[4,4] | matmul(@x) | softmax(-1)",
+    "x[3,4,5,6] | add(p[6]) | tanh | sum(1)",
+    "x[3,4,5,6] | mul(p[5,1]) | relu | max(1,keepdim=True)",
+    "x[2,3,5] | linear(4) | adaptive_avg_pool1d(1)",
+    "x[2,3,6,6] | conv2d(4,3) | mean((2,3))",
+    "x[2,1,1] | group_norm(1,affine=False)",
+    "x[0,2,1] | group_norm(1,affine=False)",
 ]
