@@ -13,14 +13,15 @@
  *     matmul            A = x [M][K],           B = other [K][N], packed if it is a parameter
  *     1x1 convolution   A = weight [K'][C],     B = x [C][pixels] of a sample   bias per row; batch: groups
  *
- * Sums: K is cut into blocks of GEMM_KC; a block is summed in order by FMA, blocks are added in order. Units are
- * cut by sizes alone, so the result is bitwise the same for any number of threads. */
+ * Sums: K is cut into blocks of GEMM_KC; a block is summed in order by FMA, blocks are added in order (dot
+ * products: all of K in order per lane, then the lanes). Units are cut by sizes alone, so the result is bitwise the
+ * same for any number of threads. */
 #ifndef CVYI_GEMM_H
 #define CVYI_GEMM_H
 
 #include "cpuinfo.h"
 
-enum { GEMM_KC = 256 };
+enum { GEMM_KC = 256, GEMM_DOT_ROWS = 2 };
 
 typedef enum gemm_b {
     GEMM_PACKED, /* by cvyi_gemm_pack */
@@ -64,9 +65,9 @@ void cvyi_gemm_run(const gemm_plan *p, const gemm_job *job, int64_t unit, float 
 
 /* Rows of C against one block of one panel. */
 typedef struct gemm_block {
-    const float *a, *b; /* b: [kc][nvec * VL] */
+    const float *a, *b; /* b: [kc][nvec * VL]; for dots [n][kc] */
     float *c;
-    int64_t lda, ldc;
+    int64_t lda, ldb, ldc; /* ldb: for dots */
     int64_t rows, kc;
     int nvec;                     /* vectors of the panel */
     int64_t n;                    /* columns to be stored: (nvec - 1) * VL < n <= nvec * VL */
@@ -82,6 +83,7 @@ typedef struct gemm_run {
 typedef struct cpu_gemm_kernels {
     int vl, mr, nv; /* lanes; rows and vectors of the register tile */
     void (*block)(const gemm_block *t);
+    void (*dots)(const gemm_block *t); /* rows <= GEMM_DOT_ROWS, any n; nvec is not looked at */
     /* dst[k][width] = src[k][n], zero behind n. */
     void (*pack_kn)(const float *src, int64_t ld, int64_t kc, int64_t n, int64_t width, float *dst);
     /* dst[k][width] = src[n][k], zero behind n. */

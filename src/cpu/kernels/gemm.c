@@ -100,6 +100,55 @@ static void block(const gemm_block *t)
     }
 }
 
+/* ---- dot products: bound by reading B, DOTS rows of it at a time ---- */
+
+enum { DOTS = 4 };
+
+INLINE void dot_tile(const int mr, const int nr, const gemm_block *t, int64_t col)
+{
+    const float *b = t->b + col * t->ldb;
+    vf acc[GEMM_DOT_ROWS][DOTS];
+    int64_t k = 0;
+    for (int i = 0; i < mr; i++) {
+        for (int j = 0; j < nr; j++) acc[i][j] = v_zero();
+    }
+    for (; k + VL <= t->kc; k += VL) {
+        for (int j = 0; j < nr; j++) {
+            const vf bv = v_load(b + j * t->ldb + k);
+            for (int i = 0; i < mr; i++) acc[i][j] = v_fma(v_load(t->a + i * t->lda + k), bv, acc[i][j]);
+        }
+    }
+    for (int j = 0; j < nr && k < t->kc; j++) {
+        const vf bv = v_load_n(b + j * t->ldb + k, t->kc - k);
+        for (int i = 0; i < mr; i++) acc[i][j] = v_fma(v_load_n(t->a + i * t->lda + k, t->kc - k), bv, acc[i][j]);
+    }
+    for (int i = 0; i < mr; i++) {
+        float *c = t->c + i * t->ldc + col;
+        const float start = t->first && t->bias_m ? t->bias_m[i] : 0;
+        for (int j = 0; j < nr; j++) {
+            const float add = !t->first ? c[j] : t->bias_n ? t->bias_n[col + j] : 0;
+            c[j] = v_hsum(acc[i][j]) + start + add;
+        }
+    }
+}
+
+static void dots(const gemm_block *t)
+{
+    int64_t col = 0;
+    for (; col + DOTS <= t->n; col += DOTS) {
+        if (t->rows == 1)
+            dot_tile(1, DOTS, t, col);
+        else
+            dot_tile(2, DOTS, t, col);
+    }
+    for (; col < t->n; col++) {
+        if (t->rows == 1)
+            dot_tile(1, 1, t, col);
+        else
+            dot_tile(2, 1, t, col);
+    }
+}
+
 /* ---- packing ---- */
 
 static void pack_kn(const float *src, int64_t ld, int64_t kc, int64_t n, int64_t width, float *dst)
@@ -152,4 +201,4 @@ static void pack_runs(const float *src, int64_t ld, int64_t kc, const gemm_run *
     }
 }
 
-const cpu_gemm_kernels ISA(cvyi_gemm) = {VL, MR, NV, block, pack_kn, pack_nk, pack_runs};
+const cpu_gemm_kernels ISA(cvyi_gemm) = {VL, MR, NV, block, dots, pack_kn, pack_nk, pack_runs};
