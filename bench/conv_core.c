@@ -52,25 +52,32 @@ typedef struct team {
     int64_t N, nx, ny, np;
     float *x, *y;
     atomic_long next;
-    const cpu_conv_kernels *k;
+    struct lot {
+        void *scratch;
+        double *stats;
+        float *pool, *y;
+        conv_window window;
+    } lots[64]; /* one per thread */
+    atomic_int members;
 } team;
 
 /* Samples one by one, each with all its units, into one output that stays in the caches as far as it fits. */
 static void *member(void *arg)
 {
     team *t = arg;
-    void *scratch = memory(t->job.tiling->scratch);
-    double *stats = memory((size_t)(t->job.tiling->bands * t->job.tiling->geom.K) * 16);
-    float *pool = memory((size_t)t->np * 4 + 64), *y = memory((size_t)t->ny * 4);
+    const struct lot *l = &t->lots[atomic_fetch_add(&t->members, 1)];
     for (long n; (n = atomic_fetch_add(&t->next, 1)) < t->N;) {
         conv_job job = t->job;
         job.src = t->x + n * t->nx;
-        if (job.dst) job.dst = n ? y : t->y;
-        if (job.sum) job.sum = stats, job.sumsq = stats + job.tiling->bands * job.tiling->geom.K;
-        if (job.tiling->ph > 1) job.pool = pool;
-        for (int64_t u = 0; u < job.tiling->units; u++) cvyi_conv_run(&job, u, scratch);
+        if (job.dst) job.dst = n ? l->y : t->y;
+        if (job.sum) job.sum = l->stats, job.sumsq = l->stats + job.tiling->bands * job.tiling->geom.K;
+        if (job.tiling->ph > 1) job.pool = l->pool;
+        if (job.sum) { /* means first, as the engine does in front of a norm */
+            const conv_geom *g = &job.tiling->geom;
+            for (int64_t c = 0; c < g->C; c++) cvyi_conv_window_sums(job.tiling->kernels, g, job.src, c, &l->window);
+        }
+        for (int64_t u = 0; u < job.tiling->units; u++) cvyi_conv_run(&job, u, l->scratch);
     }
-    free(scratch), free(stats), free(pool), free(y);
     return NULL;
 }
 static double run(team *t, int threads)
@@ -78,6 +85,7 @@ static double run(team *t, int threads)
     pthread_t id[64];
     const double start = now();
     atomic_store(&t->next, 0);
+    atomic_store(&t->members, 0);
     for (int i = 1; i < threads; i++) pthread_create(&id[i], NULL, member, t);
     member(t);
     for (int i = 1; i < threads; i++) pthread_join(id[i], NULL);
@@ -149,7 +157,7 @@ static void bench(const shape_row *row, const cpu_conv_kernels *k, int threads, 
                          true};
     const double flop = 2.0 * (double)(row->N * row->K * P * P * (row->C / row->groups) * row->R * row->R);
     const int64_t nw = row->K * row->C / row->groups * row->R * row->R;
-    team t = {.N = row->N, .nx = row->C * row->H * row->H, .ny = row->K * P * P, .k = k};
+    team t = {.N = row->N, .nx = row->C * row->H * row->H, .ny = row->K * P * P};
     float *w = memory((size_t)nw * 4), *bias = memory((size_t)row->K * 4), *xmean = memory((size_t)row->C * 4);
     double *shift = memory((size_t)row->K * 8), *mean = memory((size_t)row->K * 8);
     conv_window win = {memory((size_t)(row->C * row->R * row->R) * 8), memory((size_t)row->C * 8)};
@@ -176,6 +184,10 @@ static void bench(const shape_row *row, const cpu_conv_kernels *k, int threads, 
                            .dst_plane = P * P,
                            .dst_row = P,
                            .sum = row->stats ? mean : NULL};
+        for (int i = 0; i < threads; i++)
+            t.lots[i] = (struct lot){memory(tile.scratch), memory((size_t)(tile.bands * row->K) * 16),
+                                     memory((size_t)t.np * 4 + 64), memory((size_t)t.ny * 4),
+                                     {memory((size_t)(row->C * row->R * row->R) * 8), memory((size_t)row->C * 8)}};
         memset(shift, 0, (size_t)row->K * 8);
         if (a >= CONV_WINOGRAD_4X4) {
             double start = now();
@@ -197,6 +209,8 @@ static void bench(const shape_row *row, const cpu_conv_kernels *k, int threads, 
                row->name, cvyi_conv_algos[a].name, best * 1e3, flop / best / 1e9, 100 * flop / best / top, worst,
                rms, (long long)tile.units, (long long)tile.rows, tile.scratch >> 10, tile.flat ? " flat" : "");
         fflush(stdout);
+        for (int i = 0; i < threads; i++)
+            free(t.lots[i].window.sums), free(t.lots[i].window.xmean), free(t.lots[i].scratch), free(t.lots[i].stats), free(t.lots[i].pool), free(t.lots[i].y);
         free(packed);
     }
     free(w), free(bias), free(xmean), free(shift), free(mean), free(win.sums), free(win.xmean), free(t.x),

@@ -10,7 +10,7 @@
 
 enum {
     UNIT_FLOPS = 4000000,   /* a unit should not be smaller: about 40 us on one core */
-    UNITS_WANTED = 32,      /* of one sample: enough for 16 threads */
+    UNITS_WANTED = 16,      /* of one sample: enough for 16 threads */
     VIEW_BYTES = 256 << 10, /* input of a unit: a quarter of a usual L2 */
     CHUNK_MOST = 96,        /* Winograd: input channels transformed at once (AVX-512: 2.3 KiB each in L2) */
     SUMS_BYTES = 384 << 10  /* Winograd: products kept while chunks of input channels add up */
@@ -193,7 +193,7 @@ static void cut_direct(conv_tiling *t)
         t->tmp_floats = k->direct_kt * cvyi_round_up(t->ph * (cols + k->vl) + slack, 16);
     t->packed = g->groups * (t->full * t->kt + t->tails * t->tail_kt) * (g->C / g->groups) * cvyi_conv_taps(g);
     t->scratch =
-        (size_t)(cvyi_round_up(cvyi_conv_taps(g), 8) * 8 + (t->view_floats + t->tmp_floats + cols + k->vl) * 4);
+        (size_t)(cvyi_round_up(cvyi_conv_taps(g), 8) * 8 + (t->view_floats + t->tmp_floats + cols + 4 * k->vl) * 4);
 }
 
 /* Winograd: tile rows of a band, such that strips of tiles (which run on over the ends of tile rows) are well

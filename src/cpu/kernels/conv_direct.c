@@ -13,16 +13,10 @@
  * L1. Numerics: one fp32 FMA chain per output, in the order c, tap; statistics are float runs of at most RUN rows
  * per lane, merged in double. Maxima are NaN if any of the window is. */
 #include <math.h>
+#include "../conv_tiles.h"
 #include "../conv_view.h"
 
-#if VL == 16
-enum { KT = 8, VT = 3 };
-#elif VL == 8
-enum { KT = 6, VT = 2 };
-#else
-enum { KT = 4, VT = 2 };
-#endif
-enum { RUN = 8 };
+enum { KT = DIRECT_KT, VT = DIRECT_VT, RUN = 8 };
 
 typedef struct work {
     const conv_job *job;
@@ -33,19 +27,31 @@ typedef struct work {
     const float *w;         /* of the block */
     int64_t channels, taps; /* of a group */
     float *tmp;             /* [KT][rows][pitch], or NULL: tiles go straight to dst */
-    float *line;            /* [cols + VL]: maxima of the rows of a window */
+    float *line;            /* [cols + 4 VL]: maxima of the rows of a window */
     int64_t col0, cols;
     float start[KT];       /* bias */
     float part[KT][2][VL]; /* float runs of sum and sum of squares */
     double total[KT][2];
 } work;
 
-/* Adds n lanes of y to a channel's runs. */
-INLINE void count(float part[2][VL], vf y, int64_t n)
+INLINE void store_first(float *p, int64_t n, vf a)
 {
-    if (n < VL) y = v_sel(v_first(n), y, v_zero());
-    v_store(part[0], v_add(v_load(part[0]), y));
-    v_store(part[1], v_fma(y, y, v_load(part[1])));
+    if (n >= VL) v_store(p, a);
+    else v_store_n(p, n, a);
+}
+
+/* Adds the first n of vt vectors of values to a channel's runs. */
+INLINE void count(float part[2][VL], const vf *y, int64_t n, const int vt)
+{
+    vf s = v_load(part[0]), q = v_load(part[1]);
+    UNROLL for (int v = 0; v < vt; v++)
+    {
+        const vf z = n >= (v + 1) * VL ? y[v] : v_sel(v_first(n - v * VL), y[v], v_zero());
+        s = v_add(s, z);
+        q = v_fma(z, z, q);
+    }
+    v_store(part[0], s);
+    v_store(part[1], q);
 }
 
 static void merge(work *w)
@@ -57,7 +63,8 @@ static void merge(work *w)
         }
 }
 
-/* One register tile. `left` positions are outputs, the rest of the last vector is dropped; dst may be NULL. */
+/* One register tile. `left` positions are outputs, the rest of the last vector is dropped (tmp has room for it); dst
+ * may be NULL. */
 INLINE void tile(work *w, const float *x, float *dst, int64_t chan, int64_t left, const int kt, const int vt)
 {
     vf acc[KT][VT];
@@ -76,68 +83,44 @@ INLINE void tile(work *w, const float *x, float *dst, int64_t chan, int64_t left
                 UNROLL for (int v = 0; v < vt; v++) acc[k][v] = v_fma(wv, xv[v], acc[k][v]);
             }
         }
-    const bool stats = !w->tmp && (w->job->sum || w->job->sumsq);
+    const bool stats = !w->t->flat && (w->job->sum || w->job->sumsq);
     UNROLL for (int k = 0; k < kt; k++)
     {
         if (k >= w->block.kn) break;
+        if (stats) count(w->part[k], acc[k], left, vt);
+        if (!dst) continue;
         UNROLL for (int v = 0; v < vt; v++)
         {
-            const int64_t n = left - v * VL;
-            if (dst && n >= VL)
-                v_store(dst + k * chan + v * VL, acc[k][v]);
-            else if (dst)
-                v_store_n(dst + k * chan + v * VL, n, acc[k][v]);
-            if (stats) count(w->part[k], acc[k][v], n);
+            store_first(dst + k * chan + v * VL, w->tmp ? VL : left - v * VL, acc[k][v]);
         }
     }
 }
 
+/* A function per shape of tile: 1, 2, 4 and KT channels times 1, 2 and VT vectors. */
 typedef void tile_fn(work *w, const float *x, float *dst, int64_t chan, int64_t left);
-#define TILE(kt, vt)                                                                                               \
-    static void tile_##kt##_##vt(work *w, const float *x, float *dst, int64_t chan, int64_t left)                  \
-    {                                                                                                              \
-        tile(w, x, dst, chan, left, kt, vt);                                                                       \
+#define TILE(name, kt, vt)                                                                                           \
+    static void name(work *w, const float *x, float *dst, int64_t chan, int64_t left)                                \
+    {                                                                                                                \
+        tile(w, x, dst, chan, left, kt, vt);                                                                         \
     }
-#define TILES(kt) TILE(kt, 1) TILE(kt, 2) TILE(kt, VT)
-#if VL == 16
-TILE(8, 1)
-TILE(8, 2) TILE(8, 3) TILE(4, 1) TILE(4, 2) TILE(4, 3) TILE(2, 1) TILE(2, 2) TILE(2, 3) TILE(1, 1) TILE(1, 2)
-    TILE(1, 3)
-#define TILE_ROW(kt)                                                                                               \
-    {                                                                                                              \
-        tile_##kt##_1, tile_##kt##_2, tile_##kt##_3                                                                \
-    }
-        static tile_fn *const tiles[KT + 1][VT] = {
-            [1] = TILE_ROW(1), [2] = TILE_ROW(2), [4] = TILE_ROW(4), [8] = TILE_ROW(8)};
-#else
-#if VL == 8
-TILE(6, 1)
-TILE(6, 2)
-#endif
-    TILE(4, 1) TILE(4, 2) TILE(2, 1) TILE(2, 2) TILE(1, 1) TILE(1, 2)
-#define TILE_ROW(kt)                                                                                               \
-    {                                                                                                              \
-        tile_##kt##_1, tile_##kt##_2                                                                               \
-    }
-        static tile_fn *const tiles[KT + 1][VT] = {[1] = TILE_ROW(1),
-                                                   [2] = TILE_ROW(2),
-                                                   [4] = TILE_ROW(4),
-#if VL == 8
-                                                   [6] = TILE_ROW(6)
-#endif
-};
-#endif
+#define TILES(kt) TILE(tile_##kt##_1, kt, 1) TILE(tile_##kt##_2, kt, 2) TILE(tile_##kt##_VT, kt, VT)
+#define TILE_ROW(kt) {tile_##kt##_1, tile_##kt##_2, tile_##kt##_VT}
+TILES(1)
+TILES(2)
+TILES(4)
+TILES(KT)
+static tile_fn *const tiles[4][3] = {TILE_ROW(1), TILE_ROW(2), TILE_ROW(4), TILE_ROW(KT)};
 
 /* `n` neighbouring outputs from x on. dst NULL: statistics only. */
 static void line(work *w, const float *x, float *dst, int64_t chan, int64_t n)
 {
-    tile_fn *const *fn = tiles[w->block.kt];
+    tile_fn *const *fn = tiles[w->block.kt == KT ? 3 : w->block.kt / 2];
     for (int64_t q = 0; q < n;) {
         const int64_t vectors = (n - q + VL - 1) / VL;
         const int vt = vectors == VT + 1 && VT > 2 ? 2
                        : vectors < VT              ? (int)vectors
                                                    : VT; /* 4 = 2 + 2, not 3 + 1 */
-        fn[vt - 1](w, x + q, dst ? dst + q : NULL, chan, w->tmp ? INT64_MAX / 2 : n - q);
+        fn[vt == VT ? 2 : vt - 1](w, x + q, dst ? dst + q : NULL, chan, n - q);
         q += vt * VL;
     }
 }
@@ -152,16 +135,16 @@ static void pool_rows(const float *y, int64_t pitch, int64_t ph, int64_t pw, flo
         v_store(row + q, m);
     }
     if (pw == 4) {
-        for (; i + VL <= n; i += VL) {
+        for (; i < n; i += VL) {
             vf a[4], b[4];
             UNROLL for (int j = 0; j < 4; j++) a[j] = v_load(row + i * 4 + j * VL);
             v_unzip4(a, b);
-            v_store(dst + i, v_max_nan(v_max_nan(b[0], b[1]), v_max_nan(b[2], b[3])));
+            store_first(dst + i, n - i, v_max_nan(v_max_nan(b[0], b[1]), v_max_nan(b[2], b[3])));
         }
     } else if (pw == 2) {
-        for (; i + VL <= n; i += VL) {
+        for (; i < n; i += VL) {
             const vf a = v_load(row + i * 2), b = v_load(row + i * 2 + VL);
-            v_store(dst + i, v_max_nan(v_even(a, b), v_odd(a, b)));
+            store_first(dst + i, n - i, v_max_nan(v_even(a, b), v_odd(a, b)));
         }
     }
     for (; i < n; i++) {
@@ -171,6 +154,18 @@ static void pool_rows(const float *y, int64_t pitch, int64_t ph, int64_t pw, flo
             m = m > next || isnan(m) ? m : next;
         }
         dst[i] = m;
+    }
+}
+
+static void count_row(float part[2][VL], const float *y, int64_t n)
+{
+    for (; n >= 2 * VL; n -= 2 * VL, y += 2 * VL) {
+        const vf two[2] = {v_load(y), v_load(y + VL)};
+        count(part, two, n, 2);
+    }
+    for (; n > 0; n -= VL, y += VL) {
+        const vf one = v_load(y);
+        count(part, &one, n, 1);
     }
 }
 
@@ -188,8 +183,7 @@ static void finish(work *w, int64_t row, int64_t rows, int64_t pitch)
             float *dst = job->dst;
             if (dst) dst += (w->block.k0 + k) * job->dst_chan + w->span.plane * job->dst_plane;
             if (dst) memcpy(dst + (row + r) * job->dst_row + w->col0, y, (size_t)w->cols * sizeof *y);
-            if (job->sum || job->sumsq)
-                for (int64_t q = 0; q < w->cols; q += VL) count(w->part[k], v_load(y + q), w->cols - q);
+            if (w->t->flat && (job->sum || job->sumsq)) count_row(w->part[k], y, w->cols);
         }
         if (!job->pool) continue;
         const int64_t n = cvyi_min64(w->cols / pw, PW - w->col0 / pw);

@@ -6,7 +6,7 @@
  * Numerics: rows are float runs of at most 64 values per lane, all else double. */
 #include <math.h>
 #include "../conv.h"
-#include "../simd.h"
+#include "../conv_tiles.h"
 
 /* Sum of n floats; *most becomes at least the largest size among them. */
 static double row_sum(const float *x, int64_t n, vf *most)
@@ -134,25 +134,11 @@ void ISA(cvyi_conv_winograd_2x4)(const conv_job *job, int64_t unit, void *scratc
 void ISA(cvyi_conv_winograd_2x2)(const conv_job *job, int64_t unit, void *scratch);
 
 const cpu_conv_kernels ISA(cvyi_conv) = {
-#if VL == 16
-    .isa = "avx512",
-    .direct_kt = 8,
-    .direct_vt = 3,
-    .wino_kt = 4,
-    .wino_nt = 1,
-#elif VL == 8
-    .isa = "avx2",
-    .direct_kt = 6,
-    .direct_vt = 2,
-    .wino_kt = 4,
-    .wino_nt = 2,
-#else
-    .isa = "portable",
-    .direct_kt = 4,
-    .direct_vt = 2,
-    .wino_kt = 4,
-    .wino_nt = 2,
-#endif
+    .isa = CONV_ISA,
+    .direct_kt = DIRECT_KT,
+    .direct_vt = DIRECT_VT,
+    .wino_kt = WINO_KT,
+    .wino_nt = WINO_NT,
     .vl = VL,
     .run = {ISA(cvyi_conv_direct), ISA(cvyi_conv_depthwise), ISA(cvyi_conv_winograd_4x4),
             ISA(cvyi_conv_winograd_2x4), ISA(cvyi_conv_winograd_2x2)},

@@ -16,14 +16,9 @@
  * which makes the result conv of the padded x, less a constant per channel. A NaN or inf would spread over its
  * whole tile: callers send such samples to the direct form. */
 #include "../conv.h"
-#include "../simd.h"
+#include "../conv_tiles.h"
 
-#if VL == 16
-enum { KT = 4, NT = 1 };
-#else
-enum { KT = 4, NT = 2 };
-#endif
-enum { STRIP = NT * VL, ROW = STRIP * 4 + 2 * VL, RUN = 4 };
+enum { KT = WINO_KT, NT = WINO_NT, STRIP = NT * VL, ROW = STRIP * 4 + 2 * VL, RUN = 4 };
 
 /* A piece of a vector of tiles that lies in one tile row. */
 typedef struct piece {
@@ -43,7 +38,7 @@ typedef struct work {
     const conv_job *job;
     const conv_tiling *t;
     conv_span span;
-    int64_t row0, tile_rows; /* of the band, in tiles */
+    int64_t row0;     /* of the band, in tiles */
     int64_t channels;        /* C * kernel depth */
     float *V, *M, *rows, *part;
     double *total; /* [channels of the unit][2] */
@@ -69,13 +64,14 @@ INLINE void input_1d(const int m, const vf *d, vf *v)
     v[5] = v_fnma(b2, o2, v_fnma(a2, d[3], d[5]));
 }
 
-/* y = At z along one axis, one point j at a time in the order 0, infinity, 1, 2, (3, 4): few values stay alive. */
-INLINE void output_1d(const int m, const int j, vf z, vf *keep, vf *y, vf start)
+/* y = At z along one axis (plus `start`, unless NULL), one point j at a time in the order 0, infinity, 1, 2, (3, 4): few
+ * values stay alive. */
+INLINE void output_1d(const int m, const int j, vf z, vf *keep, vf *y, const vf *start)
 {
     if (j == 0) {
-        y[0] = v_add(z, start);
+        y[0] = start ? v_add(z, *start) : z;
     } else if (j == m + 1) {
-        y[m - 1] = v_add(z, start);
+        y[m - 1] = start ? v_add(z, *start) : z;
     } else if (j % 2) {
         *keep = z;
     } else {
@@ -86,17 +82,23 @@ INLINE void output_1d(const int m, const int j, vf z, vf *keep, vf *y, vf start)
             y[1] = v_add(y[1], d);
             return;
         }
-        y[1] = v_fma(v_set1(p), d, j == 2 ? start : y[1]);
-        y[2] = v_fma(v_set1(p * p), s, j == 2 ? start : y[2]);
+        if (j == 2 && !start) y[1] = v_mul(v_set1(p), d), y[2] = v_mul(v_set1(p * p), s);
+        else {
+            y[1] = v_fma(v_set1(p), d, j == 2 ? *start : y[1]);
+            y[2] = v_fma(v_set1(p * p), s, j == 2 ? *start : y[2]);
+        }
         y[3] = v_fma(v_set1(p * p * p), d, y[3]);
     }
 }
 
-/* VL floats of a row of W from column x on, zeros outside. */
-INLINE vf load_row(const float *row, int64_t x, int64_t W)
+/* VL columns from x on of `rows` rows from y on, zeros outside the plane (NULL: all of it is outside). */
+static __attribute__((noinline)) void load_edge(float *edge, const float *plane, int64_t y, int64_t x, int rows, const conv_geom *g)
 {
-    if (!row) return v_zero();
-    return x >= 0 && x + VL <= W ? v_load(row + x) : v_load_range(row + x, -x, W - x);
+    const int64_t H = g->in[1], W = g->in[2];
+    for (int i = 0; i < rows; i++, y++) {
+        const bool in = plane && y >= 0 && y < H;
+        v_store(edge + i * VL, in ? v_load_range(plane + y * W + x, -x, W - x) : v_zero());
+    }
 }
 
 /* m + 2 vectors of tile columns from interleaved ones: d[j] = p[m * lane + j]. */
@@ -120,13 +122,18 @@ INLINE void input_tiles(work *w, const float *plane, vf mean, int64_t row, int64
 {
     const conv_geom *g = &w->t->geom;
     const int64_t H = g->in[1], W = g->in[2], y0 = row * mh - g->pad[1], x0 = col * mw - g->pad[2];
-    const float *src[6];
+    const bool rows_inside = plane && y0 >= 0 && y0 + mh + 2 <= H;
+    float edge[6 * VL];
     vf d[6], v[6];
 
-    UNROLL for (int i = 0; i < mh + 2; i++) src[i] =
-        plane && y0 + i >= 0 && y0 + i < H ? plane + (y0 + i) * W : NULL;
     for (int64_t x = 0; x < n * mw + 2; x += VL) {
-        UNROLL for (int i = 0; i < mh + 2; i++) d[i] = v_sub(load_row(src[i], x0 + x, W), mean);
+        const float *src = plane + y0 * W + x0 + x;
+        int64_t pitch = W;
+        if (!rows_inside || x0 + x < 0 || x0 + x + VL > W) {
+            load_edge(edge, plane, y0, x0 + x, mh + 2, g);
+            src = edge, pitch = VL;
+        }
+        UNROLL for (int i = 0; i < mh + 2; i++) d[i] = v_sub(v_load(src + i * pitch), mean);
         input_1d(mh, d, v);
         UNROLL for (int i = 0; i < mh + 2; i++) v_store(w->rows + i * ROW + x, v[i]);
     }
@@ -159,23 +166,32 @@ INLINE void input_strip(work *w, int64_t t0, int64_t n, int64_t c0, int64_t chan
     }
 }
 
+/* acc += U[c][KT] v[c][strip], n input channels. */
+INLINE void multiply(vf acc[KT][NT], const float *U, const float *v, const int n)
+{
+    UNROLL for (int c = 0; c < n; c++) {
+        vf x[NT];
+        UNROLL for (int i = 0; i < NT; i++) x[i] = v_load(v + c * STRIP + i * VL);
+        UNROLL for (int k = 0; k < KT; k++) {
+            const vf u = v_set1(U[c * KT + k]);
+            UNROLL for (int i = 0; i < NT; i++) acc[k][i] = v_fma(u, x[i], acc[k][i]);
+        }
+    }
+}
+
 /* M[kt][point][strip] = (first: 0, else M) + U[point][c][kt] V[point][c][strip]. */
 INLINE void products(const float *U, const float *V, float *M, int64_t channels, int64_t point, bool first,
                      const int points)
 {
-    for (int p = 0; p < points; p++, V += point) {
-        const float *v = V;
+    for (int p = 0; p < points; p++, V += point, M += STRIP) {
         vf acc[KT][NT];
-        UNROLL for (int k = 0; k < KT; k++) UNROLL for (int n = 0; n < NT; n++) acc[k][n] =
-            first ? v_zero() : v_load(M + (k * points + p) * STRIP + n * VL);
-        for (int64_t c = 0; c < channels; c++, U += KT, v += STRIP) {
-            vf x[NT];
-            UNROLL for (int n = 0; n < NT; n++) x[n] = v_load(v + n * VL);
-            UNROLL for (int k = 0; k < KT; k++) UNROLL for (int n = 0; n < NT; n++) acc[k][n] =
-                v_fma(v_set1(U[k]), x[n], acc[k][n]);
-        }
-        UNROLL for (int k = 0; k < KT; k++) UNROLL for (int n = 0; n < NT; n++)
-            v_store(M + (k * points + p) * STRIP + n * VL, acc[k][n]);
+        UNROLL for (int i = 0; i < KT * NT; i++) acc[i / NT][i % NT] = v_zero();
+        if (!first) UNROLL for (int i = 0; i < KT * NT; i++)
+            acc[i / NT][i % NT] = v_load(M + i / NT * points * STRIP + i % NT * VL);
+        int64_t c = 0;
+        for (; c + 8 <= channels; c += 8, U += 8 * KT) multiply(acc, U, V + c * STRIP, 8);
+        for (; c < channels; c++, U += KT) multiply(acc, U, V + c * STRIP, 1);
+        UNROLL for (int i = 0; i < KT * NT; i++) v_store(M + i / NT * points * STRIP + i % NT * VL, acc[i / NT][i % NT]);
     }
 }
 
@@ -257,16 +273,17 @@ INLINE void pool_any(const work *w, const vf *y, const lanes *l, int64_t k, cons
 #undef POOL
 }
 
-INLINE void count(const vf *y, const lanes *l, float *part, const int outputs)
+/* Adds a tile's outputs to the runs of its channel; `both`: their sum as well as their squares. */
+INLINE void count(const vf *y, const lanes *l, float *part, const int outputs, const bool both)
 {
-    vf s = v_load(part), q[2] = {v_load(part + VL), v_zero()};
+    vf s[2] = {v_zero(), v_zero()}, q[2] = {v_load(part + VL), v_zero()};
     UNROLL for (int e = 0; e < outputs; e++)
     {
         const vf v = l->full ? y[e] : v_and(y[e], v_load(l->mask + e * VL));
-        s = v_add(s, v);
+        if (both) s[e % 2] = v_add(s[e % 2], v);
         q[e % 2] = v_fma(v, v, q[e % 2]);
     }
-    v_store(part, s);
+    if (both) v_store(part, v_add(v_load(part), v_add(s[0], s[1])));
     v_store(part + VL, v_add(q[0], q[1]));
 }
 
@@ -286,15 +303,26 @@ INLINE void output_tiles(work *w, const float *M, const lanes *l, int64_t k, int
         UNROLL for (int q = 0; q < mh + 2; q++)
         {
             const int r = order[mh == 4][q];
-            output_1d(mh, r, v_load(M + (r * (mw + 2) + j) * STRIP), &last, z, v_zero());
+            output_1d(mh, r, v_load(M + (r * (mw + 2) + j) * STRIP), &last, z, NULL);
         }
-        UNROLL for (int r = 0; r < mh; r++) output_1d(mw, j, z[r], keep + r, y + r * mw, start);
+        UNROLL for (int r = 0; r < mh; r++) output_1d(mw, j, z[r], keep + r, y + r * mw, &start);
     }
-    if (job->sum || job->sumsq) count(y, l, w->part + i * 2 * VL, mh * mw);
+    if (job->sum) count(y, l, w->part + i * 2 * VL, mh * mw, true);
+    else if (job->sumsq) count(y, l, w->part + i * 2 * VL, mh * mw, false);
     if (job->pool) pool_any(w, y, l, k, mh, mw);
     if (job->dst)
         store_tiles(y, l, job->dst + k * job->dst_chan + w->span.plane * job->dst_plane, job->dst_row, g->out[1],
                     g->out[2], mh, mw);
+}
+
+/* All channels of a block, number i... of the unit, and all vectors of the strip. */
+INLINE void output_block(work *w, const float *M, int64_t k0, int64_t i, const int mh, const int mw)
+{
+    const int64_t points = (mh + 2) * (mw + 2);
+    for (int k = 0; k < KT && k0 + k < w->t->geom.K; k++)
+        for (int v = 0; v < NT; v++)
+            if (w->lanes[v].n)
+                output_tiles(w, M + k * points * STRIP + v * VL, &w->lanes[v], k0 + k, i + k, mh, mw);
 }
 
 /* Where the tiles t0...t0+n-1 of the band are, vector by vector. */
@@ -316,11 +344,10 @@ static void place(work *w, int64_t t0, int64_t n, int mh, int mw)
         if (l->full) continue;
         memset(l->mask, 0, sizeof(float) * (size_t)(mh * mw * VL));
         for (int k = 0; k < l->n; k++)
-            for (int e = 0; e < mh * mw * l->piece[k].n; e++) {
+            for (int e = 0; e < mh * mw; e++) {
                 const piece *p = &l->piece[k];
-                const int at = e / p->n, lane = e % p->n;
-                const int32_t on = p->row * mh + at / mw < P && (p->col + lane) * mw + at % mw < Q ? -1 : 0;
-                memcpy(l->mask + at * VL + p->lane + lane, &on, sizeof on);
+                const int64_t exist = p->row * mh + e / mw < P ? cvyi_ceil_div(Q - e % mw, mw) - p->col : 0;
+                memset(l->mask + e * VL + p->lane, 0xff, sizeof(float) * (size_t)cvyi_max64(cvyi_min64(exist, p->n), 0));
             }
     }
 }
@@ -333,40 +360,42 @@ static void merge(work *w)
     }
 }
 
-INLINE void strip(work *w, int64_t t0, int64_t n, const int mh, const int mw)
+/* The three steps, compiled for one size of tile: apart, so that each has all registers to itself. */
+typedef struct form {
+    int mh, mw;
+    void (*input)(work *w, int64_t t0, int64_t n, int64_t c0, int64_t channels);
+    void (*products)(const float *U, const float *V, float *M, int64_t channels, int64_t point, bool first);
+    void (*output)(work *w, const float *M, int64_t k0, int64_t i);
+} form;
+
+static void strip(work *w, const form *f, int64_t t0, int64_t n)
 {
     const conv_tiling *t = w->t;
-    const int points = (mh + 2) * (mw + 2);
-    const int64_t point = t->chunk * STRIP + VL;
-    place(w, t0, n, mh, mw);
+    const int64_t point = t->chunk * STRIP + VL, points = (f->mh + 2) * (f->mw + 2);
+    place(w, t0, n, f->mh, f->mw);
     for (int64_t c0 = 0; c0 < w->channels; c0 += t->chunk) {
         const int64_t channels = cvyi_min64(t->chunk, w->channels - c0);
-        input_strip(w, t0, n, c0, channels, mh, mw);
+        f->input(w, t0, n, c0, channels);
         for (int64_t b = 0; b < w->span.blocks; b++) {
             const int64_t k0 = (w->span.block0 + b) * KT;
             const float *U = w->job->packed + (k0 * w->channels + c0 * KT) * points;
             float *M = w->M + (t->chunks > 1 ? b * KT * points * STRIP : 0);
-            products(U, w->V, M, channels, point, c0 == 0, points);
-            if (c0 + channels < w->channels) continue;
-            for (int k = 0; k < KT && k0 + k < t->geom.K; k++)
-                for (int v = 0; v < NT; v++)
-                    if (w->lanes[v].n)
-                        output_tiles(w, M + k * points * STRIP + v * VL, &w->lanes[v], k0 + k, b * KT + k, mh, mw);
+            f->products(U, w->V, M, channels, point, c0 == 0);
+            if (c0 + channels == w->channels) f->output(w, M, k0, b * KT);
         }
     }
 }
 
-INLINE void winograd(const conv_job *job, int64_t unit, float *scratch, const int mh, const int mw)
+static void winograd(const conv_job *job, int64_t unit, float *scratch, const form *f)
 {
     const conv_tiling *t = job->tiling;
-    work w = {.job = job, .t = t, .span = cvyi_conv_unit(t, unit)};
-    const int64_t runs = t->blocks_per_unit * KT * 2, first = w.span.block0 * KT;
+    const int64_t runs = t->blocks_per_unit * KT * 2, K = t->geom.K;
+    work w;
 
+    w.job = job, w.t = t, w.span = cvyi_conv_unit(t, unit);
     w.channels = t->geom.C * t->geom.kernel[0];
-    w.row0 = w.span.row0 / mh;
-    w.tile_rows = (w.span.rows + mh - 1) / mh;
-    w.total = (double *)scratch;
-    scratch += runs * 2;
+    w.row0 = w.span.row0 / f->mh;
+    w.total = (double *)scratch, scratch += runs * 2;
     w.V = scratch, scratch += t->view_floats;
     w.M = scratch, scratch += t->tmp_floats;
     w.part = scratch, scratch += runs * VL;
@@ -375,21 +404,35 @@ INLINE void winograd(const conv_job *job, int64_t unit, float *scratch, const in
     memset(w.part, 0, sizeof(float) * (size_t)(runs * VL));
     memset(w.total, 0, sizeof(double) * (size_t)runs);
 
-    const int64_t tiles = w.tile_rows * t->tiles[1];
+    const int64_t tiles = cvyi_ceil_div(w.span.rows, f->mh) * t->tiles[1], first = w.span.block0 * KT;
     for (int64_t i = 0; i * STRIP < tiles; i++) {
-        strip(&w, i * STRIP, cvyi_min64(STRIP, tiles - i * STRIP), mh, mw);
+        strip(&w, f, i * STRIP, cvyi_min64(STRIP, tiles - i * STRIP));
         if ((job->sum || job->sumsq) && (i % RUN == RUN - 1 || (i + 1) * STRIP >= tiles)) merge(&w);
     }
-    for (int64_t k = 0; k < w.span.blocks * KT && first + k < t->geom.K; k++) {
-        if (job->sum) job->sum[w.span.band * t->geom.K + first + k] = w.total[2 * k];
-        if (job->sumsq) job->sumsq[w.span.band * t->geom.K + first + k] = w.total[2 * k + 1];
+    for (int64_t k = 0; k < w.span.blocks * KT && first + k < K; k++) {
+        if (job->sum) job->sum[w.span.band * K + first + k] = w.total[2 * k];
+        if (job->sumsq) job->sumsq[w.span.band * K + first + k] = w.total[2 * k + 1];
     }
 }
 
-#define WINOGRAD(mh, mw)                                                                                           \
-    void ISA(cvyi_conv_winograd_##mh##x##mw)(const conv_job *job, int64_t unit, void *scratch)                     \
-    {                                                                                                              \
-        winograd(job, unit, scratch, mh, mw);                                                                      \
+#define WINOGRAD(mh, mw)                                                                                             \
+    static void input_##mh##x##mw(work *w, int64_t t0, int64_t n, int64_t c0, int64_t channels)                      \
+    {                                                                                                                \
+        input_strip(w, t0, n, c0, channels, mh, mw);                                                                 \
+    }                                                                                                                \
+    static void products_##mh##x##mw(const float *U, const float *V, float *M, int64_t channels, int64_t point,      \
+                                     bool first)                                                                     \
+    {                                                                                                                \
+        products(U, V, M, channels, point, first, (mh + 2) * (mw + 2));                                              \
+    }                                                                                                                \
+    static void output_##mh##x##mw(work *w, const float *M, int64_t k0, int64_t i)                                   \
+    {                                                                                                                \
+        output_block(w, M, k0, i, mh, mw);                                                                           \
+    }                                                                                                                \
+    void ISA(cvyi_conv_winograd_##mh##x##mw)(const conv_job *job, int64_t unit, void *scratch)                       \
+    {                                                                                                                \
+        static const form f = {mh, mw, input_##mh##x##mw, products_##mh##x##mw, output_##mh##x##mw};                 \
+        winograd(job, unit, scratch, &f);                                                                            \
     }
 WINOGRAD(4, 4)
 WINOGRAD(2, 4)
