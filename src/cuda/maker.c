@@ -62,6 +62,26 @@ void cvyi_make_define_extents(maker *m, char letter, const space *s)
 
 /* ---- views ---- */
 
+/* "x[*,8,128,128]": the extent of the batch stays out of the text, which is part of the cache's key. */
+static void name_view(const maker *m, int v, char out[NAME_LENGTH])
+{
+    const shape *s = cvyi_shape_of(m->g, v);
+    text t = {0};
+
+    cvyi_text_add(&t, "%s[", m->g->values[v].name);
+    for (int d = 0; d < s->rank; d++) {
+        if (d == 0 && !m->plan->prepared[v])
+            cvyi_text_add(&t, "*");
+        else
+            cvyi_text_add(&t, "%s%lld", d ? "," : "", (long long)s->dim[d]);
+    }
+    cvyi_text_add(&t, "]");
+    snprintf(out, NAME_LENGTH, "%s", t.data ? t.data : "");
+    cvyi_text_free(&t);
+    for (char *c = out; *c; c++) /* a comment is one line */
+        if (*c == '\n' || *c == '\\') *c = '?';
+}
+
 static int new_view(maker *m, int v, const char *name)
 {
     const int i = m->step.n_views++;
@@ -75,18 +95,11 @@ static int new_view(maker *m, int v, const char *name)
         view->times[d] = 1;
     }
     if (v != CVY_NONE) {
-        text t = {0};
-        cvyi_text_add(&t, "%s", m->g->values[v].name);
-        cvyi_text_add_shape(&t, cvyi_shape_of(m->g, v));
-        snprintf(m->names[i], NAME_LENGTH, "%s", t.data ? t.data : "");
-        cvyi_text_free(&t);
+        name_view(m, v, m->names[i]);
         if (cvyi_elements(cvyi_shape_of(m->g, v)) > INT32_MAX) m->wide = true;
     } else {
         snprintf(m->names[i], NAME_LENGTH, "%s", name);
     }
-    /* Names go into a comment of one line. */
-    for (char *c = m->names[i]; *c; c++)
-        if (*c == '\n' || *c == '\\') *c = '?';
     m->seen[i].name = m->names[i];
     return i;
 }

@@ -18,7 +18,7 @@ enum { FAKE_ERROR = 719 };
 
 static int fails(const char *call, int frees)
 {
-    if (state.calls++ != state.fail_at) return 0;
+    if (atomic_fetch_add(&state.calls, 1) != state.fail_at) return 0;
     state.failed = call;
     state.freed = frees;
     return 1;

@@ -6,14 +6,16 @@
 #ifndef STANDIN_H
 #define STANDIN_H
 
+#include <stdatomic.h>
+
 typedef struct standin {
-    int calls;          /* since the test last set it */
+    atomic_int calls;   /* since the test last set it */
     int fail_at;        /* negative: none */
     const char *failed; /* the call that was made to fail, NULL: none */
     int freed;          /* it was one that frees, whose failure nobody need report */
-    int live;           /* objects that were made and not freed */
+    atomic_int live;    /* objects that were made and not freed */
     int depth;          /* contexts pushed and not popped, by any thread */
-    int compiles, launches;
+    atomic_int compiles, launches;
 } standin;
 
 /* Exported by both, each for itself. */
