@@ -12,6 +12,7 @@
  *   v_max, v_min  second operand if either is NaN (as x86); v_max_nan, v_min_nan give NaN if either is NaN
  *   v_sel(m,a,b)  a where m, else b
  *   v_quot(a,b)   a / b for 2^-60 < |b| < 2^60, finite, within 0.6 ULP; v_div is exact and for all
+ *   v_quot_near   (a,b,&r): about a / b, and r about 1 / b; the remainder times r makes up for what the first lacks
  *   v_quot_parts  (a,a_lo,b,b_lo,&lo): q with q + lo = (a + a_lo) / (b + b_lo) within 2^-27, b as in v_quot
  *   v_mul_err     (a,b,ab) with ab = v_mul(a,b): what rounding took away, a b - ab, exactly; |a|, |b| < 2^60
  *   v_stream      aligned store past the caches; v_stream_end() makes all of them visible before what follows

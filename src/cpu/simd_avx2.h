@@ -32,6 +32,7 @@ INLINE vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }   /* a*b 
 INLINE vf v_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); } /* c - a*b */
 INLINE vf v_mul_err(vf a, vf b, vf ab) { return _mm256_fmsub_ps(a, b, ab); }
 INLINE vf v_quot(vf a, vf b) { return _mm256_div_ps(a, b); }
+INLINE vf v_quot_near(vf a, vf b, vf *r) { return *r = _mm256_rcp_ps(b), v_div(a, b); }
 INLINE vf v_quot_parts(vf a, vf a_lo, vf b, vf b_lo, vf *lo)
 {
     const vf q = v_div(a, b);

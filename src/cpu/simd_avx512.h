@@ -33,6 +33,7 @@ INLINE vf v_quot(vf a, vf b)
     const vf r = _mm512_rcp14_ps(b), q = v_mul(a, r);
     return v_fma(v_fnma(b, q, a), r, q);
 }
+INLINE vf v_quot_near(vf a, vf b, vf *r) { return v_mul(a, *r = _mm512_rcp14_ps(b)); }
 INLINE vf v_quot_parts(vf a, vf a_lo, vf b, vf b_lo, vf *lo)
 {
     const vf r = _mm512_rcp14_ps(b), q = v_mul(a, r);

@@ -43,6 +43,7 @@ INLINE vf v_mul_err(vf a, vf b, vf ab)
     return v_add(e, v_mul(al, bl));
 }
 INLINE vf v_quot(vf a, vf b) { return v_div(a, b); }
+INLINE vf v_quot_near(vf a, vf b, vf *r) { return *r = v_div(v_set1(1.0f), b), v_div(a, b); }
 INLINE vf v_quot_parts(vf a, vf a_lo, vf b, vf b_lo, vf *lo)
 {
     const vf q = v_div(a, b), bq = v_mul(b, q), rest = v_sub(v_sub(a, bq), v_mul_err(b, q, bq));

@@ -8,7 +8,7 @@
 
 #include "../simd.h"
 
-enum { IN_FLIGHT = 4 };
+enum { IN_FLIGHT = 2 };
 
 typedef vf map_fn(vf x, vf y, vf z);
 

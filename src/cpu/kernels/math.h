@@ -178,11 +178,13 @@ INLINE vf log1p_unit(vf u)
     return v_sel(upper, v_add(v_set1(LN2_HI), v_add(v_set1(LN2_LO), y)), y);
 }
 
-/* n / (1 + u) = q + lo for 0 <= u <= 1, with all of u's bits: what 1 + u loses is 1 - (1 + u) + u, exactly. */
-INLINE vf over_one_plus(vf n, vf u, vf *lo)
+/* q about n / (1 + u), 0 <= u <= 1. The remainder is n - q - q u, without the rounding of 1 + u, and n - q is exact
+ * because q is between n/2 and n: q + rest r is the quotient. */
+INLINE vf over_one_plus(vf n, vf u, vf *rest, vf *r)
 {
-    const vf one = v_set1(1.0f), d = v_add(one, u);
-    return v_quot_parts(n, v_zero(), d, v_add(v_sub(one, d), u), lo);
+    const vf q = v_quot_near(n, v_add(v_set1(1.0f), u), r), qu = v_mul(q, u), diff = v_sub(n, q);
+    *rest = V_FUSED ? v_fnma(q, u, diff) : v_sub(v_sub(diff, qu), v_mul_err(q, u, qu));
+    return q;
 }
 
 /* 1 / (1 + e^-x) as u / (1 + u) or 1 / (1 + u), u = e^-|x|: nothing overflows, and small results are accurate. */
@@ -190,9 +192,9 @@ INLINE vf v_sigmoid(vf x)
 {
     const exp_value e = exp_core(v_neg(v_min(v_set1(104.0f), v_abs(x))), x, 0);
     const vf u = scaled(e.y, e);
-    vf lo;
-    const vf q = over_one_plus(v_sel(v_lt(x, v_zero()), u, v_set1(1.0f)), u, &lo);
-    return v_add(q, lo);
+    vf rest, r;
+    const vf q = over_one_plus(v_sel(v_lt(x, v_zero()), u, v_set1(1.0f)), u, &rest, &r);
+    return v_fma(rest, r, q);
 }
 
 #ifdef CVY_ISA_AVX512
@@ -393,9 +395,9 @@ ACT(silu)
 {
     const vf a = v_min(v_set1(120.0f), v_abs(x));
     const exp_value e = exp_core(v_neg(a), a, 0);
-    vf lo;
-    const vf w = over_one_plus(a, scaled(e.y, e), &lo);
-    return gated(x, w, lo, e);
+    vf rest, r;
+    const vf w = over_one_plus(a, scaled(e.y, e), &rest, &r);
+    return gated(x, w, v_mul(rest, r), e);
 }
 
 /* x tanh(ln(1 + e^x)), with u = e^-|x|: the gate is u n / (1 + u n), n = 1 + u/2, for x < 0, and lacks
@@ -450,9 +452,9 @@ ACT(gelu_tanh)
     const vf s_lo = v_add(s_err, v_add(m_lo, c1_lo));
     const vf z = v_mul(a, s), z_lo = v_fma(a, s_lo, v_mul_err(a, s, z));
     const exp_value e = exp_core(v_neg(z), v_neg(z_lo), 1);
-    vf lo;
-    const vf w = over_one_plus(a, scaled(e.y, e), &lo);
-    return gated(x, w, lo, e);
+    vf rest, r;
+    const vf w = over_one_plus(a, scaled(e.y, e), &rest, &r);
+    return gated(x, w, v_mul(rest, r), e);
 }
 
 #undef ACT

@@ -14,6 +14,11 @@ enum { LANES = 4, RUN = 64, BLOCK = 4096 /* floats that stay in the first-level 
 
 typedef vf term_fn(vf x, vf shift);
 
+INLINE vf term_plain(vf x, vf shift)
+{
+    (void)shift;
+    return x;
+}
 INLINE vf term_offset(vf x, vf shift)
 {
     return v_sub(x, shift);
@@ -74,7 +79,8 @@ static double sum_squares(const float *src, int64_t n, float shift)
 }
 static double sum(const float *src, int64_t n)
 {
-    return sum_offsets(src, n, 0.0f);
+    const double s = sum_terms(src, n, 0.0f, term_plain);
+    return isfinite(s) ? s : plain_sum(src, n, 0, 1);
 }
 
 static double sum_exp(const float *src, int64_t n, float m)
