@@ -51,7 +51,7 @@ cvy_status cvyi_text_copy(const text *t, char *dst, size_t capacity, size_t *nee
     return CVY_OK;
 }
 
-/* ---- numbers: always with a decimal point, though the program around us may have set a locale with a comma ---- */
+/* ---- numbers: with a decimal point, though the program around us may have set a locale with a comma ---- */
 
 static pthread_once_t locale_once = PTHREAD_ONCE_INIT;
 static locale_t c_locale;
