@@ -23,6 +23,7 @@ enum { CMD_TIMED = CMD_BENCH, CMD_CHECKED = CMD_CHECK | CMD_BENCH | CMD_DEMO, CM
 static const option table[] = {
     {"--device", "auto|ref|cpu|cuda", "where to run; auto: the GPU if there is one, else the CPU", TAKE_WORD,
      CMD_PLANNED, AT(plan.device), 0, CVY_AUTO},
+    {"--ordinal", "N", "which GPU (default 0)", TAKE_COUNT, CMD_PLANNED, AT(plan.ordinal), 0, 0},
     {"--threads", "N", "CPU threads; 0: as many as the process may use", TAKE_COUNT, CMD_PLANNED, AT(plan.threads),
      0, 0},
     {"--precision", "fp32|tf32", "tf32: one product per multiplication on tensor cores", TAKE_WORD, CMD_PLANNED,

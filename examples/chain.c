@@ -36,7 +36,7 @@ static cvy_status make_buffers(const cvy_graph *graph, cvy_buffer *buffers, int3
 
 int main(void)
 {
-    const cvy_options options = {.size = sizeof options, .device = CVY_REF};
+    const cvy_options options = {.size = sizeof options, .device = CVY_CPU};
     cvy_graph *graph = NULL;
     cvy_plan *plan = NULL;
     cvy_buffer *buffers = NULL;

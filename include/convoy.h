@@ -12,9 +12,10 @@
  *         cvy_plan *plan = NULL;
  *         static float x[2 * 3 * 8 * 8], w[4 * 3 * 3 * 3], bias[4], y[2 * 4 * 6 * 6];
  *         const cvy_buffer buffers[] = {{x, NULL}, {w, NULL}, {bias, NULL}, {y, NULL}};
+ *         const cvy_options options = {.size = sizeof options, .device = CVY_CPU};
  *         void *work = NULL;
  *         cvy_status st = cvy_graph_parse("x[2,3,8,8] | conv2d(4,3) | relu", &graph);
- *         if (!st) st = cvy_plan_create(graph, NULL, &plan);
+ *         if (!st) st = cvy_plan_create(graph, &options, &plan);
  *         if (!st) work = aligned_alloc(CVY_ALIGN, cvy_plan_workspace(plan));
  *         if (!st) st = cvy_plan_run(plan, buffers, 4, work, 0, NULL);
  *         if (st) fprintf(stderr, "%s\n", cvy_last_error());

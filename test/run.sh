@@ -1,13 +1,15 @@
 #!/bin/sh
 # run.sh - `make test`: sets up, builds, runs every part, and ends with the sum, "N passed, N failed".
 #
-# FUZZ_SECONDS (default 20) is the time of each fuzz target. A part that prints no sum of its own counts as one test.
+# FUZZ_SECONDS (default 20) is the time of each fuzz target, CONVOY_TEST_DEVICES (default ref,cpu) where the Python tests
+# run. A part that prints no sum of its own counts as one test.
 set -u
 cd "$(dirname "$0")/.."
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 passed=0 failed=0
 unset MAKEFLAGS MFLAGS
+export CONVOY_TEST_DEVICES="${CONVOY_TEST_DEVICES:-ref,cpu}"
 jobs=-j$(nproc)
 
 # cmocka's programs and the fuzzers are summed up by their scripts, pytest by its last line

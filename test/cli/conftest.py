@@ -1,4 +1,4 @@
-"""The command under test: CONVOY names another one than build/convoy."""
+"""The command under test: CONVOY names another one than build/convoy, CONVOY_TEST_DEVICES the devices."""
 
 import os
 import subprocess
@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+DEVICES = os.environ.get("CONVOY_TEST_DEVICES", "ref,cpu").split(",")
 COMMAND = os.environ.get("CONVOY", str(ROOT / "build" / "convoy"))
+
+
+@pytest.fixture(params=DEVICES)
+def device(request):
+    return request.param
 
 
 @pytest.fixture

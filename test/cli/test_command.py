@@ -70,6 +70,7 @@ def test_no_command_prints_help_and_fails(convoy):
         (["plan", SMALL, "--device", "tpu"], ["auto|ref|cpu|cuda", "'tpu'"]),
         (["plan", SMALL, "--device="], ["auto|ref|cpu|cuda"]),
         (["plan", SMALL, "--json=1"], ["takes no value"]),
+        (["plan", SMALL, "--ordinal", "-1"], ["whole number", "'-1'"]),
         (["plan", SMALL, "--threads", "two"], ["whole number", "'two'"]),
         (["check", SMALL, "--samples", "0"], ["from 1 on"]),
         (["check", SMALL, "--seed", "99999999999"], ["whole number"]),
@@ -137,17 +138,17 @@ def test_files_that_are_no_chain(convoy, tmp_path):
 # ---- what the commands print -------------------------------------------------------------------------------------
 
 
-def test_demo_agrees(convoy):
-    status, out, err = convoy("demo", "--device", "ref")
+def test_demo_agrees(convoy, device):
+    status, out, err = convoy("demo", "--device", device)
     assert status == 0, err
     assert out.count("agrees with float64") == 3
     assert out.endswith("All three agree.\n")
 
 
-def test_plan_json(convoy):
-    status, out, _ = convoy("plan", SMALL, "--device", "ref", "--json")
+def test_plan_json(convoy, device):
+    status, out, _ = convoy("plan", SMALL, "--device", device, "--json")
     got = json.loads(out)
-    assert status == 0 and got["device"] == "ref" and got["workspace"] > 0 and "conv2d" in got["plan"]
+    assert status == 0 and got["device"] == device and got["workspace"] > 0 and "conv2d" in got["plan"]
 
 
 def test_ops_json_is_ops(convoy):
@@ -155,8 +156,8 @@ def test_ops_json_is_ops(convoy):
 
 
 @pytest.mark.parametrize("data", ["uniform", "normal", "integer", "special"])
-def test_check(convoy, data):
-    status, out, err = convoy("check", SMALL, "--device", "ref", "--data", data, "--json")
+def test_check(convoy, device, data):
+    status, out, err = convoy("check", SMALL, "--device", device, "--data", data, "--json")
     got = json.loads(out)
     assert status == 0 and got["agree"] is True and got["mismatches"] == 0, err
     assert 0 <= got["rel_error"] <= got["bound"] < 1e-4
@@ -169,12 +170,12 @@ def test_check_prints_a_verdict(convoy):
     assert "2 of 3 samples" in out and out.rstrip().endswith("agrees")
 
 
-def test_bench_json_has_the_keys_others_read(convoy):
-    status, out, _ = convoy("bench", SMALL, "--device", "ref", "--repeat", "3", "--compare", "--json")
+def test_bench_json_has_the_keys_others_read(convoy, device):
+    status, out, _ = convoy("bench", SMALL, "--device", device, "--repeat", "3", "--compare", "--json")
     got = json.loads(out)
     keys = "chain device machine precision threads ms ms_min gflops fma_share gbps max_abs_error rel_error".split()
     assert status == 0 and list(got)[: len(keys)] == keys
-    assert got["device"] == "ref" and got["precision"] == "fp32" and got["runs"] == 3
+    assert got["device"] == device and got["precision"] == "fp32" and got["runs"] == 3
     assert 0 < got["ms_min"] <= got["ms"] and got["gflops"] > 0 and got["gbps"] > 0
     assert 0 < got["unfused_ms_min"] <= got["unfused_ms"]
     assert got["rel_error"] < 1e-6
@@ -187,8 +188,19 @@ def test_bench_prints_a_table(convoy):
         assert word in out
 
 
-def test_an_empty_batch(convoy):
-    assert convoy("check", "x[0,4,9,9] | conv2d(6,3) | relu", "--device", "ref")[0] == 0
+@pytest.mark.parametrize("fuse", ["on", "off"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_any_number_of_threads_gives_the_same_bits(convoy, device, tmp_path, fuse, threads):
+    def result(n):
+        options = ["--device", device, "--threads", n, "--fuse", fuse, "--seed", "1", "--output", "y.npy"]
+        assert convoy("run", SMALL, *options) == (0, "", "")
+        return (tmp_path / "y.npy").read_bytes()
+
+    assert result(threads) == result(2)
+
+
+def test_an_empty_batch(convoy, device):
+    assert convoy("check", "x[0,4,9,9] | conv2d(6,3) | relu", "--device", device)[0] == 0
 
 
 # ---- run ---------------------------------------------------------------------------------------------------------
@@ -218,17 +230,17 @@ def expected(arrays):
     return np.maximum(y, 0)
 
 
-def run_files(convoy, *more, x="x.npy", y="y.npy"):
-    return convoy("run", CHAIN, "--device", "ref", "--input", x, *PARAMS, "--output", y, *more)
+def run_files(convoy, *more, x="x.npy", y="y.npy", device="ref"):
+    return convoy("run", CHAIN, "--device", device, "--input", x, *PARAMS, "--output", y, *more)
 
 
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-def test_run_is_numpys_result(convoy, tmp_path, files, order, version):
+def test_run_is_numpys_result(convoy, device, tmp_path, files, order, version):
     for name, array in files.items():
         with open(tmp_path / f"{name}.npy", "wb") as f:
             np.lib.format.write_array(f, np.asarray(array, order=order), version=version)
-    assert run_files(convoy) == (0, "", "")
+    assert run_files(convoy, device=device) == (0, "", "")
     y = np.load(tmp_path / "y.npy")
     assert y.dtype == np.dtype("<f4") and y.flags.c_contiguous
     np.testing.assert_array_equal(y, expected(files))
