@@ -205,40 +205,41 @@ static bool contiguous(const shape *s, const int64_t *strides)
     return true;
 }
 
-/* A tensor of run() that the graph reshapes is read in another shape than its strides are for. */
-static cvy_status check_reshaped(const cuda_run *r, int v, int tensor)
+static bool tensor_strided(const cuda_run *r, int tensor)
 {
-    const cvy_graph *g = r->plan->graph;
-    const shape *own = cvyi_shape_of(g, r->plan->tensor_value[tensor]);
+    const cvy_plan *p = r->plan;
+    return !contiguous(cvyi_shape_of(p->graph, p->tensor_value[tensor]), r->buffers[tensor].strides);
+}
 
-    if (cvyi_same_shape(own, cvyi_shape_of(g, v)) || contiguous(own, r->buffers[tensor].strides)) return CVY_OK;
-    return cvyi_fail(CVY_UNSUPPORTED, "run: buffer %d ('%s') is reshaped inside the plan and must be contiguous",
-                     tensor, g->values[r->plan->tensor_value[tensor]].name);
+/* Where a view lies; its tensor, if it is one of run()'s and stands for itself, else -1. */
+static CUdeviceptr find_view(const cuda_run *r, const step_view *view, int *tensor)
+{
+    const cuda_state *state = r->plan->state;
+    const place at = view->kind == VIEW_OWN ? (place){PLACE_WORKSPACE, view->at} : r->plan->places[view->value];
+    const bool is_tensor = at.kind == PLACE_TENSOR;
+    const bool shadowed =
+        is_tensor && view->kind == VIEW_VALUE && state->shadow[at.at] >= 0 && tensor_strided(r, (int)at.at);
+
+    *tensor = is_tensor && !shadowed && view->kind != VIEW_SHADOW ? (int)at.at : -1;
+    if (*tensor >= 0) return (CUdeviceptr)(uintptr_t)r->buffers[at.at].data;
+    return (CUdeviceptr)(uintptr_t)(r->workspace + (is_tensor ? state->shadow[at.at] : at.at));
 }
 
 /* Fills one view; *strided is set where the tensor is not contiguous. */
-static cvy_status fill_view(const cuda_run *r, const step_view *view, view_argument *out, bool *strided)
+static void fill_view(const cuda_run *r, const step_view *view, view_argument *out, bool *strided)
 {
-    const place at = view->value == CVY_NONE ? (place){PLACE_WORKSPACE, view->at} : r->plan->places[view->value];
     const shape *s = view->value == CVY_NONE ? NULL : cvyi_shape_of(r->plan->graph, view->value);
     int64_t strides[CVY_MAX_RANK] = {0};
-    cvy_status st = CVY_OK;
+    int tensor;
 
     if (s) cvyi_contiguous_strides(s, strides);
-    out->p = (CUdeviceptr)(uintptr_t)(r->workspace + at.at);
-    if (at.kind == PLACE_TENSOR) {
-        const cvy_buffer *b = &r->buffers[at.at];
-        out->p = (CUdeviceptr)(uintptr_t)b->data;
-        TRY(check_reshaped(r, view->value, (int)at.at));
-        if (!contiguous(s, b->strides)) {
-            memcpy(strides, b->strides, (size_t)s->rank * sizeof *strides);
-            *strided = true;
-        }
+    out->p = find_view(r, view, &tensor);
+    if (tensor >= 0 && tensor_strided(r, tensor)) {
+        memcpy(strides, r->buffers[tensor].strides, (size_t)s->rank * sizeof *strides);
+        *strided = true;
     }
     for (int d = 0; d < EMIT_DIMS; d++)
         out->stride[d] = view->dim[d] < 0 ? 0 : strides[view->dim[d]] * view->times[d];
-fail:
-    return st;
 }
 
 static cvy_status run_step(const cuda_run *r, const cuda_step *s)
@@ -250,11 +251,16 @@ static cvy_status run_step(const cuda_run *r, const cuda_step *s)
     cvy_status st;
 
     arguments.extent = s->extent;
-    for (int i = 0; i < s->n_views; i++) TRY(fill_view(r, &s->views[i], &arguments.view[i], &strided));
-    TRY(cvyi_cuda_launch(state->device, &s->kernel[strided], &s->launch, r->stream, list));
-    return CVY_OK;
-fail:
-    return cvyi_fail_within(st, "%s: ", s->entry);
+    for (int i = 0; i < s->n_views; i++) fill_view(r, &s->views[i], &arguments.view[i], &strided);
+    st = cvyi_cuda_launch(state->device, &s->kernel[strided], &s->launch, r->stream, list);
+    return st ? cvyi_fail_within(st, "%s: ", s->entry) : CVY_OK;
+}
+
+/* Does this run need the step? */
+static bool wanted(const cuda_run *r, const cuda_step *s, uint32_t flags)
+{
+    if (s->prepared && (flags & CVY_KEEP_PREPARED)) return false;
+    return s->only_strided == CVY_NONE || tensor_strided(r, s->only_strided);
 }
 
 static cvy_status run_cuda(const cvy_plan *p, const cvy_buffer *buffers, void *workspace, uint32_t flags,
@@ -265,10 +271,8 @@ static cvy_status run_cuda(const cvy_plan *p, const cvy_buffer *buffers, void *w
     cvy_status st;
 
     TRY(cvyi_cuda_enter(state->device, stream));
-    for (int i = 0; i < state->n_steps && st == CVY_OK; i++) {
-        if (state->steps[i].prepared && (flags & CVY_KEEP_PREPARED)) continue;
-        st = run_step(&r, &state->steps[i]);
-    }
+    for (int i = 0; i < state->n_steps && st == CVY_OK; i++)
+        if (wanted(&r, &state->steps[i], flags)) st = run_step(&r, &state->steps[i]);
     cvyi_cuda_leave(state->device);
 fail:
     return st;
@@ -279,6 +283,7 @@ static void describe(const cvy_plan *p, text *t)
     const cuda_state *state = p->state;
     for (int i = 0; i < state->n_steps; i++) {
         const cuda_step *s = &state->steps[i];
+        if (s->only_strided != CVY_NONE) continue;
         cvyi_text_add(t, "  kernel %s: %u x %u x %u blocks of %u threads, %d registers%s\n", s->entry,
                       s->launch.grid[0], s->launch.grid[1], s->launch.grid[2], s->launch.block[0],
                       s->kernel[0].registers, s->prepared ? ", prepared" : "");

@@ -13,10 +13,18 @@
 
 enum { MAX_VIEWS = 48, ENTRY_BYTES = 96 };
 
+typedef enum view_kind {
+    VIEW_VALUE,  /* where the plan has placed the value; a strided tensor of run() with a shadow: there */
+    VIEW_SHADOW, /* the shadow of the value's tensor */
+    VIEW_TENSOR, /* the tensor itself, though it has a shadow */
+    VIEW_OWN     /* the engine's own memory */
+} view_kind;
+
 /* A tensor of a launch: the value, and which of its dimensions gives the stride along each one of the space. */
 typedef struct step_view {
-    int value;                /* of the lowered graph; CVY_NONE: the engine's own memory */
-    int64_t at;               /* CVY_NONE: byte of the workspace */
+    view_kind kind;
+    int value;                /* of the lowered graph; VIEW_OWN: CVY_NONE */
+    int64_t at;               /* VIEW_OWN: byte of the workspace */
     int dim[EMIT_DIMS];       /* -1: it does not vary there */
     int64_t times[EMIT_DIMS]; /* the stride is this many of the value's own */
 } step_view;
@@ -28,8 +36,9 @@ typedef struct cuda_step {
     int64_t extent;   /* first argument of the kernel */
     step_view *views; /* in the plan's arena */
     int n_views;
-    bool prepared; /* depends on parameters alone */
-    int pass;      /* of the plan */
+    bool prepared;    /* depends on parameters alone */
+    int pass;         /* of the plan */
+    int only_strided; /* runs only where this tensor of run() is not contiguous; CVY_NONE: always */
     /* Code for contiguous tensors, and for any strides; the second only where a tensor of run() is among the views.
      */
     const char *epilogue[2];
@@ -42,6 +51,9 @@ typedef struct cuda_state {
     cuda_device *device;
     cuda_step *steps;
     int n_steps, cap_steps;
+    /* Per tensor of run(): byte of the workspace where a contiguous copy stands in for it if it is strided; -1:
+     * none. A tensor that the graph reshapes has one: in another shape its strides mean nothing. */
+    int64_t *shadow;
     int64_t kept_end; /* bytes of the workspace in use by values and packed weights */
 } cuda_state;
 

@@ -144,6 +144,56 @@ fail:
     return st;
 }
 
+/* ---- tensors of run() that the graph reads or writes in another shape than theirs ---- */
+
+static bool is_reshaped(const cvy_plan *p, int tensor)
+{
+    const cvy_graph *g = p->graph;
+    for (int v = 0; v < g->n_values; v++)
+        if (p->places[v].kind == PLACE_TENSOR && p->places[v].at == tensor &&
+            !cvyi_same_shape(cvyi_shape_of(g, v), cvyi_shape_of(g, p->tensor_value[tensor])))
+            return true;
+    return false;
+}
+
+static cvy_status make_shadows(maker *m)
+{
+    const cvy_plan *p = m->plan;
+    int64_t *shadow = cvyi_arena_alloc(&m->plan->memory, (size_t)p->n_tensors + 1, sizeof *shadow);
+
+    m->state->shadow = shadow;
+    if (!shadow) return CVY_NO_MEMORY;
+    for (int i = 0; i < p->n_tensors; i++)
+        shadow[i] = is_reshaped(p, i)
+                        ? cvyi_make_memory(m, 4 * cvyi_elements(cvyi_shape_of(m->g, p->tensor_value[i])))
+                        : -1;
+    return CVY_OK;
+}
+
+/* Copies between strided tensors and their shadows: inputs and parameters before everything, outputs behind it. */
+static cvy_status copy_shadows(maker *m, bool outputs)
+{
+    const cvy_plan *p = m->plan;
+    cvy_status st = CVY_OK;
+
+    for (int i = 0; i < p->n_tensors; i++) {
+        const int v = p->tensor_value[i];
+        const space over = cvyi_space_plain(cvyi_shape_of(m->g, v));
+        if (m->state->shadow[i] < 0 || cvyi_is_output(m->g, v) != outputs) continue;
+        cvyi_make_start(m, "pointwise.cu");
+        m->step.only_strided = i;
+        m->pre.over = m->post.over = over;
+        m->views[cvyi_make_view(m, v, &over)].kind = outputs ? VIEW_TENSOR : VIEW_SHADOW;
+        cvyi_make_operand(m, &m->pre, v);
+        m->views[1].kind = outputs ? VIEW_SHADOW : VIEW_TENSOR;
+        m->post.line_of[v] = EMIT_ARGUMENT;
+        cvyi_make_store(m, &m->post, v);
+        TRY(end_pointwise(m, &over, &over, "shadow"));
+    }
+fail:
+    return st;
+}
+
 static int *new_lines(cvy_plan *p)
 {
     return cvyi_arena_alloc(&p->memory, (size_t)p->graph->n_values + 1, sizeof(int));
@@ -155,7 +205,7 @@ cvy_status cvyi_cuda_lower(cvy_plan *p)
     maker *m = cvyi_arena_alloc(&p->memory, 1, sizeof *m);
     cvy_status st = CVY_OK;
 
-    state->cap_steps = STEPS_PER_NODE * p->graph->n_nodes;
+    state->cap_steps = STEPS_PER_NODE * p->graph->n_nodes + p->n_tensors;
     state->steps = cvyi_arena_alloc(&p->memory, (size_t)state->cap_steps + 1, sizeof *state->steps);
     if (!m || !state->steps) return CVY_NO_MEMORY;
     m->plan = p;
@@ -165,11 +215,14 @@ cvy_status cvyi_cuda_lower(cvy_plan *p)
     m->post.line_of = new_lines(p);
     if (!m->pre.line_of || !m->post.line_of) return CVY_NO_MEMORY;
     state->kept_end = cvyi_round_up(p->value_bytes, CVY_ALIGN);
+    TRY(make_shadows(m));
+    TRY(copy_shadows(m, false));
     if (p->n_prepare) TRY(make_prepared(m));
     for (int i = p->n_prepare; i < p->n_passes; i++) {
         m->pass_index = i;
         TRY(make_pass(m, &p->passes[i]));
     }
+    TRY(copy_shadows(m, true));
     p->workspace = (size_t)state->kept_end;
 fail:
     return st;

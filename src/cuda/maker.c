@@ -35,6 +35,7 @@ void cvyi_make_start(maker *m, const char *source)
     m->step.views = m->views;
     m->step.prepared = m->prepared;
     m->step.pass = m->pass_index;
+    m->step.only_strided = CVY_NONE;
     m->n_defines = 0;
     m->wide = false;
     m->pre.n = m->post.n = 0;
@@ -107,6 +108,7 @@ static int new_view(maker *m, int v, const char *name)
 int cvyi_make_own_view(maker *m, int64_t at, const char *name)
 {
     const int i = new_view(m, CVY_NONE, name);
+    m->views[i].kind = VIEW_OWN;
     m->views[i].at = at;
     return i;
 }
