@@ -87,15 +87,10 @@ void cvyi_gemm_pack(const gemm_plan *p, gemm_b from, const float *b, int64_t ld,
 
 /* ---- running ---- */
 
-static bool by_dots(const gemm_plan *p)
-{
-    return p->b == GEMM_NK && p->M <= GEMM_DOT_ROWS;
-}
-
 size_t cvyi_gemm_scratch_bytes(const gemm_plan *p)
 {
     const cpu_gemm_kernels *k = kernels[p->isa];
-    return p->b == GEMM_PACKED || by_dots(p) ? 0 : (size_t)(GEMM_KC * k->nv * k->vl) * sizeof(float);
+    return p->b == GEMM_PACKED || p->b == GEMM_DOTS ? 0 : (size_t)(GEMM_KC * k->nv * k->vl) * sizeof(float);
 }
 
 /* Where panel `at` of B has its rows from k0 on, packed; for dot products, where it lies. */
@@ -103,7 +98,7 @@ static const float *block_of_b(const gemm_plan *p, const gemm_job *j, const floa
                                int64_t kc, float *scratch)
 {
     if (p->b == GEMM_PACKED) return b + at.start * p->K + k0 * at.width;
-    if (by_dots(p)) return b + at.start * j->ldb + k0;
+    if (p->b == GEMM_DOTS) return b + at.start * j->ldb + k0;
     pack_block(p, p->b, b, j->ldb, at, k0, kc, scratch);
     return scratch;
 }
@@ -113,10 +108,10 @@ static void run_part(const gemm_plan *p, const gemm_job *j, int64_t z, const int
                      float *scratch)
 {
     const cpu_gemm_kernels *k = kernels[p->isa];
-    void (*const run)(const gemm_block *t) = by_dots(p) ? k->dots : k->block;
+    void (*const run)(const gemm_block *t) = p->b == GEMM_DOTS ? k->dots : k->block;
     const float *a = j->a + z * j->a_batch + m[0] * j->lda, *b = j->b + z * j->b_batch;
     float *c = j->c + z * j->c_batch + m[0] * j->ldc;
-    const int64_t step = by_dots(p) ? cvyi_max64(p->K, 1) : GEMM_KC; /* dots: rows of B as whole streams */
+    const int64_t step = p->b == GEMM_DOTS ? cvyi_max64(p->K, 1) : GEMM_KC; /* dots: rows of B as whole streams */
     int64_t k0 = 0;
     do { /* once even if K is 0: C is then the bias */
         const int64_t kc = cvyi_min64(step, p->K - k0);

@@ -7,7 +7,9 @@
  *     memory    panel 0: [K][w0], panel 1: [K][w1], ...
  *
  * A parameter is packed like that once (GEMM_PACKED); other B are packed block by block into scratch as they are
- * used.
+ * used. One or two rows of A against an [N][K] (a linear layer of batch 1) are bound by reading B: GEMM_DOTS takes
+ * it as it lies, in dot products along K, so that nothing needs packing. It is a form of its own, chosen by the
+ * caller, since it sums in another order.
  *
  *     linear            A = x [M][K],           B = weight [N][K], packed       bias per column
  *     matmul            A = x [M][K],           B = other [K][N], packed if it is a parameter
@@ -21,12 +23,13 @@
 
 #include "cpuinfo.h"
 
-enum { GEMM_KC = 256, GEMM_DOT_ROWS = 2 };
+enum { GEMM_KC = 256 };
 
 typedef enum gemm_b {
     GEMM_PACKED, /* by cvyi_gemm_pack */
     GEMM_KN,     /* [K][N], row stride ldb */
-    GEMM_NK      /* [N][K], row stride ldb */
+    GEMM_NK,     /* [N][K], row stride ldb */
+    GEMM_DOTS    /* as GEMM_NK, but never packed: for one or two rows of A */
 } gemm_b;
 
 /* How a product is cut. */
@@ -41,8 +44,7 @@ typedef struct gemm_plan {
     int64_t units;    /* b_chunks * m_chunks * n_chunks */
 } gemm_plan;
 
-/* What is multiplied, at run time. Strides in floats; *_batch from one product of the batch to the next, 0: shared.
- */
+/* What is multiplied, at run time. Strides in floats; *_batch: from one product to the next, 0: shared. */
 typedef struct gemm_job {
     const float *a, *b;
     float *c;
@@ -83,7 +85,7 @@ typedef struct gemm_run {
 typedef struct cpu_gemm_kernels {
     int vl, mr, nv; /* lanes; rows and vectors of the register tile */
     void (*block)(const gemm_block *t);
-    void (*dots)(const gemm_block *t); /* rows <= GEMM_DOT_ROWS, any n; nvec is not looked at */
+    void (*dots)(const gemm_block *t); /* any n; nvec is not looked at */
     /* dst[k][width] = src[k][n], zero behind n. */
     void (*pack_kn)(const float *src, int64_t ld, int64_t kc, int64_t n, int64_t width, float *dst);
     /* dst[k][width] = src[n][k], zero behind n. */

@@ -102,12 +102,12 @@ static void block(const gemm_block *t)
 
 /* ---- dot products: bound by reading B, DOTS rows of it at a time ---- */
 
-enum { DOTS = 4 };
+enum { DOTS = 4, DOT_ROWS = 2 };
 
-INLINE void dot_tile(const int mr, const int nr, const gemm_block *t, int64_t col)
+INLINE void dot_tile(const int mr, const int nr, const gemm_block *t, int64_t row, int64_t col)
 {
-    const float *b = t->b + col * t->ldb;
-    vf acc[GEMM_DOT_ROWS][DOTS];
+    const float *a = t->a + row * t->lda, *b = t->b + col * t->ldb;
+    vf acc[DOT_ROWS][DOTS];
     int64_t k = 0;
     for (int i = 0; i < mr; i++) {
         for (int j = 0; j < nr; j++) acc[i][j] = v_zero();
@@ -115,16 +115,16 @@ INLINE void dot_tile(const int mr, const int nr, const gemm_block *t, int64_t co
     for (; k + VL <= t->kc; k += VL) {
         for (int j = 0; j < nr; j++) {
             const vf bv = v_load(b + j * t->ldb + k);
-            for (int i = 0; i < mr; i++) acc[i][j] = v_fma(v_load(t->a + i * t->lda + k), bv, acc[i][j]);
+            for (int i = 0; i < mr; i++) acc[i][j] = v_fma(v_load(a + i * t->lda + k), bv, acc[i][j]);
         }
     }
     for (int j = 0; j < nr && k < t->kc; j++) {
         const vf bv = v_load_n(b + j * t->ldb + k, t->kc - k);
-        for (int i = 0; i < mr; i++) acc[i][j] = v_fma(v_load_n(t->a + i * t->lda + k, t->kc - k), bv, acc[i][j]);
+        for (int i = 0; i < mr; i++) acc[i][j] = v_fma(v_load_n(a + i * t->lda + k, t->kc - k), bv, acc[i][j]);
     }
     for (int i = 0; i < mr; i++) {
-        float *c = t->c + i * t->ldc + col;
-        const float start = t->first && t->bias_m ? t->bias_m[i] : 0;
+        float *c = t->c + (row + i) * t->ldc + col;
+        const float start = t->first && t->bias_m ? t->bias_m[row + i] : 0;
         for (int j = 0; j < nr; j++) {
             const float add = !t->first ? c[j] : t->bias_n ? t->bias_n[col + j] : 0;
             c[j] = v_hsum(acc[i][j]) + start + add;
@@ -132,21 +132,18 @@ INLINE void dot_tile(const int mr, const int nr, const gemm_block *t, int64_t co
     }
 }
 
-static void dots(const gemm_block *t)
+INLINE void dot_rows(const int mr, const gemm_block *t, int64_t row)
 {
     int64_t col = 0;
-    for (; col + DOTS <= t->n; col += DOTS) {
-        if (t->rows == 1)
-            dot_tile(1, DOTS, t, col);
-        else
-            dot_tile(2, DOTS, t, col);
-    }
-    for (; col < t->n; col++) {
-        if (t->rows == 1)
-            dot_tile(1, 1, t, col);
-        else
-            dot_tile(2, 1, t, col);
-    }
+    for (; col + DOTS <= t->n; col += DOTS) dot_tile(mr, DOTS, t, row, col);
+    for (; col < t->n; col++) dot_tile(mr, 1, t, row, col);
+}
+
+static void dots(const gemm_block *t)
+{
+    int64_t row = 0;
+    for (; row + DOT_ROWS <= t->rows; row += DOT_ROWS) dot_rows(DOT_ROWS, t, row);
+    if (row < t->rows) dot_rows(1, t, row);
 }
 
 /* ---- packing ---- */

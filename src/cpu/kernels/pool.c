@@ -4,9 +4,10 @@
  *     across  that row becomes a row of dst: op over the window's columns, vectors along Q
  *
  * The row between lies in scratch (L1) with the operator's neutral element where padding is, so neither step asks
- * where it is. Strides 1 and 2 read vectors (2: even and odd lanes of two), windows of 2 or 4 at their own stride
- * fold in pairs; other strides go one by one, which is cheap since `down` has done most of the work. Averages are
- * sums of at most kernel-many floats in that order, then one division as PyTorch has it. */
+ * where it is. Strides 1 and 2 read vectors (2: even and odd lanes of two); other strides go one by one, which is
+ * cheap since `down` has done most of the work. Windows of 2 or 4 columns side by side need no row between: the
+ * vectors of their columns are folded in pairs. Averages are sums of at most kernel-many floats in such an order,
+ * then one division as PyTorch has it. */
 #include <math.h>
 #include "../simd.h"
 #include "../pool.h"
@@ -146,18 +147,6 @@ INLINE vf across_stride2(pool_op op, const float *row, int64_t kernel, int64_t d
     return acc;
 }
 
-/* Neighbours folded: VL values from 2 VL. */
-INLINE vf fold_pairs(pool_op op, vf a, vf b)
-{
-    return op.v(v_even(a, b), v_odd(a, b));
-}
-
-INLINE vf across_4x4(pool_op op, const float *row)
-{
-    return fold_pairs(op, fold_pairs(op, v_load(row), v_load(row + VL)),
-                      fold_pairs(op, v_load(row + 2 * VL), v_load(row + 3 * VL)));
-}
-
 INLINE vf across_any(pool_op op, const float *row, int64_t stride, int64_t kernel, int64_t dil, int64_t lanes)
 {
     float out[VL] = {0};
@@ -185,21 +174,15 @@ INLINE vf across_any(pool_op op, const float *row, int64_t stride, int64_t kerne
     }
 ACROSS(across_1_any, across_stride1(op, row + q, kernel, dil))
 ACROSS(across_1_3, across_stride1(op, row + q, 3, 1))
-ACROSS(across_2_2, across_stride2(op, row + 2 * q, 2, 1))
 ACROSS(across_2_3, across_stride2(op, row + 2 * q, 3, 1))
 ACROSS(across_2_any, across_stride2(op, row + 2 * q, kernel, dil))
-ACROSS(across_4_4, across_4x4(op, row + 4 * q))
 ACROSS(across_any_any, across_any(op, row + q * stride, stride, kernel, dil, Q - q))
 
 INLINE void across(pool_op op, const pool_geom *g, const float *row, float *dst)
 {
     const int64_t stride = g->stride[2], kernel = g->kernel[2], dil = g->dil[2];
-    if (stride == 2 && kernel == 2 && dil == 1)
-        across_2_2(op, g, row, dst);
-    else if (stride == 2 && kernel == 3 && dil == 1)
+    if (stride == 2 && kernel == 3 && dil == 1)
         across_2_3(op, g, row, dst);
-    else if (stride == 4 && kernel == 4 && dil == 1)
-        across_4_4(op, g, row, dst);
     else if (stride == 1 && kernel == 3 && dil == 1)
         across_1_3(op, g, row, dst);
     else if (stride == 1)
@@ -217,6 +200,12 @@ INLINE bool side_by_side(const pool_geom *g)
     const int64_t k = g->kernel[2];
     return (k == 2 || k == 4) && g->stride[2] == k && g->dil[2] == 1 && g->pad[2] == 0 &&
            g->out[2] * k <= g->in[2] && g->kernel[0] * g->kernel[1] <= AT_ONCE;
+}
+
+/* Neighbours folded: VL values from 2 VL. */
+INLINE vf fold_pairs(pool_op op, vf a, vf b)
+{
+    return op.v(v_even(a, b), v_odd(a, b));
 }
 
 /* A row of dst from n rows of src, k columns each. Columns that a short vector lacks belong to no output. */
