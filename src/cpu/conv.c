@@ -179,7 +179,9 @@ static void cut_direct(conv_tiling *t)
         t->phases[i] = cvyi_min64(g->kernel[i + 1], g->stride[i + 1] / gcd(g->stride[i + 1], g->dil[i + 1]));
     cut_view(t, rows, cols);
     t->flat = (double)t->view[1] / k->vl * 1.03 < row_vectors(cols, k->vl, k->direct_vt) && t->algo == CONV_DIRECT;
-    while (rows > t->ph && t->view_floats > most) cut_view(t, rows = cvyi_round_up(rows / 2, t->ph), cols);
+    if (t->flat) cut_view(t, rows = cvyi_round_up(cvyi_max64(P, 1), t->ph), cols); /* long bands; channels are split */
+    for (int64_t parts = P / rows + 1; rows > t->ph && t->view_floats > most; parts++)
+        cut_view(t, rows = cvyi_round_up(cvyi_ceil_div(P, parts), t->ph), cols);
     while (!t->flat && cols > 8 * k->vl && t->view_floats > most)
         cut_view(t, rows, cols = cvyi_round_up(cols / 2, t->pw * k->vl));
     cut_units(t, rows, 1);

@@ -50,25 +50,27 @@ INLINE void view_offsets(const conv_tiling *t, bool copied, int64_t *off)
             }
 }
 
-/* Row of n floats: dst[j] = src[j * stride + x0] where that lies in 0...W-1, else 0. */
+/* VL floats of a row of W from column x on, zeros outside. */
+INLINE vf view_load(const float *row, int64_t x, int64_t W)
+{
+    return x >= 0 && x + VL <= W ? v_load(row + x) : v_load_range(row + x, -x, W - x);
+}
+
+/* Row of n floats: dst[j] = src[j * stride + x0] where that lies in 0...W-1, else 0. Writes whole vectors: what is too
+ * much falls on the next row, which is written later, or on the slack behind the copy. */
 INLINE void view_row(float *dst, int64_t n, const float *src, int64_t W, int64_t x0, int64_t stride)
 {
-    int64_t lo = x0 >= 0 ? 0 : (-x0 + stride - 1) / stride;
-    int64_t hi = W - x0 <= 0 ? 0 : (W - x0 + stride - 1) / stride;
-    int64_t j = 0;
-    hi = hi < n ? hi : n;
-    lo = lo < hi ? lo : hi;
-    for (; j < lo; j++) dst[j] = 0;
     if (stride == 1) {
-        for (; j + VL <= hi; j += VL) v_store(dst + j, v_load(src + x0 + j));
+        for (int64_t j = 0; j < n; j += VL) v_store(dst + j, view_load(src, x0 + j, W));
     } else if (stride == 2) {
-        for (; j + VL <= hi && j * 2 + x0 + 2 * VL <= W; j += VL) {
-            const float *p = src + x0 + j * 2;
-            v_store(dst + j, v_even(v_load(p), v_load(p + VL)));
+        for (int64_t j = 0; j < n; j += VL)
+            v_store(dst + j, v_even(view_load(src, x0 + 2 * j, W), view_load(src, x0 + 2 * j + VL, W)));
+    } else {
+        for (int64_t j = 0; j < n; j++) {
+            const int64_t x = x0 + j * stride;
+            dst[j] = x >= 0 && x < W ? src[x] : 0;
         }
     }
-    for (; j < hi; j++) dst[j] = src[j * stride + x0];
-    for (; j < n; j++) dst[j] = 0;
 }
 
 INLINE void view_plane(const conv_tiling *t, const conv_part *p, const float *src, float *copy)
