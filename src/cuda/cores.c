@@ -66,22 +66,44 @@ static void add_bias(maker *m, int core, const space *over, int bias, int slot)
 
 /* ---- convolutions ---- */
 
-static void define_conv(maker *m, const conv_geom *e)
+static void define_filter(maker *m, const conv_geom *e, bool transposed)
 {
     cvyi_make_define(m, "C_IN", e->C / e->groups);
     cvyi_make_define(m, "K_OUT", e->K / e->groups);
     cvyi_make_define(m, "GROUPS", e->groups);
+    cvyi_make_define(m, "TRANSPOSED", transposed);
     cvyi_make_define3(m, tap_names, e->kernel);
-}
-
-static void define_windows(maker *m, const conv_geom *e, bool transposed)
-{
-    cvyi_make_define3(m, in_names, e->in);
-    cvyi_make_define3(m, out_names, e->out);
     cvyi_make_define3(m, stride_names, e->stride);
     cvyi_make_define3(m, pad_names, e->pad);
     cvyi_make_define3(m, dil_names, e->dil);
-    cvyi_make_define(m, "TRANSPOSED", transposed);
+}
+
+static void define_extents(maker *m, const conv_geom *e)
+{
+    cvyi_make_define3(m, in_names, e->in);
+    cvyi_make_define3(m, out_names, e->out);
+}
+
+/* Phases of a transposed convolution, the taps each one meets, and its output places (window.cuh). */
+typedef struct phases {
+    int64_t count, taps, places;
+} phases;
+
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    return b ? common_divisor(b, a % b) : a;
+}
+
+static phases find_phases(const conv_geom *e, bool transposed)
+{
+    phases p = {1, 1, 1};
+    for (int a = 0; a < 3; a++) {
+        const int64_t stride = transposed ? e->stride[a] : 1;
+        p.count *= stride;
+        p.taps *= cvyi_ceil_div(e->kernel[a], stride / common_divisor(stride, e->dil[a]));
+        p.places *= cvyi_ceil_div(e->out[a], stride);
+    }
+    return p;
 }
 
 /* The block's tile: channels x pixels, per thread, terms at a time. */
@@ -89,9 +111,9 @@ typedef struct conv_tile {
     int64_t channels, pixels, k_each, p_each, terms, blocks;
 } conv_tile;
 
-static conv_tile choose_tile(const conv_geom *e)
+static conv_tile choose_tile(const conv_geom *e, const phases *f)
 {
-    const int64_t K = e->K / e->groups, C = e->C / e->groups, taps = product(e->kernel);
+    const int64_t K = e->K / e->groups, C = e->C / e->groups;
     conv_tile t = {64, 128, 8, 8, 16, 3};
 
     if (K <= 16)
@@ -99,25 +121,36 @@ static conv_tile choose_tile(const conv_geom *e)
     else if (K <= 32)
         t = (conv_tile){32, 256, 8, 8, 16, 3};
     /* Whole channels of up to 32 taps make every offset a constant; about 18 terms hide the copies' latency. */
-    if (taps <= 32) t.terms = taps * cvyi_max64(1, cvyi_min64(C, 18 / taps));
+    if (f->taps <= 32) t.terms = f->taps * cvyi_max64(1, cvyi_min64(C, 18 / f->taps));
     return t;
 }
 
-static cvy_status make_pack(maker *m, const node *n, const conv_geom *e, const conv_tile *t, int64_t at)
+/* Packed weights: [groups][phases][terms][k_pad]. */
+typedef struct packing {
+    int64_t terms, k_pad, elements, at;
+} packing;
+
+static packing find_packing(const conv_geom *e, const phases *f, const conv_tile *t)
 {
-    const int64_t taps = product(e->kernel), k_pad = cvyi_round_up(e->K / e->groups, t->channels);
-    const int64_t terms = cvyi_round_up(e->C / e->groups * taps, t->terms);
-    const bool prepared = m->prepared;
+    packing p = {.terms = cvyi_round_up(e->C / e->groups * f->taps, t->terms),
+                 .k_pad = cvyi_round_up(e->K / e->groups, t->channels)};
+    p.elements = e->groups * f->count * p.terms * p.k_pad;
+    return p;
+}
+
+static cvy_status make_pack(maker *m, const node *n, const conv_geom *e, const packing *p)
+{
+    const bool prepared = m->prepared, transposed = cvyi_info(n)->kind == KIND_CONVT;
     cvy_status st;
 
     m->prepared = m->plan->prepared[n->arg[1]];
     cvyi_make_start(m, "pack.cu");
-    define_conv(m, e);
-    cvyi_make_define(m, "K_PAD", k_pad);
-    cvyi_make_define(m, "TERMS_PAD", terms);
-    cvyi_make_own_view(m, at, "packed weights");
-    cvyi_make_weight_view(m, n->arg[1], e, cvyi_info(n)->kind == KIND_CONVT);
-    set_grid(m, cvyi_ceil_div(e->groups * terms * k_pad, 256), 1, 1, 256);
+    define_filter(m, e, transposed);
+    cvyi_make_define(m, "K_PAD", p->k_pad);
+    cvyi_make_define(m, "TERMS_PAD", p->terms);
+    cvyi_make_own_view(m, p->at, "packed weights");
+    cvyi_make_weight_view(m, n->arg[1], e, transposed);
+    set_grid(m, cvyi_ceil_div(p->elements, 256), 1, 1, 256);
     st = cvyi_make_end(m, "");
     m->prepared = prepared;
     return st;
@@ -134,36 +167,42 @@ static void make_first_view(maker *m, int core, const space *over)
     cvyi_make_view(m, m->g->nodes[m->prepared ? core : first].out, over);
 }
 
+static void define_tile(maker *m, const conv_tile *t)
+{
+    cvyi_make_define(m, "BK", t->channels);
+    cvyi_make_define(m, "BP", t->pixels);
+    cvyi_make_define(m, "TK", t->k_each);
+    cvyi_make_define(m, "TP", t->p_each);
+    cvyi_make_define(m, "ROWS", t->terms);
+    cvyi_make_define(m, "BLOCKS", t->blocks);
+    m->step.launch.dynamic_shared =
+        4 * (unsigned)cvyi_max64(2 * t->terms * (t->pixels + t->channels), t->channels * t->pixels);
+}
+
 static cvy_status make_direct(maker *m, int core, const conv_geom *e)
 {
     const node *n = &m->g->nodes[core];
-    const conv_tile t = choose_tile(e);
-    const int64_t taps = product(e->kernel), k_pad = cvyi_round_up(e->K / e->groups, t.channels);
-    const int64_t terms = cvyi_round_up(e->C / e->groups * taps, t.terms);
-    const int64_t packed = cvyi_make_memory(m, 4 * e->groups * terms * k_pad);
+    const bool transposed = cvyi_info(n)->kind == KIND_CONVT;
+    const phases f = find_phases(e, transposed);
+    const conv_tile t = choose_tile(e, &f);
+    packing w = find_packing(e, &f, &t);
     const space in = cvyi_space_planes(cvyi_shape_of(m->g, n->arg[0]), e->spatial);
     const space out = cvyi_space_planes(cvyi_shape_of(m->g, n->out), e->spatial);
     cvy_status st;
 
-    TRY(make_pack(m, n, e, &t, packed));
+    w.at = cvyi_make_memory(m, 4 * w.elements);
+    TRY(make_pack(m, n, e, &w));
     cvyi_make_start(m, "conv_direct.cu");
-    define_conv(m, e);
-    define_windows(m, e, cvyi_info(n)->kind == KIND_CONVT);
-    cvyi_make_define(m, "BK", t.channels);
-    cvyi_make_define(m, "BP", t.pixels);
-    cvyi_make_define(m, "TK", t.k_each);
-    cvyi_make_define(m, "TP", t.p_each);
-    cvyi_make_define(m, "ROWS", t.terms);
-    cvyi_make_define(m, "BLOCKS", t.blocks);
+    define_filter(m, e, transposed);
+    define_extents(m, e);
+    define_tile(m, &t);
     make_first_view(m, core, &out);
     cvyi_make_view(m, n->arg[0], &in);
-    cvyi_make_own_view(m, packed, "packed weights");
+    cvyi_make_own_view(m, w.at, "packed weights");
     if (e->bias) add_bias(m, core, &out, n->arg[2], 1);
     TRY(add_epilogue(m, core, &out));
     m->step.extent = e->N;
-    m->step.launch.dynamic_shared =
-        4 * (unsigned)cvyi_max64(2 * t.terms * (t.pixels + t.channels), t.channels * t.pixels);
-    set_grid(m, cvyi_ceil_div(e->N * product(e->out), t.pixels), k_pad / t.channels, e->groups,
+    set_grid(m, f.count * cvyi_ceil_div(e->N * f.places, t.pixels), w.k_pad / t.channels, e->groups,
              (unsigned)(t.channels / t.k_each * t.pixels / t.p_each));
     TRY(cvyi_make_end(m, t.channels == 64 ? "64x128" : t.channels == 32 ? "32x256" : "16x256"));
 fail:
@@ -179,8 +218,8 @@ static cvy_status make_simple(maker *m, int core, const conv_geom *e)
     cvy_status st;
 
     cvyi_make_start(m, "conv_simple.cu");
-    define_conv(m, e);
-    define_windows(m, e, transposed);
+    define_filter(m, e, transposed);
+    define_extents(m, e);
     make_first_view(m, core, &out);
     cvyi_make_view(m, n->arg[0], &in);
     cvyi_make_weight_view(m, n->arg[1], e, transposed);
@@ -249,9 +288,10 @@ cvy_status cvyi_make_matmul(maker *m, int core)
     cvy_status st;
 
     cvyi_matmul_geom(m->g, n, &e);
-    const bool large = e.M * e.N * e.batch >= (int64_t)128 * 128 * m->state->device->sms;
-    const int64_t tile = large ? 128 : 64;
-    const int64_t row_tiles = cvyi_ceil_div(e.M, tile), y_tiles = cvyi_min64(row_tiles, 65535);
+    /* Large tiles where they still give every multiprocessor something to do. */
+    const bool large = e.N > 64 && e.M * e.N * e.batch >= (int64_t)64 * 128 * m->state->device->sms;
+    const int64_t columns = large ? 128 : 64;
+    const int64_t row_tiles = cvyi_ceil_div(e.M, 64), y_tiles = cvyi_min64(row_tiles, 65535);
     if (!cvyi_elements(cvyi_shape_of(m->g, n->out))) return CVY_OK;
     cvyi_make_start(m, "matmul.cu");
     cvyi_make_define(m, "COLS", e.N);
@@ -260,19 +300,22 @@ cvy_status cvyi_make_matmul(maker *m, int core)
     cvyi_make_define(m, "COLUMN", column);
     cvyi_make_define(m, "ROWS_OF_BATCH", e.batch > 1 ? e.M : 0);
     cvyi_make_define(m, "OTHER_NK", e.other_is_nk);
-    cvyi_make_define(m, "BM", tile);
-    cvyi_make_define(m, "BN", tile);
+    cvyi_make_define(m, "BM", 64);
+    cvyi_make_define(m, "BN", columns);
     cvyi_make_define(m, "TM", large ? 8 : 4);
     cvyi_make_define(m, "TN", large ? 8 : 4);
+    cvyi_make_define(m, "DEPTH", large ? 8 : 16);
+    cvyi_make_define(m, "BLOCKS", large ? 3 : 2);
     cvyi_make_define_extents(m, 'Y', &out);
     make_first_view(m, core, &out);
     product_views(m, n, row, column);
     if (e.bias) add_bias(m, core, &out, n->arg[2], column);
     TRY(add_epilogue(m, core, &out));
     m->step.extent = out.extent[0];
-    m->step.launch.dynamic_shared = (unsigned)(4 * tile * tile);
-    set_grid(m, cvyi_ceil_div(e.N, tile), y_tiles, e.batch > 1 ? e.batch : cvyi_ceil_div(row_tiles, y_tiles), 256);
-    TRY(cvyi_make_end(m, large ? "128x128" : "64x64"));
+    m->step.launch.dynamic_shared = (unsigned)(4 * 64 * columns);
+    set_grid(m, cvyi_ceil_div(e.N, columns), y_tiles, e.batch > 1 ? e.batch : cvyi_ceil_div(row_tiles, y_tiles),
+             large ? 128 : 256);
+    TRY(cvyi_make_end(m, large ? "64x128" : "64x64"));
 fail:
     return st;
 }

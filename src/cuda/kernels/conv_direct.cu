@@ -7,11 +7,12 @@
 //                                  weights [ROWS][BK]   copied from the packed weights, 16 bytes each
 //
 // while the chunk before is multiplied (tile.cuh). Results then lie in shared memory as [BK][BP] and go through the
-// epilogue in the order of memory. Expected bound: FMA; with 8 x 8 results per thread 64 of 69 instructions.
+// epilogue in the order of memory. Expected bound: FMA; with 8 x 8 results per thread 64 of 69 instructions. A transposed
+// convolution runs phase by phase (window.cuh): the blocks of a phase meet the same taps.
 //
-//   t[1]  source, strides n, c, d, h, w        t[2]  packed weights [GROUPS][TERMS][K_PAD] (pack.cu)
+//   t[1]  source, strides n, c, d, h, w        t[2]  packed weights [GROUPS][PHASES][TERMS][K_PAD] (pack.cu)
 //   epilogue space: n, k, o, p, q
-//   grid: x tiles of pixels, y tiles of channels, z groups; THREADS threads
+//   grid: x phases x tiles of pixels, y tiles of channels, z groups; THREADS threads
 #ifndef C_IN
 #define C_IN 8 // input channels of a group
 #endif
@@ -70,10 +71,19 @@
 
 #include "epilogue.cuh"
 #include "tile.cuh"
+#include "window.cuh"
 
 typedef cvy_tile<BK, BP, TK, TP> tile;
+typedef cvy_axis<TAPS_T, STRIDE_D, PAD_D, DIL_D> axis_d;
+typedef cvy_axis<TAPS_R, STRIDE_H, PAD_H, DIL_H> axis_h;
+typedef cvy_axis<TAPS_S, STRIDE_W, PAD_W, DIL_W> axis_w;
 
-constexpr int TAPS = TAPS_T * TAPS_R * TAPS_S, TERMS = C_IN * TAPS;
+constexpr int T = axis_d::TAPS, R = axis_h::TAPS, S = axis_w::TAPS, TAPS = T * R * S, TERMS = C_IN * TAPS;
+constexpr int PHASES = axis_d::PHASES * axis_h::PHASES * axis_w::PHASES;
+// Output places of a phase, the same number for all: some may lie behind the end.
+constexpr int PHASE_O = (OUT_O + axis_d::PHASES - 1) / axis_d::PHASES;
+constexpr int PHASE_P = (OUT_P + axis_h::PHASES - 1) / axis_h::PHASES;
+constexpr int PHASE_Q = (OUT_Q + axis_w::PHASES - 1) / axis_w::PHASES;
 constexpr int CHUNKS = (TERMS + ROWS - 1) / ROWS;
 constexpr int K_PAD = (K_OUT + BK - 1) / BK * BK;
 constexpr int THREADS = tile::THREADS, PIXELS = BP / THREADS; // pixels that a thread gathers
@@ -82,38 +92,37 @@ constexpr bool WHOLE = ROWS % TAPS == 0; // a chunk is whole channels: its offse
 static_assert(BP % THREADS == 0, "every thread gathers whole pixels");
 static_assert(BK % 4 == 0, "weights are copied by 16 bytes");
 
+// A pixel of the block's phase: where it lies in the output.
+struct pixel_at {
+    int n, o, p, q;
+    bool exists;
+};
+
+CVY_INLINE pixel_at find_pixel(const cvy_args &a, long long number, int phase)
+{
+    constexpr int PLANE = PHASE_O * PHASE_P * PHASE_Q;
+    const int in_plane = (int)(number % PLANE);
+    pixel_at at;
+    at.n = (int)(number / PLANE);
+    at.q = in_plane % PHASE_Q * axis_w::PHASES + phase % axis_w::PHASES;
+    at.p = in_plane / PHASE_Q % PHASE_P * axis_h::PHASES + phase / axis_w::PHASES % axis_h::PHASES;
+    at.o = in_plane / (PHASE_P * PHASE_Q) * axis_d::PHASES + phase / (axis_w::PHASES * axis_h::PHASES);
+    at.exists = at.n < a.extent && at.o < OUT_O && at.p < OUT_P && at.q < OUT_Q;
+    return at;
+}
+
 // What a thread must know of a pixel whose window it gathers.
 struct window {
-    const float *origin; // sample n, first channel of the group; not transposed: the first tap's place, inside or not
-    int d, h, w;         // first tap's place in the source; transposed: the place times the stride
+    const float *origin; // the first tap's place in the first channel of the group, inside the source or not
+    int d, h, w;         // that place
     unsigned inside;     // bit per tap, for up to 32 taps
     bool exists;
 };
 
-// The place along one axis; false outside the source.
-template <int STRIDE, int DIL, int EXTENT> CVY_INLINE bool place(int first, int tap, int &at)
+CVY_INLINE bool tap_inside(const window &v, int tap)
 {
-    if (TRANSPOSED) {
-        const int scaled = first - tap * DIL;
-        at = scaled / STRIDE;
-        return scaled >= 0 && scaled % STRIDE == 0 && at < EXTENT;
-    }
-    at = first + tap * DIL;
-    return (unsigned)at < (unsigned)EXTENT;
-}
-
-CVY_INLINE bool place_of_tap(const window &v, int tap, int &d, int &h, int &w)
-{
-    const bool ok_d = place<STRIDE_D, DIL_D, IN_D>(v.d, tap / (TAPS_R * TAPS_S), d);
-    const bool ok_h = place<STRIDE_H, DIL_H, IN_H>(v.h, tap / TAPS_S % TAPS_R, h);
-    const bool ok_w = place<STRIDE_W, DIL_W, IN_W>(v.w, tap % TAPS_S, w);
-    return ok_d && ok_h && ok_w;
-}
-
-// For one axis of an output place: where its first tap reads.
-template <int STRIDE, int PAD> CVY_INLINE int first_tap(int out)
-{
-    return TRANSPOSED ? out + PAD : out * STRIDE - PAD;
+    return (unsigned)(v.d + tap / (R * S) * axis_d::MOVE) < IN_D && (unsigned)(v.h + tap / S % R * axis_h::MOVE) < IN_H &&
+           (unsigned)(v.w + tap % S * axis_w::MOVE) < IN_W;
 }
 
 CVY_INLINE cvy_index source_offset(const cvy_args &a, int c, int d, int h, int w)
@@ -123,36 +132,22 @@ CVY_INLINE cvy_index source_offset(const cvy_args &a, int c, int d, int h, int w
            w * cvy_stride(a.t[1], 4);
 }
 
-CVY_INLINE window make_window(const cvy_args &a, long long pixel, int group)
+CVY_INLINE window make_window(const cvy_args &a, const pixel_at &at, int group)
 {
-    constexpr int PLANE = OUT_O * OUT_P * OUT_Q;
-    const int n = (int)(pixel / PLANE), in_plane = (int)(pixel % PLANE);
+    const int t = axis_d::first(at.o % axis_d::PHASES), r = axis_h::first(at.p % axis_h::PHASES);
+    const int s = axis_w::first(at.q % axis_w::PHASES);
     window v;
-    v.exists = n < a.extent;
-    v.origin = a.t[1].p + (long long)n * a.t[1].s[0] + (long long)group * C_IN * a.t[1].s[1];
-    v.d = first_tap<STRIDE_D, PAD_D>(in_plane / (OUT_P * OUT_Q));
-    v.h = first_tap<STRIDE_H, PAD_H>(in_plane / OUT_Q % OUT_P);
-    v.w = first_tap<STRIDE_W, PAD_W>(in_plane % OUT_Q);
+    v.exists = at.exists && t < TAPS_T && r < TAPS_R && s < TAPS_S;
+    v.d = axis_d::start(at.o, t);
+    v.h = axis_h::start(at.p, r);
+    v.w = axis_w::start(at.q, s);
     v.inside = 0;
-    if (TAPS <= 32) {
-        int d, h, w;
+    if (TAPS <= 32)
 #pragma unroll
-        for (int tap = 0; tap < TAPS; tap++) v.inside |= (unsigned)(v.exists && place_of_tap(v, tap, d, h, w)) << tap;
-    }
-    if (!TRANSPOSED) v.origin += source_offset(a, 0, v.d, v.h, v.w);
+        for (int tap = 0; tap < TAPS; tap++) v.inside |= (unsigned)(v.exists && tap_inside(v, tap)) << tap;
+    v.origin = a.t[1].p + (long long)at.n * a.t[1].s[0] + (long long)group * C_IN * a.t[1].s[1] +
+               source_offset(a, 0, v.d, v.h, v.w);
     return v;
-}
-
-// Where the source holds term (c, tap) of a window, and whether it does.
-CVY_INLINE const float *term_place(const cvy_args &a, const window &v, int c, int tap, bool &valid)
-{
-    int d, h, w;
-    const bool inside = place_of_tap(v, tap, d, h, w);
-    valid = TAPS <= 32 ? v.inside >> tap & 1 : inside && v.exists;
-    if (TERMS % ROWS) valid = valid && c < C_IN;
-    if (TRANSPOSED) return v.origin + source_offset(a, c, d, h, w);
-    return v.origin + source_offset(a, c, tap / (TAPS_R * TAPS_S) * DIL_D, tap / TAPS_S % TAPS_R * DIL_H,
-                                    tap % TAPS_S * DIL_W);
 }
 
 // Begins the copy of one chunk into a stage.
@@ -161,14 +156,17 @@ CVY_INLINE void gather(const cvy_args &a, const window *windows, const float *we
     const int thread = threadIdx.x;
 #pragma unroll
     for (int i = 0; i < PIXELS; i++) {
+        const window &v = windows[i];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const int term = chunk * ROWS + r;
             const int c = WHOLE ? chunk * (ROWS / TAPS) + r / TAPS : term / TAPS;
             const int tap = WHOLE ? r % TAPS : term % TAPS;
-            bool valid;
-            const float *from = term_place(a, windows[i], c, tap, valid);
-            cvy_copy4(stage + r * BP + i * THREADS + thread, from, valid);
+            bool valid = TAPS <= 32 ? v.inside >> tap & 1 : v.exists && tap_inside(v, tap);
+            if (TERMS % ROWS) valid = valid && c < C_IN;
+            const cvy_index offset = source_offset(a, c, tap / (R * S) * axis_d::MOVE, tap / S % R * axis_h::MOVE,
+                                                   tap % S * axis_w::MOVE);
+            cvy_copy4(stage + r * BP + i * THREADS + thread, v.origin + offset, valid);
         }
     }
     const float *from = weights + (long long)chunk * ROWS * K_PAD;
@@ -177,22 +175,21 @@ CVY_INLINE void gather(const cvy_args &a, const window *windows, const float *we
 }
 
 // Hands the tile to the epilogue, channel by channel: neighbouring threads take neighbouring pixels.
-CVY_INLINE void finish(const cvy_args &a, const float *results, long long first_pixel, int k_first, int group)
+CVY_INLINE void finish(const cvy_args &a, const float *results, long long first_pixel, int phase, int k_first, int group)
 {
-    constexpr int PLANE = OUT_O * OUT_P * OUT_Q;
     for (int i = 0; i < PIXELS; i++) {
-        const long long pixel = first_pixel + i * THREADS + threadIdx.x;
-        const int n = (int)(pixel / PLANE), in_plane = (int)(pixel % PLANE);
-        if (n >= a.extent) return;
+        const pixel_at pixel = find_pixel(a, first_pixel + i * THREADS + threadIdx.x, phase);
+        const int in_plane = (pixel.o * OUT_P + pixel.p) * OUT_Q + pixel.q;
+        if (!pixel.exists) continue;
         for (int k = 0; k < BK && k_first + k < K_OUT; k++) {
             cvy_at at;
-            at.i0 = n;
+            at.i0 = pixel.n;
             at.i1 = group * K_OUT + k_first + k;
-            at.i2 = in_plane / (OUT_P * OUT_Q);
-            at.i3 = in_plane / OUT_Q % OUT_P;
-            at.i4 = in_plane % OUT_Q;
+            at.i2 = pixel.o;
+            at.i3 = pixel.p;
+            at.i4 = pixel.q;
             at.i5 = 0;
-            at.lin = ((cvy_index)n * (GROUPS * K_OUT) + at.i1) * PLANE + in_plane;
+            at.lin = ((cvy_index)pixel.n * (GROUPS * K_OUT) + at.i1) * (OUT_O * OUT_P * OUT_Q) + in_plane;
             cvy_epilogue(a, at, results[k * BP + i * THREADS + threadIdx.x]);
         }
     }
@@ -201,14 +198,16 @@ CVY_INLINE void finish(const cvy_args &a, const float *results, long long first_
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
     extern __shared__ __align__(16) float shared[]; // max(STAGES * STAGE, BK * BP) floats
-    const long long first_pixel = (long long)blockIdx.x * BP;
+    const int phase = blockIdx.x % PHASES; // phases of the same places side by side: they share the source in the L2
+    const long long first_pixel = (long long)(blockIdx.x / PHASES) * BP;
     const int k_first = blockIdx.y * BK, group = blockIdx.z;
-    const float *weights = a.t[2].p + (long long)group * CHUNKS * ROWS * K_PAD + k_first;
+    const float *weights = a.t[2].p + ((long long)group * PHASES + phase) * CHUNKS * ROWS * K_PAD + k_first;
     window windows[PIXELS];
     tile results;
 
 #pragma unroll
-    for (int i = 0; i < PIXELS; i++) windows[i] = make_window(a, first_pixel + i * THREADS + threadIdx.x, group);
+    for (int i = 0; i < PIXELS; i++)
+        windows[i] = make_window(a, find_pixel(a, first_pixel + i * THREADS + threadIdx.x, phase), group);
     results.start(threadIdx.x);
     gather(a, windows, weights, 0, shared);
     cvy_copies_commit();
@@ -224,5 +223,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const 
     }
     results.spread(shared);
     __syncthreads();
-    finish(a, shared, first_pixel, k_first, group);
+    finish(a, shared, first_pixel, phase, k_first, group);
 }

@@ -48,6 +48,9 @@
 #ifndef TRANSPOSED
 #define TRANSPOSED 0
 #endif
+#ifndef SRC_DENSE
+#define SRC_DENSE 1 // source and weights are contiguous: their inner strides are known
+#endif
 #ifndef THREADS
 #define THREADS 256
 #endif
@@ -69,21 +72,32 @@ template <int STRIDE, int PAD, int DIL, int EXTENT> CVY_INLINE bool place(int ou
     return (unsigned)at < (unsigned)EXTENT;
 }
 
+constexpr int TAPS = TAPS_T * TAPS_R * TAPS_S;
+constexpr int UNROLL = TAPS <= 64 ? TAPS : 1; // few taps: all loads are under way at once
+
+// Offsets inside one channel of the source and of the weights.
+CVY_INLINE cvy_index source_offset(const cvy_args &a, int d, int h, int w)
+{
+    if (SRC_DENSE) return ((cvy_index)d * IN_H + h) * IN_W + w;
+    return d * cvy_stride(a.t[1], 2) + h * cvy_stride(a.t[1], 3) + w * cvy_stride(a.t[1], 4);
+}
+CVY_INLINE cvy_index weight_offset(const cvy_args &a, int t, int r, int s)
+{
+    if (SRC_DENSE) return ((cvy_index)t * TAPS_R + r) * TAPS_S + s;
+    return t * cvy_stride(a.t[2], 2) + r * cvy_stride(a.t[2], 3) + s * cvy_stride(a.t[2], 4);
+}
+
 CVY_INLINE float window_sum(const cvy_args &a, const cvy_at &at, const float *source, const float *weight)
 {
     float sum = 0.0f;
-    for (int t = 0; t < TAPS_T; t++) {
+#pragma unroll UNROLL
+    for (int tap = 0; tap < TAPS; tap++) {
+        const int t = tap / (TAPS_R * TAPS_S), r = tap / TAPS_S % TAPS_R, s = tap % TAPS_S;
         int d, h, w;
-        if (!place<STRIDE_D, PAD_D, DIL_D, IN_D>(at.i2, t, d)) continue;
-        for (int r = 0; r < TAPS_R; r++) {
-            if (!place<STRIDE_H, PAD_H, DIL_H, IN_H>(at.i3, r, h)) continue;
-#pragma unroll 3
-            for (int s = 0; s < TAPS_S; s++) {
-                if (!place<STRIDE_W, PAD_W, DIL_W, IN_W>(at.i4, s, w)) continue;
-                const float x = source[d * a.t[1].s[2] + h * a.t[1].s[3] + w * a.t[1].s[4]];
-                sum = fmaf(x, weight[t * a.t[2].s[2] + r * a.t[2].s[3] + s * a.t[2].s[4]], sum);
-            }
-        }
+        const bool ok_d = place<STRIDE_D, PAD_D, DIL_D, IN_D>(at.i2, t, d);
+        const bool ok_h = place<STRIDE_H, PAD_H, DIL_H, IN_H>(at.i3, r, h);
+        const bool ok_w = place<STRIDE_W, PAD_W, DIL_W, IN_W>(at.i4, s, w);
+        if (ok_d && ok_h && ok_w) sum = fmaf(source[source_offset(a, d, h, w)], weight[weight_offset(a, t, r, s)], sum);
     }
     return sum;
 }

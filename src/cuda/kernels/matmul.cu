@@ -1,6 +1,7 @@
 // matmul.cu - matrix products, and linear layers: dst[row, n] = sum over k of x[row, k] * other[k, n].
 //
-// A block computes BM x BN results, DEPTH terms at a time through shared memory:
+// A block computes BM x BN results, DEPTH terms at a time through shared memory; while it multiplies, the next terms are on
+// their way into registers:
 //
 //   xs [DEPTH][BM + 4], os [DEPTH][BN + 4]     the 4 keep transposing stores off each other's banks
 //
@@ -40,14 +41,18 @@
 #define BN 64
 #define TM 4
 #define TN 4
+#define DEPTH 16
+#endif
+#ifndef BLOCKS
+#define BLOCKS 2 // at least so many blocks of a multiprocessor: bounds the registers
 #endif
 
 #include "epilogue.cuh"
 #include "tile.cuh"
 
 typedef cvy_tile<BM, BN, TM, TN> tile;
-constexpr int THREADS = tile::THREADS, DEPTH = 16, PITCH_X = BM + 4, PITCH_O = BN + 4;
-static_assert(BM * DEPTH % THREADS == 0 && BN * DEPTH % THREADS == 0, "every thread copies the same");
+constexpr int THREADS = tile::THREADS, PITCH_X = BM + 4, PITCH_O = BN + 4;
+static_assert(THREADS % DEPTH == 0 && BM * DEPTH % THREADS == 0 && BN * DEPTH % THREADS == 0, "every thread copies the same");
 
 CVY_INLINE int coordinate(const cvy_at &at, int d)
 {
@@ -87,40 +92,70 @@ CVY_INLINE tile_rows rows_of_block(const cvy_args &a)
     return r;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
+constexpr int X_EACH = BM * DEPTH / THREADS, O_EACH = BN * DEPTH / THREADS; // elements a thread copies
+
+// What a thread copies of one step: the rows of x stay the same for all terms.
+struct copier {
+    const float *other;
+    cvy_index x_row[X_EACH]; // offset of each
+    unsigned exists;         // bit per row
+    float x[X_EACH], o[O_EACH];
+
+    CVY_INLINE_MEMBER void load(const cvy_args &a, int k_first, int n_first)
+    {
+        const cvy_index x_k = cvy_stride(a.t[1], COLUMN), o_k = cvy_stride(a.t[2], ROW), o_n = cvy_stride(a.t[2], COLUMN);
+#pragma unroll
+        for (int i = 0; i < X_EACH; i++) {
+            const int k = k_first + threadIdx.x % DEPTH;
+            x[i] = exists >> i & 1 && k < TERMS ? a.t[1].p[x_row[i] + k * x_k] : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < O_EACH; i++) {
+            const int j = threadIdx.x + i * THREADS;
+            const int k = k_first + (OTHER_NK ? j % DEPTH : j / BN), n = n_first + (OTHER_NK ? j / DEPTH : j % BN);
+            o[i] = k < TERMS && n < COLS ? other[k * o_k + n * o_n] : 0.0f;
+        }
+    }
+    CVY_INLINE_MEMBER void store(float *xs, float *os) const
+    {
+#pragma unroll
+        for (int i = 0; i < X_EACH; i++) {
+            const int j = threadIdx.x + i * THREADS;
+            xs[j % DEPTH * PITCH_X + j / DEPTH] = x[i];
+        }
+#pragma unroll
+        for (int i = 0; i < O_EACH; i++) {
+            const int j = threadIdx.x + i * THREADS;
+            os[(OTHER_NK ? j % DEPTH : j / BN) * PITCH_O + (OTHER_NK ? j / DEPTH : j % BN)] = o[i];
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
     extern __shared__ __align__(16) float shared[]; // max(DEPTH * (PITCH_X + PITCH_O), BM * BN) floats
     float *xs = shared, *os = shared + DEPTH * PITCH_X;
     const tile_rows rows = rows_of_block(a);
     const int n_first = blockIdx.x * BN;
-    const long long x_k = a.t[1].s[COLUMN], o_k = a.t[2].s[ROW], o_n = a.t[2].s[COLUMN];
-    if (rows.first >= rows.end) return;
-    const float *other = a.t[2].p + (ROWS_OF_BATCH ? row_offset(a.t[2], row_at(rows.first), false) : 0);
-    constexpr int X_EACH = BM * DEPTH / THREADS, O_EACH = BN * DEPTH / THREADS;
-    const float *x_row[X_EACH];
+    copier c;
     tile results;
 
+    if (rows.first >= rows.end) return;
+    c.other = a.t[2].p + (ROWS_OF_BATCH ? row_offset(a.t[2], row_at(rows.first), false) : 0);
 #pragma unroll
-    for (int i = 0; i < X_EACH; i++) { // the rows this thread copies stay the same for all terms
+    for (int i = 0; i < X_EACH; i++) {
         const long long row = rows.first + (threadIdx.x + i * THREADS) / DEPTH;
-        x_row[i] = row < rows.end ? a.t[1].p + row_offset(a.t[1], row_at(row), true) : nullptr;
+        const bool exists = row < rows.end;
+        c.exists = (i ? c.exists : 0) | (unsigned)exists << i;
+        c.x_row[i] = exists ? (cvy_index)row_offset(a.t[1], row_at(row), true) : 0;
     }
     results.start(threadIdx.x);
+    c.load(a, 0, n_first);
 #pragma unroll 1
     for (int k_first = 0; k_first < TERMS; k_first += DEPTH) {
-#pragma unroll
-        for (int i = 0; i < X_EACH; i++) {
-            const int j = threadIdx.x + i * THREADS, k = k_first + j % DEPTH;
-            xs[j % DEPTH * PITCH_X + j / DEPTH] = x_row[i] && k < TERMS ? x_row[i][k * x_k] : 0.0f;
-        }
-#pragma unroll
-        for (int i = 0; i < O_EACH; i++) {
-            const int j = threadIdx.x + i * THREADS;
-            const int depth = OTHER_NK ? j % DEPTH : j / BN, column = OTHER_NK ? j / DEPTH : j % BN;
-            const int k = k_first + depth, n = n_first + column;
-            os[depth * PITCH_O + column] = k < TERMS && n < COLS ? other[k * o_k + n * o_n] : 0.0f;
-        }
+        c.store(xs, os);
         __syncthreads();
+        if (k_first + DEPTH < TERMS) c.load(a, k_first + DEPTH, n_first);
         results.template multiply<DEPTH, PITCH_X, PITCH_O>(xs, os);
         __syncthreads();
     }

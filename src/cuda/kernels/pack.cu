@@ -1,4 +1,4 @@
-// pack.cu - weights as conv_direct.cu copies them: [GROUPS][TERMS_PAD][K_PAD], zero where it is padding.
+// pack.cu - weights as conv_direct.cu copies them: [GROUPS][PHASES][TERMS_PAD][K_PAD], zero where it is padding.
 //
 //   t[0]  packed weights        t[1]  weights, strides k, c, t, r, s, group (k and c of the group's own)
 //   grid: x elements over THREADS
@@ -16,6 +16,21 @@
 #define TAPS_R 3
 #define TAPS_S 3
 #endif
+#ifndef STRIDE_D
+#define STRIDE_D 1
+#define STRIDE_H 1
+#define STRIDE_W 1
+#endif
+#ifndef PAD_D
+#define PAD_D 0
+#define PAD_H 0
+#define PAD_W 0
+#endif
+#ifndef DIL_D
+#define DIL_D 1
+#define DIL_H 1
+#define DIL_W 1
+#endif
 #ifndef K_PAD
 #define K_PAD 64 // K_OUT rounded up to the tile
 #endif
@@ -26,21 +41,30 @@
 #define THREADS 256
 #endif
 
-#include "common.cuh"
+#include "window.cuh"
 
-constexpr int TAPS = TAPS_T * TAPS_R * TAPS_S;
+typedef cvy_axis<TAPS_T, STRIDE_D, PAD_D, DIL_D> axis_d;
+typedef cvy_axis<TAPS_R, STRIDE_H, PAD_H, DIL_H> axis_h;
+typedef cvy_axis<TAPS_S, STRIDE_W, PAD_W, DIL_W> axis_w;
+
+constexpr int TAPS = axis_d::TAPS * axis_h::TAPS * axis_w::TAPS;
+constexpr int PHASES = axis_d::PHASES * axis_h::PHASES * axis_w::PHASES;
 static_assert(K_PAD >= K_OUT && TERMS_PAD >= C_IN * TAPS, "padding only adds");
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
     const long long i = (long long)blockIdx.x * THREADS + threadIdx.x;
-    if (i >= (long long)GROUPS * TERMS_PAD * K_PAD) return;
-    const int k = (int)(i % K_PAD), term = (int)(i / K_PAD % TERMS_PAD), group = (int)(i / K_PAD / TERMS_PAD);
+    if (i >= (long long)GROUPS * PHASES * TERMS_PAD * K_PAD) return;
+    const int k = (int)(i % K_PAD), term = (int)(i / K_PAD % TERMS_PAD);
+    const int phase = (int)(i / K_PAD / TERMS_PAD % PHASES), group = (int)(i / K_PAD / TERMS_PAD / PHASES);
     const int c = term / TAPS, tap = term % TAPS;
-    const long long *s = a.t[1].s;
+    const int t = axis_d::first(phase / (axis_w::PHASES * axis_h::PHASES)) +
+                  tap / (axis_h::TAPS * axis_w::TAPS) * axis_d::EVERY;
+    const int r = axis_h::first(phase / axis_w::PHASES % axis_h::PHASES) + tap / axis_w::TAPS % axis_h::TAPS * axis_h::EVERY;
+    const int s = axis_w::first(phase % axis_w::PHASES) + tap % axis_w::TAPS * axis_w::EVERY;
+    const long long *stride = a.t[1].s;
     float w = 0.0f;
-    if (k < K_OUT && c < C_IN)
-        w = a.t[1].p[group * s[5] + k * s[0] + c * s[1] + tap / (TAPS_R * TAPS_S) * s[2] +
-                     tap / TAPS_S % TAPS_R * s[3] + tap % TAPS_S * s[4]];
+    if (k < K_OUT && c < C_IN && t < TAPS_T && r < TAPS_R && s < TAPS_S)
+        w = a.t[1].p[group * stride[5] + k * stride[0] + c * stride[1] + t * stride[2] + r * stride[3] + s * stride[4]];
     a.t[0].p[i] = w;
 }
