@@ -11,6 +11,7 @@ if [ -z "${CVY_NVRTC_LIB:-}" ]; then
 fi
 echo "NVRTC: ${CVY_NVRTC_LIB:-found by the loader}"
 "$program" || bad=1
+"$program" -r "${RANDOM_CHAINS:-40}" "${SEED:-1}" || bad=1
 "$program" -t \
     'x[128,8,128,128] | conv2d(64,3)' \
     'x[128,8,256,256] | conv2d(32,3)' \

@@ -6,6 +6,7 @@
  * Each chain is planned as the cost model likes it, with every operator in a pass of its own, and twice at random;
  * run twice (the same bits), with NaN in the outputs before and guard bands around them, and once with strided
  * tensors. The bound is that of float32 sums: a few roundings per level of depth. */
+#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,6 +96,7 @@ typedef struct bench_case {
     double *expected[MAX_TENSORS];
     cuda_device *device;
     CUstream stream;
+    double bound; /* of the error, over the output's scale */
 } bench_case;
 
 static uint32_t seed = 12345;
@@ -234,25 +236,74 @@ fail:
     return st;
 }
 
+/* ---- CUDA graphs: the few calls that the engine itself never makes ---- */
+
+typedef struct graph_calls {
+    CUresult (*begin)(CUstream, int);
+    CUresult (*end)(CUstream, void **);
+    CUresult (*instantiate)(void **, void *, unsigned long long);
+    CUresult (*launch)(void *, CUstream);
+    CUresult (*destroy)(void *);
+    CUresult (*destroy_exec)(void *);
+} graph_calls;
+
+static bool find_graph_calls(graph_calls *c)
+{
+    static const char *const names[] = {
+        "cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags",
+        "cuGraphLaunch",           "cuGraphDestroy",     "cuGraphExecDestroy"};
+    void *slots[] = {&c->begin, &c->end, &c->instantiate, &c->launch, &c->destroy, &c->destroy_exec};
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+
+    for (int i = 0; i < COUNT_OF(names); i++) {
+        void *address = library ? dlsym(library, names[i]) : NULL;
+        if (!address) return false;
+        memcpy(slots[i], &address, sizeof address);
+    }
+    return true;
+}
+
+/* The same as run_once, through a captured graph that is launched twice. */
+static cvy_status run_captured(bench_case *c, const cvy_plan *plan, CUdeviceptr work, outcome *out)
+{
+    graph_calls calls;
+    cvy_buffer buffers[MAX_TENSORS];
+    void *graph = NULL, *exec = NULL;
+    cvy_status st;
+
+    if (!find_graph_calls(&calls)) return cvyi_fail(CVY_FAILED, "no calls for CUDA graphs");
+    TRY(upload(c, false, buffers));
+    if (calls.begin(c->stream, 1)) return cvyi_fail(CVY_FAILED, "capture does not begin");
+    st = cvy_plan_run(plan, buffers, c->n, (void *)(uintptr_t)work, 0, c->stream);
+    if (calls.end(c->stream, &graph) || st) return st ? st : cvyi_fail(CVY_FAILED, "capture does not end");
+    if (calls.instantiate(&exec, graph, 0) || calls.launch(exec, c->stream) || calls.launch(exec, c->stream))
+        return cvyi_fail(CVY_FAILED, "the captured graph does not run");
+    TRY(compare(c, false, out));
+fail:
+    if (exec) calls.destroy_exec(exec);
+    if (graph) calls.destroy(graph);
+    return st;
+}
+
 static int check_plan(bench_case *c, const cvy_options *options, const char *how, double *worst)
 {
-    const double bound = 4e-6;
+    const double bound = c->bound;
     cvy_plan *plan = NULL;
     CUdeviceptr work = 0;
-    outcome first = {0}, again = {0}, strided = {0};
+    outcome first = {0}, again = {0}, captured = {0}, strided = {0};
     int bad = 0;
 
     if (cvy_plan_create(c->graph, options, &plan) != CVY_OK) return fail_here(c, how);
     if (cvyi_cuda_alloc(c->device, cvy_plan_workspace(plan), &work) != CVY_OK) bad = fail_here(c, how);
     if (!bad && (run_once(c, plan, work, false, &first) || run_once(c, plan, work, false, &again)))
         bad = fail_here(c, how);
-    if (!bad && run_once(c, plan, work, true, &strided) != CVY_OK &&
-        !strstr(cvy_last_error(), "must be contiguous"))
-        bad = fail_here(c, how);
+    if (!bad && run_captured(c, plan, work, &captured) != CVY_OK) bad = fail_here(c, how);
+    if (!bad && run_once(c, plan, work, true, &strided) != CVY_OK) bad = fail_here(c, how);
     if (!bad && (!(first.worst <= bound) || !(strided.worst <= bound) || first.bits != again.bits ||
-                 first.bad_guard || strided.bad_guard)) {
+                 first.bits != captured.bits || first.bad_guard || strided.bad_guard)) {
         printf("FAILED  %s\n        %s: error %.2e, strided %.2e, repeat %s, guards %d %d\n", c->text, how,
-               first.worst, strided.worst, first.bits == again.bits ? "same" : "differs", first.bad_guard,
+               first.worst, strided.worst,
+               first.bits == again.bits && first.bits == captured.bits ? "same" : "differs", first.bad_guard,
                strided.bad_guard);
         bad = 1;
     }
@@ -333,11 +384,94 @@ static void clean(bench_case *c)
     cvy_graph_free(c->graph);
 }
 
+/* ---- random chains ---- */
+
+static const char *const fragments[] = {
+    "relu",
+    "tanh",
+    "sigmoid",
+    "gelu",
+    "silu",
+    "hardswish",
+    "mul(0.7)",
+    "add(0.3)",
+    "abs",
+    "clamp(-0.9,0.8)",
+    "square",
+    "mish",
+    "softplus",
+    "group_norm(1)",
+    "instance_norm()",
+    "batch_norm(training=True)",
+    "batch_norm()",
+    "max_pool2d(2)",
+    "avg_pool2d(2,1)",
+    "max_pool2d(3,2,1)",
+    "mean(1,keepdim=True)",
+    "sum((2,3),keepdim=True)",
+    "max(3,keepdim=True)",
+    "logsumexp(1,keepdim=True)",
+    "softmax(1)",
+    "log_softmax(3)",
+    "softmax(2)",
+    "conv2d(6,3,padding=1)",
+    "conv2d(33,1)",
+    "conv2d(17,2,stride=2)",
+    "conv2d(70,3,padding=2,dilation=2)",
+    "conv_transpose2d(9,3,stride=2)",
+    "linear(7)",
+    "linear(40)",
+    "mean((0,2),keepdim=True)",
+    "reshape(-1,4,2,3)",
+    "conv2d(8,3,groups=2,padding=1)",
+    "group_norm(2)",
+    "adaptive_avg_pool2d(1)",
+    "add(@a)",
+    "mul(@a)",
+    "sub(@b)",
+    "maximum(@b)",
+};
+
+/* Grows by fragments that fit; one that does not is left out again. */
+static void random_chain(char text_[2000])
+{
+    const int length = 2 + (int)(random_value() * 9);
+
+    sprintf(text_, "x[%d,%d,%d,%d]", 1 + (int)(random_value() * 3), 2 * (1 + (int)(random_value() * 5)),
+            3 + (int)(random_value() * 12), 3 + (int)(random_value() * 12));
+    for (int i = 0; i < length; i++) {
+        const size_t before = strlen(text_);
+        cvy_graph *g = NULL;
+        sprintf(text_ + before, " | %s%s", fragments[(int)(random_value() * COUNT_OF(fragments))],
+                i == 0   ? " @a"
+                : i == 2 ? " @b"
+                         : "");
+        if (cvy_graph_parse(text_, &g)) text_[before] = 0;
+        cvy_graph_free(g);
+    }
+}
+
+static int check_random(int count, cuda_device *device, CUstream stream)
+{
+    char text_[2000];
+    int bad = 0;
+
+    for (int i = 0; i < count; i++) {
+        bench_case c = {.text = text_, .device = device, .stream = stream, .bound = 2e-4};
+        random_chain(text_);
+        if (!strchr(text_, '|')) continue;
+        bad += take(&c, false) != 0;
+        clean(&c);
+        fflush(stdout);
+    }
+    return bad;
+}
+
 int main(int argc, char **argv)
 {
-    const bool timing = argc > 1 && strcmp(argv[1], "-t") == 0;
+    const bool timing = argc > 1 && strcmp(argv[1], "-t") == 0, random = argc > 3 && strcmp(argv[1], "-r") == 0;
     const char *const *list = argc > 1 + timing ? (const char *const *)argv + 1 + timing : chains;
-    const int n = argc > 1 + timing ? argc - 1 - timing : COUNT_OF(chains);
+    const int n = random ? atoi(argv[2]) : argc > 1 + timing ? argc - 1 - timing : COUNT_OF(chains);
     cuda_device *device = NULL;
     CUstream stream = NULL;
     int bad = 0;
@@ -346,8 +480,12 @@ int main(int argc, char **argv)
         printf("%s\n", cvy_last_error());
         return 2;
     }
-    for (int i = 0; i < n; i++) {
-        bench_case c = {.text = list[i], .device = device, .stream = stream};
+    if (random) {
+        seed = (uint32_t)atoi(argv[3]);
+        bad = check_random(n, device, stream);
+    }
+    for (int i = 0; i < n && !random; i++) {
+        bench_case c = {.text = list[i], .device = device, .stream = stream, .bound = 4e-6};
         bad += take(&c, timing) != 0;
         clean(&c);
         fflush(stdout);
