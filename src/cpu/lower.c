@@ -294,7 +294,10 @@ static cvy_status lower_pass(builder *b, int index)
     if (!out->steps || !out->spots) return CVY_NO_MEMORY;
     for (int i = s->first; i < s->first + s->count; i++)
         elements += cvyi_elements(cvyi_shape_of(b->g, b->g->nodes[i].out));
-    if (!elements) out->samples = 0; /* nothing to compute */
+    if (!elements) { /* nothing to compute */
+        out->samples = 0;
+        return CVY_OK;
+    }
     out->units = cvyi_ceil_div(out->samples, out->chunk);
     for (int v = 0; v < b->g->n_values; v++) out->spots[v] = (spot){.shadow = -1, .shift = -1};
     find_leads(b);

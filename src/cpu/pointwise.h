@@ -76,11 +76,14 @@ typedef struct cpu_vector_kernels {
     const cpu_reduce_kernels *reduce;
     /* dst[i] = src[i] * scale + shift, one rounding where there is an FMA */
     void (*affine)(float *dst, const float *src, int64_t n, float scale, float shift);
+    /* (src[i] - from) * scale + shift: what is near `from` loses nothing to rounding */
+    void (*pivot)(float *dst, const float *src, int64_t n, float from, float scale, float shift);
     void (*affine_vec)(float *dst, const float *src, int64_t n, const float *scale, const float *shift);
     void (*copy)(float *dst, const float *src, int64_t n);
     void (*fill)(float *dst, int64_t n, float value);
     /* The same with stores past the caches, for outputs that nobody reads soon; they end with a store fence. */
     void (*affine_stream)(float *dst, const float *src, int64_t n, float scale, float shift);
+    void (*pivot_stream)(float *dst, const float *src, int64_t n, float from, float scale, float shift);
     void (*copy_stream)(float *dst, const float *src, int64_t n);
 } cpu_vector_kernels;
 

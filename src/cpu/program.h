@@ -5,8 +5,9 @@
  * with all the registers (tile-sized buffers) of the program. Instructions are vector loops over a tile.
  *
  * Affine operators per channel in a row (normalisation, scales, biases, and the shift of values that a convolution
- * produced centred) become one instruction x * A[channel] + B[channel]; A and B are composed in double once per
- * unit, so that a mean of 1000 with a deviation of 1 loses nothing. */
+ * produced centred) become one instruction (x - P[channel]) * A[channel] + B[channel]; A, B and the pivot P, where
+ * the normalised value is zero, are composed in double once per unit, so that a mean of 1000 with a deviation of 1
+ * loses nothing. */
 #ifndef CVYI_PROGRAM_H
 #define CVYI_PROGRAM_H
 
@@ -50,7 +51,12 @@ typedef struct instr {
     bool last; /* dst is a written operand that no later instruction reads */
 } instr;
 
-/* A[channel], B[channel] as a chain of affine operators on (scale 1, shift 0). */
+/* What an affine instruction does to a run. */
+typedef struct affine32 {
+    float from, scale, shift; /* (x - from) * scale + shift */
+} affine32;
+
+/* An affine32 per channel as a chain of affine operators on x itself. */
 typedef enum coef_kind { COEF_SHIFT, COEF_MUL, COEF_ADD, COEF_SUB, COEF_APPLY } coef_kind;
 typedef struct coef_op {
     coef_kind kind;
@@ -61,7 +67,7 @@ typedef struct coef_op {
 typedef struct coef {
     int n;
     coef_op ops[PROG_CHAIN];
-    int64_t at; /* bytes of the slices: float A[count], then B[count] */
+    int64_t at; /* bytes of the slices: struct affine32 [count] */
 } coef;
 
 typedef enum sink_kind { SINK_NONE, SINK_REDUCE, SINK_SOFTMAX } sink_kind;

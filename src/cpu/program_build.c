@@ -214,7 +214,7 @@ static bool applies_by_channel(const assembler *s, const node *n)
     norm_geom e;
     const int c = channel_dim(&s->sp);
     cvyi_norm_geom(s->b->g, n, &e);
-    return c < s->sp.n && e.groups * e.chan == s->sp.dim[c] && (e.inner > 1 || e.over_outer || e.chan == 1);
+    return c < s->sp.n && e.groups * e.chan == s->sp.dim[c] && (e.inner > 1 || e.over_outer);
 }
 
 static bool extends_chain(const assembler *s, const node *n, const holder *h)
@@ -251,13 +251,28 @@ static void finish_chain(assembler *s, int v, prog_arg base, int which)
 
 /* ---- nodes ---- */
 
+/* Weight or bias of a norm by rows: element number i of the normalised ones, wherever their dimensions stand. */
+static prog_arg row_affine(assembler *s, const node *n, int v)
+{
+    const prog_arg a = settle(s, v);
+    norm_geom e;
+    int64_t own = 1;
+
+    cvyi_norm_geom(s->b->g, n, &e);
+    for (int d = s->sp.n - 1; d >= 0; d--) {
+        s->strides[a.index][d] = own < e.groups * e.chan ? own : 0;
+        own *= s->sp.dim[d];
+    }
+    return a;
+}
+
 static void build_apply_row(assembler *s, const node *n)
 {
     instr *i;
     prog_arg x = settle(s, n->arg[0]);
     const bool weight = n->arg[2] != CVY_NONE, bias = n->arg[3] != CVY_NONE;
     const prog_arg dst = destination(s, n->out);
-    const prog_arg w = weight ? settle(s, n->arg[2]) : x, shift = bias ? settle(s, n->arg[3]) : x;
+    const prog_arg w = weight ? row_affine(s, n, n->arg[2]) : x, shift = bias ? row_affine(s, n, n->arg[3]) : x;
 
     i = emit(s, INSTR_ROW);
     i->a = x;
@@ -375,8 +390,12 @@ static bool joins(const assembler *s, int d, int64_t inner, const bool *scalar, 
 /* Splits the last dimension in two where a run may not be that long: [C] -> [C / limit][limit]. */
 static void split_last(assembler *s)
 {
-    const int last = s->sp.n - 1;
-    const int64_t outer = s->run_limit ? s->sp.dim[last] / s->run_limit : 1;
+    int last;
+    int64_t outer;
+    if (!s->run_limit) return;
+    while (s->sp.n > 2 && s->sp.dim[s->sp.n - 1] == 1) s->sp.n--; /* these make no difference */
+    last = s->sp.n - 1;
+    outer = s->sp.dim[last] / s->run_limit;
     if (outer <= 1 || s->sp.dim[last] % s->run_limit || s->sp.n == PROG_DIMS) return;
     s->sp.dim[last] = outer;
     s->sp.dim[s->sp.n++] = s->run_limit;
@@ -397,7 +416,7 @@ static void collapse(assembler *s, int lowest)
     for (; d >= lowest; d--) {
         const int64_t extent = s->sp.dim[d];
         if (extent == 1) continue;
-        if (s->run_limit && p->inner * extent > s->run_limit) break;
+        if (s->run_limit && (p->inner == s->run_limit || p->inner * extent > s->run_limit)) break;
         if (!joins(s, d, p->inner, scalar, started)) break;
         if (!started)
             for (int o = 0; o < p->n_operands; o++) scalar[o] = s->strides[o][d] == 0;
@@ -490,12 +509,16 @@ static void place_sink(assembler *s)
             break;
         else if (d == s->sp.n - 1)
             p->horizontal = true;
-    collapse(s, p->horizontal ? first : end);
+    if (p->n_coefs && p->horizontal)
+        collapse(s, first > channel_dim(&s->sp) ? first : channel_dim(&s->sp) + 1);
+    else
+        collapse(s, p->horizontal ? first : end);
     p->reduce_end = p->horizontal ? p->n_outer : end;
     p->reduced = p->horizontal ? p->inner : 1;
     for (int d = first; d < p->reduce_end; d++) p->reduced *= p->outer[d];
-    /* A block of `reduced` rows stays in the first-level cache. */
-    p->width = cvyi_min64(TILE, cvyi_max64(16, 24576 / 4 / cvyi_max64(p->reduced, 1) / 16 * 16));
+    /* A block of `reduced` rows stays in the second-level cache; wide rows keep the prefetchers at work: B takes 95
+     * ms with rows of 1024, 123 ms with rows of 96 that would fit the first level. */
+    p->width = cvyi_min64(TILE, cvyi_max64(16, 262144 / 4 / cvyi_max64(p->reduced, 1) / 16 * 16));
 }
 
 static void place_coefs(assembler *s)
@@ -507,7 +530,7 @@ static void place_coefs(assembler *s)
     p->channels = s->sp.dim[p->channel];
     for (int d = 0; d <= p->channel; d++) count *= s->sp.dim[d];
     for (int i = 0; i < p->n_coefs; i++)
-        p->coefs[i].at = cvyi_slice((builder *)(uintptr_t)s->b, 2 * cvyi_align64(4 * count));
+        p->coefs[i].at = cvyi_slice((builder *)(uintptr_t)s->b, (int64_t)sizeof(affine32) * count);
 }
 
 static int64_t row_limit(const assembler *s)
@@ -547,7 +570,8 @@ bool cvyi_program_build(const builder *b, int index, int n, int sink, int band, 
     else
         collapse(&s, out->n_coefs || out->band >= 0 ? channel_dim(&s.sp) + 1 : 1);
     place_coefs(&s);
-    /* Rows of a norm must be whole runs; channels must not have been joined. */
+    /* Columns of a sink must be one run; rows of a norm whole runs; channels must not have been joined. */
+    if (out->sink != SINK_NONE && !out->horizontal && out->n_outer != out->reduce_end) return false;
     if (s.run_limit && out->inner != s.run_limit) return false;
     return !out->n_coefs || out->n_outer > out->channel;
 }
@@ -560,7 +584,7 @@ static bool has_row_apply(const builder *b, int index)
     norm_geom e;
     if (cvyi_info(n)->kind != KIND_APPLY) return false;
     cvyi_norm_geom(b->g, n, &e);
-    return e.inner == 1 && !e.over_outer && e.chan > 1;
+    return e.inner == 1 && !e.over_outer;
 }
 
 int cvyi_program_span(const builder *b, int index, int end)

@@ -22,9 +22,10 @@ typedef struct tiles {
 
 /* ---- coefficients ---- */
 
-/* x -> scale * x + shift, composed in double. */
+/* x -> scale * x + shift, composed in double; pivot: the x that the first norm of the chain takes to zero. */
 typedef struct affine {
-    double scale, shift;
+    double scale, shift, pivot;
+    bool centred; /* x is near zero itself: no pivot */
 } affine;
 
 static double channel_value(const cpu_unit *u, int v, int64_t channel)
@@ -47,7 +48,10 @@ static affine apply_norm(const cpu_unit *u, int index, int64_t outer, int64_t ch
     rstd = stats[STATS_RSTD];
     if (n->arg[2] != CVY_NONE) w = channel_value(u, n->arg[2], channel);
     if (n->arg[3] != CVY_NONE) bias = channel_value(u, n->arg[3], channel);
-    return (affine){f.scale * rstd * w, (f.shift - mean) * rstd * w + bias};
+    if (!f.centred && f.pivot == 0 && f.scale != 0) f.pivot = (mean - f.shift) / f.scale;
+    f.shift = (f.shift - mean) * rstd * w + bias;
+    f.scale *= rstd * w;
+    return f;
 }
 
 static affine apply_coef(const cpu_unit *u, const coef_op *op, int64_t outer, int64_t channel, int64_t channels,
@@ -63,6 +67,7 @@ static affine apply_coef(const cpu_unit *u, const coef_op *op, int64_t outer, in
     case COEF_SHIFT:
         shifts = (const double *)(const void *)(u->slices + u->pass->spots[op->v].shift);
         f.shift += shifts[outer * channels + channel];
+        f.centred = true;
         break;
     case COEF_MUL:
         f.scale *= number;
@@ -94,33 +99,27 @@ static int64_t coef_rows(const program *p, const cpu_unit *u)
     return rows;
 }
 
+static affine32 rounded(affine f)
+{
+    affine32 r = {(float)f.pivot, (float)f.scale, 0};
+    if (!isfinite(r.from)) r.from = 0;
+    r.shift = (float)(f.shift + f.scale * (double)r.from);
+    return r;
+}
+
 void cvyi_program_coefs(const program *p, const cpu_unit *u)
 {
     const int64_t rows = p->n_coefs ? coef_rows(p, u) : 0;
     for (int i = 0; i < p->n_coefs; i++) {
         const coef *c = &p->coefs[i];
-        int64_t full = p->channels;
-        for (int d = 0; d < p->channel; d++) full *= p->outer[d];
-        float *scale = (float *)(void *)(u->slices + c->at);
-        float *shift = (float *)(void *)(u->slices + c->at + cvyi_align64(4 * full));
+        affine32 *out = (affine32 *)(void *)(u->slices + c->at);
         for (int64_t r = 0; r < rows; r++)
             for (int64_t k = 0; k < p->channels; k++) {
-                affine f = {1, 0};
+                affine f = {1, 0, 0, false};
                 for (int j = 0; j < c->n; j++) f = apply_coef(u, &c->ops[j], r, k, p->channels, f);
-                scale[r * p->channels + k] = (float)f.scale;
-                shift[r * p->channels + k] = (float)f.shift;
+                out[r * p->channels + k] = rounded(f);
             }
     }
-}
-
-static void coef_arrays(const tiles *t, int which, float *scale, float *shift)
-{
-    const program *p = t->p;
-    const char *at = t->u->slices + p->coefs[which].at;
-    int64_t full = p->channels;
-    for (int d = 0; d < p->channel; d++) full *= p->outer[d];
-    *scale = ((const float *)(const void *)at)[t->coef];
-    *shift = ((const float *)(const void *)(at + cvyi_align64(4 * full)))[t->coef];
 }
 
 /* ---- tiles ---- */
@@ -208,14 +207,16 @@ static void run_unary(const tiles *t, const instr *i, float *dst)
 
 static void run_affine(const tiles *t, const instr *i, float *dst)
 {
-    float scale, shift;
-    coef_arrays(t, i->coef, &scale, &shift);
+    const affine32 f = ((const affine32 *)(const void *)(t->u->slices + t->p->coefs[i->coef].at))[t->coef];
+    const bool stream = i->dst.kind == ARG_MEM && t->direct[i->dst.index];
+    const float *x = address(t, &i->a);
+
     if (is_scalar(t, &i->a))
-        t->vec->fill(dst, t->n, *address(t, &i->a) * scale + shift);
-    else if (i->dst.kind == ARG_MEM && t->direct[i->dst.index])
-        t->vec->affine_stream(dst, address(t, &i->a), t->n, scale, shift);
+        t->vec->fill(dst, t->n, (*x - f.from) * f.scale + f.shift);
+    else if (f.from == 0)
+        (stream ? t->vec->affine_stream : t->vec->affine)(dst, x, t->n, f.scale, f.shift);
     else
-        t->vec->affine(dst, address(t, &i->a), t->n, scale, shift);
+        (stream ? t->vec->pivot_stream : t->vec->pivot)(dst, x, t->n, f.from, f.scale, f.shift);
 }
 
 /* (x - mean) / deviation, the mean in two parts: x - mean is exact where it matters. */

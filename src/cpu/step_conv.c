@@ -129,7 +129,7 @@ static int stats_of(const builder *b, int v, int from, int end, const conv_geom 
     return -1;
 }
 
-/* Everyone who reads v can undo a shift per channel. */
+/* Everyone who reads v can undo a shift per channel; a maximum hands it on to its own readers. */
 static bool may_be_centred(const builder *b, int v, int stats)
 {
     const pass *s = b->out->pass;
@@ -137,8 +137,10 @@ static bool may_be_centred(const builder *b, int v, int stats)
     for (int i = s->first; i < s->first + s->count; i++) {
         const node *n = &b->g->nodes[i];
         const op_kind kind = cvyi_info(n)->kind;
-        for (int a = 0; a < n->n_args; a++)
-            if (n->arg[a] == v && i != stats && kind != KIND_MAXPOOL && !cvyi_is_pointwise(kind)) return false;
+        for (int a = 0; a < n->n_args; a++) {
+            if (n->arg[a] != v || i == stats || cvyi_is_pointwise(kind)) continue;
+            if (kind != KIND_MAXPOOL || !may_be_centred(b, n->out, -1)) return false;
+        }
     }
     return true;
 }

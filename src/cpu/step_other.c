@@ -261,6 +261,16 @@ static int64_t stats_parts(const step *s, const cpu_unit *u)
     return (u->pass->samples > 1 ? e->outer / u->pass->samples * u->m : e->outer) * e->groups;
 }
 
+/* Few values: in double throughout, so that equal ones have no deviation at all. */
+static cpu_moments few_moments(const float *x, int64_t n)
+{
+    cpu_moments m = {(double)n, 0, 0};
+    for (int64_t i = 0; i < n; i++) m.mean += x[i];
+    m.mean /= (double)n;
+    for (int64_t i = 0; i < n; i++) m.m2 += (x[i] - m.mean) * (x[i] - m.mean);
+    return m;
+}
+
 /* The channels of one group in one outer: one run, or channel by channel where signs differ. */
 static cpu_moments run_moments(const cpu_reduce_kernels *red, const norm_geom *e, const float *x, const float *sign)
 {
@@ -269,7 +279,7 @@ static cpu_moments run_moments(const cpu_reduce_kernels *red, const norm_geom *e
         const double n = (double)(e->chan * e->inner);
         m = (cpu_moments){n, 0, red->sum_squares(x, e->chan * e->inner, 0)};
     } else if (!sign) {
-        m = red->moments(x, e->chan * e->inner);
+        m = e->chan * e->inner <= 32 ? few_moments(x, e->chan * e->inner) : red->moments(x, e->chan * e->inner);
     } else {
         for (int64_t c = 0; c < e->chan; c++) {
             cpu_moments of = red->moments(x + c * e->inner, e->inner);

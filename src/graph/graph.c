@@ -80,7 +80,8 @@ static cvy_status add_value(cvy_graph *g, value_kind kind, const char *name, con
     TRY(reserve((void **)&g->values, &g->cap_values, g->n_values + 1, sizeof *g->values));
     copy = cvyi_strdup(name);
     if (!copy) return CVY_NO_MEMORY;
-    g->values[g->n_values] = (value){.kind = kind, .node = -1, .name = copy, .shape = *s};
+    g->values[g->n_values] =
+        (value){.kind = kind, .node = -1, .name = copy, .shape = *s, .fixed = kind == VALUE_PARAM};
     TRY(cvyi_name_add(g, g->n_values));
     *out = g->n_values++;
     return CVY_OK;
@@ -200,6 +201,9 @@ cvy_status cvyi_graph_add(cvy_graph *g, const node_spec *spec, int *out)
     TRY(reserve((void **)&g->nodes, &g->cap_nodes, g->n_nodes + 1, sizeof *g->nodes));
     TRY(add_value(g, VALUE_NODE, name, &s, &n.out));
     g->values[n.out].node = g->n_nodes;
+    g->values[n.out].fixed = true;
+    for (int i = 0; i < n.n_args; i++)
+        if (n.arg[i] != CVY_NONE) g->values[n.out].fixed &= g->values[n.arg[i]].fixed;
     g->nodes[g->n_nodes++] = n;
     *out = n.out;
     return CVY_OK;
@@ -267,6 +271,7 @@ cvy_status cvyi_graph_copy(const cvy_graph *g, cvy_graph **out)
     for (int i = 0; i < g->n_values; i++) {
         TRY(add_value(c, g->values[i].kind, g->values[i].name, &g->values[i].shape, &made));
         c->values[i].node = g->values[i].node;
+        c->values[i].fixed = g->values[i].fixed;
     }
     TRY(reserve((void **)&c->nodes, &c->cap_nodes, g->n_nodes, sizeof *c->nodes));
     if (g->n_nodes) memcpy(c->nodes, g->nodes, (size_t)g->n_nodes * sizeof *c->nodes);

@@ -96,6 +96,7 @@ typedef struct value {
     value_kind kind;
     int node;   /* VALUE_NODE: who computes it; else -1 */
     char *name; /* unique in the graph */
+    bool fixed; /* depends on parameters alone */
     shape shape;
 } value;
 

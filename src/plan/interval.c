@@ -82,12 +82,7 @@ bool cvyi_made_inside(const cvy_plan *p, const pass *s, int v)
 
 bool cvyi_needed_behind(const cvy_plan *p, const pass *s, int v)
 {
-    const cvy_graph *g = p->graph;
-    if (cvyi_is_output(g, v)) return true;
-    for (int i = s->first + s->count; i < g->n_nodes; i++)
-        for (int a = 0; a < g->nodes[i].n_args; a++)
-            if (g->nodes[i].arg[a] == v) return true;
-    return false;
+    return p->last_reader[v] >= s->first + s->count;
 }
 
 static bool read_before(const cvy_plan *p, const pass *s, int upto, int v)

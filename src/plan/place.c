@@ -43,6 +43,16 @@ static int root_of_reshape(const cvy_plan *p, const node *n, const bool *claimed
     return from;
 }
 
+static void find_last_readers(cvy_plan *p)
+{
+    const cvy_graph *g = p->graph;
+    for (int v = 0; v < g->n_values; v++) p->last_reader[v] = -1;
+    for (int i = 0; i < g->n_nodes; i++)
+        for (int a = 0; a < g->nodes[i].n_args; a++)
+            if (g->nodes[i].arg[a] != CVY_NONE) p->last_reader[g->nodes[i].arg[a]] = i;
+    for (int i = 0; i < g->n_outputs; i++) p->last_reader[g->outputs[i]] = g->n_nodes;
+}
+
 cvy_status cvyi_find_roots(cvy_plan *p)
 {
     cvy_graph *g = p->graph;
@@ -51,7 +61,8 @@ cvy_status cvyi_find_roots(cvy_plan *p)
 
     p->root = cvyi_arena_alloc(&p->memory, n, sizeof *p->root);
     p->prepared = cvyi_arena_alloc(&p->memory, n, sizeof *p->prepared);
-    if (!claimed || !p->root || !p->prepared) return CVY_NO_MEMORY;
+    p->last_reader = cvyi_arena_alloc(&p->memory, n, sizeof *p->last_reader);
+    if (!claimed || !p->root || !p->prepared || !p->last_reader) return CVY_NO_MEMORY;
     for (int v = 0; v < g->n_values; v++) {
         p->root[v] = v;
         p->prepared[v] = g->values[v].kind == VALUE_PARAM;
@@ -63,7 +74,9 @@ cvy_status cvyi_find_roots(cvy_plan *p)
         p->root[at->out] = root_of_reshape(p, at, claimed);
         if (cvyi_is_output(g, at->out)) claimed[p->root[at->out]] = true;
     }
-    return sort_prepared(p);
+    if (sort_prepared(p)) return CVY_NO_MEMORY;
+    find_last_readers(p);
+    return CVY_OK;
 }
 
 static int pass_of_node(const cvy_plan *p, int index)

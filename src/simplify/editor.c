@@ -97,15 +97,6 @@ int cvyi_readers(const cvy_graph *g, int v)
     return n;
 }
 
-bool cvyi_on_params(const cvy_graph *g, int v)
-{
-    const node *n = cvyi_maker(g, v);
-    if (!n) return g->values[v].kind == VALUE_PARAM;
-    for (int a = 0; a < n->n_args; a++)
-        if (n->arg[a] != CVY_NONE && !cvyi_on_params(g, n->arg[a])) return false;
-    return true;
-}
-
 bool cvyi_per_channel(const cvy_graph *g, int v, const shape *of)
 {
     const shape *s = cvyi_shape_of(g, v);

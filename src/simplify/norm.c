@@ -124,7 +124,7 @@ bool cvyi_fold_norm_affine(editor *e, int index)
     cvyi_norm_geom(e->g, &apply, &geom);
     if (n.arg[1] != CVY_NONE) {
         const shape *s = cvyi_shape_of(e->g, n.out);
-        if (!cvyi_on_params(e->g, n.arg[1]) || !cvyi_per_channel(e->g, n.arg[1], s)) return false;
+        if (!e->g->values[n.arg[1]].fixed || !cvyi_per_channel(e->g, n.arg[1], s)) return false;
         /* The affine of a layer norm is per element, not per channel. */
         if (s->dim[1] != geom.groups * geom.chan || cvyi_elements(cvyi_shape_of(e->g, n.arg[1])) != s->dim[1])
             return false;

@@ -10,6 +10,16 @@
  */
 #include "simplify.h"
 
+/* No window lies in the padding altogether: with dilation one might, and its -inf must not meet f. */
+static bool windows_see_x(const cvy_graph *g, const node *pool)
+{
+    pool_geom p;
+    cvyi_pool_geom(g, pool, &p);
+    for (int a = 0; a < 3; a++)
+        if (p.pad[a] && p.dil[a] > 1) return false;
+    return true;
+}
+
 static int pool_of(editor *e, const node *pool, int x)
 {
     int args[MAX_ARGS] = {x, CVY_NONE, CVY_NONE, CVY_NONE, CVY_NONE};
@@ -22,7 +32,7 @@ bool cvyi_pool_before_monotone(editor *e, int index)
     const node *maker = cvyi_maker(e->g, n.arg[0]);
     node f;
     if (cvyi_info(&n)->kind != KIND_MAXPOOL || !maker || !(cvyi_info(maker)->flags & FLAG_MONO)) return false;
-    if (cvyi_readers(e->g, n.arg[0]) != 1) return false;
+    if (cvyi_readers(e->g, n.arg[0]) != 1 || !windows_see_x(e->g, &n)) return false;
     f = *maker;
     f.arg[0] = pool_of(e, &n, f.arg[0]);
     cvyi_edit_replace(e, n.out, cvyi_edit_like(e, &f, f.arg));
@@ -68,12 +78,11 @@ bool cvyi_pool_before_norm(editor *e, int index)
     int64_t inner = 1;
 
     if (cvyi_info(&n)->kind != KIND_MAXPOOL || !maker || maker->op != OP_norm_apply) return false;
-    if (cvyi_readers(e->g, n.arg[0]) != 1 || !whole_channels(e->g, maker)) return false;
+    if (cvyi_readers(e->g, n.arg[0]) != 1 || !whole_channels(e->g, maker) || !windows_see_x(e->g, &n)) return false;
     producer = cvyi_maker(e->g, maker->arg[0]);
     of = lone_stats(e->g, maker);
     if (!of || !producer || cvyi_info(producer)->kind != KIND_CONV) return false;
-    if (maker->arg[2] != CVY_NONE &&
-        (!cvyi_on_params(e->g, maker->arg[2]) || !cvyi_on_params(e->g, producer->arg[1])))
+    if (maker->arg[2] != CVY_NONE && (!e->g->values[maker->arg[2]].fixed || !e->g->values[producer->arg[1]].fixed))
         return false;
     apply = *maker, stats = *of, conv = *producer;
     c = conv.out;

@@ -77,11 +77,11 @@ bool cvyi_fold_conv_affine(editor *e, int index)
 
     if ((n.op != OP_mul && n.op != OP_add && n.op != OP_sub) || !maker || !channels_are_outputs(e->g, maker))
         return false;
-    if (cvyi_readers(e->g, n.arg[0]) != 1 || !cvyi_on_params(e->g, maker->arg[1])) return false;
-    if (maker->arg[2] != CVY_NONE && !cvyi_on_params(e->g, maker->arg[2])) return false;
+    if (cvyi_readers(e->g, n.arg[0]) != 1 || !e->g->values[maker->arg[1]].fixed) return false;
+    if (maker->arg[2] != CVY_NONE && !e->g->values[maker->arg[2]].fixed) return false;
     y = cvyi_shape_of(e->g, n.out);
     if (!cvyi_same_shape(y, cvyi_shape_of(e->g, maker->out))) return false;
-    if (n.arg[1] != CVY_NONE && (!cvyi_on_params(e->g, n.arg[1]) || !cvyi_per_channel(e->g, n.arg[1], y)))
+    if (n.arg[1] != CVY_NONE && (!e->g->values[n.arg[1]].fixed || !cvyi_per_channel(e->g, n.arg[1], y)))
         return false;
     K = y->dim[1];
     c = *maker;
@@ -118,8 +118,10 @@ static bool reduce_outputs(editor *e, const node *n, const node *maker)
     int64_t dims[CVY_MAX_RANK];
     const shape out = *cvyi_shape_of(e->g, n->out);
 
-    c.arg[1] = reduce_first_dim(e, n->op, maker->arg[1]);
-    if (maker->arg[2] != CVY_NONE) c.arg[2] = reduce_first_dim(e, n->op, maker->arg[2]);
+    const op_id op = n->op == OP_sum ? OP_sum : OP_mean; /* adaptive pooling to 1 is a mean */
+
+    c.arg[1] = reduce_first_dim(e, op, maker->arg[1]);
+    if (maker->arg[2] != CVY_NONE) c.arg[2] = reduce_first_dim(e, op, maker->arg[2]);
     c.attr[0] = (attr_value){.set = true, .count = 1, .i = {1}};
     y = cvyi_edit_like(e, &c, c.arg);
     for (int i = 0; i < out.rank; i++) dims[i] = out.dim[i];
@@ -177,7 +179,7 @@ bool cvyi_reduce_producer(editor *e, int index)
 
     if (n.op != OP_sum && !average) return false;
     if (!maker || (maker->op != OP_linear && cvyi_info(maker)->kind != KIND_CONV)) return false;
-    if (cvyi_readers(e->g, n.arg[0]) != 1 || !cvyi_on_params(e->g, maker->arg[1])) return false;
+    if (cvyi_readers(e->g, n.arg[0]) != 1 || !e->g->values[maker->arg[1]].fixed) return false;
     rank = cvyi_shape_of(e->g, maker->out)->rank;
     pixels = ((1u << rank) - 1) & ~3u;
     dims = kind == KIND_ADAPTIVE ? pixels : cvyi_reduced_dims(e->g, &n);

@@ -34,17 +34,25 @@ static bool switched_off(const rewrite *r)
 
 /* ---- cleaning ---- */
 
-static void mark(const cvy_graph *g, int v, bool *alive)
+/* Nodes that outputs depend on, found backwards; `stack` has room for every node. */
+static void mark(const cvy_graph *g, bool *alive, int *stack)
 {
-    const node *n = cvyi_maker(g, v);
-    if (!n || alive[g->values[v].node]) return;
-    alive[g->values[v].node] = true;
-    for (int a = 0; a < n->n_args; a++)
-        if (n->arg[a] != CVY_NONE) mark(g, n->arg[a], alive);
+    int depth = 0;
+    for (int i = 0; i < g->n_outputs; i++) {
+        const int by = g->values[g->outputs[i]].node;
+        if (by >= 0 && !alive[by]) alive[stack[depth++] = by] = true;
+    }
+    while (depth) {
+        const node *n = &g->nodes[stack[--depth]];
+        for (int a = 0; a < n->n_args; a++) {
+            const int by = n->arg[a] == CVY_NONE ? -1 : g->values[n->arg[a]].node;
+            if (by >= 0 && !alive[by]) alive[stack[depth++] = by] = true;
+        }
+    }
 }
 
-/* Nodes that are ready, in their old order, until all alive ones are placed. Values of dead nodes stay behind as
- * values that nobody makes or reads, with a parameter's kind changed to a node's never being asked for again. */
+/* Nodes that are ready, in their old order, until all alive ones are placed. Values of dead nodes stay behind:
+ * nobody makes or reads them. */
 static cvy_status sort_nodes(cvy_graph *g, const bool *alive)
 {
     node *sorted = cvyi_alloc((size_t)g->n_nodes + 1, sizeof *sorted);
@@ -79,11 +87,13 @@ static cvy_status sort_nodes(cvy_graph *g, const bool *alive)
 static cvy_status clean(cvy_graph *g)
 {
     bool *alive = cvyi_alloc((size_t)g->n_nodes + 1, sizeof *alive);
+    int *stack = cvyi_alloc((size_t)g->n_nodes + 1, sizeof *stack);
     cvy_status st = CVY_NO_MEMORY;
-    if (alive) {
-        for (int i = 0; i < g->n_outputs; i++) mark(g, g->outputs[i], alive);
+    if (alive && stack) {
+        mark(g, alive, stack);
         st = sort_nodes(g, alive);
     }
+    cvyi_free(stack);
     cvyi_free(alive);
     return st;
 }

@@ -42,7 +42,6 @@ void cvyi_edit_replace(editor *e, int old, int now);
 
 const node *cvyi_maker(const cvy_graph *g, int v); /* NULL: an input or a parameter */
 int cvyi_readers(const cvy_graph *g, int v);       /* nodes that read it, and outputs that are it */
-bool cvyi_on_params(const cvy_graph *g, int v);    /* depends on parameters alone */
 /* Is v one number per channel of a tensor of this shape (channels: dimension 1), or one number for all? */
 bool cvyi_per_channel(const cvy_graph *g, int v, const shape *of);
 

@@ -222,7 +222,7 @@ static void check_copies(const cpu_vector_kernels *k, int n, int shift)
     static float src[SHORT], buffer[SHORT + 40], scale[SHORT], add[SHORT];
     float *dst = buffer + 1 + shift;
     for (int i = 0; i < SHORT; i++) src[i] = (float)i, scale[i] = (float)(i % 5), add[i] = (float)(i % 3);
-    for (int which = 0; which < 6; which++) {
+    for (int which = 0; which < 8; which++) {
         for (int i = 0; i < SHORT + 40; i++) buffer[i] = 77;
         if (which == 0) k->copy(dst, src, n);
         if (which == 1) k->copy_stream(dst, src, n);
@@ -230,11 +230,14 @@ static void check_copies(const cpu_vector_kernels *k, int n, int shift)
         if (which == 3) k->affine_stream(dst, src, n, 2, -1);
         if (which == 4) k->affine_vec(dst, src, n, scale, add);
         if (which == 5) k->fill(dst, n, 5);
+        if (which == 6) k->pivot(dst, src, n, 3, 2, -1);
+        if (which == 7) k->pivot_stream(dst, src, n, 3, 2, -1);
         for (int i = 0; i < n; i++) {
             const float want = which < 2   ? src[i]
                                : which < 4 ? 2 * src[i] - 1
                                : which < 5 ? src[i] * scale[i] + add[i]
-                                           : 5;
+                               : which < 6 ? 5
+                                           : 2 * (src[i] - 3) - 1;
             assert_true(dst[i] == want);
         }
         assert_true(dst[-1] == 77 && dst[n] == 77);

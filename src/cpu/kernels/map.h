@@ -12,27 +12,34 @@ enum { IN_FLIGHT = 2 };
 
 typedef vf map_fn(vf x, vf y, vf z);
 
+typedef enum operand_kind { ONE_NUMBER, A_RUN, A_RUN_LESS } operand_kind;
 typedef struct operand {
-    int is_run; /* a constant where it is used */
+    operand_kind kind; /* a constant where it is used */
     const float *run;
-    vf all;
+    vf all; /* the number, or what each element of the run is taken less by */
 } operand;
 
 INLINE operand run_of(const float *run)
 {
-    return (operand){1, run, v_zero()};
+    return (operand){A_RUN, run, v_zero()};
 }
 INLINE operand all_of(float number)
 {
-    return (operand){0, NULL, v_set1(number)};
+    return (operand){ONE_NUMBER, NULL, v_set1(number)};
+}
+INLINE operand run_less(const float *run, float number)
+{
+    return (operand){A_RUN_LESS, run, v_set1(number)};
 }
 INLINE vf take(operand o, int64_t at)
 {
-    return o.is_run ? v_load(o.run + at) : o.all;
+    if (o.kind == A_RUN_LESS) return v_sub(v_load(o.run + at), o.all);
+    return o.kind == A_RUN ? v_load(o.run + at) : o.all;
 }
 INLINE vf take_n(operand o, int64_t at, int64_t n)
 {
-    return o.is_run ? v_load_n(o.run + at, n) : o.all;
+    if (o.kind == A_RUN_LESS) return v_sub(v_load_n(o.run + at, n), o.all);
+    return o.kind == A_RUN ? v_load_n(o.run + at, n) : o.all;
 }
 
 /* Elements from...to - 1, by single vectors and a partial one. */

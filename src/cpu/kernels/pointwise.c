@@ -119,6 +119,14 @@ static void affine_stream(float *dst, const float *src, int64_t n, float scale, 
 {
     map_stream(dst, run_of(src), all_of(scale), all_of(shift), n, affine_one);
 }
+static void pivot(float *dst, const float *src, int64_t n, float from, float scale, float shift)
+{
+    map(dst, run_less(src, from), all_of(scale), all_of(shift), n, affine_one);
+}
+static void pivot_stream(float *dst, const float *src, int64_t n, float from, float scale, float shift)
+{
+    map_stream(dst, run_less(src, from), all_of(scale), all_of(shift), n, affine_one);
+}
 static void copy(float *dst, const float *src, int64_t n)
 {
     map(dst, run_of(src), all_of(0), all_of(0), n, same);
@@ -181,5 +189,7 @@ const cpu_vector_kernels ISA(cvyi_vector) = {
     .copy = copy,
     .fill = fill,
     .affine_stream = affine_stream,
+    .pivot = pivot,
+    .pivot_stream = pivot_stream,
     .copy_stream = copy_stream,
 };

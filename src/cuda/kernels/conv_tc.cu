@@ -2,41 +2,43 @@
 //
 // Persistent: one block per SM, block b takes strips b, b + grid, ... (a strip: STRIP output rows of a sample). Roles:
 //   warps                    role                                          waits for                      signals
-//   0 .. 4*MMAS-1            multiply: tiles, bias, PRE, statistics,       full (stage), oempty (chunk)   empty, ofull, words in part
-//                            pooling, results to shared memory
-//   next 4*SINKS             finish: norm, POST, store or reduce           sfull (statistics), ofull      oempty, sempty
-//   next 4*LOADS-1           stage: global fp32 -> shared fp16             empty                          full
+//   0 .. 4*MMAS-1            multiply: tiles, bias, PRE, statistics,       full (stage), oempty (chunk),  empty, ofull, sempty,
+//                            norm and POST (EARLY), pooling                sfull (EARLY)                  words in part
+//   next 1 or 4              finish: norm and POST (not EARLY), reduce,    ofull, sfull (not EARLY)       oempty, sempty
+//                            store
+//   next 6 or 3              stage: global fp32 -> shared fp16             empty                          full
 //   last                     merge all strips' statistics of a sample      sempty, words in part          sfull
-// PASS_BOTH: the first half of the multiplying warpgroups takes statistics strips, the second half the same strips again, `lead` turns
-// later, for finishing; so both run side by side. Statistics go from block to block as tagged words: every block must be resident.
+// PASS_BOTH: the first multiplying warpgroup takes statistics strips, the others the same strips again, `lead` turns later, for
+// finishing; so both run side by side. Statistics go from block to block as tagged words: every block must be resident.
 // Shared memory: struct shared_memory in conv_tc.cuh. Expected bound and measurements: doc/KERNELS.md.
 #include "conv_tc.cuh"
 #include "conv_tc_load.cuh"
 #include "conv_tc_mma.cuh"
+#include "conv_tc_reduce.cuh"
 #include "conv_tc_sink.cuh"
 #ifndef KERNEL_NAME
 #define KERNEL_NAME conv_tc
 #endif
 // Registers per thread of each role; all warpgroups together at most what the launch takes (512 threads: 4 * 128, 640: 5 * 96).
-#ifndef TC_REGS_MMA
-#define TC_REGS_MMA (THREADS == 512 ? 168 : 136)
-#define TC_REGS_SINK 80
-#define TC_REGS_LOAD (THREADS == 512 ? 96 : 64)
-#endif
+constexpr int REGS_MMA = THREADS == 512 ? 168 : 120, REGS_REST = THREADS == 512 ? 88 : 56;
 
 // One strip: tiles of all its chunks. STATS: take statistics; OUT: hand the results to the finishing role. g: the strip's first stage,
 // o: chunks handed over before; returns that count.
 template <bool STATS, bool OUT>
 __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a, const epi &e, const strip_at &at, lane_at &l,
-                                              stage_view &view, int wg, int g, int o, float4 *slots)
+                                              stage_view &view, int wg, int g, int o, float4 *slots, const float2 *ab)
 {
+    constexpr int GW = STATS ? STATW : FINW;      // warpgroups that share the tiles
     constexpr int MB = STATS ? 1 : CHUNKM;        // M blocks of a chunk
+    constexpr bool POST = OUT && EARLY;
     constexpr bool RAW = !TC_PRE && !(OUT && !POOL); // scale and bias come in where few values are left
     const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE);
 #pragma unroll 1
     for (int kb = 0; kb < MBLOCKS; kb += MB) {
         moments m = {{0, 0}, {0, 0}, {0, 0}, 0, true};
+        float2 norm[2] = {{1.f, 0.f}, {1.f, 0.f}};
         if (MB == 1) lane_channels(l, a, kb);
+        if (MB == 1 && POST && NORM) norm[0] = ab[l.ch[0]], norm[1] = ab[l.ch[1]];
         float unscale = 1.f;
 #pragma unroll 1
         for (int l0 = 0; l0 < lines; l0 += LPC)
@@ -58,6 +60,7 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                     tile_at tile = {l0 + u / nc, c0 + u % nc, 0, 0};
                     tile.limit = at.cols - tile.ct * TILE - 2 * l.q;
                     if (MB > 1) lane_channels(l, a, block);
+                    if (MB > 1 && POST && NORM) norm[0] = ab[l.ch[0]], norm[1] = ab[l.ch[1]];
                     float pooled[POOL && OUT ? 2 * NJ : 1];
                     for (auto &v : pooled) v = __int_as_float(0xff800000);
                     const int rows = POOL ? min(TC_POOLH, at.rows - tile.line * TC_POOLH) : 1;
@@ -74,13 +77,17 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                                 d[v] = fmaf(d[v], factor[h], l.bias[h]);
                                 if (TC_PRE) d[v] = cvy_pre(d[v], l.ch[h], e);
                                 if (TC_PRE && POOL && NORM) d[v] *= l.sign[h];
+                                if (POST) d[v] = cvy_post(NORM ? fmaf(d[v], norm[h].x, norm[h].y) : d[v], d[v], at.n, l.ch[h], 0, e);
                             }
                         if (STATS && (FLAT || tile.row + l.rr < at.rows)) moments_add(m, d, at, tile, l);
                         if constexpr (OUT && POOL) pool_rows(pooled, d);
                         if constexpr (OUT && !POOL) {
                             if (!owned) mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
                             owned = true;
-                            put_tile(s.out[b], d, at, tile, l, kb * KM, (tile.line - l0) * ROWSM * CHUNKW + (tile.ct - c0) * TILE);
+                            if constexpr (PARTIAL)
+                                put_partial(s.out[b] + (block - kb) * 8, d, l, at.cols - tile.ct * TILE);
+                            else
+                                put_tile(s.out[b], d, at, tile, l, kb * KM, (tile.line - l0) * ROWSM * CHUNKW + (tile.ct - c0) * TILE);
                         }
                     }
                     if constexpr (OUT && POOL) {
@@ -90,6 +97,7 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                     }
                 }
                 if (OUT) {
+                    fence_proxy_async();
                     if (!owned) mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
                     __syncwarp();
                     if (threadIdx.x % 32 == 0) mbar_arrive(&s.ofull[b]);
@@ -101,32 +109,36 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
     return o;
 }
 
-// The role: all strips of this warpgroup's kind, finishing or (PASS_BOTH, the first half) statistics.
+// The role: all strips of this warpgroup's kind. PASS_BOTH: the first STATW warpgroups take statistics, the others finish.
 template <bool STATS, bool OUT>
 __device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a, const epi &e, const schedule &order, u32 tag)
 {
     constexpr int PER_STRIP = STREAM ? MBLOCKS * NSTAGE : 1;
-    const int lane = threadIdx.x % 32, me = threadIdx.x / 128 % GW;
+    constexpr bool WAITS = NORM && OUT && EARLY; // for the merged statistics
+    const int lane = threadIdx.x % 32, me = threadIdx.x / 128 - (BOTH && OUT ? STATW : 0);
     lane_at l;
     l.q = lane % 4, l.row = threadIdx.x / 32 % 4 * 16 + lane / 4, l.rr = l.row / KM;
-    stage_view view = {s.full[TC_PASS == PASS_BOTH && OUT], s.empty, 0};
-    int o = 0, taken = 0; // chunks handed over; statistics strips done
+    stage_view view = {s.full[BOTH && OUT], s.empty, BOTH ? (OUT ? STATW : FINW) : 1, 0};
+    int o = 0, done = 0; // chunks handed over; strips done
 #pragma unroll 1
     for (int j = 0; j < order.turns(); j++) {
         bool finish;
         const int g = j * PER_STRIP;
         const strip_at at = strip_position(order.get(j, finish));
-        if (TC_PASS == PASS_BOTH && finish != OUT) continue;
-        o = multiply_strip<STATS, OUT>(s, a, e, at, l, view, me, g, o, s.part[NORM ? taken & 1 : 0][NORM ? me * ROWSM : 0]);
+        if (BOTH && finish != OUT) continue;
+        if (WAITS) mbar_wait(&s.sfull[done & 1], done >> 1 & 1);
+        float4 *slots = s.part[NORM ? done & 1 : 0][NORM && STATS ? me * ROWSM : 0];
+        o = multiply_strip<STATS, OUT>(s, a, e, at, l, view, me, g, o, slots, s.ab[done & 1]);
         if (!STREAM) {
             view.wait(g % TC_STAGES);
             view.release(g % TC_STAGES);
         }
+        if (WAITS && lane == 0) mbar_arrive(&s.sempty[done & 1]);
         if (STATS) {
-            named_barrier(BAR_STATS, GW * 128);
-            if (me == 0) publish(s.part[NORM ? taken & 1 : 0], a, at, tag);
-            taken++;
+            named_barrier(BAR_STATS, STATW * 128);
+            if (me == 0) publish(s.part[NORM ? done & 1 : 0], a, at, tag);
         }
+        done++;
     }
 }
 
@@ -142,9 +154,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
     const u32 tag = NORM ? *(volatile int *)a.state % 3 + 1 : 0; // never that of untouched (zero) words
     if (tid == 0) {
         for (int i = 0; i < TC_STAGES; i++) for (int f = 0; f < 2; f++) mbar_init(&s.full[f][i], LOADERS / 32 + STREAM);
-        for (int i = 0; i < TC_STAGES; i++) mbar_init(&s.empty[i], GW * 4);
-        for (int i = 0; i < OUTS; i++) mbar_init(&s.ofull[i], GW * 4), mbar_init(&s.oempty[i], SINKWARPS);
-        for (int i = 0; i < 2; i++) mbar_init(&s.sfull[i], 1), mbar_init(&s.sempty[i], SINKWARPS);
+        for (int i = 0; i < TC_STAGES; i++) mbar_init(&s.empty[i], BOTH ? STATW * FINW * 4 : MMAS * 4);
+        for (int i = 0; i < OUTS; i++) mbar_init(&s.ofull[i], FINW * 4), mbar_init(&s.oempty[i], SINKWARPS);
+        for (int i = 0; i < 2; i++) mbar_init(&s.sfull[i], 1), mbar_init(&s.sempty[i], EARLY ? FINW * 4 : SINKWARPS);
         mbar_init_fence();
     }
     if (!STREAM)
@@ -153,20 +165,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
     __syncthreads();
 
     constexpr bool STATS = NORM && TC_PASS != PASS_FINISH, OUT = TC_PASS == PASS_PLAIN || TC_PASS == PASS_FOLD || TC_PASS == PASS_FINISH;
-    if (warp < GW * 4) { // PASS_BOTH: statistics
-        registers_take<TC_REGS_MMA>();
+    if (warp < STATW * 4) { // PASS_BOTH: statistics
+        registers_take<REGS_MMA>();
         multiply_role<STATS, OUT>(s, a, e, order, tag);
     } else if (warp < WARP_SINK) { // PASS_BOTH: the second time
-        registers_take<TC_REGS_MMA>();
-        if constexpr (TC_PASS == PASS_BOTH) multiply_role<false, true>(s, a, e, order, tag);
-    } else if (warp < WARP_LOAD) {
-        registers_give<TC_REGS_SINK>();
-        if (TC_PASS != PASS_STATS) sink_role(s, a, e, order);
+        registers_take<REGS_MMA>();
+        if constexpr (BOTH) multiply_role<false, true>(s, a, e, order, tag);
     } else {
-        registers_give<TC_REGS_LOAD>();
-        if (warp < WARP_MERGE)
+        registers_give<REGS_REST>();
+        if (warp >= WARP_LOAD && warp < WARP_MERGE)
             load_role(s, a, order);
-        else if (NORM && TC_PASS != PASS_STATS)
+        else if (TC_PASS != PASS_STATS && warp < WARP_LOAD)
+            sink_role(s, a, e, order);
+        else if (TC_PASS != PASS_STATS && NORM)
             merge_role(s, a, order, tag);
     }
 

@@ -90,17 +90,8 @@
 #ifndef TC_COLTILES
 #define TC_COLTILES 0 // tiles of a line in a chunk; 0: all
 #endif
-#ifndef TC_MMAS
-#define TC_MMAS 2 // warpgroups that multiply
-#endif
-#ifndef TC_SINKS
-#define TC_SINKS 1 // warpgroups that finish
-#endif
-#ifndef TC_LOADS
-#define TC_LOADS (TC_SINK == 1 ? 1 : 2) // warpgroups that stage; pooling needs the registers of the other
-#endif
 #ifndef TC_ALIGNED
-#define TC_ALIGNED 1 // y starts at a multiple of 16 bytes
+#define TC_ALIGNED 1 // x and y start at multiples of 16 bytes
 #endif
 
 enum sink_kind { SINK_STORE, SINK_POOL, SINK_REDUCE };
@@ -145,7 +136,9 @@ constexpr bool STREAM = NSTAGE > 1; // weights travel with the stages; else they
 // Strips and what of x they stage.
 constexpr int SR = TC_STRIP, QS = least(TC_SPAN, Q), RSTRIPS = cdiv(P, SR), CSTRIPS = cdiv(Q, QS), STRIPS = RSTRIPS * CSTRIPS;
 constexpr int ROWSIN = (SR - 1) * ST + R, COLSIN = (QS - 1) * ST + S;
-constexpr int PITCH = cdiv(COLSIN, ST), PHASE = cdiv(ROWSIN, ST) * PITCH, SLICE = ST * ST * PHASE; // in pixels of 16 bytes
+constexpr int XVEC = TC_ALIGNED && W % 2 == 0 && TC_PADW % 2 == 0 ? 2 : 1; // columns loaded at once
+constexpr int COLPACKS = cdiv(COLSIN, XVEC);
+constexpr int PITCH = cdiv(COLPACKS * XVEC, ST), PHASE = cdiv(ROWSIN, ST) * PITCH, SLICE = ST * ST * PHASE; // in pixels of 16 bytes
 constexpr int XPART = SPS * SLICE, XSTAGE = XPART * PARTS * 16;                                     // pixels; bytes
 
 // Lines, tiles, chunks. A line is what one row of tiles covers: ROWSM rows, a pooling row, or (FLAT) the strip.
@@ -157,52 +150,13 @@ constexpr int CHUNKM = TC_SINK == SINK_REDUCE ? MBLOCKS : 1, CHUNKK = CHUNKM * K
 constexpr int OW = POOL ? Q / TC_POOLW : Q, OH = POOL ? P / TC_POOLH : P;     // stored columns and rows
 constexpr int CHUNKW = FLAT ? Q : POOL ? QS / TC_POOLW : CPC == CT ? QS : CPC * TILE; // columns of a chunk's row
 constexpr int CHUNKROWS = POOL ? LPC : LPC * LINEROWS;
-constexpr int OPITCH = cdiv(CHUNKROWS * CHUNKW, 32) * 32 + 8;                 // floats per channel; + 8: no bank conflicts
 constexpr int OUTS = TC_PASS == PASS_STATS ? 0 : TC_OUTS;
 
-// Threads, whole warpgroups: MMAS that multiply, SINKS that finish, LOADS that stage, but for their last warp, which merges statistics.
-constexpr int MMAS = TC_MMAS, SINKWARPS = TC_SINKS * 4, LOADWARPS = TC_LOADS * 4 - 1, LOADERS = LOADWARPS * 32;
-constexpr int WARP_SINK = MMAS * 4, WARP_LOAD = WARP_SINK + SINKWARPS, WARP_MERGE = WARP_LOAD + LOADWARPS;
-constexpr int THREADS = (WARP_MERGE + 1) * 32;
-constexpr int GW = TC_PASS == PASS_BOTH ? MMAS / 2 : MMAS; // multiplying warpgroups on one strip
-constexpr int SLOTS = GW * ROWSM;                          // partial statistics of a channel inside the block
-constexpr int CPG = NORM ? K / most(G, 1) : 1;             // channels of a group
-enum { BAR_LOAD = 1, BAR_STATS = 2 };                      // named barriers
-
-static_assert(TC_PRODUCTS == 1 || TC_PRODUCTS == 3, "one product or three");
-static_assert(ST == 1 || ST == 2, "stride phases are made for strides 1 and 2");
-static_assert(P > 0 && Q > 0, "the filter is larger than the padded input");
-static_assert(TILE == 64 || TILE == 128, "wgmma wrappers exist for 64 and 128 pixels");
-static_assert(ROWSM == 1 || ((ROWSM == 2 || ROWSM == 4) && K <= KM && !POOL && !FLAT), "several rows in M: few channels only");
-static_assert(SR % LINEROWS == 0, "a strip is whole lines");
-static_assert(QS == Q || (QS % TILE == 0 && !POOL), "strips of columns are whole tiles, and not pooled");
-static_assert(!FLAT || (QS == Q && !POOL && !(TC_SINK == SINK_REDUCE)), "flat tiles need whole rows");
-static_assert(!POOL || TC_POOLW == 2 || TC_POOLW == 4 || TC_POOLW == 8, "pooling stays inside 8 pixels");
-static_assert(!NORM || K % most(G, 1) == 0, "groups divide the channels");
-static_assert((TC_PASS == PASS_PLAIN) == !NORM, "a norm needs a pass with statistics");
-static_assert(TC_PASS != PASS_BOTH || MMAS % 2 == 0, "half of the warpgroups take statistics, half finish");
-static_assert(TC_PASS != PASS_FOLD || CHUNKM == 1, "a reduction over the channels needs the statistics first");
-static_assert(!STREAM || (!POOL && CT * LINES <= GW && CHUNKS == 1), "a strip of several stages is one tile per warpgroup, one chunk");
-static_assert(TC_SINK != SINK_REDUCE || (LPC == 1 && CPC == 1 && ROWSM == 1), "a reduced chunk is one tile");
-
-struct shared_memory {
-    alignas(128) char x[TC_STAGES * XSTAGE];                       // staged strips, fp16
-    alignas(128) char w[STREAM ? TC_STAGES * WSTAGE : MBLOCKS * WSTAGE]; // [block or stage][part][step][k half][64][8] fp16
-    alignas(128) float out[OUTS ? OUTS : 1][OUTS ? CHUNKK : 1][OPITCH]; // results [channel][dense pixel]; also room to read past x
-    float4 part[NORM ? 2 : 1][NORM ? SLOTS : 1][NORM ? KP : 1];     // per channel and warpgroup: mean, squared deviations, count
-    float2 ab[2][KP];                                              // norm as factor and summand per channel
-    float2 group[most(G, 1)];                                      // mean and 1 / deviation, for the merging warp
-    float unscale[TC_STAGES];                                      // 1 / the power of two of a stage
-    int odd[TC_STAGES];                                            // the stage holds an inf or a NaN
-    u32 largest[2][LOADWARPS];                                     // per staging warp: bits of the largest |x|
-    u64 full[2][TC_STAGES]; // for the warpgroups that take statistics (or all), that finish: a waiter must see every phase
-    u64 empty[TC_STAGES], ofull[OUTS ? OUTS : 1], oempty[OUTS ? OUTS : 1], sfull[2], sempty[2];
-};
-
-#ifdef TC_EPILOGUE // -DTC_EPILOGUE='"epilogue.cuh"', generated: struct epi, TC_PRE and the three functions
+#ifdef TC_EPILOGUE // -DTC_EPILOGUE='"epilogue.cuh"', generated: TC_PRE, TC_EXTERN, struct epi and the three functions
 #include TC_EPILOGUE
 #else // the identity, so that the file compiles by itself
-#define TC_PRE 0
+#define TC_PRE 0    // cvy_pre does something
+#define TC_EXTERN 0 // cvy_post reads tensors at (n, pixel)
 struct epi {
     int unused;
 };
@@ -222,6 +176,54 @@ __device__ __forceinline__ float cvy_last(float v, int n, int pixel, const epi &
     return v;
 }
 #endif
+
+// What follows the norm runs in the multiplying role where that knows the norm and reads no other tensors; else in the finishing one.
+constexpr bool BOTH = TC_PASS == PASS_BOTH, EARLY = !POOL && TC_PASS != PASS_FOLD && !TC_EXTERN;
+// Whole aligned rows that need nothing more leave as bulk copies. A reduction over the channels leaves partial results of 16 channels.
+constexpr bool BULK = EARLY && TC_SINK == SINK_STORE && TC_ALIGNED && CHUNKW == OW && LINEROWS * OW % 4 == 0 && OH * OW % 4 == 0 &&
+                      P % LINEROWS == 0;
+constexpr bool PARTIAL = EARLY && TC_SINK == SINK_REDUCE;
+constexpr int OUTROWS = PARTIAL ? MBLOCKS * 8 : CHUNKK; // PARTIAL: per block and warp a value and a shift
+constexpr int OPITCH = cdiv(PARTIAL ? TILE : CHUNKROWS * CHUNKW, 32) * 32 + 8; // floats per row; + 8: no bank conflicts
+
+// Threads, whole warpgroups: MMAS that multiply; 8 warps more, of which the first finish, the last merges statistics and those between
+// stage. In PASS_BOTH one multiplying warpgroup takes the statistics and two finish, which is more work.
+constexpr int MMAS = BOTH ? 3 : 2, STATW = BOTH ? 1 : MMAS, FINW = BOTH ? 2 : MMAS; // warpgroups on one strip
+constexpr int SINKWARPS = BULK || PARTIAL ? 1 : 4, LOADWARPS = 7 - SINKWARPS, LOADERS = LOADWARPS * 32;
+constexpr int WARP_SINK = MMAS * 4, WARP_LOAD = WARP_SINK + SINKWARPS, WARP_MERGE = WARP_LOAD + LOADWARPS;
+constexpr int THREADS = (WARP_MERGE + 1) * 32;
+constexpr int SLOTS = STATW * ROWSM; // partial statistics of a channel inside the block
+constexpr int CPG = NORM ? K / most(G, 1) : 1; // channels of a group
+enum { BAR_LOAD = 1, BAR_STATS = 2 };          // named barriers
+
+static_assert(TC_PRODUCTS == 1 || TC_PRODUCTS == 3, "one product or three");
+static_assert(ST == 1 || ST == 2, "stride phases are made for strides 1 and 2");
+static_assert(P > 0 && Q > 0, "the filter is larger than the padded input");
+static_assert(TILE == 64 || TILE == 128, "wgmma wrappers exist for 64 and 128 pixels");
+static_assert(ROWSM == 1 || ((ROWSM == 2 || ROWSM == 4) && K <= KM && !POOL && !FLAT), "several rows in M: few channels only");
+static_assert(SR % LINEROWS == 0, "a strip is whole lines");
+static_assert(QS == Q || (QS % TILE == 0 && !POOL), "strips of columns are whole tiles, and not pooled");
+static_assert(!FLAT || (QS == Q && !POOL && !(TC_SINK == SINK_REDUCE)), "flat tiles need whole rows");
+static_assert(!POOL || TC_POOLW == 2 || TC_POOLW == 4 || TC_POOLW == 8, "pooling stays inside 8 pixels");
+static_assert(!NORM || K % most(G, 1) == 0, "groups divide the channels");
+static_assert((TC_PASS == PASS_PLAIN) == !NORM, "a norm needs a pass with statistics");
+static_assert(TC_PASS != PASS_FOLD || CHUNKM == 1, "a reduction over the channels needs the statistics first");
+static_assert(!STREAM || (!POOL && CT * LINES <= least(STATW, FINW) && CHUNKS == 1), "a strip of several stages is one tile per warpgroup, one chunk");
+static_assert(TC_SINK != SINK_REDUCE || (LPC == 1 && CPC == 1 && ROWSM == 1), "a reduced chunk is one tile");
+
+struct shared_memory {
+    alignas(128) char x[TC_STAGES * XSTAGE];                       // staged strips, fp16
+    alignas(128) char w[STREAM ? TC_STAGES * WSTAGE : MBLOCKS * WSTAGE]; // [block or stage][part][step][k half][64][8] fp16
+    alignas(128) float out[OUTS ? OUTS : 1][OUTS ? OUTROWS : 1][OPITCH]; // results [channel][dense pixel]; also room to read past x
+    float4 part[NORM ? 2 : 1][NORM ? SLOTS : 1][NORM ? KP : 1];     // per channel and warpgroup: mean, squared deviations, count
+    float2 ab[2][KP];                                              // norm as factor and summand per channel
+    float2 group[most(G, 1)];                                      // mean and 1 / deviation, for the merging warp
+    float unscale[TC_STAGES];                                      // 1 / the power of two of a stage
+    int odd[TC_STAGES];                                            // the stage holds an inf or a NaN
+    u32 largest[2][LOADWARPS];                                     // per staging warp: bits of the largest |x|
+    u64 full[2][TC_STAGES]; // for the warpgroups that take statistics (or all), that finish: a waiter must see every phase
+    u64 empty[TC_STAGES], ofull[OUTS ? OUTS : 1], oempty[OUTS ? OUTS : 1], sfull[2], sempty[2];
+};
 
 struct tc_args {
     const float *x, *w;    // [n][C][H][W]; [K][C][R][S], read only where x holds an inf or a NaN

@@ -1,7 +1,7 @@
 // conv_tc_load.cuh - the staging role: fp32 NCHW from global memory -> scaled fp16 planes in shared memory.
 //
-// A thread takes BATCH pixels of 8 channels at a time (8 loads each, neighbouring threads neighbouring columns) and writes
-// 16 bytes per pixel and part: neither side conflicts. Padding, ragged channels and the image's edges are zeros put in here. Rows of
+// A thread takes BATCH packs of one or two pixels and 8 channels at a time (8 loads each, neighbouring threads neighbouring
+// columns) and writes 16 bytes per pixel and part: neither side conflicts. Padding, ragged channels and the image's edges are zeros put in here. Rows of
 // the strips to come are prefetched into L2, so that a batch waits for L2 and not for DRAM.
 //
 // Range. A stage is scaled by a power of two. The role keeps the last one while the largest |x| times it stays in 1 .. 2^15 and else
@@ -10,10 +10,13 @@
 #pragma once
 #include "conv_tc.cuh"
 
-constexpr int BATCH = TC_LOADS > 1 ? 4 : PARTS == 2 ? 5 : 7, AHEAD = 2; // pixels of a thread in flight, 8 loads each; strips prefetched ahead
+constexpr int BATCH = 4 / XVEC, AHEAD = 2; // packs of a thread in flight, 8 loads each; strips prefetched ahead
 
 // Eight channels of a pixel, scaled, as 16 bytes of hi and of lo.
-__device__ __forceinline__ void store_pixel(char *dst, const float (&v)[8], float scale)
+struct pixel_parts {
+    uint4 part[PARTS];
+};
+__device__ __forceinline__ pixel_parts convert_pixel(const float (&v)[8], float scale)
 {
     u32 hi[4], lo[4];
 #pragma unroll
@@ -26,34 +29,76 @@ __device__ __forceinline__ void store_pixel(char *dst, const float (&v)[8], floa
             lo[i] = pack_f16(a - fa, b - fb);
         }
     }
-    *(uint4 *)dst = make_uint4(hi[0], hi[1], hi[2], hi[3]);
-    if (PARTS == 2) *(uint4 *)(dst + XPART * 16) = make_uint4(lo[0], lo[1], lo[2], lo[3]);
+    pixel_parts p;
+    p.part[0] = make_uint4(hi[0], hi[1], hi[2], hi[3]);
+    if (PARTS == 2) p.part[PARTS - 1] = make_uint4(lo[0], lo[1], lo[2], lo[3]);
+    return p;
+}
+__device__ __forceinline__ uint4 either(bool first, const uint4 &a, const uint4 &b)
+{
+    return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
+}
+// Two neighbouring pixels of one plane; lanes 4-7 of each 8 store them in the other order, so that 8 lanes meet 8 different banks of 16.
+__device__ __forceinline__ void store_pair(char *dst, const pixel_parts &a, const pixel_parts &b)
+{
+    const bool straight = !(threadIdx.x & 4);
+#pragma unroll
+    for (int i = 0; i < PARTS; i++) {
+        *(uint4 *)(dst + i * (XPART * 16) + (straight ? 0 : 16)) = either(straight, a.part[i], b.part[i]);
+        *(uint4 *)(dst + i * (XPART * 16) + (straight ? 16 : 0)) = either(straight, b.part[i], a.part[i]);
+    }
+}
+__device__ __forceinline__ void store_pixel(char *dst, const pixel_parts &a)
+{
+#pragma unroll
+    for (int i = 0; i < PARTS; i++) *(uint4 *)(dst + i * (XPART * 16)) = a.part[i];
+}
+__device__ __forceinline__ void load_pack(float (&v)[2][8], int c, const float *p) // XVEC neighbours of channel c
+{
+    if (XVEC == 2) {
+        const float2 t = __ldg((const float2 *)p);
+        v[0][c] = t.x, v[1][c] = t.y;
+    } else
+        v[0][c] = __ldg(p);
 }
 
 // Stages one slice of 8 channels; returns the largest |x| this thread saw (NaN if it saw one).
 __device__ __forceinline__ float stage_slice(char *dst, const float *x, const strip_at &at, int channels, float scale, int t)
 {
-    constexpr int PIXELS = ROWSIN * COLSIN;
+    constexpr int PACKS = ROWSIN * COLPACKS;
     const int h0 = at.p0 * ST - TC_PADH, w0 = at.q0 * ST - TC_PADW;
     float largest = 0;
 #pragma unroll 1
-    for (int base = t; base < PIXELS; base += LOADERS * BATCH) {
-        float v[BATCH][8];
-        int to[BATCH];
+    for (int base = t; base < PACKS; base += LOADERS * BATCH) {
+        float v[BATCH][2][8];
 #pragma unroll
         for (int u = 0; u < BATCH; u++) {
-            const int i = base + u * LOADERS, row = i / COLSIN, col = i - row * COLSIN, h = h0 + row, w = w0 + col;
-            const bool inside = i < PIXELS && (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W;
+            const int i = base + u * LOADERS, row = i / COLPACKS, h = h0 + row, w = w0 + (i - row * COLPACKS) * XVEC;
+            const bool inside = i < PACKS && (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W; // W is whole packs
             const float *src = x + (inside ? h * W + w : 0);
-            to[u] = i < PIXELS ? (row % ST * ST + col % ST) * PHASE + row / ST * PITCH + col / ST : -1;
+            asm("" : "+l"(src)); // one address, the channels as immediate offsets
 #pragma unroll
-            for (int c = 0; c < 8; c++) v[u][c] = inside && c < channels ? __ldg(src + c * (H * W)) : 0.f;
+            for (int c = 0; c < 8; c++) {
+                v[u][0][c] = v[u][1][c] = 0.f;
+                if (inside && c < channels) load_pack(v[u], c, src + c * (H * W));
+            }
         }
 #pragma unroll
         for (int u = 0; u < BATCH; u++) {
+            const int i = base + u * LOADERS, row = i / COLPACKS, col = (i - row * COLPACKS) * XVEC;
 #pragma unroll
-            for (int c = 0; c < 8; c++) largest = max_nan(largest, fabsf(v[u][c]));
-            if (to[u] >= 0) store_pixel(dst + to[u] * 16, v[u], scale);
+            for (int c = 0; c < 8 * XVEC; c++) largest = max_nan(largest, fabsf(v[u][c / 8][c % 8]));
+            if (i >= PACKS) continue;
+            char *to = dst + (row % ST * ST * PHASE + row / ST * PITCH) * 16;
+            const pixel_parts a = convert_pixel(v[u][0], scale);
+            if (XVEC == 2) {
+                const pixel_parts b = convert_pixel(v[u][1], scale);
+                if (ST == 1)
+                    store_pair(to + col * 16, a, b);
+                else // the two belong to different phases
+                    store_pixel(to + col / ST * 16, a), store_pixel(to + (PHASE + col / ST) * 16, b);
+            } else
+                store_pixel(to + (col % ST * PHASE + col / ST) * 16, a);
         }
     }
     return largest;
@@ -99,11 +144,11 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
         const int slot = g % TC_STAGES, stage = g % NSTAGE, block = g / NSTAGE % BLOCKS, channel = stage * SPS * 8;
         bool finish;
         const strip_at at = strip_position(order.get(g / PER_STRIP, finish));
-        u64 *full = &s.full[TC_PASS == PASS_BOTH && finish][slot];
+        u64 *full = &s.full[BOTH && finish][slot];
         if (g % PER_STRIP == 0 && g / PER_STRIP + AHEAD < order.turns()) {
             bool later;
             const int next = order.get(g / PER_STRIP + AHEAD, later);
-            if (!later || TC_PASS != PASS_BOTH) prefetch_strip(a, strip_position(next), t);
+            if (!later || !BOTH) prefetch_strip(a, strip_position(next), t);
         }
         mbar_wait(&s.empty[slot], (g / TC_STAGES & 1) ^ 1);
         if (STREAM && t == 0) {

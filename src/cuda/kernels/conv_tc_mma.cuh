@@ -92,7 +92,7 @@ __device__ __forceinline__ void exact_tile(float (&d)[ACC], const tc_args &a, co
 // after it was seen.
 struct stage_view {
     u64 *full, *empty;
-    u32 phases;
+    u32 weight, phases; // arrivals of a warp on empty, so that groups of different size complete it alike
     __device__ __forceinline__ void wait(int slot)
     {
         mbar_wait(full + slot, phases >> slot & 1);
@@ -100,7 +100,7 @@ struct stage_view {
     __device__ __forceinline__ void release(int slot)
     {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) mbar_arrive(empty + slot);
+        if (threadIdx.x % 32 == 0) mbar_arrive(empty + slot, weight);
         phases ^= 1u << slot;
     }
 };

@@ -2,6 +2,7 @@
 #pragma once
 #include "conv_tc.cuh"
 #include "conv_tc_mma.cuh"
+#include "conv_tc_reduce.cuh"
 
 // ---- the merging warp ----------------------------------------------------------------------------------------------------
 // Mean and 1 / deviation of all groups of a sample into s.group; false: some strip's word does not carry this launch's tag yet.
@@ -52,27 +53,6 @@ __device__ __forceinline__ void merge_role(shared_memory &s, const tc_args &a, c
 }
 
 // ---- finishing -----------------------------------------------------------------------------------------------------------
-// A chunk: first line and column tile, how many of them; rows and columns of results in it, and where these stand in the output.
-struct chunk_at {
-    int rows, cols, row0, col0;
-};
-__device__ __forceinline__ chunk_at chunk_position(const strip_at &at, int l0, int c0)
-{
-    chunk_at c;
-    if (POOL) {
-        c.row0 = at.p0 / TC_POOLH + l0, c.col0 = 0, c.cols = OW;
-        c.rows = min(LPC, min(OH - c.row0, at.rows / TC_POOLH - l0));
-    } else {
-        c.row0 = at.p0 + l0 * LINEROWS, c.col0 = at.q0 + c0 * TILE;
-        c.rows = min(LPC * LINEROWS, at.rows - l0 * LINEROWS), c.cols = FLAT ? Q : min(CHUNKW, at.cols - c0 * TILE);
-    }
-    return c;
-}
-__device__ __forceinline__ float finish_value(float v, const float2 ab, int n, int k, int pixel, const epi &e)
-{
-    return cvy_post(NORM ? fmaf(v, ab.x, ab.y) : v, v, n, k, pixel, e);
-}
-
 // VEC neighbours as one access.
 template <int VEC> struct pack_of;
 template <> struct pack_of<1> {
@@ -84,23 +64,23 @@ template <> struct pack_of<2> {
 template <> struct pack_of<4> {
     typedef float4 type;
 };
-// One channel's run: loads of up to 4 packs first, then results, so that shared memory's latency is paid once.
+// One channel's run: loads of DEPTH packs first, then results, so that shared memory's latency is paid once.
 template <int VEC> __device__ __forceinline__ void finish_run(float *to, const float *from, int length, float2 ab, int n, int k, int pixel,
                                                               const epi &e)
 {
     typedef typename pack_of<VEC>::type pack;
-    constexpr int STEP = 32 * VEC;
+    constexpr int STEP = 32 * VEC, DEPTH = 4;
     const int lane = threadIdx.x % 32, whole = length & ~(VEC - 1);
-    for (int base = lane * VEC; base < whole; base += 4 * STEP) {
+    for (int base = lane * VEC; base < whole; base += DEPTH * STEP) {
         union {
             pack p;
             float f[VEC];
-        } v[4];
+        } v[DEPTH];
 #pragma unroll
-        for (int u = 0; u < 4; u++)
+        for (int u = 0; u < DEPTH; u++)
             if (base + u * STEP < whole) v[u].p = *(const pack *)(from + base + u * STEP);
 #pragma unroll
-        for (int u = 0; u < 4; u++) {
+        for (int u = 0; u < DEPTH; u++) {
             const int i = base + u * STEP;
             if (i >= whole) break;
 #pragma unroll
@@ -119,7 +99,7 @@ __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 
     const int warp = threadIdx.x / 32 - WARP_SINK, end = least(CHUNKK, K - k0);
     for (int i = warp; i < end; i += SINKWARPS) {
         const int k = k0 + i;
-        const float2 f = NORM ? ab[k] : make_float2(1.f, 0.f);
+        const float2 f = NORM && !EARLY ? ab[k] : make_float2(1.f, 0.f);
         float *plane = a.y + ((size_t)at.n * K + k) * (OH * OW);
         const int pixel = c.row0 * OW + c.col0;
         if (CHUNKW == OW)
@@ -130,105 +110,45 @@ __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 
     }
 }
 
-// ---- reduction over the channels: 4 lanes a pixel, lane q takes channels q, q + 4, ... (no bank conflicts) ----------------
-constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
-__device__ __forceinline__ float reduce_start()
+// BULK: one copy per channel. Lane l of the first warp takes channels l, l + 32.
+__device__ __forceinline__ void finish_bulk(float (*out)[OPITCH], const tc_args &a, const strip_at &at, const chunk_at &c, int k0)
 {
-    return TC_REDUCE == REDUCE_MAX ? __int_as_float(0xff800000) : TC_REDUCE == REDUCE_MIN ? __int_as_float(0x7f800000) : 0.f;
-}
-__device__ __forceinline__ float reduce_join(float a, float b)
-{
-    return TC_REDUCE == REDUCE_MAX ? max_nan(a, b) : TC_REDUCE == REDUCE_MIN ? min_nan(a, b) : a + b;
-}
-__device__ __forceinline__ float over_lanes(float v)
-{
-    v = reduce_join(v, __shfl_xor_sync(~0u, v, 1));
-    return reduce_join(v, __shfl_xor_sync(~0u, v, 2));
-}
-__device__ __forceinline__ float max_lanes(float v)
-{
-    v = max_nan(v, __shfl_xor_sync(~0u, v, 1));
-    return max_nan(v, __shfl_xor_sync(~0u, v, 2));
-}
-// logsumexp with the maximum taken out first: for sums that the plain one cannot hold. One pixel of 4 lanes.
-__device__ __forceinline__ float lse_with_max(float (*out)[OPITCH], const float2 *ab, int px, int n, int pixel, const epi &e)
-{
-    const int q = threadIdx.x % 4;
-    float m = __int_as_float(0xff800000), sum = 0;
-#pragma unroll 1
-    for (int k = q; k < K; k += 4) m = max_nan(m, finish_value(out[k][px], ab[k], n, k, pixel, e));
-    m = max_lanes(m);
-    const float base = fabsf(m) < __int_as_float(0x7f800000) ? m : 0.f; // all -inf gives -inf, an inf gives inf
-#pragma unroll 1
-    for (int k = q; k < K; k += 4) sum += exp2_approx((finish_value(out[k][px], ab[k], n, k, pixel, e) - base) * LOG2E);
-    return base + LN2 * log2_approx(over_lanes(sum));
-}
-__device__ __forceinline__ void finish_reduce(float (*out)[OPITCH], const float2 *ab, const tc_args &a, const strip_at &at, const chunk_at &c,
-                                              const epi &e)
-{
-    constexpr int PX = SINKWARPS * 8, PER = TILE / PX, BATCHK = 16 / PER; // pixels at a time; of a thread; channels in flight
-    const int t = threadIdx.x - WARP_SINK * 32, q = t % 4, first = c.row0 * OW + c.col0;
-    float v[PER];
-    int px[PER];
-#pragma unroll
-    for (int i = 0; i < PER; i++) v[i] = reduce_start(), px[i] = min(t / 4 + i * PX, c.cols - 1); // past the edge: the last one again
-#pragma unroll 1
-    for (int k0 = q; k0 < K; k0 += 4 * BATCHK) { // loads of BATCHK channels first: their latency is paid once
-        float2 f[BATCHK];
-        float y[BATCHK][PER];
-#pragma unroll
-        for (int u = 0; u < BATCHK; u++) {
-            const int k = K % (4 * BATCHK) ? min(k0 + 4 * u, K - 1) : k0 + 4 * u;
-            f[u] = NORM ? ab[k] : make_float2(1.f, 0.f);
-#pragma unroll
-            for (int i = 0; i < PER; i++) y[u][i] = out[k][px[i]];
-        }
-#pragma unroll
-        for (int u = 0; u < BATCHK; u++)
-#pragma unroll
-            for (int i = 0; i < PER; i++) {
-                const float o = finish_value(y[u][i], f[u], at.n, min(k0 + 4 * u, K - 1), first + px[i], e);
-                const float r = TC_REDUCE == REDUCE_LSE ? exp2_approx(o * LOG2E) : o;
-                v[i] = reduce_join(v[i], K % (4 * BATCHK) == 0 || k0 + 4 * u < K ? r : reduce_start());
-            }
-    }
-#pragma unroll
-    for (int i = 0; i < PER; i++) {
-        v[i] = over_lanes(v[i]);
-        if (TC_REDUCE == REDUCE_MEAN) v[i] *= 1.f / K;
-        if (TC_REDUCE == REDUCE_LSE) {
-            const bool hard = !(v[i] > 1e-30f && v[i] < 1e30f);
-            v[i] = LN2 * log2_approx(v[i]);
-            if (__any_sync(~0u, hard)) v[i] = lse_with_max(out, ab, px[i], at.n, first + px[i], e);
-        }
-        if (q == 0 && t / 4 + i * PX < c.cols) __stcs(a.y + (size_t)at.n * (OH * OW) + first + px[i], cvy_last(v[i], at.n, first + px[i], e));
-    }
+    for (int i = threadIdx.x % 32; i < least(CHUNKK, K - k0); i += 32)
+        bulk_store(a.y + ((size_t)at.n * K + k0 + i) * (OH * OW) + c.row0 * OW, out[i], c.rows * OW * 4);
+    bulk_commit();
 }
 
 __device__ __forceinline__ void sink_role(shared_memory &s, const tc_args &a, const epi &e, const schedule &order)
 {
+    constexpr int RING = most(OUTS, 1);
     const int lane = threadIdx.x % 32;
     int f = 0, o = 0; // strips and chunks finished
     for (int j = 0; j < order.turns(); j++) {
         bool finish;
         const strip_at at = strip_position(order.get(j, finish));
         if (!finish) continue;
-        if (NORM) mbar_wait(&s.sfull[f & 1], f >> 1 & 1);
+        if (NORM && !EARLY) mbar_wait(&s.sfull[f & 1], f >> 1 & 1);
         const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE);
         for (int k0 = 0; k0 < KP; k0 += CHUNKK)
             for (int l0 = 0; l0 < lines; l0 += LPC)
                 for (int c0 = 0; c0 < tiles; c0 += CPC, o++) {
-                    const int b = o % most(OUTS, 1);
-                    mbar_wait(&s.ofull[b], o / most(OUTS, 1) & 1);
+                    const int b = o % RING;
+                    mbar_wait(&s.ofull[b], o / RING & 1);
                     const chunk_at c = chunk_position(at, l0, c0);
-                    if (TC_SINK == SINK_REDUCE)
+                    if (BULK) {
+                        finish_bulk(s.out[b], a, at, c, k0);
+                        bulk_wait_read<RING - 1>(); // the copies RING - 1 chunks ago have left their buffer
+                    } else if (PARTIAL)
+                        finish_partial(s.out[b], a, at, c, e);
+                    else if (TC_SINK == SINK_REDUCE)
                         finish_reduce(s.out[b], s.ab[f & 1], a, at, c, e);
                     else
                         finish_store(s.out[b], s.ab[f & 1], a, at, c, k0, e);
                     __syncwarp();
-                    if (lane == 0) mbar_arrive(&s.oempty[b]);
+                    if (lane == 0 && (!BULK || o >= RING - 1)) mbar_arrive(&s.oempty[BULK ? (o + 1) % RING : b]);
                 }
-        if (NORM && lane == 0) mbar_arrive(&s.sempty[f & 1]);
+        if (NORM && !EARLY && lane == 0) mbar_arrive(&s.sempty[f & 1]);
         f++;
     }
+    if (BULK) bulk_wait();
 }

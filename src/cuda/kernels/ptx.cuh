@@ -22,9 +22,9 @@ __device__ __forceinline__ void mbar_init_fence()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-__device__ __forceinline__ void mbar_arrive(u64 *b)
+__device__ __forceinline__ void mbar_arrive(u64 *b, u32 count = 1)
 {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_u32(b)) : "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(smem_u32(b)), "r"(count) : "memory");
 }
 __device__ __forceinline__ void mbar_arrive_expect(u64 *b, u32 bytes)
 {
@@ -51,6 +51,23 @@ __device__ __forceinline__ void bulk_load(void *dst, const void *src, u32 size, 
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  ::"r"(smem_u32(dst)), "l"(src), "r"(size), "r"(smem_u32(b)) : "memory");
+}
+// size bytes, a multiple of 16, from shared to global memory; completes with the thread's bulk group.
+__device__ __forceinline__ void bulk_store(void *dst, const void *src, u32 size)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(smem_u32(src)), "r"(size) : "memory");
+}
+__device__ __forceinline__ void bulk_commit()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+template <int PENDING> __device__ __forceinline__ void bulk_wait_read() // all groups but the last PENDING have read their sources
+{
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+__device__ __forceinline__ void bulk_wait() // all groups are complete
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 __device__ __forceinline__ void bulk_prefetch(const void *src, u32 size) // into L2
 {

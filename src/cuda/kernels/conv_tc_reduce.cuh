@@ -1,0 +1,190 @@
+// conv_tc_reduce.cuh - reduction over the channels: logsumexp, max, min, sum, mean.
+//
+// PARTIAL (the rule): a multiplying warp holds 16 channels of each pixel of its tile. It reduces them among its lanes and leaves one value
+// per pixel, for logsumexp with the shift it was taken at (0 wherever the plain sum of exponentials holds); the finishing role joins the
+// warps' values. Else (what follows the norm reads other tensors) all channels go through shared memory.
+#pragma once
+#include "conv_tc.cuh"
+#include "conv_tc_mma.cuh"
+
+// A chunk: first line and column tile, how many of them; rows and columns of results in it, and where these stand in the output.
+struct chunk_at {
+    int rows, cols, row0, col0;
+};
+__device__ __forceinline__ chunk_at chunk_position(const strip_at &at, int l0, int c0)
+{
+    chunk_at c;
+    if (POOL) {
+        c.row0 = at.p0 / TC_POOLH + l0, c.col0 = 0, c.cols = OW;
+        c.rows = min(LPC, min(OH - c.row0, at.rows / TC_POOLH - l0));
+    } else {
+        c.row0 = at.p0 + l0 * LINEROWS, c.col0 = at.q0 + c0 * TILE;
+        c.rows = min(LPC * LINEROWS, at.rows - l0 * LINEROWS), c.cols = FLAT ? Q : min(CHUNKW, at.cols - c0 * TILE);
+    }
+    return c;
+}
+__device__ __forceinline__ float finish_value(float v, const float2 ab, int n, int k, int pixel, const epi &e)
+{
+    return EARLY ? v : cvy_post(NORM ? fmaf(v, ab.x, ab.y) : v, v, n, k, pixel, e);
+}
+
+constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
+__device__ __forceinline__ float reduce_start()
+{
+    return TC_REDUCE == REDUCE_MAX ? __int_as_float(0xff800000) : TC_REDUCE == REDUCE_MIN ? __int_as_float(0x7f800000) : 0.f;
+}
+__device__ __forceinline__ float reduce_join(float a, float b)
+{
+    return TC_REDUCE == REDUCE_MAX ? max_nan(a, b) : TC_REDUCE == REDUCE_MIN ? min_nan(a, b) : a + b;
+}
+// The value that changes nothing: of a channel that does not exist (before the exponential).
+__device__ __forceinline__ float reduce_neutral()
+{
+    return TC_REDUCE == REDUCE_LSE ? __int_as_float(0xff800000) : reduce_start();
+}
+__device__ __forceinline__ float over_lanes(float v)
+{
+    v = reduce_join(v, __shfl_xor_sync(~0u, v, 1));
+    return reduce_join(v, __shfl_xor_sync(~0u, v, 2));
+}
+__device__ __forceinline__ float max_lanes(float v)
+{
+    v = max_nan(v, __shfl_xor_sync(~0u, v, 1));
+    return max_nan(v, __shfl_xor_sync(~0u, v, 2));
+}
+// ---- PARTIAL -------------------------------------------------------------------------------------------------------------
+// 16 values of each of 8 lanes (4 apart) -> their sums over the lanes; lane r of the 8 keeps values 2r and 2r + 1 in s[0] and s[1].
+template <int HALF> __device__ __forceinline__ void join_halves(float (&s)[16])
+{
+    const bool upper = threadIdx.x / 4 & (HALF / 2);
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+        const float mine = upper ? s[i + HALF] : s[i], other = upper ? s[i] : s[i + HALF];
+        s[i] = reduce_join(mine, __shfl_xor_sync(~0u, other, HALF * 2));
+    }
+}
+__device__ __forceinline__ void join_rows(float (&s)[16])
+{
+    join_halves<8>(s);
+    join_halves<4>(s);
+    join_halves<2>(s);
+}
+// logsumexp of the warp's channels at 16 pixels with the maximum taken out: s and m as join_rows leaves s.
+__device__ __forceinline__ void shifted_rows(const float *d, float (&s)[2], float (&m)[2])
+{
+    const int r = threadIdx.x / 4 % 8;
+#pragma unroll
+    for (int v = 0; v < 16; v++) {
+        const float a = d[v / 2 * 4 + v % 2], b = d[v / 2 * 4 + 2 + v % 2];
+        float top = max_nan(a, b);
+        for (int o = 4; o < 32; o *= 2) top = max_nan(top, __shfl_xor_sync(~0u, top, o));
+        top = fabsf(top) < __int_as_float(0x7f800000) ? top : 0.f; // all -inf gives -inf, an inf gives inf
+        float sum = exp2_approx((a - top) * LOG2E) + exp2_approx((b - top) * LOG2E);
+        for (int o = 4; o < 32; o *= 2) sum += __shfl_xor_sync(~0u, sum, o);
+        if (v / 2 == r) s[v % 2] = sum, m[v % 2] = top;
+    }
+}
+// A finished tile -> out[2 * warp][pixel]: the warp's value; [2 * warp + 1]: its shift. limit: pixels that exist, from the tile's first on.
+__device__ __forceinline__ void put_partial(float (*out)[OPITCH], float (&d)[ACC], const lane_at &l, int limit)
+{
+    const int r = threadIdx.x / 4 % 8, row = threadIdx.x / 32 % 4 * 2;
+    if (K % 64)
+#pragma unroll
+        for (int i = 0; i < ACC; i++) d[i] = l.ch[i >> 1 & 1] < K ? d[i] : reduce_neutral();
+#pragma unroll
+    for (int part = 0; part < NJ / 8; part++) {
+        float s[16], kept[2], m[2] = {0.f, 0.f};
+#pragma unroll
+        for (int v = 0; v < 16; v++) {
+            const float a = d[part * 32 + v / 2 * 4 + v % 2], b = d[part * 32 + v / 2 * 4 + 2 + v % 2];
+            s[v] = TC_REDUCE == REDUCE_LSE ? exp2_approx(a * LOG2E) + exp2_approx(b * LOG2E) : reduce_join(a, b);
+        }
+        join_rows(s);
+        const int px = part * 64 + 8 * r + 2 * l.q;
+        kept[0] = s[0], kept[1] = s[1];
+        if (TC_REDUCE == REDUCE_LSE) {
+            bool hard = false;
+#pragma unroll
+            for (int i = 0; i < 2; i++) hard |= px + i < limit && !(s[i] > 1e-30f && s[i] < 1e30f);
+            if (__any_sync(~0u, hard)) shifted_rows(d + part * 32, kept, m);
+            *(float2 *)&out[row + 1][px] = make_float2(m[0], m[1]);
+        }
+        *(float2 *)&out[row][px] = make_float2(kept[0], kept[1]);
+    }
+}
+// One warp: joins the warps' values of a tile and stores.
+__device__ __forceinline__ void finish_partial(float (*out)[OPITCH], const tc_args &a, const strip_at &at, const chunk_at &c, const epi &e)
+{
+    const int first = c.row0 * OW + c.col0;
+#pragma unroll 4
+    for (int px = threadIdx.x % 32; px < c.cols; px += 32) {
+        float v = reduce_start(), top = __int_as_float(0xff800000);
+        if (TC_REDUCE == REDUCE_LSE)
+#pragma unroll
+            for (int i = 0; i < MBLOCKS * 4; i++) top = fmaxf(top, out[2 * i + 1][px]);
+#pragma unroll
+        for (int i = 0; i < MBLOCKS * 4; i++) {
+            const float p = out[2 * i][px];
+            v = reduce_join(v, TC_REDUCE == REDUCE_LSE ? p * exp2_approx((out[2 * i + 1][px] - top) * LOG2E) : p);
+        }
+        if (TC_REDUCE == REDUCE_LSE) v = top + LN2 * log2_approx(v);
+        if (TC_REDUCE == REDUCE_MEAN) v *= 1.f / K;
+        __stcs(a.y + (size_t)at.n * (OH * OW) + first + px, cvy_last(v, at.n, first + px, e));
+    }
+}
+
+// ---- all channels through shared memory: 4 lanes a pixel, lane q takes channels q, q + 4, ... (no bank conflicts) ----------
+// logsumexp with the maximum taken out first: for sums that the plain one cannot hold. One pixel of 4 lanes.
+__device__ __forceinline__ float lse_with_max(float (*out)[OPITCH], const float2 *ab, int px, int n, int pixel, const epi &e)
+{
+    const int q = threadIdx.x % 4;
+    float m = __int_as_float(0xff800000), sum = 0;
+#pragma unroll 1
+    for (int k = q; k < K; k += 4) m = max_nan(m, finish_value(out[k][px], ab[k], n, k, pixel, e));
+    m = max_lanes(m);
+    const float base = fabsf(m) < __int_as_float(0x7f800000) ? m : 0.f; // all -inf gives -inf, an inf gives inf
+#pragma unroll 1
+    for (int k = q; k < K; k += 4) sum += exp2_approx((finish_value(out[k][px], ab[k], n, k, pixel, e) - base) * LOG2E);
+    return base + LN2 * log2_approx(over_lanes(sum));
+}
+__device__ __forceinline__ void finish_reduce(float (*out)[OPITCH], const float2 *ab, const tc_args &a, const strip_at &at, const chunk_at &c,
+                                              const epi &e)
+{
+    constexpr int PX = SINKWARPS * 8, PER = TILE / PX, BATCHK = 16 / PER; // pixels at a time; of a thread; channels in flight
+    const int t = threadIdx.x - WARP_SINK * 32, q = t % 4, first = c.row0 * OW + c.col0;
+    float v[PER];
+    int px[PER];
+#pragma unroll
+    for (int i = 0; i < PER; i++) v[i] = reduce_start(), px[i] = min(t / 4 + i * PX, c.cols - 1); // past the edge: the last one again
+#pragma unroll 1
+    for (int k0 = q; k0 < K; k0 += 4 * BATCHK) { // loads of BATCHK channels first: their latency is paid once
+        float2 f[BATCHK];
+        float y[BATCHK][PER];
+#pragma unroll
+        for (int u = 0; u < BATCHK; u++) {
+            const int k = K % (4 * BATCHK) ? min(k0 + 4 * u, K - 1) : k0 + 4 * u;
+            f[u] = NORM && !EARLY ? ab[k] : make_float2(1.f, 0.f);
+#pragma unroll
+            for (int i = 0; i < PER; i++) y[u][i] = out[k][px[i]];
+        }
+#pragma unroll
+        for (int u = 0; u < BATCHK; u++)
+#pragma unroll
+            for (int i = 0; i < PER; i++) {
+                const float o = finish_value(y[u][i], f[u], at.n, min(k0 + 4 * u, K - 1), first + px[i], e);
+                const float r = TC_REDUCE == REDUCE_LSE ? exp2_approx(o * LOG2E) : o;
+                v[i] = reduce_join(v[i], K % (4 * BATCHK) == 0 || k0 + 4 * u < K ? r : reduce_start());
+            }
+    }
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        v[i] = over_lanes(v[i]);
+        if (TC_REDUCE == REDUCE_MEAN) v[i] *= 1.f / K;
+        if (TC_REDUCE == REDUCE_LSE) {
+            const bool hard = !(v[i] > 1e-30f && v[i] < 1e30f);
+            v[i] = LN2 * log2_approx(v[i]);
+            if (__any_sync(~0u, hard)) v[i] = lse_with_max(out, ab, px[i], at.n, first + px[i], e);
+        }
+        if (q == 0 && t / 4 + i * PX < c.cols) __stcs(a.y + (size_t)at.n * (OH * OW) + first + px[i], cvy_last(v[i], at.n, first + px[i], e));
+    }
+}
