@@ -1,6 +1,6 @@
 """Devices and hypothesis' settings for all tests.
 
-CONVOY_TEST_DEVICES names the devices to compare with PyTorch, with options where wanted ("ref,cpu,cpu:fuse=2:seed=7");
+CONVOY_TEST_DEVICES names the devices to compare with PyTorch, with options where wanted ("ref,cpu,cpu:fuse=2:seed=7", default "ref,cpu");
 CONVOY_LIBRARY the library to load; CONVOY_TEST_PROFILE=long makes the random tests search on.
 """
 
@@ -18,7 +18,7 @@ settings.register_profile("long", max_examples=5000, deadline=None, suppress_hea
 settings.load_profile(os.environ.get("CONVOY_TEST_PROFILE", "ci"))
 torch.set_num_threads(1)
 
-DEVICES = os.environ.get("CONVOY_TEST_DEVICES", "ref").split(",")
+DEVICES = os.environ.get("CONVOY_TEST_DEVICES", "ref,cpu").split(",")
 
 
 @pytest.fixture(params=DEVICES)
