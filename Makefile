@@ -1,5 +1,4 @@
 # Convoy. `make` builds the library and the command with a C11 compiler and nothing else; `make help` lists the rest.
-CC ?= gcc
 PREFIX ?= /usr/local
 comma := ,
 BUILD ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(findstring clang,$(CC)),-clang)
@@ -63,7 +62,6 @@ $(BUILD)/src/cuda/embedded.c: $(BUILD)/embed $(CUDA_TEXTS)
 	$(Q)$(BUILD)/embed $@ $(CUDA_TEXTS)
 
 $(BUILD)/src/cuda/embedded.o: $(BUILD)/src/cuda/embedded.c
-	$(say) CC $<
 	$(Q)$(CC) $(CFLAGS) -Isrc/cuda -c -o $@ $<
 
 demo: ## build, then describe, plan, run and check three blocks
@@ -74,13 +72,12 @@ demo: ## build, then describe, plan, run and check three blocks
 TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard test/unit/*.c test/fault/*.c))
 STANDINS := $(addprefix $(BUILD)/test/standin/,libcuda.so.1 libnvrtc.so.13)
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
+PROGRAMS := $(EXAMPLES) $(patsubst %.c,$(BUILD)/%,$(wildcard test/*.c test/gpu/*.c bench/*.c))
 
 test: ## everything, with its own set-up; the last line is the sum
 	@test/run.sh
-
 check-c: tests ## the C tests alone (also under SAN=..., CC=clang)
 	@test/run-c.sh $(BUILD)
-
 tests: $(TESTS) $(STANDINS) $(EXAMPLES)
 
 $(TESTS): %: %.o $(filter-out %/main.o,$(CLI)) $(BUILD)/libconvoy.a
@@ -93,9 +90,16 @@ $(STANDINS):
 	$(say) CC $<
 	$(Q)$(CC) $(filter-out -fvisibility=hidden -MMD -MP,$(CFLAGS)) -shared $(LDFLAGS) -o $@ $<
 
-$(EXAMPLES): %: %.o $(BUILD)/libconvoy.a
+$(PROGRAMS): %: %.o $(BUILD)/libconvoy.a
 	$(say) LINK $@
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+gpu-test: $(BUILD)/test/gpu/chains ## check and time the kernels on this machine's GPU
+	@bench/gpu_smoke.sh $<
+
+bench bench-smoke: all ## time the suite beside PyTorch, ONNX Runtime and OpenVINO (hours; bench-smoke: minutes)
+	@test/setup.sh bench
+	@.venv-bench/bin/python bench/run.py --suite $(if $(filter bench,$@),full,smoke)
 
 # ---- fuzzing: clang's libFuzzer, a build folder of its own -----------------------------------------------------------
 FUZZ_SECONDS ?= 60
@@ -109,8 +113,7 @@ $(FUZZERS): %: %.o $(BUILD)/cli/npy.o $(BUILD)/libconvoy.a
 	$(say) LINK $@
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
-# ---- housekeeping ----------------------------------------------------------------------------------------------------
-# The vector headers are tables, laid out by hand.
+# ---- housekeeping (the vector headers are tables, laid out by hand) ----------------------------------------------------------------------------------------------------
 FORMATTED = $(filter-out src/cpu/simd%.h,$(shell git ls-files '*.c' '*.h'))
 
 check-format: ## is every C file formatted?
@@ -128,23 +131,20 @@ install: all ## into DESTDIR and PREFIX: command, library, header, pkg-config fi
 	install -m 644 include/convoy.h $(DESTDIR)$(PREFIX)/include/
 	install -m 644 $(BUILD)/libconvoy.a $(DESTDIR)$(PREFIX)/lib/
 	install -m 755 $(BUILD)/libconvoy.so $(DESTDIR)$(PREFIX)/lib/libconvoy.so.$(VERSION)
-	ln -sf libconvoy.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libconvoy.so.0
-	ln -sf libconvoy.so.0 $(DESTDIR)$(PREFIX)/lib/libconvoy.so
+	cd $(DESTDIR)$(PREFIX)/lib && ln -sf libconvoy.so.$(VERSION) libconvoy.so.0 && ln -sf libconvoy.so.0 libconvoy.so
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' convoy.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/convoy.pc
 	install -m 644 doc/convoy.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 
 size: ## lines per folder
-	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.py' '*.def' | xargs wc -l | awk '$$2 != "total" \
-	    { n = $$2; if (!sub("/[^/]*$$", "", n)) n = "."; lines[n] += $$1; all += $$1 } \
-	    END { for (d in lines) printf "%7d  %s\n", lines[d], d; printf "%7d  in all\n", all }' | sort -k2
+	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.py' '*.def' | xargs wc -l | sed '$$d; s|/[^/]*$$||' | awk '{ n[$$2] += $$1 } \
+	    END { for (d in n) { printf "%7d  %s\n", n[d], d; all += n[d] } printf "%7d  ~ in all\n", all }' | sort -k2
 
 clean: ## remove every build folder
 	rm -rf build build-*
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
+	@sed -n 's/^\([a-z-]*\)[a-z -]*:[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 	@echo '  variants: SAN=address,undefined  SAN=thread  CC=clang  BUILD=folder  V=1  PREFIX=/usr/local'
 
-.PHONY: all demo test tests check-c fuzz check-format format check-exports install size clean help
-.SECONDARY:
--include $(OBJECTS:.o=.d) $(CLI:.o=.d) $(TESTS:=.d) $(EXAMPLES:=.d) $(FUZZERS:=.d)
+.PHONY: all demo test tests check-c gpu-test bench bench-smoke fuzz check-format format check-exports install size clean help
+-include $(OBJECTS:.o=.d) $(CLI:.o=.d) $(TESTS:=.d) $(PROGRAMS:=.d) $(FUZZERS:=.d)

@@ -1,6 +1,7 @@
 #!/bin/sh
 # setup.sh - what the tests need beside a C compiler: cmocka, clang, clang-format and a Python virtual environment.
-# Installs what is missing of it, or says what to install. `setup.sh c` leaves Python out.
+# Installs what is missing of it, or says what to install. `setup.sh c` leaves Python out, `setup.sh bench` readies the
+# Python packages of `make bench` instead.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -45,11 +46,17 @@ install_packages() {
 has_fuzzer || install_packages "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
 [ "${1:-}" = c ] && exit 0
 
-# The virtual environment is made anew when the pinned versions change.
-stamp=.venv/requirements.txt
-if ! cmp -s test/requirements.txt "$stamp"; then
-    echo "setup: Python packages of test/requirements.txt into .venv (PyTorch is large: this may take minutes)"
-    [ -x .venv/bin/python ] || python3 -m venv .venv
-    .venv/bin/python -m pip install -q --disable-pip-version-check -r test/requirements.txt
-    cp test/requirements.txt "$stamp"
+# A virtual environment is made anew when its pinned versions change.
+make_venv() { # folder, requirements
+    cmp -s "$2" "$1/requirements.txt" && return
+    echo "setup: Python packages of $2 into $1 (PyTorch is large: this may take minutes)"
+    [ -x "$1/bin/python" ] || python3 -m venv "$1"
+    "$1/bin/python" -m pip install -q --disable-pip-version-check -r "$2"
+    cp "$2" "$1/requirements.txt"
+}
+
+if [ "${1:-}" = bench ]; then
+    make_venv .venv-bench bench/requirements.txt
+else
+    make_venv .venv test/requirements.txt
 fi
