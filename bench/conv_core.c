@@ -74,7 +74,8 @@ static void *member(void *arg)
         if (job.tiling->ph > 1) job.pool = l->pool;
         if (job.sum) { /* means first, as the engine does in front of a norm */
             const conv_geom *g = &job.tiling->geom;
-            for (int64_t c = 0; c < g->C; c++) cvyi_conv_window_sums(job.tiling->kernels, g, job.src, c, &l->window);
+            for (int64_t c = 0; c < g->C; c++)
+                cvyi_conv_window_sums(job.tiling->kernels, g, job.src, c, &l->window);
         }
         for (int64_t u = 0; u < job.tiling->units; u++) cvyi_conv_run(&job, u, l->scratch);
     }
@@ -185,8 +186,10 @@ static void bench(const shape_row *row, const cpu_conv_kernels *k, int threads, 
                            .dst_row = P,
                            .sum = row->stats ? mean : NULL};
         for (int i = 0; i < threads; i++)
-            t.lots[i] = (struct lot){memory(tile.scratch), memory((size_t)(tile.bands * row->K) * 16),
-                                     memory((size_t)t.np * 4 + 64), memory((size_t)t.ny * 4),
+            t.lots[i] = (struct lot){memory(tile.scratch),
+                                     memory((size_t)(tile.bands * row->K) * 16),
+                                     memory((size_t)t.np * 4 + 64),
+                                     memory((size_t)t.ny * 4),
                                      {memory((size_t)(row->C * row->R * row->R) * 8), memory((size_t)row->C * 8)}};
         memset(shift, 0, (size_t)row->K * 8);
         if (a >= CONV_WINOGRAD_4X4) {
@@ -210,7 +213,8 @@ static void bench(const shape_row *row, const cpu_conv_kernels *k, int threads, 
                rms, (long long)tile.units, (long long)tile.rows, tile.scratch >> 10, tile.flat ? " flat" : "");
         fflush(stdout);
         for (int i = 0; i < threads; i++)
-            free(t.lots[i].window.sums), free(t.lots[i].window.xmean), free(t.lots[i].scratch), free(t.lots[i].stats), free(t.lots[i].pool), free(t.lots[i].y);
+            free(t.lots[i].window.sums), free(t.lots[i].window.xmean), free(t.lots[i].scratch),
+                free(t.lots[i].stats), free(t.lots[i].pool), free(t.lots[i].y);
         free(packed);
     }
     free(w), free(bias), free(xmean), free(shift), free(mean), free(win.sums), free(win.xmean), free(t.x),

@@ -65,17 +65,16 @@ static double cost_depthwise(const conv_geom *g, const conv_algo *a, const conv_
     return direct_flops(g) / (0.25 * m->fma_flops);
 }
 
-/* Per tile and point one FMA for each pair of channels; transforming costs about 5 (input) and 4.5 (output)
- * operations per point and channel, two of them in the time of an FMA. The transformed weights, points / 9 of the
- * weights, stream from the outer cache once per strip of 16 tiles.
- * 8 -> 64, 126x126, F(4x4) at 116 GFLOP/s: 32 * 32 tiles, 36 points: products 18.9 MFMA, transforms 0.7 + 5.3 MFMA,
- * 24.9e6 * 2 / 116e9 = 0.43 ms. */
+/* Per tile and point one FMA for each pair of channels; transforming takes the time of about 3 (input) and 3.5
+ * (output, storing included) FMAs per point and channel. The transformed weights, points / 9 of the weights, stream
+ * from the outer cache once per strip of 16 tiles. 8 -> 64, 126x126, F(4x4) at 116 GFLOP/s: 32 * 32 tiles, 36
+ * points: products 18.9 MFMA, transforms 0.9 + 8.3 MFMA, 28.1e6 * 2 / 116e9 = 0.48 ms; measured 0.55. */
 static double cost_winograd(const conv_geom *g, const conv_algo *a, const conv_machine *m)
 {
     const double points = (a->mh + 2) * (a->mw + 2), C = (double)(g->C * g->kernel[0]), K = (double)g->K;
     const double tiles = (double)(g->out[0] * cvyi_ceil_div(g->out[1], a->mh) * cvyi_ceil_div(g->out[2], a->mw));
     const double strips = (double)cvyi_ceil_div((int64_t)tiles, 16);
-    const double fma = 16 * strips * points * (C * K + 2.5 * C + 2.25 * K);
+    const double fma = 16 * strips * points * (C * K + 3 * C + 3.5 * K);
     const double stream = strips * points * C * K * 4 / m->cache_bytes, compute = 2 * fma / m->fma_flops;
     return stream > compute ? stream : compute;
 }
@@ -98,6 +97,7 @@ const char *cvyi_conv_pool_legal(conv_algo_id algo, const conv_geom *g, int64_t 
     const conv_algo *a = &cvyi_conv_algos[algo];
     if (ph == 1 && pw == 1) return "the pooling window is a single value";
     if (ph < 1 || pw < 1 || ph > g->out[1] || pw > g->out[2]) return "the pooling window is larger than the plane";
+    if (algo == CONV_DEPTHWISE) return "the depthwise form takes no maxima, the direct form does";
     if (is_winograd(algo) && (a->mh % ph || a->mw % pw))
         return "the pooling window does not divide Winograd's tile";
     if (!is_winograd(algo) && (ph > 16 || pw > 64)) return "the pooling window is larger than 16x64";
@@ -123,17 +123,17 @@ static void cut_channels(conv_tiling *t, int kt)
     t->blocks = t->full + t->tails;
 }
 
-/* How many units a sample is worth. */
-static int64_t units_wanted(const conv_geom *g)
+/* How many units a sample is worth. Depthwise work is bound by memory: its operations take four times as long. */
+static int64_t units_wanted(const conv_tiling *t)
 {
-    const double n = direct_flops(g) / UNIT_FLOPS;
+    const double n = direct_flops(&t->geom) / UNIT_FLOPS * (t->algo == CONV_DEPTHWISE ? 4 : 1);
     return n < 1 ? 1 : n > UNITS_WANTED ? UNITS_WANTED : (int64_t)n;
 }
 
 /* Rows of bands are set: bands, and channels split until there are units enough. */
 static void cut_units(conv_tiling *t, int64_t rows, int64_t least_blocks)
 {
-    const int64_t total = t->blocks * t->geom.groups, want = units_wanted(&t->geom);
+    const int64_t total = t->blocks * t->geom.groups, want = units_wanted(t);
     int64_t parts;
     t->rows = rows;
     t->bands_per_plane = cvyi_ceil_div(t->geom.out[1], rows);
@@ -172,14 +172,15 @@ static void cut_direct(conv_tiling *t)
     const cpu_conv_kernels *k = t->kernels;
     const conv_geom *g = &t->geom;
     const int64_t P = g->out[1], Q = g->out[2], most = VIEW_BYTES / 4;
-    const int64_t planes = cvyi_max64(g->out[0], 1), want = cvyi_ceil_div(units_wanted(g), planes);
+    const int64_t planes = cvyi_max64(g->out[0], 1), want = cvyi_ceil_div(units_wanted(t), planes);
     int64_t rows = cvyi_round_up(cvyi_max64(cvyi_ceil_div(P, want), 1), t->ph), cols = cvyi_max64(Q, 1);
 
     for (int i = 0; i < 2; i++)
         t->phases[i] = cvyi_min64(g->kernel[i + 1], g->stride[i + 1] / gcd(g->stride[i + 1], g->dil[i + 1]));
     cut_view(t, rows, cols);
     t->flat = (double)t->view[1] / k->vl * 1.03 < row_vectors(cols, k->vl, k->direct_vt) && t->algo == CONV_DIRECT;
-    if (t->flat) cut_view(t, rows = cvyi_round_up(cvyi_max64(P, 1), t->ph), cols); /* long bands; channels are split */
+    if (t->flat)
+        cut_view(t, rows = cvyi_round_up(cvyi_max64(P, 1), t->ph), cols); /* long bands; channels are split */
     for (int64_t parts = P / rows + 1; rows > t->ph && t->view_floats > most; parts++)
         cut_view(t, rows = cvyi_round_up(cvyi_ceil_div(P, parts), t->ph), cols);
     while (!t->flat && cols > 8 * k->vl && t->view_floats > most)
@@ -202,7 +203,7 @@ static void cut_direct(conv_tiling *t)
  * filled. */
 static int64_t cut_tile_rows(const conv_tiling *t, int64_t strip)
 {
-    const int64_t planes = cvyi_max64(t->geom.out[0], 1), want = cvyi_ceil_div(units_wanted(&t->geom), planes);
+    const int64_t planes = cvyi_max64(t->geom.out[0], 1), want = cvyi_ceil_div(units_wanted(t), planes);
     const int64_t least = cvyi_max64(cvyi_ceil_div(t->tiles[0], want), 1);
     int64_t best = least;
     double best_fill = 0;

@@ -56,8 +56,8 @@ INLINE vf view_load(const float *row, int64_t x, int64_t W)
     return x >= 0 && x + VL <= W ? v_load(row + x) : v_load_range(row + x, -x, W - x);
 }
 
-/* Row of n floats: dst[j] = src[j * stride + x0] where that lies in 0...W-1, else 0. Writes whole vectors: what is too
- * much falls on the next row, which is written later, or on the slack behind the copy. */
+/* Row of n floats: dst[j] = src[j * stride + x0] where that lies in 0...W-1, else 0. Writes whole vectors: what is
+ * too much falls on the next row, which is written later, or on the slack behind the copy. */
 INLINE void view_row(float *dst, int64_t n, const float *src, int64_t W, int64_t x0, int64_t stride)
 {
     if (stride == 1) {

@@ -36,8 +36,10 @@ typedef struct work {
 
 INLINE void store_first(float *p, int64_t n, vf a)
 {
-    if (n >= VL) v_store(p, a);
-    else v_store_n(p, n, a);
+    if (n >= VL)
+        v_store(p, a);
+    else
+        v_store_n(p, n, a);
 }
 
 /* Adds the first n of vt vectors of values to a channel's runs. */
@@ -63,8 +65,8 @@ static void merge(work *w)
         }
 }
 
-/* One register tile. `left` positions are outputs, the rest of the last vector is dropped (tmp has room for it); dst
- * may be NULL. */
+/* One register tile. `left` positions are outputs, the rest of the last vector is dropped (tmp has room for it);
+ * dst may be NULL. */
 INLINE void tile(work *w, const float *x, float *dst, int64_t chan, int64_t left, const int kt, const int vt)
 {
     vf acc[KT][VT];
@@ -98,13 +100,16 @@ INLINE void tile(work *w, const float *x, float *dst, int64_t chan, int64_t left
 
 /* A function per shape of tile: 1, 2, 4 and KT channels times 1, 2 and VT vectors. */
 typedef void tile_fn(work *w, const float *x, float *dst, int64_t chan, int64_t left);
-#define TILE(name, kt, vt)                                                                                           \
-    static void name(work *w, const float *x, float *dst, int64_t chan, int64_t left)                                \
-    {                                                                                                                \
-        tile(w, x, dst, chan, left, kt, vt);                                                                         \
+#define TILE(name, kt, vt)                                                                                         \
+    static void name(work *w, const float *x, float *dst, int64_t chan, int64_t left)                              \
+    {                                                                                                              \
+        tile(w, x, dst, chan, left, kt, vt);                                                                       \
     }
 #define TILES(kt) TILE(tile_##kt##_1, kt, 1) TILE(tile_##kt##_2, kt, 2) TILE(tile_##kt##_VT, kt, VT)
-#define TILE_ROW(kt) {tile_##kt##_1, tile_##kt##_2, tile_##kt##_VT}
+#define TILE_ROW(kt)                                                                                               \
+    {                                                                                                              \
+        tile_##kt##_1, tile_##kt##_2, tile_##kt##_VT                                                               \
+    }
 TILES(1)
 TILES(2)
 TILES(4)

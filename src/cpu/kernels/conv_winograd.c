@@ -39,7 +39,7 @@ typedef struct work {
     const conv_tiling *t;
     conv_span span;
     int64_t row0;     /* of the band, in tiles */
-    int64_t channels;        /* C * kernel depth */
+    int64_t channels; /* C * kernel depth */
     float *V, *M, *rows, *part;
     double *total; /* [channels of the unit][2] */
     lanes lanes[NT];
@@ -64,8 +64,8 @@ INLINE void input_1d(const int m, const vf *d, vf *v)
     v[5] = v_fnma(b2, o2, v_fnma(a2, d[3], d[5]));
 }
 
-/* y = At z along one axis (plus `start`, unless NULL), one point j at a time in the order 0, infinity, 1, 2, (3, 4): few
- * values stay alive. */
+/* y = At z along one axis (plus `start`, unless NULL), one point j at a time in the order 0, infinity, 1, 2, (3,
+ * 4): few values stay alive. */
 INLINE void output_1d(const int m, const int j, vf z, vf *keep, vf *y, const vf *start)
 {
     if (j == 0) {
@@ -82,7 +82,8 @@ INLINE void output_1d(const int m, const int j, vf z, vf *keep, vf *y, const vf 
             y[1] = v_add(y[1], d);
             return;
         }
-        if (j == 2 && !start) y[1] = v_mul(v_set1(p), d), y[2] = v_mul(v_set1(p * p), s);
+        if (j == 2 && !start)
+            y[1] = v_mul(v_set1(p), d), y[2] = v_mul(v_set1(p * p), s);
         else {
             y[1] = v_fma(v_set1(p), d, j == 2 ? *start : y[1]);
             y[2] = v_fma(v_set1(p * p), s, j == 2 ? *start : y[2]);
@@ -92,7 +93,8 @@ INLINE void output_1d(const int m, const int j, vf z, vf *keep, vf *y, const vf 
 }
 
 /* VL columns from x on of `rows` rows from y on, zeros outside the plane (NULL: all of it is outside). */
-static __attribute__((noinline)) void load_edge(float *edge, const float *plane, int64_t y, int64_t x, int rows, const conv_geom *g)
+static __attribute__((noinline)) void load_edge(float *edge, const float *plane, int64_t y, int64_t x, int rows,
+                                                const conv_geom *g)
 {
     const int64_t H = g->in[1], W = g->in[2];
     for (int i = 0; i < rows; i++, y++) {
@@ -127,12 +129,10 @@ INLINE void input_tiles(work *w, const float *plane, vf mean, int64_t row, int64
     vf d[6], v[6];
 
     for (int64_t x = 0; x < n * mw + 2; x += VL) {
-        const float *src = plane + y0 * W + x0 + x;
-        int64_t pitch = W;
-        if (!rows_inside || x0 + x < 0 || x0 + x + VL > W) {
-            load_edge(edge, plane, y0, x0 + x, mh + 2, g);
-            src = edge, pitch = VL;
-        }
+        const bool inside = rows_inside && x0 + x >= 0 && x0 + x + VL <= W;
+        const float *src = inside ? plane + y0 * W + x0 + x : edge;
+        const int64_t pitch = inside ? W : VL;
+        if (!inside) load_edge(edge, plane, y0, x0 + x, mh + 2, g);
         UNROLL for (int i = 0; i < mh + 2; i++) d[i] = v_sub(v_load(src + i * pitch), mean);
         input_1d(mh, d, v);
         UNROLL for (int i = 0; i < mh + 2; i++) v_store(w->rows + i * ROW + x, v[i]);
@@ -169,10 +169,12 @@ INLINE void input_strip(work *w, int64_t t0, int64_t n, int64_t c0, int64_t chan
 /* acc += U[c][KT] v[c][strip], n input channels. */
 INLINE void multiply(vf acc[KT][NT], const float *U, const float *v, const int n)
 {
-    UNROLL for (int c = 0; c < n; c++) {
+    UNROLL for (int c = 0; c < n; c++)
+    {
         vf x[NT];
         UNROLL for (int i = 0; i < NT; i++) x[i] = v_load(v + c * STRIP + i * VL);
-        UNROLL for (int k = 0; k < KT; k++) {
+        UNROLL for (int k = 0; k < KT; k++)
+        {
             const vf u = v_set1(U[c * KT + k]);
             UNROLL for (int i = 0; i < NT; i++) acc[k][i] = v_fma(u, x[i], acc[k][i]);
         }
@@ -186,12 +188,14 @@ INLINE void products(const float *U, const float *V, float *M, int64_t channels,
     for (int p = 0; p < points; p++, V += point, M += STRIP) {
         vf acc[KT][NT];
         UNROLL for (int i = 0; i < KT * NT; i++) acc[i / NT][i % NT] = v_zero();
-        if (!first) UNROLL for (int i = 0; i < KT * NT; i++)
-            acc[i / NT][i % NT] = v_load(M + i / NT * points * STRIP + i % NT * VL);
+        if (!first)
+            UNROLL for (int i = 0; i < KT * NT; i++) acc[i / NT][i % NT] =
+                v_load(M + i / NT * points * STRIP + i % NT * VL);
         int64_t c = 0;
         for (; c + 8 <= channels; c += 8, U += 8 * KT) multiply(acc, U, V + c * STRIP, 8);
         for (; c < channels; c++, U += KT) multiply(acc, U, V + c * STRIP, 1);
-        UNROLL for (int i = 0; i < KT * NT; i++) v_store(M + i / NT * points * STRIP + i % NT * VL, acc[i / NT][i % NT]);
+        UNROLL for (int i = 0; i < KT * NT; i++)
+            v_store(M + i / NT * points * STRIP + i % NT * VL, acc[i / NT][i % NT]);
     }
 }
 
@@ -307,8 +311,10 @@ INLINE void output_tiles(work *w, const float *M, const lanes *l, int64_t k, int
         }
         UNROLL for (int r = 0; r < mh; r++) output_1d(mw, j, z[r], keep + r, y + r * mw, &start);
     }
-    if (job->sum) count(y, l, w->part + i * 2 * VL, mh * mw, true);
-    else if (job->sumsq) count(y, l, w->part + i * 2 * VL, mh * mw, false);
+    if (job->sum)
+        count(y, l, w->part + i * 2 * VL, mh * mw, true);
+    else if (job->sumsq)
+        count(y, l, w->part + i * 2 * VL, mh * mw, false);
     if (job->pool) pool_any(w, y, l, k, mh, mw);
     if (job->dst)
         store_tiles(y, l, job->dst + k * job->dst_chan + w->span.plane * job->dst_plane, job->dst_row, g->out[1],
@@ -347,7 +353,8 @@ static void place(work *w, int64_t t0, int64_t n, int mh, int mw)
             for (int e = 0; e < mh * mw; e++) {
                 const piece *p = &l->piece[k];
                 const int64_t exist = p->row * mh + e / mw < P ? cvyi_ceil_div(Q - e % mw, mw) - p->col : 0;
-                memset(l->mask + e * VL + p->lane, 0xff, sizeof(float) * (size_t)cvyi_max64(cvyi_min64(exist, p->n), 0));
+                memset(l->mask + e * VL + p->lane, 0xff,
+                       sizeof(float) * (size_t)cvyi_max64(cvyi_min64(exist, p->n), 0));
             }
     }
 }
@@ -433,24 +440,24 @@ static void winograd(const conv_job *job, int64_t unit, float *scratch, const fo
     }
 }
 
-#define WINOGRAD(mh, mw)                                                                                             \
-    static void input_##mh##x##mw(work *w, int64_t t0, int64_t n, int64_t c0, int64_t channels)                      \
-    {                                                                                                                \
-        input_strip(w, t0, n, c0, channels, mh, mw);                                                                 \
-    }                                                                                                                \
-    static void products_##mh##x##mw(const float *U, const float *V, float *M, int64_t channels, int64_t point,      \
-                                     bool first)                                                                     \
-    {                                                                                                                \
-        products(U, V, M, channels, point, first, (mh + 2) * (mw + 2));                                              \
-    }                                                                                                                \
-    static void output_##mh##x##mw(work *w, const float *M, int64_t k0, int64_t i)                                   \
-    {                                                                                                                \
-        output_block(w, M, k0, i, mh, mw);                                                                           \
-    }                                                                                                                \
-    void ISA(cvyi_conv_winograd_##mh##x##mw)(const conv_job *job, int64_t unit, void *scratch)                       \
-    {                                                                                                                \
-        static const form f = {mh, mw, input_##mh##x##mw, products_##mh##x##mw, output_##mh##x##mw};                 \
-        winograd(job, unit, scratch, &f);                                                                            \
+#define WINOGRAD(mh, mw)                                                                                           \
+    static void input_##mh##x##mw(work *w, int64_t t0, int64_t n, int64_t c0, int64_t channels)                    \
+    {                                                                                                              \
+        input_strip(w, t0, n, c0, channels, mh, mw);                                                               \
+    }                                                                                                              \
+    static void products_##mh##x##mw(const float *U, const float *V, float *M, int64_t channels, int64_t point,    \
+                                     bool first)                                                                   \
+    {                                                                                                              \
+        products(U, V, M, channels, point, first, (mh + 2) * (mw + 2));                                            \
+    }                                                                                                              \
+    static void output_##mh##x##mw(work *w, const float *M, int64_t k0, int64_t i)                                 \
+    {                                                                                                              \
+        output_block(w, M, k0, i, mh, mw);                                                                         \
+    }                                                                                                              \
+    void ISA(cvyi_conv_winograd_##mh##x##mw)(const conv_job *job, int64_t unit, void *scratch)                     \
+    {                                                                                                              \
+        static const form f = {mh, mw, input_##mh##x##mw, products_##mh##x##mw, output_##mh##x##mw};               \
+        winograd(job, unit, scratch, &f);                                                                          \
     }
 WINOGRAD(4, 4)
 WINOGRAD(2, 4)
