@@ -171,7 +171,7 @@ static void cut_direct(conv_tiling *t)
 {
     const cpu_conv_kernels *k = t->kernels;
     const conv_geom *g = &t->geom;
-    const int64_t P = g->out[1], Q = g->out[2], most = VIEW_BYTES / 4;
+    const int64_t P = g->out[1], Q = g->out[2], most = VIEW_BYTES / 4, step = t->pw * k->vl * k->direct_vt;
     const int64_t planes = cvyi_max64(g->out[0], 1), want = cvyi_ceil_div(units_wanted(t), planes);
     int64_t rows = cvyi_round_up(cvyi_max64(cvyi_ceil_div(P, want), 1), t->ph), cols = cvyi_max64(Q, 1);
 
@@ -183,8 +183,8 @@ static void cut_direct(conv_tiling *t)
         cut_view(t, rows = cvyi_round_up(cvyi_max64(P, 1), t->ph), cols); /* long bands; channels are split */
     for (int64_t parts = P / rows + 1; rows > t->ph && t->view_floats > most; parts++)
         cut_view(t, rows = cvyi_round_up(cvyi_ceil_div(P, parts), t->ph), cols);
-    while (!t->flat && cols > 8 * k->vl && t->view_floats > most)
-        cut_view(t, rows, cols = cvyi_round_up(cols / 2, t->pw * k->vl));
+    for (int64_t parts = 2; !t->flat && cols > step && t->view_floats > most; parts++)
+        cut_view(t, rows, cols = cvyi_round_up(cvyi_ceil_div(Q, parts), step));
     cut_units(t, rows, 1);
 
     const int64_t slack = (k->direct_vt + 1) * k->vl, pitch = cvyi_max64(t->view[1], g->in[2]);

@@ -474,6 +474,36 @@ static void test_direct_nan(void **unused)
     free_sample(&s);
 }
 
+/* Rows too wide for one copy are cut into columns, statistics and maxima too. */
+static void test_direct_columns(void **unused)
+{
+    const cpu_conv_kernels *isa[3];
+    const int n = isas(isa);
+    const conv_geom g = {.N = 1,
+                         .C = 60,
+                         .K = 3,
+                         .groups = 1,
+                         .in = {1, 5, 900},
+                         .out = {1, 5, 900},
+                         .kernel = {1, 3, 3},
+                         .stride = {1, 1, 1},
+                         .dil = {1, 1, 1},
+                         .pad = {0, 1, 1},
+                         .spatial = 2};
+    sample s;
+    (void)unused;
+    state = 5;
+    make_sample(&s, &g, true);
+    for (int k = 0; k < n; k++) {
+        conv_tiling t;
+        describe("direct", isa[k]->isa, 5, &g);
+        cvyi_conv_tile(CONV_DIRECT, &g, isa[k], 2, 3, &t);
+        assert_true(t.cols < g.out[2]);
+        run_case(CONV_DIRECT, isa[k], &s, true, 2, 3, false);
+    }
+    free_sample(&s);
+}
+
 static void test_refusals(void **unused)
 {
     const conv_geom g = {.N = 1,
@@ -498,9 +528,10 @@ static void test_refusals(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_direct),       cmocka_unit_test(test_depthwise),    cmocka_unit_test(test_winograd),
-        cmocka_unit_test(test_window_means), cmocka_unit_test(test_window_flags), cmocka_unit_test(test_direct_nan),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_direct),         cmocka_unit_test(test_depthwise),
+        cmocka_unit_test(test_winograd),       cmocka_unit_test(test_window_means),
+        cmocka_unit_test(test_window_flags),   cmocka_unit_test(test_direct_nan),
+        cmocka_unit_test(test_direct_columns), cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

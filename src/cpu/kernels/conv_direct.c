@@ -92,9 +92,7 @@ INLINE void tile(work *w, const float *x, float *dst, int64_t chan, int64_t left
         if (stats) count(w->part[k], acc[k], left, vt);
         if (!dst) continue;
         UNROLL for (int v = 0; v < vt; v++)
-        {
             store_first(dst + k * chan + v * VL, w->tmp ? VL : left - v * VL, acc[k][v]);
-        }
     }
 }
 
@@ -122,9 +120,8 @@ static void line(work *w, const float *x, float *dst, int64_t chan, int64_t n)
     tile_fn *const *fn = tiles[w->block.kt == KT ? 3 : w->block.kt / 2];
     for (int64_t q = 0; q < n;) {
         const int64_t vectors = (n - q + VL - 1) / VL;
-        const int vt = vectors == VT + 1 && VT > 2 ? 2
-                       : vectors < VT              ? (int)vectors
-                                                   : VT; /* 4 = 2 + 2, not 3 + 1 */
+        int vt = vectors < VT ? (int)vectors : VT;
+        if (vectors == VT + 1 && VT > 2) vt = 2; /* 4 = 2 + 2, not 3 + 1 */
         fn[vt == VT ? 2 : vt - 1](w, x + q, dst ? dst + q : NULL, chan, n - q);
         q += vt * VL;
     }

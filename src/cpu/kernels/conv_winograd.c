@@ -82,9 +82,10 @@ INLINE void output_1d(const int m, const int j, vf z, vf *keep, vf *y, const vf 
             y[1] = v_add(y[1], d);
             return;
         }
-        if (j == 2 && !start)
-            y[1] = v_mul(v_set1(p), d), y[2] = v_mul(v_set1(p * p), s);
-        else {
+        if (j == 2 && !start) {
+            y[1] = v_mul(v_set1(p), d);
+            y[2] = v_mul(v_set1(p * p), s);
+        } else {
             y[1] = v_fma(v_set1(p), d, j == 2 ? *start : y[1]);
             y[2] = v_fma(v_set1(p * p), s, j == 2 ? *start : y[2]);
         }
@@ -116,7 +117,7 @@ INLINE void split(const int m, const float *p, vf *d)
     d[m + 1] = v_next(d[1], v_set1(p[m * VL + 1]));
 }
 
-/* Tiles of one row, n of them from `piece` on, of one channel plane (NULL: outside, zeros) -> V + at. Writes whole
+/* Tiles of one row, n of them from (row, col) on, of one channel plane (NULL: outside, zeros) -> V. Writes whole
  * vectors: what is too much is overwritten by the next piece or channel, or falls on the slack behind a point's
  * rows. */
 INLINE void input_tiles(work *w, const float *plane, vf mean, int64_t row, int64_t col, int64_t n, float *V,
