@@ -20,7 +20,7 @@
 #define KERNEL_NAME conv_tc
 #endif
 // Registers per thread of each role; all warpgroups together at most what the launch takes (512 threads: 4 * 128, 640: 5 * 96).
-constexpr int REGS_MMA = THREADS == 512 ? 168 : 120, REGS_REST = THREADS == 512 ? 88 : 56;
+constexpr int REGS_FIRST = BOTH ? 112 : 168, REGS_SECOND = BOTH ? 120 : 168, REGS_REST = BOTH ? 64 : 88;
 
 // One strip: tiles of all its chunks. STATS: take statistics; OUT: hand the results to the finishing role. g: the strip's first stage,
 // o: chunks handed over before; returns that count.
@@ -47,7 +47,7 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                 const int nl = min(LPC, lines - l0), nc = min(CPC, tiles - c0), b = o % most(OUTS, 1);
                 bool owned = !OUT; // the chunk's buffer is known to be free
 #pragma unroll 1
-                for (int i = STREAM ? 0 : wg; i < (STREAM ? MB : MB * nl * nc); i += STREAM ? 1 : GW) {
+                for (int i = STREAM ? 0 : (wg + o) % GW; i < (STREAM ? MB : MB * nl * nc); i += STREAM ? 1 : GW) {
                     const int block = kb + (STREAM ? i : i / (nl * nc)), u = STREAM ? wg : i % (nl * nc);
                     if (STREAM && u >= nl * nc) { // nothing for this warpgroup: let the stages pass
                         for (int n = 0; n < NSTAGE; n++) {
@@ -166,10 +166,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
 
     constexpr bool STATS = NORM && TC_PASS != PASS_FINISH, OUT = TC_PASS == PASS_PLAIN || TC_PASS == PASS_FOLD || TC_PASS == PASS_FINISH;
     if (warp < STATW * 4) { // PASS_BOTH: statistics
-        registers_take<REGS_MMA>();
+        registers_take<REGS_FIRST>();
         multiply_role<STATS, OUT>(s, a, e, order, tag);
     } else if (warp < WARP_SINK) { // PASS_BOTH: the second time
-        registers_take<REGS_MMA>();
+        registers_take<REGS_SECOND>();
         if constexpr (BOTH) multiply_role<false, true>(s, a, e, order, tag);
     } else {
         registers_give<REGS_REST>();

@@ -90,6 +90,9 @@
 #ifndef TC_COLTILES
 #define TC_COLTILES 0 // tiles of a line in a chunk; 0: all
 #endif
+#ifndef TC_SLACK
+#define TC_SLACK 1 // PASS_BOTH: strips by which finishing is later than it must be, so that it rarely waits for statistics
+#endif
 #ifndef TC_ALIGNED
 #define TC_ALIGNED 1 // x and y start at multiples of 16 bytes
 #endif
@@ -273,7 +276,7 @@ struct schedule {
     __device__ schedule(int items)
     {
         count = (items - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
-        lead = min(cdiv(STRIPS - 1, (int)gridDim.x) + 1, count);
+        lead = min(cdiv(STRIPS - 1, (int)gridDim.x) + 1 + TC_SLACK, count);
     }
     __device__ int turns() const
     {

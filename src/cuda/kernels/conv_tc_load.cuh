@@ -38,20 +38,30 @@ __device__ __forceinline__ uint4 either(bool first, const uint4 &a, const uint4 
 {
     return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
 }
-// Two neighbouring pixels of one plane; lanes 4-7 of each 8 store them in the other order, so that 8 lanes meet 8 different banks of 16.
-__device__ __forceinline__ void store_pair(char *dst, const pixel_parts &a, const pixel_parts &b)
-{
-    const bool straight = !(threadIdx.x & 4);
-#pragma unroll
-    for (int i = 0; i < PARTS; i++) {
-        *(uint4 *)(dst + i * (XPART * 16) + (straight ? 0 : 16)) = either(straight, a.part[i], b.part[i]);
-        *(uint4 *)(dst + i * (XPART * 16) + (straight ? 16 : 0)) = either(straight, b.part[i], a.part[i]);
-    }
-}
 __device__ __forceinline__ void store_pixel(char *dst, const pixel_parts &a)
 {
 #pragma unroll
     for (int i = 0; i < PARTS; i++) *(uint4 *)(dst + i * (XPART * 16)) = a.part[i];
+}
+// Two neighbouring pixels of one plane; lanes 4-7 of each 8 store them in the other order, so that 8 lanes meet 8 different banks of 16
+// bytes. One part: exchange the results, two: the values, which are fewer and die sooner.
+__device__ __forceinline__ void store_pair(char *dst, float (&v)[2][8], float scale)
+{
+    const bool straight = !(threadIdx.x & 4);
+    char *first = dst + (straight ? 0 : 16), *second = dst + (straight ? 16 : 0);
+    if (PARTS == 1) {
+        const pixel_parts a = convert_pixel(v[0], scale), b = convert_pixel(v[1], scale);
+        *(uint4 *)first = either(straight, a.part[0], b.part[0]);
+        *(uint4 *)second = either(straight, b.part[0], a.part[0]);
+        return;
+    }
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        const float a = v[0][c], b = v[1][c];
+        v[0][c] = straight ? a : b, v[1][c] = straight ? b : a;
+    }
+    store_pixel(first, convert_pixel(v[0], scale));
+    store_pixel(second, convert_pixel(v[1], scale));
 }
 __device__ __forceinline__ void load_pack(float (&v)[2][8], int c, const float *p) // XVEC neighbours of channel c
 {
@@ -90,15 +100,11 @@ __device__ __forceinline__ float stage_slice(char *dst, const float *x, const st
             for (int c = 0; c < 8 * XVEC; c++) largest = max_nan(largest, fabsf(v[u][c / 8][c % 8]));
             if (i >= PACKS) continue;
             char *to = dst + (row % ST * ST * PHASE + row / ST * PITCH) * 16;
-            const pixel_parts a = convert_pixel(v[u][0], scale);
-            if (XVEC == 2) {
-                const pixel_parts b = convert_pixel(v[u][1], scale);
-                if (ST == 1)
-                    store_pair(to + col * 16, a, b);
-                else // the two belong to different phases
-                    store_pixel(to + col / ST * 16, a), store_pixel(to + (PHASE + col / ST) * 16, b);
-            } else
-                store_pixel(to + (col % ST * PHASE + col / ST) * 16, a);
+            if (XVEC == 2 && ST == 1)
+                store_pair(to + col * 16, v[u], scale);
+            else // pixels of a pack belong to different phases
+#pragma unroll
+                for (int j = 0; j < XVEC; j++) store_pixel(to + ((col + j) % ST * PHASE + (col + j) / ST) * 16, convert_pixel(v[u][j], scale));
         }
     }
     return largest;
@@ -147,8 +153,7 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
         u64 *full = &s.full[BOTH && finish][slot];
         if (g % PER_STRIP == 0 && g / PER_STRIP + AHEAD < order.turns()) {
             bool later;
-            const int next = order.get(g / PER_STRIP + AHEAD, later);
-            if (!later || !BOTH) prefetch_strip(a, strip_position(next), t);
+            prefetch_strip(a, strip_position(order.get(g / PER_STRIP + AHEAD, later)), t);
         }
         mbar_wait(&s.empty[slot], (g / TC_STAGES & 1) ^ 1);
         if (STREAM && t == 0) {

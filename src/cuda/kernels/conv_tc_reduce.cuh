@@ -116,7 +116,7 @@ __device__ __forceinline__ void put_partial(float (*out)[OPITCH], float (&d)[ACC
 __device__ __forceinline__ void finish_partial(float (*out)[OPITCH], const tc_args &a, const strip_at &at, const chunk_at &c, const epi &e)
 {
     const int first = c.row0 * OW + c.col0;
-#pragma unroll 4
+#pragma unroll 1
     for (int px = threadIdx.x % 32; px < c.cols; px += 32) {
         float v = reduce_start(), top = __int_as_float(0xff800000);
         if (TC_REDUCE == REDUCE_LSE)

@@ -16,7 +16,7 @@ __device__ __forceinline__ bool merge_sample(shared_memory &s, const tc_args &a,
         const int g = min(g0 + lane / LANES, G - 1);
         const u64 *words = a.part + ((size_t)n * G + g) * STRIPS;
         merged m = {__uint_as_float(load_relaxed(words) >> 32), 0, 0, 0, 0};
-#pragma unroll 8
+#pragma unroll 4
         for (int i = sub; i < STRIPS; i += LANES) {
             const strip_at at = strip_position(i);
             const u64 v = load_relaxed(words + i);
@@ -113,8 +113,9 @@ __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 
 // BULK: one copy per channel. Lane l of the first warp takes channels l, l + 32.
 __device__ __forceinline__ void finish_bulk(float (*out)[OPITCH], const tc_args &a, const strip_at &at, const chunk_at &c, int k0)
 {
+    const u64 policy = policy_evict_first();
     for (int i = threadIdx.x % 32; i < least(CHUNKK, K - k0); i += 32)
-        bulk_store(a.y + ((size_t)at.n * K + k0 + i) * (OH * OW) + c.row0 * OW, out[i], c.rows * OW * 4);
+        bulk_store(a.y + ((size_t)at.n * K + k0 + i) * (OH * OW) + c.row0 * OW, out[i], c.rows * OW * 4, policy);
     bulk_commit();
 }
 

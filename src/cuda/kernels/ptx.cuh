@@ -52,10 +52,17 @@ __device__ __forceinline__ void bulk_load(void *dst, const void *src, u32 size, 
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  ::"r"(smem_u32(dst)), "l"(src), "r"(size), "r"(smem_u32(b)) : "memory");
 }
-// size bytes, a multiple of 16, from shared to global memory; completes with the thread's bulk group.
-__device__ __forceinline__ void bulk_store(void *dst, const void *src, u32 size)
+__device__ __forceinline__ u64 policy_evict_first() // of L2, for what is not read again
 {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(smem_u32(src)), "r"(size) : "memory");
+    u64 p;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
+    return p;
+}
+// size bytes, a multiple of 16, from shared to global memory; completes with the thread's bulk group.
+__device__ __forceinline__ void bulk_store(void *dst, const void *src, u32 size, u64 policy)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;"
+                 ::"l"(dst), "r"(smem_u32(src)), "r"(size), "l"(policy) : "memory");
 }
 __device__ __forceinline__ void bulk_commit()
 {
