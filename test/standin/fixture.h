@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "../../src/cuda/cache.h"
+#include "../../src/util/cache.h"
 #include "../../src/cuda/launch.h"
 #include "standin.h"
 
@@ -35,10 +35,10 @@ static int each_entry(const char *dir, void (*visit)(const char *path, const cha
     int n = 0;
 
     while (d && (e = readdir(d))) {
-        char path[512];
+        char path[1024];
         if (e->d_name[0] == '.') continue;
         n++;
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        if (snprintf(path, sizeof path, "%s/%s", dir, e->d_name) >= (int)sizeof path) continue;
         if (visit) visit(path, e->d_name);
     }
     if (d) closedir(d);

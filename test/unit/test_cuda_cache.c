@@ -54,7 +54,7 @@ static int compile_demo(jit_code *code, const char *option)
     return rtc->compiles - before;
 }
 
-static char entry_path[512];
+static char entry_path[1024];
 static void remember_entry(const char *path, const char *name)
 {
     (void)name;
@@ -112,7 +112,7 @@ static void damaged_entries_are_replaced(void)
 static void keys_differ(void)
 {
     jit_code one = {0}, two = {0};
-    char other[600];
+    char other[1024];
 
     clear_cache();
     CHECK(compile_demo(&one, "-DX=1") == 1 && each_entry(cache_dir, remember_entry) == 1, "first");

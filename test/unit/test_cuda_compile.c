@@ -1,0 +1,112 @@
+/* test_cuda_compile.c - every kernel of representative plans, compiled by the real NVRTC for every architecture
+ * that is supported; no GPU is needed. Fails on spilled registers. Skipped, and says so, where there is no NVRTC
+ * (CVY_NVRTC_LIB, a toolkit, or the wheel nvidia-cuda-nvrtc in the virtual environment of the tests). */
+#include <glob.h>
+#include "../standin/fixture.h"
+#include "../../src/cuda/exec.h"
+
+static const char *const chains[] = {
+    "x[4,8,20,22] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
+    "x[4,8,20,22] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
+    "x[4,8,400,400] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)",
+    "x[2,8,7,9] | conv_transpose2d(20,3,stride=2,padding=1) | gelu | avg_pool2d(2)",
+    "x[2,12,14,13] | conv2d(12,3,padding=1,groups=12) | mish | mean((2,3)) | softmax(1)",
+    "x[900,300] | linear(1500) | gelu | layer_norm(1500) | log_softmax(1)",
+};
+
+/* The virtual environment's wheel, where nothing else is named. */
+static void find_wheel(void)
+{
+    static const char *const patterns[] = {".venv/lib/python*/site-packages/nvidia/cu13/lib/libnvrtc.so.13",
+                                           ".venv/lib/python*/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.1*"};
+    for (int i = 0; i < COUNT_OF(patterns) && !getenv("CVY_NVRTC_LIB"); i++) {
+        glob_t found = {0};
+        if (glob(patterns[i], 0, NULL, &found) == 0) setenv("CVY_NVRTC_LIB", found.gl_pathv[0], 1);
+        globfree(&found);
+    }
+}
+
+/* The compiler's report on the kernel, left by CVY_DUMP. */
+static void check_report(const char *dump, const char *entry, int arch, bool hot)
+{
+    static char report[1 << 20];
+    char path[512];
+    FILE *f;
+
+    snprintf(path, sizeof path, "%s/%s.sm_%d/log.txt", dump, entry, arch);
+    f = fopen(path, "r");
+    report[0] = '\0';
+    if (f) {
+        report[fread(report, 1, sizeof report - 1, f)] = '\0';
+        fclose(f);
+    }
+    CHECK(strstr(report, "registers"), "%s says nothing", path);
+    CHECK(!hot || strstr(report, " 0 bytes spill stores"), "%s, sm_%d:\n%s", entry, arch, report);
+}
+
+static void compile_step(const cuda_step *s, const char *dump)
+{
+    static const int archs[] = {80, 89, 90, 100, 120};
+    const char *options[64];
+
+    memcpy(options, s->options[0], (size_t)s->n_options[0] * sizeof *options);
+    options[s->n_options[0]] = "--ptxas-options=--verbose";
+    for (int i = 0; i < COUNT_OF(archs); i++) {
+        const jit_request request = {.entry = s->entry,
+                                     .source = s->source,
+                                     .epilogue = s->epilogue[0],
+                                     .options = options,
+                                     .n_options = s->n_options[0] + 1,
+                                     .major = archs[i] / 10,
+                                     .minor = archs[i] % 10};
+        jit_code code = {0};
+        CHECK(cvyi_jit_compile(&request, &code) == CVY_OK, "%s", cvy_last_error());
+        CHECK(code.size > 1000 && memcmp(code.cubin, "\177ELF", 4) == 0, "%s: no machine code", s->entry);
+        check_report(dump, s->entry, archs[i], true);
+        cvyi_jit_free(&code);
+    }
+}
+
+static void compile_chain(const char *chain, const char *dump)
+{
+    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
+    cvy_graph *graph = NULL;
+    cvy_plan *plan = NULL;
+    const cvy_status st = cvy_graph_parse(chain, &graph) || cvy_plan_create(graph, &options, &plan);
+
+    CHECK(st == CVY_OK, "%s: %s", chain, cvy_last_error());
+    for (int i = 0; !st && i < ((cuda_state *)plan->state)->n_steps; i++) {
+        const cuda_step *s = &((cuda_state *)plan->state)->steps[i];
+        if (!s->prepared || strcmp(s->source, "pack.cu") == 0) compile_step(s, dump);
+    }
+    cvy_plan_free(plan);
+    cvy_graph_free(graph);
+}
+
+static void remove_folder(const char *path, const char *name)
+{
+    (void)name;
+    each_entry(path, remove_entry);
+    rmdir(path);
+}
+
+int main(int argc, char **argv)
+{
+    const nvrtc_api *rtc = NULL;
+    char dump[128];
+
+    (void)argc;
+    find_wheel();
+    if (cvyi_cuda_nvrtc(&rtc) != CVY_OK) {
+        printf("cuda_compile: skipped: %s\n", cvy_last_error());
+        return 0;
+    }
+    use_cache();
+    snprintf(dump, sizeof dump, "%s/dump", cache_dir);
+    setenv("CVY_DUMP", dump, 1);
+    use_standin(argv[0], "libcuda.so.1", "CVY_CUDA_LIB");
+    for (int i = 0; i < COUNT_OF(chains); i++) compile_chain(chains[i], dump);
+    each_entry(dump, remove_folder);
+    rmdir(dump);
+    return finish("cuda_compile");
+}
