@@ -46,6 +46,7 @@ const char *cvyi_cpu_legal(const cvy_plan *p, const pass *s)
     const cvy_graph *g = p->graph;
 
     if (s->count == 1) return NULL;
+    if (p->tuning == TUNE_APART) return "this tuning keeps operators apart";
     if (!s->by_sample) return "an operator works across samples: the others would wait for all of them";
     for (int i = s->first + 1; i < s->first + s->count; i++)
         if (cvyi_is_producer(cvyi_info(&g->nodes[i])->kind)) return "a second producer starts a pass of its own";

@@ -51,6 +51,9 @@ static void describe_cpu(const cvy_plan *p, text *t)
     }
 }
 
+static const char *const tunings[TUNE_COUNT + 1] = {
+    "by cost", "direct convolution", "winograd 4x4", "winograd 2x4", "winograd 2x2", "operators apart", NULL};
+
 const engine cvyi_engine_cpu = {.device = CVY_CPU,
                                 .name = "cpu",
                                 .lowers = true,
@@ -60,4 +63,6 @@ const engine cvyi_engine_cpu = {.device = CVY_CPU,
                                 .prepare = cvyi_lower_passes,
                                 .run = cvyi_cpu_run,
                                 .close = close_cpu,
-                                .describe = describe_cpu};
+                                .describe = describe_cpu,
+                                .tunings = tunings,
+                                .measure = cvyi_cpu_measure};

@@ -160,6 +160,10 @@ int cvyi_conv_pool_node(const cvy_plan *p, int index, int end, int algo, const c
 /* The statistics of a slice as float fields. */
 void cvyi_store_stats(const norm_geom *e, cpu_moments m, float *out);
 
+/* Tunings that effort "measure" tries; those between force a convolution algorithm where it is legal. */
+enum { TUNE_COST, TUNE_DIRECT, TUNE_WINOGRAD_4X4, TUNE_WINOGRAD_2X4, TUNE_WINOGRAD_2X2, TUNE_APART, TUNE_COUNT };
+cvy_status cvyi_cpu_measure(const cvy_plan *p, double *seconds); /* measure.c */
+
 /* ---- cost.c ---- */
 const char *cvyi_cpu_legal(const cvy_plan *p, const pass *s);
 void cvyi_cpu_cost(const cvy_plan *p, pass *s);

@@ -50,6 +50,25 @@ static double product_cost(const conv_geom *g, const conv_machine *m)
     return 2.0 * (double)g->C * (double)g->K / (double)g->groups * pixels / (0.85 * m->fma_flops);
 }
 
+static double algo_cost(int a, const conv_geom *g, const conv_machine *m)
+{
+    return a == CONV_BY_GEMM ? product_cost(g, m) : cvyi_conv_algos[a].cost(g, &cvyi_conv_algos[a], m);
+}
+
+/* The algorithm that a tuning asks for; -1: none. */
+static int forced_algo(int tuning)
+{
+    static const int algos[TUNE_COUNT] = {
+        [TUNE_COST] = -1,
+        [TUNE_DIRECT] = CONV_DIRECT,
+        [TUNE_WINOGRAD_4X4] = CONV_WINOGRAD_4X4,
+        [TUNE_WINOGRAD_2X4] = CONV_WINOGRAD_2X4,
+        [TUNE_WINOGRAD_2X2] = CONV_WINOGRAD_2X2,
+        [TUNE_APART] = -1,
+    };
+    return algos[tuning];
+}
+
 int cvyi_conv_choose(const cvy_plan *p, const cpu_state *s, const conv_geom *g, double *seconds)
 {
     const conv_machine m = {s->host.fma_gflops * 1e9, s->host.l3_gbps * 1e9 / s->host.threads};
@@ -62,13 +81,15 @@ int cvyi_conv_choose(const cvy_plan *p, const cpu_state *s, const conv_geom *g, 
         double cost;
         if (a == CONV_BY_GEMM ? !is_product(g) : cvyi_conv_algos[a].legal(g) != NULL) continue;
         if (a >= CONV_WINOGRAD_4X4 && a <= CONV_WINOGRAD_2X2 && !winograd) continue;
-        cost = a == CONV_BY_GEMM ? product_cost(g, &m) : cvyi_conv_algos[a].cost(g, &cvyi_conv_algos[a], &m);
+        cost = algo_cost(a, g, &m);
         if (p->options.seed) cost = (double)((dice = cvyi_hash(dice, &a, sizeof a)) >> 40); /* any legal one */
+        if (a == forced_algo(p->tuning)) cost = 0;
         if (cost >= least) continue;
         least = cost;
         best = a;
     }
     *seconds = least * (double)g->N;
+    if (best == forced_algo(p->tuning)) *seconds = algo_cost(best, g, &m) * (double)g->N;
     return best;
 }
 

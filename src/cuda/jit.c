@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include "cache.h"
+#include "../util/cache.h"
 #include "driver.h"
 #include "jit.h"
 

@@ -102,12 +102,12 @@ static cvy_status open_engine(cvy_plan *p)
     return p->engine->open(p);
 }
 
-cvy_status cvy_plan_create(const cvy_graph *graph, const cvy_options *options, cvy_plan **out)
+/* Options and engine, nothing planned yet. */
+static cvy_status begin(const cvy_graph *graph, const cvy_options *options, cvy_plan **out)
 {
     cvy_status st = CVY_OK;
     cvy_plan *p = NULL;
 
-    if (!out) return cvyi_fail(CVY_INVALID, "result pointer is NULL");
     *out = NULL;
     if (!graph) return cvyi_fail(CVY_INVALID, "graph is NULL");
     if (!graph->n_nodes) return cvyi_fail(CVY_INVALID, "the graph has no operator");
@@ -116,9 +116,49 @@ cvy_status cvy_plan_create(const cvy_graph *graph, const cvy_options *options, c
     TRY(take_options(options, &p->options));
     TRY(cvyi_graph_copy(graph, &p->source));
     TRY(open_engine(p));
+    *out = p;
+    return CVY_OK;
+fail:
+    cvy_plan_free(p);
+    return st;
+}
+
+static cvy_status finish(cvy_plan *p)
+{
+    cvy_status st = CVY_OK;
     TRY(lower(p));
     TRY(p->engine->prepare(p));
     p->workspace = (size_t)cvyi_round_up((int64_t)p->workspace + !p->workspace, CVY_ALIGN);
+fail:
+    return st;
+}
+
+cvy_status cvyi_plan_tuned(const cvy_graph *graph, const cvy_options *options, int tuning, cvy_plan **out)
+{
+    cvy_status st = CVY_OK;
+    cvy_plan *p = NULL;
+
+    *out = NULL;
+    TRY(begin(graph, options, &p));
+    p->tuning = tuning;
+    TRY(finish(p));
+    *out = p;
+    return CVY_OK;
+fail:
+    cvy_plan_free(p);
+    return st;
+}
+
+cvy_status cvy_plan_create(const cvy_graph *graph, const cvy_options *options, cvy_plan **out)
+{
+    cvy_status st = CVY_OK;
+    cvy_plan *p = NULL;
+
+    if (!out) return cvyi_fail(CVY_INVALID, "result pointer is NULL");
+    *out = NULL;
+    TRY(begin(graph, options, &p));
+    if (p->options.effort == CVY_MEASURE && !p->options.seed) TRY(cvyi_measure(p, &p->tuning, &p->measured));
+    TRY(finish(p));
     *out = p;
     return CVY_OK;
 fail:

@@ -71,6 +71,10 @@ typedef struct engine {
     cvy_status (*run)(const cvy_plan *p, const cvy_buffer *buffers, void *workspace, uint32_t flags, void *stream);
     void (*close)(cvy_plan *p);                   /* frees p->state; accepts half-built */
     void (*describe)(const cvy_plan *p, text *t); /* engine's lines of the printed plan; may be NULL */
+    /* For effort "measure": names of tunings, ended by NULL; number 0 lets the cost model decide. A tuning reaches
+     * legal and cost as p->tuning. Both may be NULL: nothing is measured. */
+    const char *const *tunings;
+    cvy_status (*measure)(const cvy_plan *p, double *seconds);
 } engine;
 
 extern const engine cvyi_engine_ref, cvyi_engine_cpu, cvyi_engine_cuda;
@@ -78,6 +82,8 @@ extern const engine cvyi_engine_ref, cvyi_engine_cpu, cvyi_engine_cuda;
 struct cvy_plan {
     const engine *engine;
     cvy_options options; /* defaults filled in */
+    int tuning;          /* of the engine's tunings */
+    double measured;     /* seconds, where the choice was measured; else 0 */
     cvy_graph *source;   /* as it was given */
     cvy_graph *graph;    /* lowered; the same inputs, parameters and outputs in the same order */
     device_model machine;
@@ -109,6 +115,10 @@ cvy_status cvyi_choose(cvy_plan *p);
 /* place.c: roots, prepared values, and after the choice where every value lives. */
 cvy_status cvyi_find_roots(cvy_plan *p);
 cvy_status cvyi_place(cvy_plan *p);
+/* plan.c: a plan with one of the engine's tunings. */
+cvy_status cvyi_plan_tuned(const cvy_graph *graph, const cvy_options *options, int tuning, cvy_plan **out);
+/* measure.c: the fastest tuning and its seconds, measured now or remembered. */
+cvy_status cvyi_measure(cvy_plan *p, int *tuning, double *seconds);
 /* print.c */
 void cvyi_print_plan(const cvy_plan *p, text *t);
 

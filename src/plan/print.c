@@ -87,6 +87,9 @@ static void print_lowered(const cvy_plan *p, text *t)
     }
     if (p->engine->describe) p->engine->describe(p, t);
     print_rejections(p, t);
+    if (p->measured > 0)
+        cvyi_text_add(t, "measured  tuning '%s' was the fastest: %.4g ms\n", p->engine->tunings[p->tuning],
+                      p->measured * 1e3);
     cvyi_text_add(t, "total     %d pass%s, predicted %.4g ms, workspace %.4g MB\n", p->n_passes - p->n_prepare,
                   p->n_passes - p->n_prepare == 1 ? "" : "es", seconds * 1e3, (double)p->workspace * 1e-6);
 }

@@ -15,7 +15,7 @@
 #ifndef CVYI_CACHE_H
 #define CVYI_CACHE_H
 
-#include "../util/util.h"
+#include "util.h"
 #include "sha256.h"
 
 typedef struct cache_key {
