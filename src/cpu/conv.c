@@ -12,6 +12,7 @@ enum {
     UNIT_FLOPS = 4000000,   /* a unit should not be smaller: about 40 us on one core */
     UNITS_WANTED = 16,      /* of one sample: enough for 16 threads */
     VIEW_BYTES = 256 << 10, /* input of a unit: a quarter of a usual L2 */
+    FLAT_FLOATS = 4096,     /* of one channel of a flat band, kept until its rows are taken apart */
     CHUNK_MOST = 96,        /* Winograd: input channels transformed at once (AVX-512: 2.3 KiB each in L2) */
     SUMS_BYTES = 384 << 10  /* Winograd: products kept while chunks of input channels add up */
 };
@@ -179,9 +180,10 @@ static void cut_direct(conv_tiling *t)
         t->phases[i] = cvyi_min64(g->kernel[i + 1], g->stride[i + 1] / gcd(g->stride[i + 1], g->dil[i + 1]));
     cut_view(t, rows, cols);
     t->flat = (double)t->view[1] / k->vl * 1.03 < row_vectors(cols, k->vl, k->direct_vt) && t->algo == CONV_DIRECT;
-    if (t->flat)
-        cut_view(t, rows = cvyi_round_up(cvyi_max64(P, 1), t->ph), cols); /* long bands; channels are split */
-    for (int64_t parts = P / rows + 1; rows > t->ph && t->view_floats > most; parts++)
+    if (t->flat || t->algo == CONV_DEPTHWISE) /* long bands; channels are split instead */
+        cut_view(t, rows = cvyi_round_up(cvyi_max64(P, 1), t->ph), cols);
+    for (int64_t parts = P / rows + 1;
+         rows > t->ph && (t->view_floats > most || (t->flat && rows * t->view[1] > FLAT_FLOATS)); parts++)
         cut_view(t, rows = cvyi_round_up(cvyi_ceil_div(P, parts), t->ph), cols);
     for (int64_t parts = 2; !t->flat && cols > step && t->view_floats > most; parts++)
         cut_view(t, rows, cols = cvyi_round_up(cvyi_ceil_div(Q, parts), step));
