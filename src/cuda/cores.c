@@ -305,7 +305,6 @@ cvy_status cvyi_make_matmul(maker *m, int core)
     cvyi_make_define(m, "TM", large ? 8 : 4);
     cvyi_make_define(m, "TN", large ? 8 : 4);
     cvyi_make_define(m, "DEPTH", large ? 8 : 16);
-    cvyi_make_define(m, "BLOCKS", 2);
     cvyi_make_define_extents(m, 'Y', &out);
     make_first_view(m, core, &out);
     product_views(m, n, row, column);

@@ -181,7 +181,6 @@ CVY_INLINE void finish(const cvy_args &a, const float *results, long long first_
         const pixel_at pixel = find_pixel(a, first_pixel + i * THREADS + threadIdx.x, phase);
         const int in_plane = (pixel.o * OUT_P + pixel.p) * OUT_Q + pixel.q;
         if (!pixel.exists) continue;
-#pragma unroll 4 // four channels under way at once: an epilogue is a long chain of dependent steps
         for (int k = 0; k < BK && k_first + k < K_OUT; k++) {
             cvy_at at;
             at.i0 = pixel.n;
