@@ -57,7 +57,8 @@ typedef struct conv_job {
     const float *src;    /* [C][D][H][W] */
     const float *bias;   /* [K], where the sums start; or NULL */
     const float *xmean;  /* [C], Winograd only, or NULL: dst becomes conv(x - xmean), with zero padding read as
-                            -xmean,  so that it differs from conv(x) by a constant per channel: cvyi_conv_shift() */
+                            -xmean,  so that it differs from conv(x) by a constant per channel: `shift` of
+                            cvyi_conv_means() */
     float *dst;          /* [K][O][P][Q] with the strides below; or NULL */
     int64_t dst_chan, dst_plane, dst_row; /* strides; dst_row >= Q */
     double *sum, *sumsq;                  /* [bands][K]: of the values produced, band by band; each may be NULL */

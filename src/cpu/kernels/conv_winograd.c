@@ -125,6 +125,8 @@ INLINE void input_tiles(work *w, const float *plane, vf mean, int64_t row, int64
 {
     const conv_geom *g = &w->t->geom;
     const int64_t H = g->in[1], W = g->in[2], y0 = row * mh - g->pad[1], x0 = col * mw - g->pad[2];
+    /* Where the next strip will read: farther along these rows or, at their end, mh rows below. */
+    const int64_t ahead = col + n < w->t->tiles[1] ? n * mw : mh * W - x0;
     const bool rows_inside = plane && y0 >= 0 && y0 + mh + 2 <= H;
     float edge[6 * VL];
     vf d[6], v[6];
@@ -135,6 +137,7 @@ INLINE void input_tiles(work *w, const float *plane, vf mean, int64_t row, int64
         const int64_t pitch = inside ? W : VL;
         if (!inside) load_edge(edge, plane, y0, x0 + x, mh + 2, g);
         UNROLL for (int i = 0; i < mh + 2; i++) d[i] = v_sub(v_load(src + i * pitch), mean);
+        if (inside) UNROLL for (int i = 0; i < mh + 2; i++) __builtin_prefetch(src + i * pitch + ahead);
         input_1d(mh, d, v);
         UNROLL for (int i = 0; i < mh + 2; i++) v_store(w->rows + i * ROW + x, v[i]);
     }
@@ -322,9 +325,9 @@ INLINE void output_tiles(work *w, const float *M, const lanes *l, int64_t k, int
                     g->out[2], mh, mw);
 }
 
-/* Calls for the lines of dst that channel k is about to write. A strip's outputs lie in hundreds of short pieces, which
- * no hardware prefetcher foresees: without this, writing dst doubles the time. AHEAD channels are enough to hide the
- * outer cache, and few enough to stay in L1 where all channels fall on the same sets. */
+/* Calls for the lines of dst that channel k is about to write. A strip's outputs lie in hundreds of short pieces,
+ * which no hardware prefetcher foresees: without this, writing dst doubles the time. AHEAD channels are enough to
+ * hide the outer cache, and few enough to stay in L1 where all channels fall on the same sets. */
 static void expect_dst(const work *w, int64_t k, int mh, int mw)
 {
     const conv_job *job = w->job;
