@@ -50,7 +50,7 @@ const char *cvyi_cpu_legal(const cvy_plan *p, const pass *s)
     if (!s->by_sample) return "an operator works across samples: the others would wait for all of them";
     for (int i = s->first + 1; i < s->first + s->count; i++)
         if (cvyi_is_producer(cvyi_info(&g->nodes[i])->kind)) return "a second producer starts a pass of its own";
-    if (slice_bytes(p, s) > (double)p->machine.cache) {
+    if (slice_bytes(p, s) > (double)p->machine.cache && !cvyi_conv_twice_fits(p, s)) {
         snprintf(why, sizeof why, "a slice of %.1f MB does not stay in the %.1f MB of cache that a thread has",
                  slice_bytes(p, s) * 1e-6, (double)p->machine.cache * 1e-6);
         return why;
@@ -119,14 +119,27 @@ static double node_seconds(const cvy_plan *p, const pass *s, int index, char *no
     }
 }
 
+/* Is it cheaper to run the convolution twice than to keep its result? Always, where it does not stay in cache. */
+static bool recomputes(const cvy_plan *p, const pass *s, double slices, double conv_seconds)
+{
+    const cpu_state *state = p->state;
+    if (slices <= 0 || !cvyi_conv_twice_fits(p, s)) return false;
+    if (p->tuning == TUNE_RECOMPUTE) return true;
+    if (p->options.seed)
+        return (p->options.seed ^ (uint32_t)s->count) % 3 == 0 || slice_bytes(p, s) > (double)p->machine.cache;
+    return slice_bytes(p, s) > (double)p->machine.cache ||
+           conv_seconds / state->threads < 2 * slices / p->machine.cache_bandwidth;
+}
+
 /* seconds = work of all nodes over the threads + what goes through memory + what goes through slices.
- * A on two cores of 116 GFLOP/s and 28 GB/s: convolution 68 ms of one core -> 34 ms, pointwise on the pooled eighth
- * 1 ms, 98 MB -> 3.5 ms. */
+ * A on two cores of 116 GFLOP/s and 28 GB/s: convolution 68 ms of one core -> 34 ms, pointwise on the pooled
+ * sixteenth 1 ms, 98 MB -> 3.5 ms. */
 void cvyi_cpu_cost(const cvy_plan *p, pass *s)
 {
     const cpu_state *state = p->state;
-    const double slices = slice_bytes(p, s) * (double)s->samples;
-    double work = 0, memory, cache;
+    double slices = slice_bytes(p, s) * (double)s->samples, work = 0;
+    const double first = s->count ? node_seconds(p, s, s->first, (char[60]){0}, 60) : 0;
+    const bool twice = recomputes(p, s, slices, first);
     bool barrier = false;
     char note[60] = "";
 
@@ -134,10 +147,10 @@ void cvyi_cpu_cost(const cvy_plan *p, pass *s)
         work += node_seconds(p, s, i, note, sizeof note);
         barrier |= cvyi_info(&p->graph->nodes[i])->kind == KIND_STATS;
     }
-    memory = s->bytes / p->machine.bandwidth;
-    cache = 2 * slices / p->machine.cache_bandwidth;
-    s->seconds = work / state->threads + memory + cache + p->machine.launch;
-    s->way = !barrier || s->count == 1 ? WAY_STREAM : slices > 0 ? WAY_RESIDENT : WAY_FOLD;
+    if (twice) work += first, slices = 0;
+    s->seconds = work / state->threads + s->bytes / p->machine.bandwidth + 2 * slices / p->machine.cache_bandwidth +
+                 p->machine.launch;
+    s->way = !barrier || s->count == 1 ? WAY_STREAM : twice ? WAY_RECOMPUTE : slices > 0 ? WAY_RESIDENT : WAY_FOLD;
     snprintf(s->note, sizeof s->note, "%s", note);
     if (slices > 0)
         snprintf(s->note, sizeof s->note, "%s%sslice of %.3g MB in cache", note, note[0] ? ", " : "",

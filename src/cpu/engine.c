@@ -52,7 +52,8 @@ static void describe_cpu(const cvy_plan *p, text *t)
 }
 
 static const char *const tunings[TUNE_COUNT + 1] = {
-    "by cost", "direct convolution", "winograd 4x4", "winograd 2x4", "winograd 2x2", "operators apart", NULL};
+    "by cost",      "direct convolution", "winograd 4x4",    "winograd 2x4",
+    "winograd 2x2", "recompute",          "operators apart", NULL};
 
 const engine cvyi_engine_cpu = {.device = CVY_CPU,
                                 .name = "cpu",

@@ -117,6 +117,7 @@ typedef struct conv_group {
     int prog, n_prog; /* pointwise nodes run on each band */
     int prog_stats;   /* node of the statistics taken of the last of those; -1 */
     bool centred;     /* the result lies in memory less its channel means (spot.shift) */
+    bool twice;       /* it runs for the statistics, and again through the program */
 } conv_group;
 
 typedef struct builder {
@@ -154,6 +155,7 @@ cvy_status cvyi_lower_gather(builder *b, int index); /* a reduction or softmax o
 enum { CONV_BY_GEMM = CONV_ALGO_COUNT };
 int cvyi_conv_choose(const cvy_plan *p, const cpu_state *s, const conv_geom *g, double *seconds);
 const char *cvyi_conv_algo_name(int algo);
+bool cvyi_conv_twice_fits(const cvy_plan *p, const pass *s);
 /* The maximum pooling that a convolution can take along; -1: none. */
 int cvyi_conv_pool_node(const cvy_plan *p, int index, int end, int algo, const conv_geom *g);
 
@@ -161,7 +163,16 @@ int cvyi_conv_pool_node(const cvy_plan *p, int index, int end, int algo, const c
 void cvyi_store_stats(const norm_geom *e, cpu_moments m, float *out);
 
 /* Tunings that effort "measure" tries; those between force a convolution algorithm where it is legal. */
-enum { TUNE_COST, TUNE_DIRECT, TUNE_WINOGRAD_4X4, TUNE_WINOGRAD_2X4, TUNE_WINOGRAD_2X2, TUNE_APART, TUNE_COUNT };
+enum {
+    TUNE_COST,
+    TUNE_DIRECT,
+    TUNE_WINOGRAD_4X4,
+    TUNE_WINOGRAD_2X4,
+    TUNE_WINOGRAD_2X2,
+    TUNE_RECOMPUTE,
+    TUNE_APART,
+    TUNE_COUNT
+};
 cvy_status cvyi_cpu_measure(const cvy_plan *p, double *seconds); /* measure.c */
 
 /* ---- cost.c ---- */

@@ -158,7 +158,7 @@ static void place_spot(builder *b, int v)
         *s = (spot){SPOT_TENSOR, at->at, s->per, s->sliced, -1, s->shift};
         if (!param && (!inside || !written_by_program(b, v) || read_elsewhere(b, v)))
             s->shadow = cvyi_slice(b, 4 * s->per * (s->sliced ? b->out->chunk : 1));
-    } else if (inside && read_elsewhere(b, v)) {
+    } else if (inside && (read_elsewhere(b, v) || b->g->nodes[val->node].op == OP_norm_stats)) {
         s->kind = SPOT_SLICE;
         s->at = cvyi_slice(b, 4 * s->per * (s->sliced ? b->out->chunk : 1));
     }

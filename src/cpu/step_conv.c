@@ -64,6 +64,7 @@ static int forced_algo(int tuning)
         [TUNE_WINOGRAD_4X4] = CONV_WINOGRAD_4X4,
         [TUNE_WINOGRAD_2X4] = CONV_WINOGRAD_2X4,
         [TUNE_WINOGRAD_2X2] = CONV_WINOGRAD_2X2,
+        [TUNE_RECOMPUTE] = -1,
         [TUNE_APART] = -1,
     };
     return algos[tuning];
@@ -176,11 +177,11 @@ static bool read_only_by(const builder *b, int v, int from, int n)
     return true;
 }
 
-static bool band_program(const builder *b, int index, int n, const conv_geom *g, program *out)
+/* Nodes first ... first + n - 1 as a program over bands of v, the convolution's result. */
+static bool band_program(const builder *b, int v, int first, int n, const conv_geom *g, program *out)
 {
-    const int v = b->g->nodes[index].out;
     const int64_t keep = b->out->slice_bytes;
-    const bool built = cvyi_program_build(b, index + 1, n, -1, v, out);
+    const bool built = cvyi_program_build(b, first, n, -1, v, out);
     b->out->slice_bytes = built ? b->out->slice_bytes : keep;
     return built && out->band >= 0 && !out->operands[out->band].scalar && out->n_outer >= 2 &&
            out->outer[out->n_outer - 1] == g->K && out->inner == g->out[0] * g->out[1] * g->out[2];
@@ -210,19 +211,58 @@ void cvyi_conv_group(const builder *b, int index, int end, conv_group *out)
     out->stats = stats_of(b, n->out, index + 1, end, &g);
     if (out->stats >= 0 && (cvyi_conv_window_legal(&g) || !may_be_centred(b, n->out, out->stats))) out->stats = -1;
     out->centred = out->stats >= 0;
+    if (out->stats >= 0 && b->out->pass->way == WAY_RECOMPUTE) {
+        out->twice = true;
+        out->prog = index + 2;
+        out->n_prog = end - index - 2;
+        return;
+    }
     out->pool = cvyi_conv_pool_node(b->plan, index, end, out->algo, &g);
     if (out->pool < 0 && out->stats < 0 && index + 1 < end &&
         same_as_result(b, index, b->g->nodes[index + 1].out)) {
         const int64_t keep = b->out->slice_bytes;
         program trial;
         int span = cvyi_program_span(b, index + 1, end);
-        if (!span || !read_only_by(b, n->out, index + 1, span) || !band_program(b, index, span, &g, &trial))
+        if (!span || !read_only_by(b, n->out, index + 1, span) ||
+            !band_program(b, n->out, index + 1, span, &g, &trial))
             span = 0;
         b->out->slice_bytes = keep;
         out->prog = index + 1;
         out->n_prog = span;
         if (span) out->prog_stats = stats_of(b, b->g->nodes[index + span].out, index + 1 + span, end, &g);
     }
+}
+
+/* Convolution, its statistics, and pointwise operators alone behind them: the convolution may run twice. */
+bool cvyi_conv_twice_fits(const cvy_plan *p, const pass *s)
+{
+    const cvy_graph *g = p->graph;
+    const node *n = &g->nodes[s->first];
+    conv_geom geom;
+    norm_geom e;
+
+    if (s->count < 3 || s->count > PROG_NODES || cvyi_info(n)->kind != KIND_CONV || !s->by_sample) return false;
+    if (g->nodes[s->first + 1].op != OP_norm_stats || g->nodes[s->first + 1].arg[0] != n->out) return false;
+    if (cvyi_needed_behind(p, s, n->out) || cvyi_needed_behind(p, s, g->nodes[s->first + 1].out)) return false;
+    cvyi_conv_geom(g, n, &geom);
+    cvyi_norm_geom(g, &g->nodes[s->first + 1], &e);
+    if (e.groups * e.chan != geom.K || e.outer != geom.N || !e.centred || e.over_outer) return false;
+    if (e.inner != geom.out[0] * geom.out[1] * geom.out[2] || cvyi_conv_window_legal(&geom)) return false;
+    for (int i = s->first + 2; i < s->first + s->count; i++) {
+        const node *at = &g->nodes[i];
+        if (!cvyi_is_pointwise(cvyi_info(at)->kind)) return false;
+        if (!cvyi_same_shape(cvyi_shape_of(g, at->out), cvyi_shape_of(g, n->out))) return false;
+        /* What else is read must be of the same shape or one number per channel, so that runs are whole channels.
+         */
+        for (int a = 1; a < at->n_args; a++) {
+            const shape *o = at->arg[a] == CVY_NONE ? NULL : cvyi_shape_of(g, at->arg[a]);
+            if (!o || cvyi_info(at)->kind == KIND_APPLY || cvyi_same_shape(o, cvyi_shape_of(g, n->out))) continue;
+            if (cvyi_elements(o) != 1 &&
+                (o->rank != geom.spatial + 1 || cvyi_elements(o) != geom.K || o->dim[0] != geom.K))
+                return false;
+        }
+    }
+    return geom.N == s->samples;
 }
 
 /* ---- packing ---- */
@@ -366,9 +406,9 @@ static void finish_band(const conv_step *c, const cpu_unit *u, const conv_span *
         m[k] = u->run->state->red->moments(y + k * c->prog.inner + band->i0, band->i1 - band->i0);
 }
 
-static void run_conv(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+/* One unit of the convolution. sums: for the statistics; prog: through the program; else to memory or to maxima. */
+static void convolve(const conv_step *c, const cpu_unit *u, int64_t part, char *scratch, bool sums, bool prog)
 {
-    const conv_step *c = s->data;
     const conv_geom *g = &c->geom;
     const conv_tiling *t = &c->tiling[form_of(c, u)];
     const int64_t sample = part / t->units, unit = part % t->units, plane = g->out[1] * g->out[2];
@@ -381,22 +421,33 @@ static void run_conv(const step *s, const cpu_unit *u, int64_t part, char *scrat
     job.bias = c->window ? at(u, c->start) : bias_of(c, u);
     job.xmean = c->window && is_winograd(t->algo) ? at(u, c->xmean32) : NULL;
     if (c->pool != CVY_NONE) job.pool = cvyi_unit_data(u, c->pool);
-    if (c->stats != CVY_NONE) {
+    if (sums) {
         job.sum = at(u, c->band_sums);
         job.sumsq = job.sum + t->bands * g->K;
     }
-    if (c->group.n_prog) {
+    if (prog) {
         channels_of(t, &span, &band.k0, &band.k1);
         band.i0 = (span.plane * g->out[1] + span.row0) * g->out[2];
         band.i1 = band.i0 + span.rows * g->out[2];
         job.dst_chan = span.rows * g->out[2];
         job.dst_plane = 0;
         job.dst = band.data - band.k0 * job.dst_chan - span.row0 * g->out[2];
-    } else if (c->pool == CVY_NONE) {
+    } else if (c->pool == CVY_NONE && !c->group.twice) {
         job.dst = cvyi_unit_data(u, c->out) + sample * g->K * job.dst_chan;
     }
     cvyi_conv_run(&job, unit, scratch);
-    if (c->group.n_prog) finish_band(c, u, &span, &band, scratch + t->scratch + c->band_bytes);
+    if (prog) finish_band(c, u, &span, &band, scratch + t->scratch + c->band_bytes);
+}
+
+static void run_conv(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    const conv_step *c = s->data;
+    convolve(c, u, part, scratch, c->stats != CVY_NONE, c->group.n_prog && !c->group.twice);
+}
+
+static void run_again(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    convolve(s->data, u, part, scratch, false, true);
 }
 
 /* ---- statistics ---- */
@@ -551,7 +602,7 @@ static cvy_status lower_kernel(builder *b, int index)
     reserve_record(b, c);
     scratch = cvyi_max64((int64_t)c->tiling[0].scratch, (int64_t)c->tiling[1].scratch);
     if (c->group.n_prog) {
-        if (!band_program(b, index, c->group.n_prog, &c->geom, &c->prog))
+        if (!band_program(b, n->out, c->group.prog, c->group.n_prog, &c->geom, &c->prog))
             return cvyi_fail(CVY_UNSUPPORTED, "%s: its band program does not build", b->g->values[n->out].name);
         c->band_bytes =
             cvyi_align64(4 * cvyi_max64(band_floats(&c->tiling[0]), c->window ? band_floats(&c->tiling[1]) : 0));
@@ -559,9 +610,13 @@ static cvy_status lower_kernel(builder *b, int index)
     }
     if (c->window) TRY(add_conv_step(b, c, "window sums", window_parts, run_window, 0));
     if (c->window) TRY(add_conv_step(b, c, "means", one_part, run_means, 0));
-    if (c->prog.n_coefs) TRY(add_conv_step(b, c, "coefficients", one_part, run_coefs, 0));
+    if (c->prog.n_coefs && !c->group.twice) TRY(add_conv_step(b, c, "coefficients", one_part, run_coefs, 0));
     TRY(add_conv_step(b, c, "convolution", conv_parts, run_conv, scratch));
     if (c->norm.groups) TRY(add_conv_step(b, c, "statistics", one_part, run_stats, 0));
+    if (c->group.twice) {
+        TRY(add_conv_step(b, c, "coefficients", one_part, run_coefs, 0));
+        TRY(add_conv_step(b, c, "convolution again", conv_parts, run_again, scratch));
+    }
 fail:
     return st;
 }
