@@ -68,8 +68,8 @@ demo: ## build, then describe, plan, run and check three blocks
 	@$(MAKE) --no-print-directory -s -j$$(nproc) $(BUILD)/convoy
 	@$(BUILD)/convoy demo
 
-# ---- tests: every file in test/unit and test/fault is one cmocka program -------------------------------------------
-TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard test/unit/*.c test/fault/*.c))
+# ---- tests: every file in test/unit, test/fuse and test/fault is one cmocka program -------------------------------
+TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard test/unit/*.c test/fuse/*.c test/fault/*.c))
 STANDINS := $(addprefix $(BUILD)/test/standin/,libcuda.so.1 libnvrtc.so.13)
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
 PROGRAMS := $(EXAMPLES) $(patsubst %.c,$(BUILD)/%,$(wildcard test/*.c test/gpu/*.c bench/*.c))
@@ -101,7 +101,7 @@ bench bench-smoke: all ## time the suite beside PyTorch, ONNX Runtime and OpenVI
 	@test/setup.sh bench
 	@.venv-bench/bin/python bench/run.py --suite $(if $(filter bench,$@),full,smoke)
 
-# ---- fuzzing: clang's libFuzzer, a build folder of its own -----------------------------------------------------------
+# ---- fuzzing: clang's libFuzzer, a build folder of its own -----------------------------------------------
 FUZZ_SECONDS ?= 60
 FUZZERS := $(patsubst %.c,build-fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
 
@@ -113,7 +113,7 @@ $(FUZZERS): %: %.o $(BUILD)/cli/npy.o $(BUILD)/libconvoy.a
 	$(say) LINK $@
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
-# ---- housekeeping (the vector headers are tables, laid out by hand) ----------------------------------------------------------------------------------------------------
+# ---- housekeeping (the vector headers are tables, laid out by hand) ----------------------------------------------------------------------------------------
 FORMATTED = $(filter-out src/cpu/simd%.h,$(shell git ls-files '*.c' '*.h'))
 
 check-format: ## is every C file formatted?

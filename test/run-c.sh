@@ -30,7 +30,7 @@ run_program() {
     fi
 }
 
-for source in test/unit/*.c test/fault/*.c examples/*.c; do
+for source in test/unit/*.c test/fuse/*.c test/fault/*.c examples/*.c; do
     [ -e "$source" ] || continue
     run_program "$build/${source%.c}"
 done

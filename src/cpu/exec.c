@@ -85,14 +85,15 @@ void cvyi_unit_scatter(const cpu_unit *u, int v, int64_t first, int64_t n, const
     copy_strided(tensor_shape(u->run, s->at), b->strides, b->data, start, n, (float *)(uintptr_t)src, false);
 }
 
-/* Fills the shadows of strided inputs, or empties those of strided outputs, of one unit. */
+/* Fills the shadows of strided tensors that the pass reads (an earlier pass's output may be one), or empties those
+ * of strided outputs that it makes, of one unit. */
 static void copy_shadows(const cpu_unit *u, bool inputs)
 {
     const cvy_plan *p = u->run->plan;
     for (int i = 0; i < p->n_tensors; i++) {
         const int v = p->tensor_value[i];
         const spot *s = &u->pass->spots[p->root[v]];
-        const bool input = p->graph->values[v].kind != VALUE_NODE;
+        const bool input = !cvyi_made_inside(p, u->pass->pass, p->root[v]);
         if (s->kind != SPOT_TENSOR || s->at != i || s->shadow < 0 || input != inputs || !tensor_strided(u->run, i))
             continue;
         copy_strided(tensor_shape(u->run, i), u->run->buffers[i].strides, u->run->buffers[i].data,

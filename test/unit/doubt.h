@@ -1,0 +1,276 @@
+/* doubt.h - how far a float32 evaluation of a rig's graph may be from the reference.
+ *
+ * The graph is evaluated in double, node by node, with every element moved by up to 2 x 2^-24 of the magnitude that
+ * the operator's arithmetic meets there, several times at random; what this does to an output, times SAFETY, is
+ * what float32 may do to it. Magnitudes are carried beside the values: of a sum of products the sum of their
+ * magnitudes, since rewrites may move factors and terms within it; a convolution's is the largest of its result,
+ * since Winograd forms mix the pixels of a tile. Elements that the small moves turn from finite into inf or NaN or
+ * back are not judged. A graph in which all magnitudes are whole and below 2^24 must be computed exactly. */
+#ifndef TEST_DOUBT_H
+#define TEST_DOUBT_H
+
+#include "rig.h"
+
+enum { DOUBT_RUNS = 3, DOUBT_SAFETY = 16 };
+
+typedef struct doubt {
+    bool exact;    /* whole numbers below 2^24 throughout */
+    bool beyond;   /* some value leaves float32's range: nothing can be told */
+    double *slack; /* per element of all outputs, as rig_outputs() orders them; NAN: not judged */
+    int64_t count;
+} doubt;
+
+typedef struct doubt_run {
+    const rig *r;
+    double **value, **mag; /* per value of the graph */
+    bool exact, beyond;
+    uint64_t seed;
+    double move; /* 0: the values as they are */
+} doubt_run;
+
+static void (*const doubt_reference[OP_COUNT])(const ref_call *c) = {
+#define OP(name, kind, spatial, attributes, tensors, reference, flags) [OP_##name] = cvyi_ref_##reference,
+#include "../../src/graph/ops.def"
+#undef OP
+};
+
+/* Operators whose results are whole where their arguments are. */
+static inline bool doubt_keeps_whole(op_id op)
+{
+    switch (cvyi_ops[op].kind) {
+    case KIND_CONV:
+    case KIND_CONVT:
+    case KIND_LINEAR:
+    case KIND_MATMUL:
+    case KIND_MAXPOOL:
+    case KIND_SHAPE:
+        return true;
+    default:
+        return op == OP_add || op == OP_sub || op == OP_mul || op == OP_maximum || op == OP_minimum ||
+               op == OP_relu || op == OP_relu6 || op == OP_hardtanh || op == OP_clamp || op == OP_abs ||
+               op == OP_neg || op == OP_square || op == OP_sum || op == OP_max || op == OP_min;
+    }
+}
+
+/* The node that computes magnitudes from magnitudes: signs gone, minima as maxima. OP_COUNT: |result| will do. */
+static inline op_id doubt_linear(op_id op)
+{
+    switch (op) {
+    case OP_sub:
+        return OP_add;
+    case OP_minimum:
+        return OP_maximum;
+    case OP_min:
+        return OP_max;
+    case OP_add:
+    case OP_mul:
+    case OP_maximum:
+    case OP_sum:
+    case OP_mean:
+    case OP_max:
+    case OP_square:
+        return op;
+    default:
+        break;
+    }
+    switch (cvyi_ops[op].kind) {
+    case KIND_CONV:
+    case KIND_CONVT:
+    case KIND_LINEAR:
+    case KIND_MATMUL:
+    case KIND_MAXPOOL:
+    case KIND_AVGPOOL:
+    case KIND_ADAPTIVE:
+    case KIND_SHAPE:
+        return op;
+    default:
+        return op == OP_neg || op == OP_abs || op == OP_relu ? OP_abs : OP_COUNT;
+    }
+}
+
+/* Of a norm: the product and the bias it is made of, and where statistics are given the mean's share. */
+static inline void doubt_norm_mag(const doubt_run *d, const node *n, double *mag)
+{
+    const double *x = d->value[n->arg[0]], *y = d->value[n->out];
+    norm_geom e;
+    norm_args a;
+
+    cvyi_norm_geom(d->r->g, n, &e);
+    cvyi_norm_args(n, &a);
+    for (int64_t i = 0; i < cvyi_elements(cvyi_shape_of(d->r->g, n->out)); i++) {
+        const int64_t c = i / e.inner % (e.groups * e.chan);
+        const double bias = a.bias == CVY_NONE ? 0 : fabs(d->value[a.bias][c]);
+        mag[i] = fabs(y[i]) + bias;
+        if (!e.running) continue;
+        mag[i] += (d->mag[n->arg[0]][i] + fabs(x[i]) + fabs(d->value[a.mean][c])) *
+                  (a.weight == CVY_NONE ? 1 : fabs(d->value[a.weight][c])) / sqrt(d->value[a.var][c] + e.eps);
+    }
+}
+
+static inline double doubt_largest(const double *x, int64_t n)
+{
+    double most = 0;
+    for (int64_t i = 0; i < n; i++) most = fabs(x[i]) > most ? fabs(x[i]) : most;
+    return most;
+}
+
+static inline void doubt_mag(const doubt_run *d, const node *n, double *mag)
+{
+    const cvy_graph *g = d->r->g;
+    const op_kind kind = cvyi_info(n)->kind;
+    const int64_t count = cvyi_elements(cvyi_shape_of(g, n->out));
+    const double *y = d->value[n->out];
+    node like = *n;
+
+    like.op = doubt_linear(n->op);
+    if (like.op != OP_COUNT) {
+        ref_call c = {.g = g, .n = &like, .dst = mag};
+        for (int i = 0; i < MAX_ATTRS; i++) like.attr[i].f = fabs(like.attr[i].f);
+        for (int a = 0; a < n->n_args; a++) c.arg[a] = n->arg[a] == CVY_NONE ? NULL : d->mag[n->arg[a]];
+        doubt_reference[like.op](&c);
+        for (int64_t i = 0; i < count; i++) mag[i] = isfinite(mag[i]) ? fabs(mag[i]) : 0;
+    } else if (kind == KIND_NORM) {
+        doubt_norm_mag(d, n, mag);
+    } else {
+        /* log(sum of exp) adds to the largest; hard functions add a constant before they cut. */
+        const double more = n->op == OP_logsumexp || kind == KIND_SOFTMAX
+                                ? doubt_largest(d->value[n->arg[0]], cvyi_elements(cvyi_shape_of(g, n->arg[0])))
+                            : n->op == OP_hardsigmoid ? 1
+                                                      : 0;
+        for (int64_t i = 0; i < count; i++) mag[i] = fabs(y[i]) + more;
+    }
+    if (kind == KIND_CONV && !d->exact) {
+        const double most = doubt_largest(mag, count);
+        for (int64_t i = 0; i < count; i++) mag[i] = most;
+    }
+}
+
+static inline bool doubt_whole(const double *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] != rint(x[i]) || fabs(x[i]) >= 0x1p24) return false;
+    return true;
+}
+
+static inline void doubt_node(doubt_run *d, int index)
+{
+    const cvy_graph *g = d->r->g;
+    const node *n = &g->nodes[index];
+    const int64_t count = cvyi_elements(cvyi_shape_of(g, n->out));
+    double *y = d->value[n->out], *mag = d->mag[n->out];
+    ref_call c = {.g = g, .n = n, .dst = y};
+
+    for (int a = 0; a < n->n_args; a++) c.arg[a] = n->arg[a] == CVY_NONE ? NULL : d->value[n->arg[a]];
+    if (!count) return;
+    doubt_reference[n->op](&c);
+    doubt_mag(d, n, mag);
+    if (!d->move) {
+        d->exact &= doubt_keeps_whole(n->op) && doubt_whole(y, count) && doubt_whole(mag, count);
+        d->beyond |= doubt_largest(mag, count) > 1e36;
+        return;
+    }
+    if (cvyi_info(n)->kind == KIND_SHAPE || cvyi_info(n)->kind == KIND_MAXPOOL) return;
+    for (int64_t i = 0; i < count; i++) {
+        const double some = (double)random_next(&d->seed) * 0x1p-31 - 1;
+        y[i] += some * (d->move * mag[i] + 0x1p-126);
+    }
+}
+
+static inline void doubt_evaluate(doubt_run *d)
+{
+    const cvy_graph *g = d->r->g;
+    for (int i = 0; i < d->r->n_sources; i++) {
+        const rig_tensor *t = &d->r->t[i];
+        for (int64_t k = 0; k < t->count; k++) {
+            d->value[t->info.value][k] = *rig_at(t, k);
+            d->mag[t->info.value][k] = fabs(d->value[t->info.value][k]);
+        }
+        if (!d->move) d->exact &= doubt_whole(d->value[t->info.value], t->count);
+    }
+    for (int i = 0; i < g->n_nodes; i++) doubt_node(d, i);
+}
+
+static inline double **doubt_arrays(const cvy_graph *g)
+{
+    double **all = calloc((size_t)g->n_values + 1, sizeof *all);
+    assert_non_null(all);
+    for (int v = 0; v < g->n_values; v++) {
+        all[v] = calloc((size_t)cvyi_elements(cvyi_shape_of(g, v)) + 1, sizeof **all);
+        assert_non_null(all[v]);
+    }
+    return all;
+}
+
+static inline void doubt_free_arrays(const cvy_graph *g, double **all)
+{
+    for (int v = 0; v < g->n_values; v++) free(all[v]);
+    free(all);
+}
+
+static inline int doubt_class(double x)
+{
+    return isnan(x) ? 3 : isinf((float)x) ? (x > 0 ? 1 : 2) : 0;
+}
+
+static inline void doubt_collect(doubt *out, const doubt_run *d)
+{
+    int64_t at = 0;
+    for (int i = d->r->n_sources; i < d->r->n; i++) {
+        const rig_tensor *t = &d->r->t[i];
+        const double *moved = d->value[t->info.value];
+        double most = 0;
+        for (int64_t k = 0; k < t->count; k++)
+            if (isfinite(t->want[k]) && isfinite(moved[k])) most = fmax(most, fabs(moved[k] - t->want[k]));
+        for (int64_t k = 0; k < t->count; k++, at++)
+            out->slack[at] = doubt_class(moved[k]) != doubt_class(t->want[k]) || isnan(out->slack[at])
+                                 ? NAN
+                                 : fmax(out->slack[at], DOUBT_SAFETY * most);
+    }
+}
+
+/* After rig_reference(). */
+static inline void doubt_open(doubt *out, const rig *r, uint64_t seed)
+{
+    doubt_run d = {.r = r, .value = doubt_arrays(r->g), .mag = doubt_arrays(r->g), .exact = true, .seed = seed};
+
+    *out = (doubt){0};
+    for (int i = r->n_sources; i < r->n; i++) out->count += r->t[i].count;
+    out->slack = calloc((size_t)out->count + 1, sizeof *out->slack);
+    assert_non_null(out->slack);
+    doubt_evaluate(&d);
+    out->exact = d.exact;
+    out->beyond = d.beyond;
+    d.exact = false;
+    d.move = 0x1p-23;
+    for (int i = 0; i < DOUBT_RUNS && !out->beyond; i++) {
+        doubt_evaluate(&d);
+        doubt_collect(out, &d);
+    }
+    doubt_free_arrays(r->g, d.value);
+    doubt_free_arrays(r->g, d.mag);
+}
+
+static inline void doubt_close(doubt *d)
+{
+    free(d->slack);
+}
+
+/* The first element of got (rig_outputs()' order) that cannot be right; -1: none. strict: exact graphs exactly. */
+static inline int64_t doubt_find(const doubt *d, const rig *r, const float *got, bool strict, double *want)
+{
+    int64_t at = 0;
+    for (int i = r->n_sources; i < r->n && !d->beyond; i++)
+        for (int64_t k = 0; k < r->t[i].count; k++, at++) {
+            const double slack = d->exact && strict ? 0 : d->slack[at] + 0x1p-24 * fabs(r->t[i].want[k]);
+            *want = r->t[i].want[k];
+            if (isnan(slack)) continue;
+            if (doubt_class(*want) != doubt_class(got[at])) {
+                if (isfinite(*want) && fabs(*want) > 1e37) continue;
+                return at;
+            }
+            if (doubt_class(*want) == 0 && !(fabs(got[at] - *want) <= slack + 0x1p-149)) return at;
+        }
+    return -1;
+}
+
+#endif

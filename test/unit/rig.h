@@ -1,0 +1,226 @@
+/* rig.h - a graph with its tensors in memory, run on the CPU engine and on the reference.
+ *
+ * Tensors lie as a rig is told: contiguous, or with random strides (dimensions in any order, gaps, backwards,
+ * inputs also with strides of 0). Everything in an output's memory that is not the output's is a guard that must
+ * survive a run. What a run leaves is read back in row-major order. */
+#ifndef TEST_RIG_H
+#define TEST_RIG_H
+
+#include <math.h>
+#include "../../src/plan/plan.h"
+#include "../../src/ref/ref.h"
+#include "unit.h"
+
+enum { RIG_TENSORS = 64 };
+#define RIG_GUARD (-54321.625f)
+
+typedef enum rig_data {
+    RIG_WHOLE, /* whole numbers, parameters smaller */
+    RIG_REAL   /* between -1 and 1, variances positive */
+} rig_data;
+
+typedef struct rig_tensor {
+    cvy_tensor info;
+    int64_t count;
+    float *memory; /* cells of them */
+    int64_t cells;
+    float *origin; /* where element 0 lies */
+    int64_t strides[CVY_MAX_RANK];
+    double *want; /* outputs: row-major */
+} rig_tensor;
+
+typedef struct rig {
+    cvy_graph *g; /* not owned */
+    int n, n_sources;
+    rig_tensor t[RIG_TENSORS];
+    cvy_buffer buffers[RIG_TENSORS];
+} rig;
+
+static inline shape rig_shape(const rig_tensor *t)
+{
+    shape s = {.rank = t->info.rank};
+    memcpy(s.dim, t->info.dims, sizeof s.dim);
+    return s;
+}
+
+static inline float *rig_at(const rig_tensor *t, int64_t i)
+{
+    const shape s = rig_shape(t);
+    return t->origin + cvyi_ref_offset(&s, t->strides, i);
+}
+
+/* Strides in any order of the dimensions, with gaps and signs; returns the cells, tells where element 0 lies. */
+static inline int64_t rig_random_strides(uint64_t *seed, rig_tensor *t, int64_t *first)
+{
+    int order[CVY_MAX_RANK];
+    int64_t step = 1;
+    const int rank = t->info.rank;
+    const bool output = t->info.role == CVY_OUTPUT;
+
+    *first = 0;
+    for (int i = 0; i < rank; i++) {
+        const int j = random_below(seed, i + 1);
+        order[i] = order[j];
+        order[j] = i;
+    }
+    if (random_below(seed, 2)) /* or in order, with gaps alone */
+        for (int i = 0; i < rank; i++) order[i] = rank - 1 - i;
+    for (int i = 0; i < rank; i++) {
+        const int d = order[i];
+        const int64_t dim = t->info.dims[d];
+        const bool backwards = !random_below(seed, 4);
+        if (!random_below(seed, 3)) step += 1 + random_below(seed, 3);
+        if (!output && !random_below(seed, 8)) {
+            t->strides[d] = 0;
+            continue;
+        }
+        t->strides[d] = backwards ? -step : step;
+        if (backwards) *first += (dim - 1) * step;
+        step *= dim;
+    }
+    return step;
+}
+
+static inline void rig_lay_out(rig *r, int i, uint64_t *seed, bool strided)
+{
+    rig_tensor *t = &r->t[i];
+    const shape s = rig_shape(t);
+    int64_t first = 0;
+
+    t->count = t->cells = cvyi_elements(&s);
+    cvyi_contiguous_strides(&s, t->strides);
+    if (strided && t->count) t->cells = rig_random_strides(seed, t, &first);
+    t->cells += 8; /* guards at both ends */
+    t->memory = malloc((size_t)t->cells * sizeof *t->memory);
+    assert_non_null(t->memory);
+    for (int64_t k = 0; k < t->cells; k++) t->memory[k] = RIG_GUARD;
+    t->origin = t->memory + 4 + first;
+    r->buffers[i] = (cvy_buffer){t->origin, strided ? t->strides : NULL};
+}
+
+static inline float rig_number(uint64_t *seed, const rig_tensor *t, rig_data kind)
+{
+    const bool variance = strstr(t->info.name, "running_var") != NULL;
+    float x;
+    if (kind == RIG_WHOLE) {
+        const int most = t->info.role == CVY_PARAM ? 2 : 4;
+        x = (float)(random_below(seed, 2 * most + 1) - most);
+    } else {
+        x = (float)random_next(seed) * 0x1p-31f - 1;
+    }
+    return variance ? fabsf(x) + 0.5f : x;
+}
+
+/* strided: how many of 8 tensors have strides of their own. */
+static inline void rig_open(rig *r, cvy_graph *g, uint64_t *seed, rig_data kind, int strided)
+{
+    *r = (rig){.g = g, .n = cvy_graph_tensors(g)};
+    assert_true(r->n <= RIG_TENSORS);
+    for (int i = 0; i < r->n; i++) {
+        rig_tensor *t = &r->t[i];
+        assert_ok(cvy_graph_tensor(g, i, &t->info));
+        rig_lay_out(r, i, seed, random_below(seed, 8) < strided);
+        if (t->info.role == CVY_OUTPUT) continue;
+        r->n_sources = i + 1;
+        for (int64_t k = 0; k < t->count; k++) *rig_at(t, k) = rig_number(seed, t, kind);
+    }
+}
+
+static inline void rig_close(rig *r)
+{
+    for (int i = 0; i < r->n; i++) {
+        free(r->t[i].memory);
+        free(r->t[i].want);
+    }
+}
+
+/* The reference's outputs, into t->want. */
+static inline void rig_reference(rig *r)
+{
+    double *outputs[RIG_TENSORS];
+    size_t bytes;
+    void *work;
+
+    assert_ok(cvyi_ref_workspace(r->g, &bytes));
+    work = aligned_alloc(CVY_ALIGN, bytes);
+    assert_non_null(work);
+    for (int i = r->n_sources; i < r->n; i++) {
+        if (!r->t[i].want) r->t[i].want = malloc((size_t)(r->t[i].count + 1) * sizeof(double));
+        outputs[i - r->n_sources] = r->t[i].want;
+    }
+    assert_ok(cvyi_ref_run_double(r->g, r->buffers, r->n, work, outputs));
+    free(work);
+}
+
+/* Outputs are overwritten with guards before a run ... */
+static inline void rig_wipe(rig *r)
+{
+    for (int i = r->n_sources; i < r->n; i++)
+        for (int64_t k = 0; k < r->t[i].cells; k++) r->t[i].memory[k] = RIG_GUARD;
+}
+
+/* ... and afterwards nothing but the outputs' own cells has changed: the outputs, all of them in row-major order
+ * one behind the other; NULL where a guard was hit. */
+static inline float *rig_outputs(rig *r, int64_t *count)
+{
+    float *all;
+    int64_t n = 0, at = 0;
+    bool kept = true;
+
+    for (int i = r->n_sources; i < r->n; i++) n += r->t[i].count;
+    all = malloc((size_t)(n + 1) * sizeof *all);
+    assert_non_null(all);
+    for (int i = r->n_sources; i < r->n; i++)
+        for (int64_t k = 0; k < r->t[i].count; k++) {
+            all[at++] = *rig_at(&r->t[i], k);
+            *rig_at(&r->t[i], k) = RIG_GUARD;
+        }
+    for (int i = r->n_sources; i < r->n; i++)
+        for (int64_t k = 0; k < r->t[i].cells; k++) kept &= r->t[i].memory[k] == RIG_GUARD;
+    *count = n;
+    if (kept) return all;
+    free(all);
+    return NULL;
+}
+
+/* A workspace of exactly the size asked for, with rubbish in it. */
+static inline void *rig_workspace(const cvy_plan *p)
+{
+    const size_t bytes = cvy_plan_workspace(p);
+    void *work = aligned_alloc(CVY_ALIGN, bytes);
+    assert_non_null(work);
+    assert_true(bytes > 0 && bytes % CVY_ALIGN == 0);
+    memset(work, 0xff, bytes); /* NaNs */
+    return work;
+}
+
+/* Runs a plan once on the rig's tensors. */
+static inline float *rig_run(rig *r, const cvy_plan *p, int64_t *count)
+{
+    void *work = rig_workspace(p);
+    rig_wipe(r);
+    assert_ok(cvy_plan_run(p, r->buffers, r->n, work, 0, NULL));
+    free(work);
+    return rig_outputs(r, count);
+}
+
+static inline bool rig_same_bits(const float *a, const float *b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (memcmp(&a[i], &b[i], sizeof *a) && !(isnan(a[i]) && isnan(b[i]))) return false;
+    return true;
+}
+
+/* The text of a plan; freed by the caller. */
+static inline char *rig_plan_text(const cvy_plan *p)
+{
+    size_t needed = 0;
+    char *words;
+    assert_ok(cvy_plan_print(p, NULL, 0, &needed));
+    words = malloc(needed);
+    assert_non_null(words);
+    assert_ok(cvy_plan_print(p, words, needed, NULL));
+    return words;
+}
+
+#endif
