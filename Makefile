@@ -7,7 +7,7 @@ VERSION := $(shell sed -n 's/^.define CVY_VERSION *"\(.*\)"/\1/p' include/convoy
 Q := $(if $(V),,@)
 say = @mkdir -p $(@D) && printf '  %-5s %s\n'
 WARN := -Wall -Wextra -Wshadow -Werror
-OPT := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN),-O3 -g)
+OPT := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sanitize-recover=all,-O3 -g)
 CFLAGS += -std=c11 -D_GNU_SOURCE $(WARN) $(OPT) -fPIC -fvisibility=hidden -pthread -Iinclude -MMD -MP -DCVY_BUILD
 LDFLAGS += $(if $(SAN),-fsanitize=$(SAN)) -pthread
 LDLIBS += -lm -ldl
@@ -32,7 +32,7 @@ $(BUILD)/libconvoy.a: $(OBJECTS)
 
 $(BUILD)/libconvoy.so: $(OBJECTS)
 	$(say) LINK $@
-	$(Q)$(CC) -shared -Wl,-soname,libconvoy.so.0 $(if $(SAN),,-Wl,-z,defs) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) -shared -Wl,-soname,libconvoy.so.0 -Wl,-z,nodelete $(if $(SAN),,-Wl,-z,defs) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 	@ln -sf libconvoy.so $@.0
 
 $(BUILD)/convoy: $(CLI) $(BUILD)/libconvoy.a
@@ -43,10 +43,12 @@ $(BUILD)/%.o: %.c
 	$(say) CC $<
 	$(Q)$(CC) $(CFLAGS) -c -o $@ $<
 
+# Fuzzers look for the way into the kernels, not inside them: instrumented, the kernels take minutes to compile.
+KERNEL_CFLAGS = $(if $(findstring fuzzer,$(SAN)),$(filter-out -fsanitize=%,$(CFLAGS)),$(CFLAGS))
 define isa_rule
 $(BUILD)/src/cpu/kernels/%.$(1).o: src/cpu/kernels/%.c
 	$$(say) CC '$$< ($(1))'
-	$$(Q)$$(CC) $$(CFLAGS) $$(FLAGS_$(1)) -c -o $$@ $$<
+	$$(Q)$$(CC) $$(KERNEL_CFLAGS) $$(FLAGS_$(1)) -c -o $$@ $$<
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$i)))
 
