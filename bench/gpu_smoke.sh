@@ -1,8 +1,9 @@
 #!/bin/sh
-# gpu_smoke.sh PROGRAM - checks and times the CUDA engine on the GPU of this machine with test/gpu/chains.c, built as
-# PROGRAM. NVRTC is looked for where wheels and toolkits put it, unless CVY_NVRTC_LIB names it.
+# gpu_smoke.sh PROGRAM [check|time] - checks and times the CUDA engine on the GPU of this machine with test/gpu/chains.c,
+# built as PROGRAM; without a second word both. NVRTC is looked for where wheels and toolkits put it, unless CVY_NVRTC_LIB
+# names it. RANDOM_CHAINS (default 40) and SEED say which random chains are checked.
 set -u
-program=${1:-build/test/gpu/chains}
+program=${1:-build/test/gpu/chains} what=${2:-all} bad=0
 if [ -z "${CVY_NVRTC_LIB:-}" ]; then
     for f in $(find /usr/local/cuda*/lib64 /opt /usr/lib -name 'libnvrtc.so.1[23]' 2>/dev/null); do
         export CVY_NVRTC_LIB="$f"
@@ -10,9 +11,11 @@ if [ -z "${CVY_NVRTC_LIB:-}" ]; then
     done
 fi
 echo "NVRTC: ${CVY_NVRTC_LIB:-found by the loader}"
-"$program" || bad=1
-"$program" -r "${RANDOM_CHAINS:-40}" "${SEED:-1}" || bad=1
-"$program" -t \
+if [ "$what" != time ]; then
+    "$program" || bad=1
+    "$program" -r "${RANDOM_CHAINS:-40}" "${SEED:-1}" || bad=1
+fi
+[ "$what" = check ] || "$program" -t \
     'x[128,8,128,128] | conv2d(64,3)' \
     'x[128,8,256,256] | conv2d(32,3)' \
     'x[128,8,128,128] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)' \
@@ -26,4 +29,4 @@ echo "NVRTC: ${CVY_NVRTC_LIB:-found by the loader}"
     'x[4096,4096] | linear(4096)' \
     'x[8192,8192] | softmax(1)' \
     'x[64,256,56,56] | mean((2,3))' || bad=1
-exit ${bad:-0}
+exit $bad
