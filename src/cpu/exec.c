@@ -194,7 +194,9 @@ cvy_status cvyi_cpu_run(const cvy_plan *p, const cvy_buffer *buffers, void *work
         for (int i = 0; i < p->n_prepare; i++) run_pass(&run, &s->passes[i]);
         run_pass(&run, &s->pack);
     }
-    for (int i = p->n_prepare; i < p->n_passes; i++)
+    for (int i = p->n_prepare; i < p->n_passes; i++) {
+        if (s->late[i].n_steps) run_pass(&run, &s->late[i]);
         if (s->passes[i].samples) run_pass(&run, &s->passes[i]);
+    }
     return CVY_OK;
 }

@@ -84,6 +84,7 @@ struct cpu_state {
     const cpu_pool_kernels *pool;
     cpu_pass *passes;    /* one per pass of the plan */
     cpu_pass pack;       /* steps that pack weights, run behind the plan's prepare pass */
+    cpu_pass *late;      /* per pass: steps that pack weights which are inputs or computed, run in front of it */
     int64_t packed_end;  /* bytes of the workspace used by values, packed weights and copies of parameters */
     int64_t *param_copy; /* per tensor: byte of the workspace for a contiguous copy of a strided parameter; -1 */
 };
@@ -131,8 +132,9 @@ typedef struct builder {
 cvy_status cvyi_lower_passes(cvy_plan *p);
 /* Appends a step with a zeroed record of its own; NULL: out of memory. */
 step *cvyi_add_step(builder *b, const char *name, size_t data_bytes, void **data);
-/* The same among the steps that run when parameters have changed. */
-step *cvyi_add_pack(builder *b, const char *name, size_t data_bytes, void **data);
+/* The same among the steps that pack weights: run when parameters have changed, or in front of the pass where the
+ * weight does not depend on parameters alone. */
+step *cvyi_add_pack(builder *b, int weight, size_t data_bytes, void **data);
 int64_t cvyi_slice(builder *b, int64_t bytes);        /* reserves, aligned to 64 */
 int64_t cvyi_persistent(cpu_state *s, int64_t bytes); /* of the workspace, aligned to 64 */
 static inline spot *cvyi_spot(const builder *b, int v)

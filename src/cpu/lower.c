@@ -29,14 +29,51 @@ static step *append(cvy_plan *p, cpu_pass *to, const char *name, size_t data_byt
     return s;
 }
 
-step *cvyi_add_pack(builder *b, const char *name, size_t data_bytes, void **data)
-{
-    return append(b->plan, &b->state->pack, name, data_bytes, data);
-}
-
 step *cvyi_add_step(builder *b, const char *name, size_t data_bytes, void **data)
 {
     return append(b->plan, b->out, name, data_bytes, data);
+}
+
+/* ---- packing ---- */
+
+/* Packing is a pass of its own in which the values are where the plan has put them. */
+static cvy_status begin_pack(cvy_plan *p, cpu_pass *out)
+{
+    static const pass whole = {.samples = 1};
+    const int nodes = p->graph->n_nodes;
+
+    *out = (cpu_pass){.pass = &whole, .samples = 1, .chunk = 1, .units = 1, .cap_steps = 2 * nodes};
+    out->steps = cvyi_arena_alloc(&p->memory, 2 * (size_t)nodes, sizeof *out->steps);
+    out->spots = cvyi_arena_alloc(&p->memory, (size_t)p->graph->n_values, sizeof *out->spots);
+    if (!out->steps || !out->spots) return CVY_NO_MEMORY;
+    for (int v = 0; v < p->graph->n_values; v++) {
+        const place *at = &p->places[v];
+        const spot_kind kind = at->kind == PLACE_TENSOR      ? SPOT_TENSOR
+                               : at->kind == PLACE_WORKSPACE ? SPOT_WORKSPACE
+                                                             : SPOT_NONE;
+        out->spots[v] = (spot){kind, at->at, cvyi_elements(cvyi_shape_of(p->graph, v)), false, -1, -1};
+    }
+    return CVY_OK;
+}
+
+/* The packing in front of this pass; a weight that is a tensor of run() may be strided. */
+static cpu_pass *late_pack(builder *b, int weight)
+{
+    cpu_pass *late = &b->state->late[b->out - b->state->passes];
+    spot *s;
+    if (!late->steps && begin_pack(b->plan, late)) return NULL;
+    s = &late->spots[b->plan->root[weight]];
+    if (s->kind == SPOT_TENSOR && s->shadow < 0) {
+        s->shadow = late->slice_bytes;
+        late->slice_bytes += cvyi_align64(4 * s->per);
+    }
+    return late;
+}
+
+step *cvyi_add_pack(builder *b, int weight, size_t data_bytes, void **data)
+{
+    cpu_pass *to = b->plan->prepared[weight] ? &b->state->pack : late_pack(b, weight);
+    return to ? append(b->plan, to, "pack", data_bytes, data) : NULL;
 }
 
 /* ---- which nodes are computed together ---- */
@@ -140,15 +177,35 @@ static bool written_by_program(const builder *b, int v)
     return cvyi_is_pointwise(kind) || kind == KIND_SHAPE || cvyi_sink_fits(b, lead);
 }
 
+/* Is value w, one of those that share v's memory, seen with one part per sample? */
+static bool parted(const builder *b, int v, int w)
+{
+    const shape *s = w == CVY_NONE ? NULL : cvyi_shape_of(b->g, w);
+    return s && b->plan->root[w] == v && s->rank > 0 && s->dim[0] == b->out->samples;
+}
+
+/* Does the pass see v with one part per sample? What counts is the shape in which it is read or made, not that of
+ * the memory: [1,2,3,4] may be read as [2,3,4]. (interval.c sees to it that all readers agree.) */
+static bool by_sample(const builder *b, int v)
+{
+    const pass *s = b->out->pass;
+    for (int i = s->first; i < s->first + s->count; i++) {
+        const node *n = &b->g->nodes[i];
+        if (parted(b, v, n->out)) return true;
+        for (int a = 0; a < n->n_args; a++)
+            if (parted(b, v, n->arg[a])) return true;
+    }
+    return false;
+}
+
 static void place_spot(builder *b, int v)
 {
     const place *at = &b->plan->places[v];
     const value *val = &b->g->values[v];
     const bool inside = cvyi_made_inside(b->plan, b->out->pass, v);
-    const bool batched = val->shape.rank > 0 && val->shape.dim[0] == b->out->samples && b->out->samples > 1;
     spot *s = &b->out->spots[v];
 
-    s->sliced = batched && !b->plan->prepared[v];
+    s->sliced = b->out->samples > 1 && !b->plan->prepared[v] && by_sample(b, v);
     s->per = cvyi_elements(&val->shape) / (s->sliced ? b->out->samples : 1);
     s->shadow = -1;
     if (at->kind == PLACE_WORKSPACE) {
@@ -313,26 +370,6 @@ fail:
     return st;
 }
 
-/* Packing sees parameters and what was prepared of them. */
-static cvy_status begin_pack(cvy_plan *p, cpu_state *s)
-{
-    static const pass whole = {.samples = 1};
-    const int nodes = p->graph->n_nodes;
-
-    s->pack = (cpu_pass){.pass = &whole, .samples = 1, .chunk = 1, .units = 1, .cap_steps = 2 * nodes};
-    s->pack.steps = cvyi_arena_alloc(&p->memory, 2 * (size_t)nodes, sizeof *s->pack.steps);
-    s->pack.spots = cvyi_arena_alloc(&p->memory, (size_t)p->graph->n_values, sizeof *s->pack.spots);
-    if (!s->pack.steps || !s->pack.spots) return CVY_NO_MEMORY;
-    for (int v = 0; v < p->graph->n_values; v++) {
-        const place *at = &p->places[v];
-        const spot_kind kind = at->kind == PLACE_TENSOR      ? SPOT_TENSOR
-                               : at->kind == PLACE_WORKSPACE ? SPOT_WORKSPACE
-                                                             : SPOT_NONE;
-        s->pack.spots[v] = (spot){kind, at->at, cvyi_elements(cvyi_shape_of(p->graph, v)), false, -1, -1};
-    }
-    return CVY_OK;
-}
-
 /* Room for contiguous copies of parameters, should the caller's be strided. */
 static cvy_status reserve_params(cvy_plan *p, cpu_state *s)
 {
@@ -345,6 +382,13 @@ static cvy_status reserve_params(cvy_plan *p, cpu_state *s)
     return CVY_OK;
 }
 
+/* Slices and scratch of a pass while it runs. */
+static int64_t room_of(const cpu_state *s, const cpu_pass *at)
+{
+    const int64_t sets = cvyi_pass_many(at, s->threads) ? s->threads : 1;
+    return sets * at->slice_bytes + s->threads * at->scratch_bytes;
+}
+
 cvy_status cvyi_lower_passes(cvy_plan *p)
 {
     cpu_state *s = p->state;
@@ -355,16 +399,17 @@ cvy_status cvyi_lower_passes(cvy_plan *p)
 
     s->packed_end = p->value_bytes;
     s->passes = cvyi_arena_alloc(&p->memory, (size_t)p->n_passes + 1, sizeof *s->passes);
+    s->late = cvyi_arena_alloc(&p->memory, (size_t)p->n_passes + 1, sizeof *s->late);
     b.lead = cvyi_arena_alloc(&p->memory, nodes, sizeof *b.lead);
     b.convs = cvyi_arena_alloc(&p->memory, nodes, sizeof *b.convs);
-    if (!s->passes || !b.lead || !b.convs) return CVY_NO_MEMORY;
-    TRY(begin_pack(p, s));
+    if (!s->passes || !s->late || !b.lead || !b.convs) return CVY_NO_MEMORY;
+    TRY(begin_pack(p, &s->pack));
     TRY(reserve_params(p, s));
     for (int i = 0; i < p->n_passes; i++) TRY(lower_pass(&b, i));
-    for (int i = -1; i < p->n_passes; i++) {
-        const cpu_pass *at = i < 0 ? &s->pack : &s->passes[i];
-        const int64_t sets = cvyi_pass_many(at, s->threads) ? s->threads : 1;
-        most = cvyi_max64(most, sets * at->slice_bytes + s->threads * at->scratch_bytes);
+    most = room_of(s, &s->pack);
+    for (int i = 0; i < p->n_passes; i++) {
+        most = cvyi_max64(most, room_of(s, &s->passes[i]));
+        most = cvyi_max64(most, room_of(s, &s->late[i]));
     }
     s->packed_end = cvyi_round_up(s->packed_end, CVY_ALIGN);
     p->workspace = (size_t)(s->packed_end + most);

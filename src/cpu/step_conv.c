@@ -24,7 +24,7 @@ typedef struct conv_step {
     int64_t sums, xmean, usable;   /* double [C][taps], double [C], int32 [C] */
     int64_t xmean32, start;        /* float [C], float [K] */
     int64_t mean, constant, plain; /* double [K], double [K], int32: this sample takes the direct form */
-    int64_t band_sums;             /* double [bands][K] x 2; prog_stats: cpu_moments [bands][K] */
+    int64_t band_sums;             /* double [bands][K]; prog_stats: cpu_moments [bands][K] */
     program prog;
     int64_t band_bytes; /* of the scratch, behind the kernel's own */
 } conv_step;
@@ -138,6 +138,7 @@ static bool by_channels(const builder *b, const node *n, const conv_geom *g)
 {
     norm_geom e;
     cvyi_norm_geom(b->g, n, &e);
+    if (e.inner == 1) return false; /* one pixel: the norm runs by rows, which are not channels */
     return e.groups * e.chan == g->K && e.inner == g->out[0] * g->out[1] * g->out[2] && e.outer == g->N &&
            e.centred && !e.over_outer;
 }
@@ -248,6 +249,7 @@ bool cvyi_conv_twice_fits(const cvy_plan *p, const pass *s)
     cvyi_norm_geom(g, &g->nodes[s->first + 1], &e);
     if (e.groups * e.chan != geom.K || e.outer != geom.N || !e.centred || e.over_outer) return false;
     if (e.inner != geom.out[0] * geom.out[1] * geom.out[2] || cvyi_conv_window_legal(&geom)) return false;
+    if (e.inner == 1) return false; /* one pixel: the norm runs by rows, which are not channels */
     for (int i = s->first + 2; i < s->first + s->count; i++) {
         const node *at = &g->nodes[i];
         if (!cvyi_is_pointwise(cvyi_info(at)->kind)) return false;
@@ -292,7 +294,7 @@ static cvy_status add_packing(builder *b, const conv_step *c, int which)
 {
     void *data;
     pack_step *p;
-    step *s = cvyi_add_pack(b, "pack", sizeof *p, &data);
+    step *s = cvyi_add_pack(b, c->weight, sizeof *p, &data);
     if (!s) return CVY_NO_MEMORY;
     p = data;
     *p = (pack_step){c->tiling[which], c->weight, c->packed[which]};
@@ -422,8 +424,7 @@ static void convolve(const conv_step *c, const cpu_unit *u, int64_t part, char *
     job.xmean = c->window && is_winograd(t->algo) ? at(u, c->xmean32) : NULL;
     if (c->pool != CVY_NONE) job.pool = cvyi_unit_data(u, c->pool);
     if (sums) {
-        job.sum = at(u, c->band_sums);
-        job.sumsq = job.sum + t->bands * g->K;
+        job.sumsq = at(u, c->band_sums);
     }
     if (prog) {
         channels_of(t, &span, &band.k0, &band.k1);
@@ -464,15 +465,11 @@ static cpu_moments channel_moments(const conv_step *c, const cpu_unit *u, int64_
         const cpu_moments *of = at(u, c->band_sums);
         for (int64_t b = 0; b < bands; b++) m = cvyi_moments_merge(m, of[b * K + k]);
     } else {
-        const double *sum = at(u, c->band_sums), *sumsq = sum + bands * K;
+        const double *sumsq = at(u, c->band_sums), *mean = at(u, c->mean);
         const double *shift = at(u, u->pass->spots[u->run->plan->root[c->out]].shift);
-        double s = 0, q = 0;
-        for (int64_t b = 0; b < bands; b++) {
-            s += sum[b * K + k];
-            q += sumsq[b * K + k];
-        }
-        /* The values are centred: s is next to nothing and takes nothing from q. */
-        m = (cpu_moments){n, shift[k] + s / n, q - s * s / n};
+        const double left = mean[k] - shift[k]; /* what rounding the start left of the mean: next to nothing */
+        m = (cpu_moments){n, mean[k], -n * left * left};
+        for (int64_t b = 0; b < bands; b++) m.m2 += sumsq[b * K + k];
         if (m.m2 < 0) m.m2 = 0;
     }
     return m;
@@ -544,7 +541,7 @@ static void reserve_record(builder *b, conv_step *c)
         c->constant = cvyi_slice(b, 8 * g->K);
         c->plain = cvyi_slice(b, 4);
     }
-    if (c->stats != CVY_NONE) c->band_sums = cvyi_slice(b, 2 * 8 * bands * g->K);
+    if (c->stats != CVY_NONE) c->band_sums = cvyi_slice(b, 8 * bands * g->K);
     if (c->prog_stats != CVY_NONE) c->band_sums = cvyi_slice(b, (int64_t)sizeof(cpu_moments) * bands * g->K);
 }
 

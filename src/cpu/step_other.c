@@ -78,7 +78,7 @@ cvy_status cvyi_lower_convt(builder *b, int index)
     c->x = n->arg[0], c->weight = n->arg[1], c->bias = n->arg[2], c->out = n->out;
     c->packed = cvyi_persistent(b->state, (int64_t)cvyi_convt_packed_bytes(&c->plan));
     s->scratch = (int64_t)cvyi_convt_scratch_bytes(&c->plan);
-    pack = cvyi_add_pack(b, "pack", 1, &unused);
+    pack = cvyi_add_pack(b, c->weight, 1, &unused);
     if (!pack) return CVY_NO_MEMORY;
     pack->data = c;
     pack->parts = one_part;
@@ -156,7 +156,7 @@ static cvy_status pack_other(builder *b, matmul_step *c, const gemm_plan *p)
 {
     void *data;
     pack_matmul_step *k;
-    step *s = cvyi_add_pack(b, "pack", sizeof *k, &data);
+    step *s = cvyi_add_pack(b, c->other, sizeof *k, &data);
     if (!s) return CVY_NO_MEMORY;
     c->packed = cvyi_persistent(b->state, (int64_t)cvyi_gemm_packed_bytes(p));
     k = data;

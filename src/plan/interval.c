@@ -49,16 +49,52 @@ static bool by_sample(const cvy_graph *g, const node *n, int64_t N)
 }
 
 /* A tensor read beside the first is shared by all samples, or has one slice per sample. Where its shape could be
- * read either way (a parameter with N in front, a value of lower rank that begins with N) the answer is no. */
+ * read either way (a parameter with N in front, a value of lower rank that begins with N, weights that are
+ * computed) the answer is no. */
 static bool args_by_sample(const cvy_plan *p, const node *n, int64_t N)
 {
+    const op_kind kind = cvyi_info(n)->kind;
     const int rank = cvyi_shape_of(p->graph, n->out)->rank;
-    if (cvyi_info(n)->kind != KIND_BINARY) return true;
     for (int i = 0; i < n->n_args; i++) {
         const shape *s = n->arg[i] == CVY_NONE ? NULL : cvyi_shape_of(p->graph, n->arg[i]);
-        if (!s || s->rank == 0) continue;
+        if (!s || s->rank == 0 || (kind == KIND_APPLY && i == 1)) continue;
+        if (kind != KIND_BINARY) {
+            if (s->dim[0] == N && N > 1 && p->prepared[n->arg[i]] == (i == 0)) return false;
+            continue;
+        }
         if (s->rank == rank && s->dim[0] != N && s->dim[0] != 1) return false;
         if (s->dim[0] == N && N > 1 && (s->rank < rank) != p->prepared[n->arg[i]]) return false;
+    }
+    return true;
+}
+
+static bool parted(const cvy_plan *p, int v, int64_t N)
+{
+    const shape *s = cvyi_shape_of(p->graph, v);
+    return s->rank > 0 && s->dim[0] == N;
+}
+
+/* Is memory that v shares seen by some node of the interval with samples, by another without? */
+static bool seen_both_ways(const cvy_plan *p, int first, int count, int v, int64_t N)
+{
+    for (int i = first; i < first + count; i++) {
+        const node *n = &p->graph->nodes[i];
+        for (int a = 0; a < n->n_args; a++)
+            if (n->arg[a] != CVY_NONE && p->root[n->arg[a]] == p->root[v] &&
+                parted(p, n->arg[a], N) != parted(p, v, N))
+                return true;
+    }
+    return false;
+}
+
+static bool views_agree(const cvy_plan *p, int first, int count, int64_t N)
+{
+    for (int i = first; i < first + count && N > 1; i++) {
+        const node *n = &p->graph->nodes[i];
+        for (int a = 0; a < n->n_args; a++) {
+            const int v = n->arg[a];
+            if (v != CVY_NONE && p->root[v] != v && seen_both_ways(p, first, count, v, N)) return false;
+        }
     }
     return true;
 }
@@ -71,7 +107,7 @@ int64_t cvyi_interval_samples(const cvy_plan *p, int first, int count)
     if (N < 1) return 0;
     for (int i = first; i < first + count; i++)
         if (!by_sample(g, &g->nodes[i], N) || !args_by_sample(p, &g->nodes[i], N)) return 0;
-    return N;
+    return views_agree(p, first, count, N) ? N : 0;
 }
 
 bool cvyi_made_inside(const cvy_plan *p, const pass *s, int v)

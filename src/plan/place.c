@@ -24,8 +24,10 @@ static cvy_status sort_prepared(cvy_plan *p)
     return CVY_OK;
 }
 
+/* Producers are not: their packed weights are made behind all prepared values. */
 static bool node_prepared(const cvy_plan *p, const node *n)
 {
+    if (cvyi_is_producer(cvyi_info(n)->kind)) return false;
     for (int a = 0; a < n->n_args; a++)
         if (n->arg[a] != CVY_NONE && !p->prepared[n->arg[a]]) return false;
     return true;

@@ -11,10 +11,10 @@
 typedef double (*unary_fn)(double x, const double p[2]);
 #define UNARY(name) static double name##_of(double x, const double p[2] __attribute__((unused)))
 
-/* A NaN x fails both comparisons and stays; lo > hi gives hi. */
+/* A NaN x fails both comparisons and stays; lo > hi gives hi; a bound that is NaN makes everything NaN. */
 static double clamp_to(double x, double lo, double hi)
 {
-    const double y = x < lo ? lo : x;
+    const double y = isnan(lo) || isnan(hi) ? NAN : x < lo ? lo : x;
     return y > hi ? hi : y;
 }
 
