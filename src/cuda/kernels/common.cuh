@@ -1,8 +1,8 @@
 // common.cuh - what every kernel of Convoy receives, and where in a tensor it stands.
 //
-// All tensors of a launch lie in one list: views, each a pointer and the strides of up to six dimensions, in elements.
-// Sizes that belong to the shape of one sample are macros; the extent of dimension 0 (the batch) is an argument, so
-// that a new batch size compiles nothing.
+// All tensors of a launch lie in one list: views, each a pointer and the strides of up to six dimensions, in
+// elements. Sizes that belong to the shape of one sample are macros; the extent of dimension 0 (the batch) is an
+// argument, so that a new batch size compiles nothing.
 #ifndef CVY_COMMON_CUH
 #define CVY_COMMON_CUH
 
@@ -23,10 +23,10 @@ typedef long long cvy_index;
 typedef int cvy_index;
 #endif
 
-#define CVY_INLINE static __device__ __forceinline__
+#define CVY_INLINE        static __device__ __forceinline__
 #define CVY_INLINE_MEMBER __device__ __forceinline__
-#define CVY_INF __int_as_float(0x7f800000)
-#define CVY_NAN __int_as_float(0x7fc00000)
+#define CVY_INF           __int_as_float(0x7f800000)
+#define CVY_NAN           __int_as_float(0x7fc00000)
 
 struct cvy_view {
     float *p;

@@ -3,12 +3,12 @@
 // Implicit matrix product: rows are the output channels of a group, columns the output pixels of all samples in one
 // row, the sum runs over (input channel, tap). A block computes BK x BP results. Per chunk of ROWS terms it stages
 //
-//   shared memory, STAGES times:   pixels  [ROWS][BP]   gathered with cp.async, 4 bytes each, zero outside the input
+//   shared memory, STAGES times:   pixels  [ROWS][BP]   gathered with cp.async, 4 bytes each, zero outside x
 //                                  weights [ROWS][BK]   copied from the packed weights, 16 bytes each
 //
 // while the chunk before is multiplied (tile.cuh). Results then lie in shared memory as [BK][BP] and go through the
-// epilogue in the order of memory. Expected bound: FMA; with 8 x 8 results per thread 64 of 69 instructions. A transposed
-// convolution runs phase by phase (window.cuh): the blocks of a phase meet the same taps.
+// epilogue in the order of memory. Expected bound: FMA; with 8 x 8 results per thread 64 of 69 instructions. A
+// transposed convolution runs phase by phase (window.cuh): the blocks of a phase meet the same taps.
 //
 //   t[1]  source, strides n, c, d, h, w        t[2]  packed weights [GROUPS][PHASES][TERMS][K_PAD] (pack.cu)
 //   epilogue space: n, k, o, p, q
@@ -59,10 +59,10 @@
 #define SRC_DENSE 1 // the source is contiguous: its inner strides are known
 #endif
 #ifndef BK // tile
-#define BK 64
-#define BP 128
-#define TK 8
-#define TP 8
+#define BK   64
+#define BP   128
+#define TK   8
+#define TP   8
 #define ROWS 18
 #endif
 #ifndef BLOCKS
@@ -115,14 +115,20 @@ CVY_INLINE pixel_at find_pixel(const cvy_args &a, long long number, int phase)
 struct window {
     const float *origin; // the first tap's place in the first channel of the group, inside the source or not
     int d, h, w;         // that place
+    int t, r, s;         // that tap of the filter: 0 unless transposed
     unsigned inside;     // bit per tap, for up to 32 taps
     bool exists;
 };
 
+// Is tap number `tap` of the window one of the filter's (a phase may have one less), and its place inside the
+// source? Its weight would be 0, but that times an inf is not.
 CVY_INLINE bool tap_inside(const window &v, int tap)
 {
-    return (unsigned)(v.d + tap / (R * S) * axis_d::MOVE) < IN_D && (unsigned)(v.h + tap / S % R * axis_h::MOVE) < IN_H &&
-           (unsigned)(v.w + tap % S * axis_w::MOVE) < IN_W;
+    if (v.t + tap / (R * S) * axis_d::EVERY >= TAPS_T || v.r + tap / S % R * axis_h::EVERY >= TAPS_R ||
+        v.s + tap % S * axis_w::EVERY >= TAPS_S)
+        return false;
+    return (unsigned)(v.d + tap / (R * S) * axis_d::MOVE) < IN_D &&
+           (unsigned)(v.h + tap / S % R * axis_h::MOVE) < IN_H && (unsigned)(v.w + tap % S * axis_w::MOVE) < IN_W;
 }
 
 CVY_INLINE cvy_index source_offset(const cvy_args &a, int c, int d, int h, int w)
@@ -134,13 +140,14 @@ CVY_INLINE cvy_index source_offset(const cvy_args &a, int c, int d, int h, int w
 
 CVY_INLINE window make_window(const cvy_args &a, const pixel_at &at, int group)
 {
-    const int t = axis_d::first(at.o % axis_d::PHASES), r = axis_h::first(at.p % axis_h::PHASES);
-    const int s = axis_w::first(at.q % axis_w::PHASES);
     window v;
-    v.exists = at.exists && t < TAPS_T && r < TAPS_R && s < TAPS_S;
-    v.d = axis_d::start(at.o, t);
-    v.h = axis_h::start(at.p, r);
-    v.w = axis_w::start(at.q, s);
+    v.exists = at.exists;
+    v.t = axis_d::first(at.o % axis_d::PHASES);
+    v.r = axis_h::first(at.p % axis_h::PHASES);
+    v.s = axis_w::first(at.q % axis_w::PHASES);
+    v.d = axis_d::start(at.o, v.t);
+    v.h = axis_h::start(at.p, v.r);
+    v.w = axis_w::start(at.q, v.s);
     v.inside = 0;
     if (TAPS <= 32)
 #pragma unroll
@@ -175,7 +182,8 @@ CVY_INLINE void gather(const cvy_args &a, const window *windows, const float *we
 }
 
 // Hands the tile to the epilogue, channel by channel: neighbouring threads take neighbouring pixels.
-CVY_INLINE void finish(const cvy_args &a, const float *results, long long first_pixel, int phase, int k_first, int group)
+CVY_INLINE void finish(const cvy_args &a, const float *results, long long first_pixel, int phase, int k_first,
+                       int group)
 {
     for (int i = 0; i < PIXELS; i++) {
         const pixel_at pixel = find_pixel(a, first_pixel + i * THREADS + threadIdx.x, phase);
@@ -198,7 +206,8 @@ CVY_INLINE void finish(const cvy_args &a, const float *results, long long first_
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
     extern __shared__ __align__(16) float shared[]; // max(STAGES * STAGE, BK * BP) floats
-    const int phase = blockIdx.x % PHASES; // phases of the same places side by side: they share the source in the L2
+    const int phase =
+        blockIdx.x % PHASES; // phases of the same places side by side: they share the source in the L2
     const long long first_pixel = (long long)(blockIdx.x / PHASES) * BP;
     const int k_first = blockIdx.y * BK, group = blockIdx.z;
     const float *weights = a.t[2].p + ((long long)group * PHASES + phase) * CHUNKS * ROWS * K_PAD + k_first;

@@ -88,8 +88,8 @@ struct cvy_gather_min {
 };
 
 // log of the sum of exponentials in one pass: the largest so far, and the sum relative to it. One exponential per
-// value. Equal arguments are told apart from the rest, so that inf - inf is never formed: all -inf gives -inf, an inf
-// gives inf, a NaN stays.
+// value. Equal arguments are told apart from the rest, so that inf - inf is never formed: all -inf gives -inf, an
+// inf gives inf, a NaN stays.
 struct cvy_gather_logsumexp {
     float top = -CVY_INF, sum = 0.0f;
     CVY_INLINE_MEMBER void add(float x, float weight)
@@ -120,7 +120,8 @@ struct cvy_gather_logsumexp {
     }
     CVY_INLINE_MEMBER float result(double) const
     {
-        return fabsf(top) == CVY_INF ? top : top + logf(sum);
+        return fabsf(top) == CVY_INF && sum == sum ? top
+                                                   : top + logf(sum); // a NaN that came before an inf is in sum
     }
 };
 

@@ -1,7 +1,7 @@
 // matmul.cu - matrix products, and linear layers: dst[row, n] = sum over k of x[row, k] * other[k, n].
 //
-// A block computes BM x BN results, DEPTH terms at a time through shared memory; while it multiplies, the next terms are on
-// their way into registers:
+// A block computes BM x BN results, DEPTH terms at a time through shared memory; while it multiplies, the next
+// terms are on their way into registers:
 //
 //   xs [DEPTH][BM + 4], os [DEPTH][BN + 4]     the 4 keep transposing stores off each other's banks
 //
@@ -28,7 +28,7 @@
 #endif
 #ifndef COLUMN
 #define COLUMN 1 // which coordinate is the column
-#define ROW 0    // which one is the row
+#define ROW    0 // which one is the row
 #endif
 #ifndef ROWS_OF_BATCH
 #define ROWS_OF_BATCH 0 // rows that share one `other`; 0: all rows do
@@ -37,13 +37,14 @@
 #define OTHER_NK 1 // other lies as [n][k] (a linear layer's weight): neighbouring threads read along k
 #endif
 #ifndef BM
-#define BM 64
-#define BN 64
-#define TM 4
-#define TN 4
+#define BM    64
+#define BN    64
+#define TM    4
+#define TN    4
 #define DEPTH 16
 #endif
-// At least so many blocks of a multiprocessor, which bounds the registers: 8 x 8 results take 165, from sm_100 on 199.
+// At least so many blocks of a multiprocessor, which bounds the registers: 8 x 8 results take 165, from sm_100 on
+// 199.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 1000
 #define BLOCKS 3
 #else
@@ -55,7 +56,8 @@
 
 typedef cvy_tile<BM, BN, TM, TN> tile;
 constexpr int THREADS = tile::THREADS, PITCH_X = BM + 4, PITCH_O = BN + 4;
-static_assert(THREADS % DEPTH == 0 && BM * DEPTH % THREADS == 0 && BN * DEPTH % THREADS == 0, "every thread copies the same");
+static_assert(THREADS % DEPTH == 0 && BM * DEPTH % THREADS == 0 && BN * DEPTH % THREADS == 0,
+              "every thread copies the same");
 
 CVY_INLINE int coordinate(const cvy_at &at, int d)
 {
@@ -106,7 +108,8 @@ struct copier {
 
     CVY_INLINE_MEMBER void load(const cvy_args &a, int k_first, int n_first)
     {
-        const cvy_index x_k = cvy_stride(a.t[1], COLUMN), o_k = cvy_stride(a.t[2], ROW), o_n = cvy_stride(a.t[2], COLUMN);
+        const cvy_index x_k = cvy_stride(a.t[1], COLUMN), o_k = cvy_stride(a.t[2], ROW),
+                        o_n = cvy_stride(a.t[2], COLUMN);
 #pragma unroll
         for (int i = 0; i < X_EACH; i++) {
             const int k = k_first + threadIdx.x % DEPTH;

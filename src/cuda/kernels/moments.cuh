@@ -1,8 +1,8 @@
 // moments.cuh - mean and sum of squared distances, merged from parts (Chan, Golub and LeVeque).
 //
-// A thread takes CVY_RUN values into registers, finds their mean, then their squared distances from it: two passes that
-// cost no memory, so nothing cancels however large the mean is. Runs merge in double, in an order that depends on
-// nothing but the shape: the same bits every time. No atomics.
+// A thread takes CVY_RUN values into registers, finds their mean, then their squared distances from it: two passes
+// that cost no memory, so nothing cancels however large the mean is. Runs merge in double, in an order that depends
+// on nothing but the shape: the same bits every time. No atomics.
 #ifndef CVY_MOMENTS_CUH
 #define CVY_MOMENTS_CUH
 
@@ -40,7 +40,8 @@ CVY_INLINE cvy_moments cvy_run_moments(const float (&x)[CVY_RUN], int count)
         const float d = x[i] - mean;
         squares += i < count ? d * d : 0.0f;
     }
-    // mean was rounded: the distances sum to (sum - count * mean), not to 0, and the true mean lies that bit further.
+    // mean was rounded: the distances sum to (sum - count * mean), not to 0, and the true mean lies that bit
+    // further.
     cvy_moments r;
     r.count = count;
     r.mean = CENTRED ? (double)mean + ((double)sum - (double)count * mean) / count : 0.0;

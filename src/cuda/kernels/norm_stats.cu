@@ -1,7 +1,7 @@
 // norm_stats.cu - the statistics of a norm: mean and 1 / deviation of every slice.
 //
-// The source is seen as [outer][GROUPS][PER_GROUP]; a slice is one (outer, group), or with OVER_OUTER one group over
-// all outer. FORM says which of three kernels this is:
+// The source is seen as [outer][GROUPS][PER_GROUP]; a slice is one (outer, group), or with OVER_OUTER one group
+// over all outer. FORM says which of three kernels this is:
 //   0  one block per slice
 //   1  PARTS blocks per slice, each a partial result (moments.cuh, as doubles) - for few, long slices
 //   2  merges those, one warp per slice, in the order of the parts

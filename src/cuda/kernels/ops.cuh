@@ -1,8 +1,8 @@
 // ops.cuh - the pointwise operators, one function each, named as in ops.def.
 //
-// Accurate float32: CUDA's own expf, tanhf, erff and their like, which stay within 2 ULP (erfcf 3), and divisions that
-// round correctly. NaN goes through everything, as in PyTorch: that is why comparisons stand here, where fmaxf and
-// fminf would drop it. Numbers that an operator's attributes hold follow its argument.
+// Accurate float32: CUDA's own expf, tanhf, erff and their like, which stay within 2 ULP (erfcf 3), and divisions
+// that round correctly. NaN goes through everything, as in PyTorch: that is why comparisons stand here, where fmaxf
+// and fminf would drop it. Numbers that an operator's attributes hold follow its argument.
 #ifndef CVY_OPS_CUH
 #define CVY_OPS_CUH
 
@@ -63,8 +63,8 @@ CVY_INLINE float cvy_silu(const float x)
 {
     return x / (1.0f + expf(-x));
 }
-// tanh(log(1 + e)) = (e^2 + 2 e) / (e^2 + 2 e + 2) with e = exp(x): no cancellation; above 20 it is 1, and e^2 would
-// overflow further on.
+// tanh(log(1 + e)) = (e^2 + 2 e) / (e^2 + 2 e + 2) with e = exp(x): no cancellation; above 20 it is 1, and e^2
+// would overflow further on.
 CVY_INLINE float cvy_mish(const float x)
 {
     const float e = expf(x), n = e * (e + 2.0f);

@@ -60,11 +60,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     const int c = term / TAPS, tap = term % TAPS;
     const int t = axis_d::first(phase / (axis_w::PHASES * axis_h::PHASES)) +
                   tap / (axis_h::TAPS * axis_w::TAPS) * axis_d::EVERY;
-    const int r = axis_h::first(phase / axis_w::PHASES % axis_h::PHASES) + tap / axis_w::TAPS % axis_h::TAPS * axis_h::EVERY;
+    const int r =
+        axis_h::first(phase / axis_w::PHASES % axis_h::PHASES) + tap / axis_w::TAPS % axis_h::TAPS * axis_h::EVERY;
     const int s = axis_w::first(phase % axis_w::PHASES) + tap % axis_w::TAPS * axis_w::EVERY;
     const long long *stride = a.t[1].s;
     float w = 0.0f;
     if (k < K_OUT && c < C_IN && t < TAPS_T && r < TAPS_R && s < TAPS_S)
-        w = a.t[1].p[group * stride[5] + k * stride[0] + c * stride[1] + t * stride[2] + r * stride[3] + s * stride[4]];
+        w = a.t[1].p[group * stride[5] + k * stride[0] + c * stride[1] + t * stride[2] + r * stride[3] +
+                     s * stride[4]];
     a.t[0].p[i] = w;
 }

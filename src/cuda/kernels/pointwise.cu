@@ -1,8 +1,8 @@
 // pointwise.cu - a chain of pointwise operators with broadcasting; also plain and reshaping copies.
 //
-// Element number i of the source space becomes element number i of the destination space. A thread takes EACH elements,
-// a block's width apart: neighbouring threads touch neighbouring elements, and EACH loads are under way at once.
-// Expected bound: memory.
+// Element number i of the source space becomes element number i of the destination space. A thread takes EACH
+// elements, a block's width apart: neighbouring threads touch neighbouring elements, and EACH loads are under way
+// at once. Expected bound: memory.
 //
 //   prologue space: inner extents X1...X5      epilogue space: inner extents Y1...Y5
 //   grid: x elements over THREADS * EACH

@@ -1,7 +1,7 @@
 // pool.cu - max and average pooling in 1 to 3 dimensions, adaptive average pooling.
 //
-// One thread per output element; neighbouring threads have neighbouring windows, whose overlapping reads the L1 serves.
-// Expected bound: memory for windows that do not overlap.
+// One thread per output element; neighbouring threads have neighbouring windows, whose overlapping reads the L1
+// serves. Expected bound: memory for windows that do not overlap.
 //
 //   prologue space: n, c, d, h, w      epilogue space: n, c, o, p, q
 //   grid: x output elements over THREADS

@@ -2,7 +2,8 @@
 //
 // LANES neighbouring threads share one result. Where the innermost dimension is reduced they read neighbouring
 // elements (LANES up to a block). Where it is kept, LANES is 1: neighbouring threads make neighbouring results and
-// read neighbouring elements, and SPLITS rows of threads share the sum through shared memory. Expected bound: memory.
+// read neighbouring elements, and SPLITS rows of threads share the sum through shared memory. Expected bound:
+// memory.
 //
 //   prologue space: inner extents X1...X5, REDUCED says which      epilogue space: the same with extent 1 there
 //   grid: x results over THREADS / LANES / SPLITS
@@ -23,7 +24,7 @@
 #include "gather.cuh"
 
 #define PASTE_(a, b) a##b
-#define PASTE(a, b) PASTE_(a, b)
+#define PASTE(a, b)  PASTE_(a, b)
 typedef PASTE(cvy_gather_, GATHER) gatherer;
 static_assert(LANES == 1 || SPLITS == 1, "either lanes or rows of threads share a result");
 static_assert(THREADS % (LANES * SPLITS) == 0 && THREADS % 32 == 0, "whole groups");

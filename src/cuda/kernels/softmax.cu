@@ -1,7 +1,8 @@
 // softmax.cu - softmax and log_softmax along one dimension, in two readings: largest and sum, then the values.
 //
-// Threads share a row as in reduce.cu: LANES of them where the dimension is the innermost one that counts, one thread
-// per row where it is not. The second reading comes from the cache for rows that fit. Expected bound: memory.
+// Threads share a row as in reduce.cu: LANES of them where the dimension is the innermost one that counts, one
+// thread per row where it is not. The second reading comes from the cache for rows that fit. Expected bound:
+// memory.
 //
 //   prologue and epilogue space: inner extents X1...X5; REDUCED has the one bit
 //   grid: x rows over THREADS / LANES

@@ -2,11 +2,12 @@
 //
 //   acc[m][n] += sum over r of A[r][m] * B[r][n]      A: [][M], B: [][N] floats in shared memory
 //
-// A thread owns M_EACH x N_EACH results: groups of four rows and four columns, each group GROUP_M (GROUP_N) apart, so that a
-// warp reads neighbouring 16-byte words. Lanes of a warp form an 8 x 4 patch (columns x rows) of threads: that keeps
-// the distinct words that one row of the product needs, 8 + 4 of them, few.
+// A thread owns M_EACH x N_EACH results: groups of four rows and four columns, each group GROUP_M (GROUP_N) apart,
+// so that a warp reads neighbouring 16-byte words. Lanes of a warp form an 8 x 4 patch (columns x rows) of threads:
+// that keeps the distinct words that one row of the product needs, 8 + 4 of them, few.
 //
-// Per r a thread reads (M_EACH + N_EACH) / 4 words of 16 bytes for M_EACH * N_EACH multiply-adds: 4 for 64 with 8 x 8.
+// Per r a thread reads (M_EACH + N_EACH) / 4 words of 16 bytes for M_EACH * N_EACH multiply-adds: with 8 x 8
+// results 4 words for 64.
 #ifndef CVY_TILE_CUH
 #define CVY_TILE_CUH
 
@@ -84,7 +85,8 @@ CVY_INLINE void cvy_copy4(float *dst, const float *src, bool valid)
 }
 CVY_INLINE void cvy_copy16(float *dst, const float *src)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(dst)), "l"(src)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(dst)),
+                 "l"(src)
                  : "memory");
 }
 // Closes the group of copies begun since the last call.
