@@ -1,0 +1,41 @@
+"""Convoy: a convolution and everything behind it in the fewest trips through memory.
+
+    import convoy
+    fast = convoy.compile(model)         # the same module, faster
+    print(convoy.explain(model, x))      # what runs where, and why
+
+Importing this package does not import PyTorch; the functions that need it do. `torch.compile(model, backend="convoy")`
+works as soon as the package is installed.
+"""
+
+from .binding import CVY_VERSION as __version__
+from .engine import ConvoyError, operators
+
+__all__ = ["ConvoyError", "compile", "explain", "operators", "refresh"]
+
+
+def compile(module, precision="fp32", **options):
+    """The same module, faster. See doc/PYTORCH.md.
+
+    precision  "fp32"; "tf32", tensor cores with one product; "torch", what PyTorch's own flags allow
+    winograd   False forbids Winograd convolutions
+    effort     "measure" times the best few plans instead of trusting the cost model
+    threads    CPU threads; default PyTorch's own number
+    """
+    from .module import compile_module
+
+    return compile_module(module, precision=precision, **options)
+
+
+def explain(module, *inputs, **keywords):
+    """Which operators of a module run in which pass, which stay in PyTorch and why; print it."""
+    from .explanation import explain_module
+
+    return explain_module(module, inputs, keywords)
+
+
+def refresh(module):
+    """Forgets what was derived from parameters: for changes through `parameter.data`, which PyTorch does not count."""
+    from .module import refresh_module
+
+    refresh_module(module)

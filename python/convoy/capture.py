@@ -1,0 +1,333 @@
+"""From a call of a module to a graph in which regions of Convoy's vocabulary are single nodes.
+
+1. trace       the module runs once on fake tensors of the given shapes; its operators come out as an fx graph whose
+               placeholders are the parameters, the buffers and the tensors among the arguments
+2. purify      in-place operators become plain ones where nothing can tell, identities and constants are resolved
+3. partition   every operator of the vocabulary joins the regions it reads from, as long as no path leaves and
+               returns, and nothing with side effects lies between
+4. replace     each region worth it becomes one call
+"""
+
+import operator
+from dataclasses import dataclass, field
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from .program import Program
+from .vocabulary import SHAPES, Emitter, emit_node, why_not
+
+aten = torch.ops.aten
+
+
+@dataclass
+class Region:
+    """What one call computes: a program, the nodes it reads in the order of its sources, and shapes as they came."""
+
+    program: Program
+    nodes: list  # of the captured graph
+    sources: list
+    outputs: list
+
+    def shapes(self):
+        return [tuple(n.meta["val"].shape) for n in self.sources]
+
+
+@dataclass
+class Capture:
+    graph: GraphModule
+    regions: list
+    out_spec: object
+    n_params: int
+    kept: dict = field(default_factory=dict)  # names of nodes that stay in PyTorch, with the reasons
+
+
+# ---- 1. trace ------------------------------------------------------------------------------------------------------------
+
+
+def trace(function, params, tensors):
+    """function(params, tensors) -> any nest of tensors. Gives the fx graph and how its flat outputs are nested."""
+    spec = None
+
+    def flat(*given):
+        nonlocal spec
+        outputs, spec = pytree.tree_flatten(function(given[: len(params)], given[len(params) :]))
+        return outputs
+
+    captured = make_fx(flat, tracing_mode="fake", pre_dispatch=True)(*params, *tensors)
+    return captured, spec
+
+
+# ---- 2. purify -----------------------------------------------------------------------------------------------------------
+
+
+def functional_twin(node):
+    """The operator without the underscore, for one that changes its first argument in place."""
+    packet = node.target._schema.name.partition("::")[2]
+    if not packet.endswith("_") or packet.startswith("__"):
+        return None
+    return getattr(getattr(aten, packet[:-1], None), node.target._overloadname, None)
+
+
+def is_view(node):
+    """Does the result share memory with an argument? Aliases are marked in the schema; some operators only may."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return node.op != "placeholder" and node.op != "get_attr"
+    may = (aten.reshape.default, aten.flatten.using_ints, aten.contiguous.default, aten.to.dtype)
+    return node.target in may or any(r.alias_info is not None for r in node.target._schema.returns)
+
+
+def is_mutable(node):
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def resolve_in_place(graph):
+    """x.op_() becomes y = op(x) with y instead of x from there on, if x is a fresh result that nobody has a view of."""
+    for node in list(graph.nodes):
+        if node.op != "call_function" or not is_mutable(node):
+            continue
+        twin, target = functional_twin(node), node.args[0] if node.args else None
+        if twin is None or not isinstance(target, Node):
+            continue
+        if target.op != "call_function" or is_view(target) or any(is_view(u) for u in target.users if u is not node):
+            continue
+        node.target = twin
+        order = {n: i for i, n in enumerate(graph.nodes)}
+        target.replace_all_uses_with(node, delete_user_cb=lambda user: order[user] > order[node])
+
+
+def resolve_identities(graph):
+    """Dropout outside training gives its argument itself."""
+    for node in list(graph.nodes):
+        if node.target in (aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default):
+            if not node.args[2]:
+                node.replace_all_uses_with(node.args[0])
+                graph.erase_node(node)
+
+
+def resolve_constants(module):
+    """Marks tensors without dimensions that were made from numbers: they are written as numbers."""
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            value = getattr(module, node.target, None)
+            if isinstance(value, torch.Tensor) and value.dim() == 0 and value.device.type == "cpu":
+                if value.dtype in (torch.float32, torch.int64) and not value.requires_grad:
+                    node.meta["number"] = value.item()
+        elif node.target in (aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.detach.default):
+            if "number" in node.args[0].meta:
+                node.meta["number"] = node.args[0].meta["number"]
+
+
+def purify(module):
+    graph = module.graph
+    resolve_identities(graph)
+    resolve_in_place(graph)
+    resolve_constants(module)
+    for node in reversed(list(graph.nodes)):
+        if node.op == "call_function" and not node.users and not is_barrier(node) and not has_effects(node):
+            graph.erase_node(node)
+    graph.lint()
+
+
+def has_effects(node):
+    """Batch statistics are updated without saying so in the schema; random numbers advance their generator."""
+    if node.target is operator.getitem:
+        return False
+    tags = getattr(node.target, "tags", ())
+    return node.target in (aten.batch_norm.default, aten.instance_norm.default) or torch.Tag.nondeterministic_seeded in tags
+
+
+# ---- 3. partition ----------------------------------------------------------------------------------------------------------
+
+
+def is_barrier(node):
+    """Nothing may move from one side of it to the other: it changes a tensor, or PyTorch's state."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return False
+    return is_mutable(node) or not isinstance(node.target, torch._ops.OpOverload)
+
+
+class Groups:
+    """Regions as they grow: disjoint sets of nodes, with every set's inputs, to find paths that leave and return."""
+
+    def __init__(self):
+        self.of, self.members, self.inputs = {}, {}, {}
+
+    def add(self, node):
+        self.of[node] = node
+        self.members[node] = [node]
+        self.inputs[node] = set(node.all_input_nodes)
+
+    def reaches(self, start, goal):
+        """Is there a path from `goal` to `start` through a third group?"""
+        waiting, seen = [self.of[n] for n in self.inputs[start]], {start}
+        waiting = [g for g in waiting if g is not goal and g is not start]
+        while waiting:
+            group = waiting.pop()
+            if group is goal:
+                return True
+            if group not in seen:
+                seen.add(group)
+                waiting += [self.of[n] for n in self.inputs[group]]
+        return False
+
+    def merge(self, first, second):
+        for node in self.members[second]:
+            self.of[node] = first
+        self.members[first] += self.members.pop(second)
+        self.inputs[first] = {n for n in self.inputs[first] | self.inputs.pop(second) if self.of[n] is not first}
+
+
+def partition(graph, device, kept):
+    """Lists of nodes in graph order. `kept` receives the reason for each operator that is in none."""
+    groups, segment, where, taken = Groups(), 0, {}, set()
+    for node in graph.nodes:
+        groups.add(node)
+        segment += is_barrier(node)
+        where[node] = segment
+        if node.op != "call_function" or "number" in node.meta:
+            continue
+        reason = why_not(node, device)
+        if reason:
+            if node.target is not operator.getitem:
+                kept[node] = reason
+            continue
+        taken.add(node)
+        for source in node.all_input_nodes:
+            a, b = groups.of[source], groups.of[node]
+            if source in taken and where[source] == segment and a is not b:
+                if not groups.reaches(b, a) and not groups.reaches(a, b):
+                    groups.merge(a, b)
+    order = {n: i for i, n in enumerate(graph.nodes)}
+    return [sorted(m, key=order.get) for g, m in groups.members.items() if g in taken]
+
+
+def trim(nodes):
+    """Without operators at the borders that only rename a shape: PyTorch does those for nothing."""
+    inside = set(nodes)
+    changed = True
+    while changed:
+        changed = False
+        for node in list(inside):
+            if shape_only(node) and (
+                not any(u in inside for u in node.users) or not any(s in inside for s in node.all_input_nodes)
+            ):
+                inside.remove(node)
+                changed = True
+    return [n for n in nodes if n in inside]
+
+
+def shape_only(node):
+    name = getattr(node.target, "_schema", None)
+    return name is not None and name.name.partition("::")[2].strip("_") in SHAPES | {"view", "unsafe_view"}
+
+
+def worth_it(nodes):
+    """A single pointwise operator is no better here than there."""
+    heavy = [n for n in nodes if n.target is not operator.getitem and not shape_only(n)]
+    return len(heavy) > 1 or any(not is_pointwise(n) for n in heavy)
+
+
+def is_pointwise(node):
+    return torch.Tag.pointwise in getattr(node.target, "tags", ())
+
+
+# ---- 4. replace ------------------------------------------------------------------------------------------------------------
+
+
+def make_region(nodes, is_param):
+    inside, sources = set(nodes), {}
+    for node in nodes:
+        for source in node.all_input_nodes:
+            if source not in inside and "number" not in source.meta:
+                sources.setdefault(source, None)
+    # Views of a result stay views of it: only values that somebody outside reads are outputs.
+    outputs = [n for n in nodes if any(u not in inside for u in n.users) and not pair(n)]
+    program, numbers = Program(), {}
+    for source in sources:
+        numbers[source] = program.source(source in is_param)
+    emit = Emitter(program, numbers.__getitem__)
+    for node in nodes:
+        numbers[node] = emit_node(emit, node)
+    program.outputs = [numbers[n] for n in outputs]
+    return Region(program, nodes, list(sources), outputs)
+
+
+def pair(node):
+    return isinstance(node.meta.get("val"), (tuple, list))
+
+
+def unique_outputs(region):
+    """The library gives every value once."""
+    return len(set(region.program.outputs)) == len(region.outputs)
+
+
+def replace(graph, region, function):
+    """One call in front of the first reader, behind the last source: both exist, since no path leaves and returns."""
+    order = {n: i for i, n in enumerate(graph.nodes)}
+    last = max(region.sources, key=order.get)
+    anchor = max(last, region.nodes[0], key=order.get)
+    with graph.inserting_after(anchor):
+        call = graph.call_function(function, tuple(region.sources))
+    after = call
+    for i, output in enumerate(region.outputs):
+        with graph.inserting_after(after):
+            after = graph.call_function(operator.getitem, (call, i))
+        after.meta = dict(output.meta)
+        output.replace_all_uses_with(after)
+    for node in reversed(region.nodes):
+        for user in list(node.users):  # indices of max.dim that nobody reads
+            graph.erase_node(user)
+        graph.erase_node(node)
+
+
+def sort_graph(graph):
+    """Moves every node behind what it reads, keeping the order otherwise."""
+    placed, order = set(), list(graph.nodes)
+
+    def place(node):
+        stack = [node]
+        while stack:
+            top = stack[-1]
+            missing = [n for n in top.all_input_nodes if n not in placed]
+            if top in placed:
+                stack.pop()
+            elif missing:
+                stack += missing
+            else:
+                placed.add(stack.pop())
+                yield top
+
+    sequence = [n for node in order for n in place(node)]
+    previous = sequence[0]
+    for node in sequence[1:]:
+        previous.append(node)
+        previous = node
+
+
+def capture(function, params, tensors, device, make_call):
+    """Traces a call and replaces its regions by make_call(region), which may give None: that one stays in PyTorch."""
+    module, spec = trace(function, params, tensors)
+    purify(module)
+    graph = module.graph
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    is_param = set(placeholders[: len(params)])
+    found = Capture(module, [], spec, len(params))
+    for nodes in partition(graph, device, found.kept):
+        nodes = trim(nodes)
+        if not worth_it(nodes):
+            found.kept.update((n, "a single operator that PyTorch does as well") for n in nodes)
+            continue
+        region = make_region(nodes, is_param)
+        call, reason = make_call(region) if unique_outputs(region) else (None, "gives one value twice")
+        if call is None:
+            found.kept.update((n, reason) for n in nodes)
+            continue
+        replace(graph, region, call)
+        found.regions.append(region)
+    sort_graph(graph)
+    graph.lint()
+    module.recompile()
+    return found

@@ -1,0 +1,105 @@
+"""Graphs and plans of the library as Python objects: built, printed, freed. Nothing here needs PyTorch."""
+
+import ctypes as C
+
+from . import binding as b
+from .binding import lib
+
+DEVICES = {"auto": b.CVY_AUTO, "ref": b.CVY_REF, "cpu": b.CVY_CPU, "cuda": b.CVY_CUDA}
+
+
+class ConvoyError(RuntimeError):
+    """A call of the library failed; the message is the library's own."""
+
+    def __init__(self, status):
+        super().__init__(lib.cvy_last_error().decode())
+        self.status = status
+
+
+def check(status):
+    if status:
+        raise ConvoyError(status)
+
+
+def operators():
+    """Signatures of the vocabulary by name: {"relu": "relu()", ...}."""
+    found = {}
+    while (text := lib.cvy_op_signature(len(found))) is not None:
+        found[text.decode().split("(")[0]] = text.decode()
+    return found
+
+
+def text_of(function, handle):
+    needed = C.c_size_t()
+    check(function(handle, None, 0, C.byref(needed)))
+    text = C.create_string_buffer(needed.value)
+    check(function(handle, text, needed.value, None))
+    return text.value.decode()
+
+
+def attribute(name, value):
+    """One attribute: a word, a number, or a list of numbers."""
+    if isinstance(value, str):
+        return b.cvy_attr(name.encode(), value.encode(), 0)
+    numbers = list(value) if isinstance(value, (list, tuple)) else [value]
+    if len(numbers) > b.CVY_MAX_RANK:
+        raise ValueError(f"{name}: {len(numbers)} numbers, at most {b.CVY_MAX_RANK}")
+    return b.cvy_attr(name.encode(), None, len(numbers), (C.c_double * b.CVY_MAX_RANK)(*map(float, numbers)))
+
+
+class Graph:
+    def __init__(self):
+        self.handle, self.outputs = C.c_void_p(), []
+        check(lib.cvy_graph_create(C.byref(self.handle)))
+
+    def __del__(self):
+        if getattr(self, "handle", None):
+            lib.cvy_graph_free(self.handle)
+
+    def source(self, name, shape, is_param):
+        value, dims = C.c_int32(), (C.c_int64 * max(len(shape), 1))(*shape)
+        declare = lib.cvy_graph_param if is_param else lib.cvy_graph_input
+        check(declare(self.handle, name.encode(), len(shape), dims, C.byref(value)))
+        return value.value
+
+    def apply(self, op, args, attrs):
+        """args: values of this graph or None; attrs: by name, those that are None left out."""
+        given = [attribute(k, v) for k, v in attrs.items() if v is not None]
+        values = (C.c_int32 * len(args))(*(b.CVY_NONE if a is None else a for a in args))
+        call = b.cvy_call(
+            C.sizeof(b.cvy_call), op.encode(), None, values, (b.cvy_attr * len(given))(*given), len(args), len(given)
+        )
+        out = C.c_int32()
+        check(lib.cvy_graph_apply(self.handle, C.byref(call), C.byref(out)))
+        return out.value
+
+    def output(self, value):
+        check(lib.cvy_graph_output(self.handle, value))
+
+    def shape(self, value):
+        rank, dims = C.c_int32(), (C.c_int64 * b.CVY_MAX_RANK)()
+        check(lib.cvy_graph_shape(self.handle, value, C.byref(rank), dims))
+        return tuple(dims[: rank.value])
+
+    def __str__(self):
+        return text_of(lib.cvy_graph_print, self.handle)
+
+
+class Plan:
+    def __init__(self, graph, device, **options):
+        self.handle = C.c_void_p()
+        self.options = b.cvy_options(size=C.sizeof(b.cvy_options), device=DEVICES[device], **options)
+        check(lib.cvy_plan_create(graph.handle, C.byref(self.options), C.byref(self.handle)))
+        self.workspace = lib.cvy_plan_workspace(self.handle)
+
+    def __del__(self):
+        if getattr(self, "handle", None):
+            lib.cvy_plan_free(self.handle)
+
+    def cost(self):
+        cost = b.cvy_cost()
+        check(lib.cvy_plan_cost(self.handle, C.byref(cost)))
+        return cost
+
+    def __str__(self):
+        return text_of(lib.cvy_plan_print, self.handle)

@@ -1,0 +1,109 @@
+"""Memory for results.
+
+A fresh gigabyte costs the CPU 200 ms in page faults, more than many a block takes to fill it. So large CPU results
+come from a pool: blocks on huge pages, taken back when the tensor dies, at most `LIMIT` bytes lying idle and none
+longer than `IDLE_SECONDS`. Everything else is PyTorch's to allocate.
+"""
+
+import ctypes
+import mmap
+import os
+import threading
+import time
+import weakref
+
+import torch
+
+HUGE_PAGE = 2 << 20
+SMALLEST = 8 << 20  # bytes of a result that the pool serves; below, malloc reuses memory by itself
+IDLE_SECONDS = 5.0
+LIMIT = min(4 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
+
+
+class Block:
+    """Memory on huge pages."""
+
+    def __init__(self, size):
+        self.map = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            try:
+                self.map.madvise(mmap.MADV_HUGEPAGE)
+            except OSError:  # a kernel without huge pages
+                pass
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+        self.size, self.address, self.since = size, -(-start // HUGE_PAGE) * HUGE_PAGE, 0.0
+
+
+class Pool:
+    def __init__(self):
+        self.lock = threading.RLock()  # a tensor may die, and come back here, at any allocation
+        self.idle, self.idle_bytes, self.timer = [], 0, None
+
+    def take(self, size):
+        size = -(-size // HUGE_PAGE) * HUGE_PAGE
+        with self.lock:
+            for i in range(len(self.idle) - 1, -1, -1):  # the latest first: its pages are warm
+                if size <= self.idle[i].size <= size + size // 4:
+                    block = self.idle.pop(i)
+                    self.idle_bytes -= block.size
+                    return block
+        return Block(size)
+
+    def give_back(self, block, key=None):
+        with self.lock:
+            LIVE.pop(key, None)
+            block.since = time.monotonic()
+            self.idle.append(block)
+            self.idle_bytes += block.size
+            while self.idle_bytes > LIMIT:
+                self.idle_bytes -= self.idle.pop(0).size
+            self.watch()
+
+    def watch(self):
+        if self.timer is None and self.idle:
+            self.timer = threading.Timer(IDLE_SECONDS, self.sweep)
+            self.timer.daemon = True
+            self.timer.start()
+
+    def sweep(self):
+        """Returns to the system what nobody has wanted for a while."""
+        with self.lock:
+            oldest = time.monotonic() - IDLE_SECONDS
+            self.idle = [b for b in self.idle if b.since > oldest]
+            self.idle_bytes = sum(b.size for b in self.idle)
+            self.timer = None
+            self.watch()
+
+
+POOL = Pool()
+LIVE = {}  # weak references with their callbacks, by number
+os.register_at_fork(after_in_child=lambda: POOL.__init__())
+
+
+def pooled(shape, stride, elements):
+    """A float32 tensor on a block that goes back to the pool when the last tensor on it is gone."""
+    block = POOL.take(4 * elements)
+    view = (ctypes.c_float * elements).from_address(block.address)
+    key = id(view)
+    LIVE[key] = weakref.ref(view, lambda _: POOL.give_back(block, key))
+    return torch.frombuffer(view, dtype=torch.float32).as_strided(shape, stride)
+
+
+def allocator(shape, stride, device):
+    """A function that makes one result after another."""
+    elements = 1
+    for extent in shape:
+        elements *= extent
+    if device.type == "cpu" and 4 * elements >= SMALLEST:
+        return lambda: pooled(shape, stride, elements)
+    if stride == contiguous(shape):
+        return lambda: torch.empty(shape, dtype=torch.float32, device=device)
+    return lambda: torch.empty_strided(shape, stride, dtype=torch.float32, device=device)
+
+
+def contiguous(shape):
+    stride, step = [], 1
+    for extent in reversed(shape):
+        stride.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(stride))

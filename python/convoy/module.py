@@ -1,0 +1,328 @@
+"""convoy.compile(): a module of the same class with the same contents, whose forward runs through Convoy.
+
+The compiled module is an instance of a subclass of the original's class and shares its __dict__: parameters, buffers,
+submodules, hooks and plain attributes are the same objects, so whatever is done to one is done to the other. What
+belongs to Convoy alone lives in a slot beside that dictionary.
+"""
+
+import functools
+import threading
+
+import torch
+from torch import nn
+from torch.nn.modules import module as nn_module
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils import _pytree as pytree
+
+from .capture import capture
+from .engine import ConvoyError
+from .region import Runner, Stale
+from .settings import Settings
+
+MOST_ENTRIES = 64  # shapes per module; the oldest makes room
+PLAIN = (torch.Tensor, nn.Parameter)
+SCALARS = (bool, int, float, str, tuple, type(None), torch.Tensor, torch.dtype, torch.device)
+OWN = frozenset(nn.Module().__dict__) - {"training"}
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+GLOBAL_HOOKS = [getattr(nn_module, "_global" + name) for name in HOOKS if hasattr(nn_module, "_global" + name)]
+
+
+# ---- guards: what a capture took for granted ---------------------------------------------------------------------------------
+
+
+def guards_of(root):
+    """(dictionary, key, object): a capture holds while all of these are the same objects."""
+    guards = []
+    for module in root.modules():
+        here = module.__dict__
+        guards.append((here, "training", here["training"]))
+        for kind in ("_parameters", "_buffers", "_modules"):
+            guards += [(here[kind], key, value) for key, value in here[kind].items()]
+        if not type(module).__module__.startswith("torch.nn."):
+            guards += [(here, key, v) for key, v in here.items() if key not in OWN and isinstance(v, SCALARS)]
+    return guards
+
+
+def hooks_of(root):
+    """Dictionaries that must stay empty: hooks inside would not be called."""
+    inner = [m.__dict__[name] for m in root.modules() if m is not root for name in HOOKS]
+    return inner + GLOBAL_HOOKS
+
+
+# ---- entries: one call's shapes ------------------------------------------------------------------------------------------------
+
+
+class Entry:
+    """A captured call, or the reason why there is none."""
+
+    def __init__(self, guards, reason=None):
+        self.guards, self.reason = guards, reason
+        self.params, self.capture, self.runners, self.invoke = [], None, [], None
+
+    def holds(self):
+        for dictionary, key, value in self.guards:
+            if dictionary.get(key) is not value:
+                return False
+        return True
+
+
+def only_region(found):
+    """Where the whole graph is one region: positions of its sources among the placeholders, and of the results."""
+    nodes = list(found.graph.graph.nodes)
+    placeholders = [n for n in nodes if n.op == "placeholder"]
+    rest = [n for n in nodes if n.op not in ("placeholder", "output")]
+    if len(found.regions) != 1 or rest[0].op != "call_function" or not isinstance(rest[0].target, Runner):
+        return None
+    call, picks = rest[0], rest[1:]
+    if any(p.args[0] is not call for p in picks) or any(s.op != "placeholder" for s in call.args):
+        return None
+    results = nodes[-1].args[0]
+    if any(r not in picks for r in results):
+        return None
+    return call.target, [placeholders.index(s) for s in call.args], [r.args[1] for r in results]
+
+
+def invoker(found, params):
+    """tensors -> results. The captured graph as a function, by the shortest way there is."""
+    spec = found.out_spec
+    nested = not spec.is_leaf()
+    whole = only_region(found)
+    if whole is None:
+        forward = found.graph.forward
+
+        def through_graph(tensors):
+            flat = forward(*params, *tensors)
+            return pytree.tree_unflatten(flat, spec) if nested else flat[0]
+
+        return through_graph
+    runner, positions, picks = whole
+    n = len(params)
+    # Parameters are objects that do not change (guards see to that): they stand ready in the list.
+    template = [params[p] if p < n else None for p in positions]
+    inputs = [(i, p - n) for i, p in enumerate(positions) if p >= n]
+
+    def straight(tensors):
+        sources = template.copy()
+        for i, p in inputs:
+            sources[i] = tensors[p]
+        results = runner(*sources)
+        return pytree.tree_unflatten([results[p] for p in picks], spec) if nested else results[picks[0]]
+
+    return straight
+
+
+# ---- the dispatcher --------------------------------------------------------------------------------------------------------------
+
+
+class Dispatcher:
+    """Finds the entry of a call, or makes it. `forward(module, *args, **kwargs)` is the original."""
+
+    def __init__(self, settings):
+        self.settings, self.entries, self.lock = settings, {}, threading.RLock()
+
+    def call(self, module, forward, args, kwargs):
+        if not ordinary_world():
+            return forward(module, *args, **kwargs)
+        key = [torch.is_grad_enabled(), self.settings.ambient()]
+        for a in args:
+            if type(a) not in PLAIN:
+                break
+            key.append((a.shape, a.stride(), a.dtype, a.device))
+        else:
+            if not kwargs:
+                return self.dispatch(module, forward, tuple(key), args, args, None)
+        tensors, key, spec = flatten_call(key[:2], args, kwargs)
+        if key is None:
+            return forward(module, *args, **kwargs)
+        return self.dispatch(module, forward, key, tensors, args, (kwargs, spec))
+
+    def dispatch(self, module, forward, key, tensors, args, nested):
+        entry = self.entries.get(key)
+        if entry is None or not entry.holds():
+            entry = self.make(module, forward, key, tensors, nested)
+        if entry.invoke is not None:
+            for hooks in entry.hooks:
+                if hooks:
+                    break
+            else:
+                try:
+                    return entry.invoke(tensors)
+                except Stale:
+                    self.entries.pop(key, None)
+                    return self.dispatch(module, forward, key, tensors, args, nested)
+        return forward(module, *args, **(nested[0] if nested else {}))
+
+    def make(self, module, forward, key, tensors, nested):
+        with self.lock:
+            entry = self.entries.get(key)
+            if entry is not None and entry.holds():
+                return entry
+            self.entries.pop(key, None)
+            for old in [k for k, e in self.entries.items() if not e.holds()]:
+                del self.entries[old]
+            while len(self.entries) >= MOST_ENTRIES:
+                del self.entries[next(iter(self.entries))]
+            entry = self.entries[key] = build_entry(module, forward, tensors, nested, self.settings)
+            return entry
+
+    def refresh(self):
+        for entry in list(self.entries.values()):
+            for runner in entry.runners:
+                runner.refresh()
+
+
+def ordinary_world():
+    """Nothing is watching, transforming or rewriting PyTorch's calls: tensors are what they seem."""
+    return not (
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._is_any_autocast_enabled()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.jit.is_tracing()
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+def flatten_call(key, args, kwargs):
+    """Tensors, key and nesting of a call that is more than tensors in a row; no key where it cannot be told apart."""
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    tensors = []
+    for leaf in leaves:
+        if type(leaf) in PLAIN:
+            key.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.device))
+            tensors.append(leaf)
+        elif isinstance(leaf, torch.Tensor):
+            return None, None, None
+        else:
+            key.append((type(leaf), leaf))
+    key.append(str(spec))
+    constants = [None if type(leaf) in PLAIN else leaf for leaf in leaves]
+    where = [i for i, leaf in enumerate(leaves) if type(leaf) in PLAIN]
+    try:
+        hash(tuple(key))
+    except TypeError:
+        return None, None, None
+    return tensors, tuple(key), (spec, constants, where)
+
+
+def build_entry(module, forward, tensors, nested, settings):
+    guards = guards_of(module)
+    entry = Entry(guards)
+    entry.hooks = hooks_of(module)
+    names = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    entry.params = list(names.values())
+    floating = {t.dtype for t in entry.params if t.is_floating_point()}
+    if floating & {torch.float16, torch.bfloat16}:
+        raise TypeError(half_message(floating))
+    if any(entry.hooks):
+        entry.reason = "a submodule has hooks"
+        return entry
+
+    def run(params, given):
+        args, kwargs = given, {}
+        if nested:
+            spec, constants, where = nested[1]
+            leaves = list(constants)
+            for i, tensor in zip(where, given):
+                leaves[i] = tensor
+            args, kwargs = pytree.tree_unflatten(leaves, spec)
+        with _reparametrize_module(module, dict(zip(names, params)), tie_weights=True):
+            return forward(module, *args, **kwargs)
+
+    device = next((t.device for t in [*tensors, *entry.params]), None)
+    if device is None or device.type not in ("cpu", "cuda"):
+        entry.reason = f"device {device}"
+        return entry
+
+    def make_call(region):
+        try:
+            runner = Runner(region.program, described(region.sources), described(region.outputs), device, settings)
+        except ConvoyError as error:
+            return None, str(error)
+        entry.runners.append(runner)
+        return runner, None
+
+    try:
+        entry.capture = capture(run, entry.params, list(tensors), device, make_call)
+    except Exception as error:  # whatever the model's code does on fake tensors: it stays in PyTorch
+        entry.reason = f"not captured: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+        return entry
+    if entry.runners:
+        entry.invoke = invoker(entry.capture, entry.params)
+    else:
+        entry.reason = "nothing for Convoy in it"
+    return entry
+
+
+def described(nodes):
+    return [(tuple(n.meta["val"].shape), tuple(n.meta["val"].stride())) for n in nodes]
+
+
+# ---- the class ---------------------------------------------------------------------------------------------------------------------
+
+
+def half_message(dtypes):
+    named = ", ".join(sorted(str(d)[6:] for d in dtypes))
+    return f"convoy: parameters are {named}; Convoy computes in float32. Keep the module in float32; precision='tf32' is its fast mode"
+
+
+class Compiled:
+    """What is different in a compiled module."""
+
+    __slots__ = ()
+
+    def _apply(self, function, *args, **kwargs):
+        """Every conversion comes through here: refuse half precision before anything has changed."""
+        probe = function(torch.zeros(1))
+        if probe.dtype in (torch.float16, torch.bfloat16):
+            raise TypeError(half_message({probe.dtype}))
+        return super()._apply(function, *args, **kwargs)
+
+    def __reduce_ex__(self, protocol):
+        return rebuild, (type(self)._original, dispatcher_of(self).settings), self.__dict__
+
+
+def dispatcher_of(module):
+    try:
+        return module._convoy
+    except AttributeError:  # made by the class itself, as a slice of Sequential is
+        object.__setattr__(module, "_convoy", Dispatcher(Settings()))
+        return module._convoy
+
+
+@functools.lru_cache(maxsize=None)
+def compiled_class(original):
+    def forward(self, *args, **kwargs):
+        return dispatcher_of(self).call(self, original.forward, args, kwargs)
+
+    functools.update_wrapper(forward, original.forward)
+    contents = {"__slots__": ("_convoy",), "_original": original, "forward": forward, "__doc__": original.__doc__}
+    made = type(original.__name__, (Compiled, original), contents)
+    made.__module__, made.__qualname__ = original.__module__, original.__qualname__
+    return made
+
+
+def rebuild(original, settings):
+    module = object.__new__(compiled_class(original))
+    object.__setattr__(module, "_convoy", Dispatcher(settings))
+    return module
+
+
+def compile_module(module, **options):
+    settings = Settings(**options)
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"convoy.compile takes an nn.Module, not {type(module).__name__}")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise TypeError("convoy.compile takes an nn.Module as it was before scripting")
+    halves = {p.dtype for p in module.parameters()} & {torch.float16, torch.bfloat16}
+    if halves:
+        raise TypeError(half_message(halves))
+    original = type(module)._original if isinstance(module, Compiled) else type(module)
+    compiled = rebuild(original, settings)
+    object.__setattr__(compiled, "__dict__", module.__dict__)
+    return compiled
+
+
+def refresh_module(module):
+    for part in module.modules():
+        if isinstance(part, Compiled):
+            dispatcher_of(part).refresh()

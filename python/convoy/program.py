@@ -1,0 +1,159 @@
+"""A program: operators of the vocabulary on numbered tensors. What a region of a model is turned into.
+
+Values 0 ... n-1 are its sources (parameters and inputs), every step adds one. It knows no shapes: those come with the
+tensors. It becomes a graph of the library (`build`), PyTorch calls (`evaluate`, for gradients and shapes), or text
+(`dumps`, for operators inside exported models).
+"""
+
+import json
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+
+from .engine import Graph
+
+
+@dataclass
+class Step:
+    op: str
+    args: list  # values, None where a tensor is left out
+    attrs: dict  # numbers, lists of numbers, words; None: the default
+
+
+@dataclass
+class Program:
+    params: list = field(default_factory=list)  # per source: is it a parameter?
+    steps: list = field(default_factory=list)
+    outputs: list = field(default_factory=list)  # values
+
+    def source(self, is_param):
+        assert not self.steps
+        self.params.append(is_param)
+        return len(self.params) - 1
+
+    def emit(self, op, *args, **attrs):
+        self.steps.append(Step(op, list(args), attrs))
+        return len(self.params) + len(self.steps) - 1
+
+    def build(self, shapes):
+        """The library's graph for sources of these shapes; its tensors come inputs first, then parameters."""
+        graph = Graph()
+        values = [None] * len(self.params)
+        for wanted in (False, True):
+            for i, is_param in enumerate(self.params):
+                if is_param == wanted:
+                    values[i] = graph.source(f"p{i}" if is_param else f"x{i}", shapes[i], is_param)
+        for step in self.steps:
+            args = [None if a is None else values[a] for a in step.args]
+            values.append(graph.apply(step.op, args, step.attrs))
+        graph.outputs = [values[v] for v in self.outputs]
+        for value in graph.outputs:
+            graph.output(value)
+        return graph
+
+    def order(self):
+        """Numbers of the sources in the order of the library's tensors."""
+        return [i for wanted in (False, True) for i, p in enumerate(self.params) if p == wanted]
+
+    def evaluate(self, tensors):
+        """The same by PyTorch, differentiable, in any dtype and on any device."""
+        values = list(tensors)
+        for step in self.steps:
+            args = [None if a is None else values[a] for a in step.args]
+            attrs = {k: v for k, v in step.attrs.items() if v is not None}
+            values.append(CALLS.get(step.op, call_by_name)(step.op, args, attrs))
+        return [values[v] for v in self.outputs]
+
+    def dumps(self):
+        steps = [[s.op, s.args, {k: v for k, v in s.attrs.items() if v is not None}] for s in self.steps]
+        return json.dumps([self.params, steps, self.outputs], separators=(",", ":"))
+
+    @staticmethod
+    def loads(text):
+        params, steps, outputs = json.loads(text)
+        return Program(params, [Step(*s) for s in steps], outputs)
+
+
+# ---- the vocabulary in PyTorch, where names or arguments differ --------------------------------------------------------
+
+
+def call_by_name(op, args, attrs):
+    function = getattr(F, op, None) or getattr(torch, op)
+    return function(*args, **attrs)
+
+
+def conv(op, args, attrs):
+    kept = {k: v for k, v in attrs.items() if k not in ("out_channels", "kernel_size", "bias")}
+    return getattr(F, op)(*args, **kept)
+
+
+def binary(op, args, attrs):
+    kept = dict(attrs)
+    other = args[1] if len(args) > 1 else kept.pop("other")
+    if op in ("maximum", "minimum") and not isinstance(other, torch.Tensor):
+        # clamp gives NaN where x is NaN, as maximum does
+        return torch.clamp(args[0], **{"min" if op == "maximum" else "max": other})
+    return getattr(torch, op)(args[0], other, **kept)
+
+
+def with_tensors(*names):
+    """An operator whose tensors PyTorch takes by keyword."""
+
+    def call(op, args, attrs):
+        kept = {k: v for k, v in attrs.items() if k not in ("affine", "bias")}
+        tensors = {name: tensor for name, tensor in zip(names, args[1:]) if tensor is not None}
+        return getattr(F, op)(args[0], **tensors, **kept)
+
+    return call
+
+
+def batch_norm(op, args, attrs):
+    x, mean, variance, weight, bias = args + [None] * (5 - len(args))
+    kept = {k: v for k, v in attrs.items() if k != "affine"}
+    return F.batch_norm(x, mean, variance, weight, bias, **kept)
+
+
+def linear(op, args, attrs):
+    return F.linear(*args)
+
+
+def extremum(op, args, attrs):
+    dims = attrs.get("dim", ())
+    return getattr(torch, "a" + op)(args[0], dim=dims, keepdim=attrs.get("keepdim", False))
+
+
+def reduce(op, args, attrs):
+    dims = attrs.get("dim")
+    dims = tuple(range(args[0].dim())) if dims is None else dims
+    return getattr(torch, op)(args[0], dims, keepdim=attrs.get("keepdim", False))
+
+
+def reshape(op, args, attrs):
+    return args[0].reshape(attrs["shape"])
+
+
+def squeeze(op, args, attrs):
+    dims = attrs.get("dim")
+    return args[0].squeeze() if dims is None else args[0].squeeze(tuple(dims))
+
+
+def dropout(op, args, attrs):
+    return args[0]
+
+
+CALLS = {
+    **dict.fromkeys([f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)], conv),
+    **dict.fromkeys(["add", "sub", "mul", "div", "maximum", "minimum"], binary),
+    **dict.fromkeys(["max", "min"], extremum),
+    **dict.fromkeys(["sum", "mean", "logsumexp"], reduce),
+    "linear": linear,
+    "group_norm": with_tensors("weight", "bias"),
+    "layer_norm": with_tensors("weight", "bias"),
+    "instance_norm": with_tensors("weight", "bias"),
+    "rms_norm": with_tensors("weight"),
+    "batch_norm": batch_norm,
+    "reshape": reshape,
+    "squeeze": squeeze,
+    "dropout": dropout,
+}

@@ -1,0 +1,178 @@
+"""Running a region: its plan, its workspaces, and its gradients.
+
+A slot is what one call needs for itself: a workspace and the array of buffers that run() is handed, with everything
+filled in that does not change. Calls that overlap, from several threads or streams, use different slots.
+"""
+
+import ctypes as C
+
+import torch
+
+from . import binding as b
+from .binding import lib
+from .engine import ConvoyError, Plan
+from .memory import allocator, contiguous
+
+COMPARED = 1 << 16  # bytes of a parameter that are compared with what they were
+
+_libc = C.CDLL(None)
+_libc.memcmp.restype, _libc.memcmp.argtypes = C.c_int, [C.c_void_p, C.c_void_p, C.c_size_t]
+_run = lib.cvy_plan_run
+
+
+def strides_of(shape, stride):
+    """NULL for a contiguous tensor, else an array; dimensions of one element may have any stride."""
+    usual = contiguous(shape)
+    if all(s == u or n <= 1 for n, s, u in zip(shape, stride, usual)):
+        return None
+    return (C.c_int64 * len(shape))(*stride)
+
+
+class Stale(Exception):
+    """A parameter has another dtype, device or layout than the plan was made for."""
+
+
+class Param:
+    """A parameter as the last run prepared it. Changes show in its version or its address; on the CPU its bytes are
+    compared too, since `parameter.data` changes without a new version. Of large ones that is the beginning."""
+
+    __slots__ = ("entry", "index", "kind", "version", "bytes", "copy")
+
+    def __init__(self, entry, index, tensor, kind):
+        self.entry, self.index, self.version, self.copy, self.kind = entry, index, None, None, kind
+        self.bytes = min(4 * tensor.numel(), COMPARED) if tensor.device.type == "cpu" else 0
+
+    def changed(self, tensor):
+        pointer = tensor.data_ptr()
+        version = None if tensor.is_inference() else tensor._version
+        if version is None or version != self.version or self.entry.data != (pointer or None):
+            if (tensor.shape, tensor.stride(), tensor.dtype, tensor.device) != self.kind:
+                raise Stale
+            self.entry.data, self.version = pointer, version
+        elif not self.bytes or not _libc.memcmp(self.copy, pointer, self.bytes):
+            return False
+        self.copy = C.string_at(pointer, self.bytes) if self.bytes else None
+        return True
+
+
+class Slot:
+    def __init__(self, runner, tensors):
+        self.memory = torch.empty(runner.plan.workspace + b.CVY_ALIGN, dtype=torch.uint8, device=runner.device)
+        self.workspace = -(-self.memory.data_ptr() // b.CVY_ALIGN) * b.CVY_ALIGN
+        order, sources, outputs = runner.program.order(), runner.sources, runner.outputs
+        self.buffers = (b.cvy_buffer * (len(order) + len(outputs)))()
+        self.inputs, self.params, self.prepared = [], [], False
+        for position, i in enumerate(order):
+            shape, stride = sources[i]
+            entry = self.buffers[position]
+            entry.strides = strides_of(shape, stride)
+            if runner.program.params[i]:
+                kind = (shape, stride, torch.float32, runner.device)
+                self.params.append(Param(entry, i, tensors[i], kind))
+            else:
+                self.inputs.append((entry, i, stride))
+        self.outputs = []
+        for position, (shape, stride) in enumerate(outputs, len(order)):
+            entry = self.buffers[position]
+            entry.strides = strides_of(shape, stride)
+            self.outputs.append((entry, allocator(shape, stride, runner.device)))
+
+
+class Runner:
+    """One region for one set of shapes and strides on one device."""
+
+    def __init__(self, program, sources, outputs, device, settings):
+        """sources, outputs: (shape, stride) of each."""
+        self.program, self.sources, self.outputs, self.device = program, sources, outputs, device
+        self.graph = program.build([shape for shape, _ in sources])
+        self.plan = Plan(self.graph, **settings.options(device))
+        self.slots = {}  # by stream
+        self.__name__ = self.__qualname__ = "convoy_region"  # fx writes code that calls this object by its name
+        self.n_buffers = len(sources) + len(outputs)
+
+    def __call__(self, *tensors):
+        if torch.is_grad_enabled():
+            for tensor in tensors:
+                if tensor.requires_grad:
+                    return Fused.apply(self, *tensors)
+        return self.run(tensors)
+
+    def run(self, tensors):
+        if self.device.type == "cuda":
+            with torch.cuda.device(self.device):
+                return self.run_on(tensors, torch.cuda.current_stream(self.device).cuda_stream)
+        return self.run_on(tensors, None)
+
+    def run_on(self, tensors, stream):
+        free = self.slots.get(stream)
+        if free is None:
+            free = self.slots[stream] = []
+        try:
+            slot = free.pop()
+        except IndexError:
+            slot = Slot(self, tensors)
+        flags = b.CVY_KEEP_PREPARED if slot.prepared else 0
+        for param in slot.params:
+            if param.changed(tensors[param.index]):
+                flags = 0
+        for entry, index, stride in slot.inputs:
+            tensor = tensors[index]
+            entry.data = tensor.data_ptr()
+            if tensor.stride() != stride:
+                return self.run_restrided(slot, tensors, stream, free)
+        results = []
+        for entry, make in slot.outputs:
+            result = make()
+            entry.data = result.data_ptr()
+            results.append(result)
+        status = _run(self.plan.handle, slot.buffers, self.n_buffers, slot.workspace, flags, stream)
+        slot.prepared = status == 0
+        free.append(slot)
+        if status:
+            raise ConvoyError(status)
+        return results
+
+    def run_restrided(self, slot, tensors, stream, free):
+        """An operator of PyTorch laid its result out otherwise than it had announced."""
+        free.append(slot)
+        copies = [t.as_strided(shape, stride) if t.stride() == stride else restride(t, shape, stride)
+                  for t, (shape, stride) in zip(tensors, self.sources)]
+        return self.run_on(copies, stream)
+
+    def refresh(self):
+        for slots in list(self.slots.values()):
+            for slot in list(slots):
+                slot.prepared = False
+
+
+def restride(tensor, shape, stride):
+    return torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+class Fused(torch.autograd.Function):
+    """Forward by Convoy; backward computes the region again, by PyTorch, and differentiates that."""
+
+    @staticmethod
+    def forward(ctx, runner, *tensors):
+        ctx.program = runner.program
+        ctx.save_for_backward(*tensors)
+        return tuple(runner.run(tensors))
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return None, *gradients(ctx.program, ctx.saved_tensors, ctx.needs_input_grad[1:], grads)
+
+
+def gradients(program, tensors, needed, grads):
+    """Gradients of the needed tensors, None for the others; differentiable where that is asked for."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Views of their own, since the same tensor may be there twice.
+        leaves = [(t.view_as(t) if again else t.detach().requires_grad_()) if n else t.detach()
+                  for t, n in zip(tensors, needed)]
+        outputs = program.evaluate(leaves)
+        pairs = [(o, g) for o, g in zip(outputs, grads) if g is not None and o.requires_grad]
+        wanted = [leaf for leaf, n in zip(leaves, needed) if n]
+        found = iter(torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], create_graph=again,
+                                         allow_unused=True) if pairs else [None] * len(wanted))
+    return [next(found) if n else None for n in needed]

@@ -1,0 +1,45 @@
+"""What the user chose in compile(), and the library's options it means on a device."""
+
+from dataclasses import dataclass
+
+import torch
+
+from . import binding as b
+
+PRECISIONS = ("fp32", "tf32", "torch")
+EFFORTS = {"estimate": b.CVY_ESTIMATE, "measure": b.CVY_MEASURE}
+
+
+@dataclass(frozen=True)
+class Settings:
+    precision: str = "fp32"
+    winograd: bool = True
+    effort: str = "estimate"
+    threads: int | None = None
+
+    def __post_init__(self):
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"convoy: precision is {', '.join(PRECISIONS)}, not {self.precision!r}")
+        if self.effort not in EFFORTS:
+            raise ValueError(f"convoy: effort is {', '.join(EFFORTS)}, not {self.effort!r}")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"convoy: threads is a number from 1 on, not {self.threads!r}")
+
+    def ambient(self):
+        """What of PyTorch's global state a plan depends on."""
+        if self.precision == "torch":
+            tf32 = torch.backends.cudnn.allow_tf32 and torch.backends.cuda.matmul.allow_tf32
+            return torch.get_num_threads(), tf32
+        return torch.get_num_threads()
+
+    def options(self, device):
+        """Keywords of engine.Plan for a torch.device."""
+        tf32 = self.precision == "tf32" or (self.precision == "torch" and self.ambient()[1])
+        return {
+            "device": device.type,
+            "ordinal": device.index or 0,
+            "precision": b.CVY_TF32 if tf32 and device.type == "cuda" else b.CVY_FP32,
+            "effort": EFFORTS[self.effort],
+            "threads": self.threads or torch.get_num_threads(),
+            "winograd": b.CVY_DEFAULT if self.winograd else b.CVY_OFF,
+        }

@@ -1,0 +1,419 @@
+"""Which of PyTorch's operators Convoy takes, and how each is said in its vocabulary.
+
+Models are captured as ATen operators in front of the dispatcher, where functional, method, module and in-place forms
+look the same. A rule takes the operator's arguments by name and emits steps; it refuses by raising Refused with the
+reason, which `convoy.explain` prints. What a rule lets pass, the library still checks (shapes, ranges, ranks).
+"""
+
+import operator
+
+import torch
+from torch.fx import Node
+
+from .engine import ConvoyError
+from .program import Program
+
+RULES = {}
+
+
+class Refused(Exception):
+    """Why an operator stays in PyTorch."""
+
+
+def rule(*names):
+    def register(function):
+        for name in names:
+            packet, _, overload = name.partition(".")
+            # a name that this PyTorch does not have is simply never met
+            found = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+            if found is not None:
+                RULES[found] = function
+        return function
+
+    return register
+
+
+class Bound:
+    """Arguments of one call by name. Tensors are nodes of the captured graph."""
+
+    def __init__(self, node):
+        schema = node.target._schema
+        given = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+        given.update(zip((a.name for a in schema.arguments), node.args))
+        given.update(node.kwargs)
+        self.__dict__.update(given)
+        self.name = schema.name.partition("::")[2]
+
+
+class Emitter:
+    """Turns nodes into values of a program. `number(node)` is a node's value."""
+
+    def __init__(self, program, number):
+        self.program, self.number = program, number
+
+    def __call__(self, op, *tensors, **attrs):
+        values = [self.number(t) if isinstance(t, Node) else t for t in tensors]
+        while values and values[-1] is None:
+            values.pop()
+        return self.program.emit(op, *values, **attrs)
+
+
+def shape_of(node):
+    return tuple(node.meta["val"].shape)
+
+
+def refuse_if(condition, reason):
+    if condition:
+        raise Refused(reason)
+
+
+# ---- producers ---------------------------------------------------------------------------------------------------------
+
+
+@rule("conv1d", "conv2d", "conv3d", "conv1d.padding", "conv2d.padding", "conv3d.padding")
+def convolution(emit, a):
+    out, _, *kernel = shape_of(a.weight)
+    return emit(a.name, a.input, a.weight, a.bias, out_channels=out, kernel_size=kernel, stride=a.stride,
+                padding=a.padding, dilation=a.dilation, groups=a.groups, bias=a.bias is not None)
+
+
+@rule("conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input")
+def transposed(emit, a):
+    _, out, *kernel = shape_of(a.weight)
+    return emit(a.name, a.input, a.weight, a.bias, out_channels=out * a.groups, kernel_size=kernel, stride=a.stride,
+                padding=a.padding, output_padding=a.output_padding, groups=a.groups, dilation=a.dilation,
+                bias=a.bias is not None)
+
+
+@rule("linear")
+def linear(emit, a):
+    refuse_if(len(shape_of(a.weight)) != 2, "a weight without two dimensions")
+    return emit("linear", a.input, a.weight, a.bias, out_features=shape_of(a.weight)[0], bias=a.bias is not None)
+
+
+@rule("matmul")
+def matmul(emit, a):
+    return emit("matmul", a.self, a.other)
+
+
+@rule("mm", "bmm")
+def plain_matmul(emit, a):
+    return emit("matmul", a.self, a.mat2)
+
+
+@rule("addmm")
+def addmm(emit, a):
+    refuse_if(a.beta != 1 or a.alpha != 1, "beta or alpha is not 1")
+    return emit("add", emit("matmul", a.mat1, a.mat2), a.self)
+
+
+# ---- norms -------------------------------------------------------------------------------------------------------------
+
+
+def affine(emit, op, a, tensors, **attrs):
+    refuse_if(a.weight is None and a.bias is not None, "a bias without a weight")
+    refuse_if(a.weight is not None and a.bias is None, "a weight without a bias")
+    return emit(op, *tensors, a.weight, a.bias, affine=a.weight is not None, **attrs)
+
+
+@rule("group_norm")
+def group_norm(emit, a):
+    return affine(emit, "group_norm", a, [a.input], num_groups=a.num_groups, eps=a.eps)
+
+
+@rule("batch_norm")
+def batch_norm(emit, a):
+    refuse_if(a.training, "statistics of the batch: training, or no running statistics")
+    return affine(emit, "batch_norm", a, [a.input, a.running_mean, a.running_var], training=False, eps=a.eps)
+
+
+@rule("instance_norm")
+def instance_norm(emit, a):
+    refuse_if(not a.use_input_stats or a.running_mean is not None, "running statistics")
+    return affine(emit, "instance_norm", a, [a.input], eps=a.eps)
+
+
+@rule("layer_norm")
+def layer_norm(emit, a):
+    refuse_if(a.weight is None and a.bias is not None, "a bias without a weight")
+    return emit("layer_norm", a.input, a.weight, a.bias, normalized_shape=a.normalized_shape, eps=a.eps,
+                affine=a.weight is not None, bias=a.bias is not None)
+
+
+@rule("rms_norm")
+def rms_norm(emit, a):
+    return emit("rms_norm", a.input, a.weight, normalized_shape=a.normalized_shape, eps=a.eps,
+                affine=a.weight is not None)
+
+
+# ---- pointwise -----------------------------------------------------------------------------------------------------------
+
+
+@rule(*"relu relu6 selu silu mish sigmoid hardsigmoid tanh hardswish exp log sqrt rsqrt neg abs square erf".split())
+def unary(emit, a):
+    return emit(a.name, a.self)
+
+
+@rule("special_expit", "special_erf", "negative", "absolute")
+def alias(emit, a):
+    names = {"special_expit": "sigmoid", "special_erf": "erf", "negative": "neg", "absolute": "abs"}
+    return emit(names[a.name], a.self)
+
+
+@rule("leaky_relu")
+def leaky_relu(emit, a):
+    return emit("leaky_relu", a.self, negative_slope=a.negative_slope)
+
+
+@rule("elu")
+def elu(emit, a):
+    refuse_if(a.scale != 1 or a.input_scale != 1, "scale or input_scale is not 1")
+    return emit("elu", a.self, alpha=a.alpha)
+
+
+@rule("celu")
+def celu(emit, a):
+    return emit("mul", emit("elu", emit("div", a.self, other=a.alpha)), other=a.alpha)
+
+
+@rule("gelu")
+def gelu(emit, a):
+    return emit("gelu", a.self, approximate=a.approximate)
+
+
+@rule("hardtanh")
+def hardtanh(emit, a):
+    return emit("hardtanh", a.self, min_val=a.min_val, max_val=a.max_val)
+
+
+@rule("softplus")
+def softplus(emit, a):
+    return emit("softplus", a.self, beta=a.beta, threshold=a.threshold)
+
+
+@rule("log_sigmoid")
+def log_sigmoid(emit, a):
+    return emit("neg", emit("softplus", emit("neg", a.self)))
+
+
+@rule("clamp", "clip")
+def clamp(emit, a):
+    return emit("clamp", a.self, min=a.min, max=a.max)
+
+
+@rule("clamp_min")
+def clamp_min(emit, a):
+    return emit("clamp", a.self, min=a.min)
+
+
+@rule("clamp_max")
+def clamp_max(emit, a):
+    return emit("clamp", a.self, max=a.max)
+
+
+@rule("clamp.Tensor", "clip.Tensor")
+def clamp_tensor(emit, a):
+    value = emit.number(a.self)
+    if a.min is not None:
+        value = emit("maximum", value, a.min)
+    return value if a.max is None else emit("minimum", value, a.max)
+
+
+@rule("clamp_min.Tensor")
+def clamp_min_tensor(emit, a):
+    return emit("maximum", a.self, a.min)
+
+
+@rule("clamp_max.Tensor")
+def clamp_max_tensor(emit, a):
+    return emit("minimum", a.self, a.max)
+
+
+@rule("pow.Tensor_Scalar")
+def power(emit, a):
+    names = {2: "square", 0.5: "sqrt", -0.5: "rsqrt"}
+    refuse_if(a.exponent not in names, f"exponent {a.exponent}; 2, 0.5 and -0.5 are taken")
+    return emit(names[a.exponent], a.self)
+
+
+COMMUTES = {"add", "mul", "maximum", "minimum"}
+
+
+def binary(emit, op, x, y, **attrs):
+    """x and y: nodes or numbers; the library takes a number only second."""
+    x, y = number_of(x), number_of(y)
+    if not isinstance(x, Node):
+        refuse_if(op not in COMMUTES or attrs.get("alpha", 1) != 1 or not isinstance(y, Node), "a number first")
+        x, y = y, x
+    if isinstance(y, Node):
+        return emit(op, x, y, **attrs)
+    return emit(op, x, other=plain(y), **attrs)
+
+
+def plain(number):
+    refuse_if(isinstance(number, complex), "a complex number")
+    return float(number) if isinstance(number, (bool, float)) else number
+
+
+def number_of(argument):
+    """The number that a constant tensor without dimensions is, else the argument."""
+    return argument.meta.get("number", argument) if isinstance(argument, Node) else argument
+
+
+@rule("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "subtract.Tensor", "subtract.Scalar")
+def additive(emit, a):
+    return binary(emit, a.name[:3], a.self, a.other, **({} if a.alpha == 1 else {"alpha": plain(a.alpha)}))
+
+
+@rule("rsub.Tensor", "rsub.Scalar")
+def reversed_sub(emit, a):
+    refuse_if(a.alpha != 1, "alpha is not 1")
+    if isinstance(number_of(a.other), Node):
+        return emit("sub", a.other, a.self)
+    return emit("add", emit("neg", a.self), other=plain(number_of(a.other)))
+
+
+@rule("mul.Tensor", "mul.Scalar", "multiply.Tensor", "multiply.Scalar")
+def multiply(emit, a):
+    return binary(emit, "mul", a.self, a.other)
+
+
+@rule("div.Tensor", "div.Scalar", "divide.Tensor", "divide.Scalar", "true_divide.Tensor", "true_divide.Scalar")
+def divide(emit, a):
+    return binary(emit, "div", a.self, a.other)
+
+
+@rule("maximum", "max.other")
+def maximum(emit, a):
+    return binary(emit, "maximum", a.self, a.other)
+
+
+@rule("minimum", "min.other")
+def minimum(emit, a):
+    return binary(emit, "minimum", a.self, a.other)
+
+
+# ---- pooling, reductions -------------------------------------------------------------------------------------------------
+
+
+@rule("max_pool1d", "max_pool2d", "max_pool3d")
+def max_pool(emit, a):
+    return emit(a.name, a.self, kernel_size=a.kernel_size, stride=a.stride or None, padding=a.padding,
+                dilation=a.dilation, ceil_mode=a.ceil_mode)
+
+
+@rule("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def avg_pool(emit, a):
+    return emit(a.name, a.self, kernel_size=a.kernel_size, stride=a.stride or None, padding=a.padding,
+                ceil_mode=a.ceil_mode, count_include_pad=a.count_include_pad,
+                divisor_override=getattr(a, "divisor_override", None))
+
+
+@rule("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
+def adaptive(emit, a):
+    return emit(a.name, a.self, output_size=a.output_size)
+
+
+@rule("sum.dim_IntList", "mean.dim", "logsumexp", "amax", "amin", "special_logsumexp")
+def reduction(emit, a):
+    refuse_if(getattr(a, "dtype", None) not in (None, torch.float32), "a result of another dtype")
+    names = {"amax": "max", "amin": "min", "special_logsumexp": "logsumexp"}
+    dims = a.dim if isinstance(a.dim, (list, tuple)) or a.dim is None else [a.dim]
+    return emit(names.get(a.name, a.name), a.self, dim=dims or None, keepdim=a.keepdim)
+
+
+@rule("sum", "mean", "max", "min")
+def full_reduction(emit, a):
+    refuse_if(getattr(a, "dtype", None) not in (None, torch.float32), "a result of another dtype")
+    return emit(a.name, a.self)
+
+
+@rule("max.dim", "min.dim")
+def extremum(emit, a):
+    """Gives values and indices; only the values are taken (see `getitem`)."""
+    return emit(a.name, a.self, dim=[a.dim], keepdim=a.keepdim)
+
+
+@rule("softmax.int", "log_softmax.int", "special_softmax", "special_log_softmax")
+def softmax(emit, a):
+    refuse_if(a.dtype not in (None, torch.float32), "a result of another dtype")
+    return emit(a.name.replace("special_", ""), a.self, dim=a.dim)
+
+
+# ---- shapes ----------------------------------------------------------------------------------------------------------------
+
+
+@rule("view", "reshape", "_unsafe_view")
+def reshape(emit, a):
+    sizes = getattr(a, "size", None)
+    return emit("reshape", a.self, shape=list(sizes if sizes is not None else a.shape))
+
+
+@rule("flatten.using_ints")
+def flatten(emit, a):
+    return emit("flatten", a.self, start_dim=a.start_dim, end_dim=a.end_dim)
+
+
+@rule("squeeze", "squeeze.dim", "squeeze.dims")
+def squeeze(emit, a):
+    dims = getattr(a, "dim", None)
+    return emit("squeeze", a.self, dim=[dims] if isinstance(dims, int) else dims)
+
+
+@rule("unsqueeze")
+def unsqueeze(emit, a):
+    return emit("unsqueeze", a.self, dim=a.dim)
+
+
+SHAPES = {"reshape", "flatten", "squeeze", "unsqueeze", "dropout"}
+
+
+# ---- what a node is ----------------------------------------------------------------------------------------------------------
+
+
+def takes_first(node):
+    """max.dim gives a pair: its node is taken if only the values are read."""
+    return node.target is operator.getitem and node.args[1] == 0 and getattr(node.args[0], "target", None) in RULES
+
+
+def emit_node(emit, node):
+    """The value of a node in a program."""
+    if takes_first(node):
+        return emit.number(node.args[0])
+    return RULES[node.target](emit, Bound(node))
+
+
+def why_not(node, device):
+    """None where Convoy takes this node on a device, else the reason."""
+    if node.op != "call_function" or (node.target not in RULES and not takes_first(node)):
+        return "not in the vocabulary"
+    value = node.meta.get("val")
+    if isinstance(value, (tuple, list)):
+        if any(u.target is not operator.getitem or (u.args[1] and u.users) for u in node.users):
+            return "indices are read"
+        value = value[0]
+    for tensor in [value] + [n.meta.get("val") for n in node.all_input_nodes if "number" not in n.meta]:
+        tensor = tensor[0] if isinstance(tensor, (tuple, list)) else tensor
+        if not isinstance(tensor, torch.Tensor):
+            return "not a tensor"
+        if tensor.dtype != torch.float32:
+            return f"{str(tensor.dtype)[6:]}, not float32"
+        if tensor.device != device:
+            return f"on {tensor.device}"
+    return None if takes_first(node) else check_alone(node, tuple(value.shape))
+
+
+def check_alone(node, expected):
+    """Asks the library about one node, as a graph of its own."""
+    program, numbers = Program(), {}
+    for n in node.all_input_nodes:
+        if "number" not in n.meta:
+            numbers[n] = program.source(False)
+    try:
+        program.outputs = [emit_node(Emitter(program, numbers.__getitem__), node)]
+        graph = program.build([shape_of(n) for n in numbers])
+        found = graph.shape(graph.outputs[0])
+    except (Refused, ConvoyError, ValueError, KeyError) as error:
+        return str(error)
+    return None if found == expected else f"gives {list(found)}, PyTorch {list(expected)}"
+

@@ -1,0 +1,20 @@
+"""The package of this tree on the library that CONVOY_LIBRARY names (default: build/), and hypothesis' settings."""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parents[2]
+for folder in (ROOT / "python", ROOT / "examples"):
+    sys.path.insert(0, str(folder))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "python"), os.environ.get("PYTHONPATH")]))
+
+settings.register_profile(
+    "ci", max_examples=200, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
+)
+settings.register_profile("long", max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
+settings.load_profile(os.environ.get("CONVOY_TEST_PROFILE", "ci"))
+torch.set_num_threads(1)
