@@ -143,7 +143,7 @@ static inline spot *cvyi_spot(const builder *b, int v)
 }
 /* ---- steps ---- */
 
-/* What the convolution at `index` takes along, among the nodes up to `end`. (step_conv.c) */
+/* What the convolution at `index` takes along, among the nodes up to `end`. (conv_group.c) */
 void cvyi_conv_group(const builder *b, int index, int end, conv_group *out);
 cvy_status cvyi_lower_conv(builder *b, int index);
 /* (step_other.c) */
@@ -156,6 +156,10 @@ cvy_status cvyi_lower_gather(builder *b, int index); /* a reduction or softmax o
 /* Which algorithm a convolution takes: of conv.h, or CONV_BY_GEMM; and its seconds on one core, all samples. */
 enum { CONV_BY_GEMM = CONV_ALGO_COUNT };
 int cvyi_conv_choose(const cvy_plan *p, const cpu_state *s, const conv_geom *g, double *seconds);
+static inline bool cvyi_is_winograd(int algo)
+{
+    return algo >= CONV_WINOGRAD_4X4 && algo <= CONV_WINOGRAD_2X2;
+}
 const char *cvyi_conv_algo_name(int algo);
 bool cvyi_conv_twice_fits(const cvy_plan *p, const pass *s);
 /* The maximum pooling that a convolution can take along; -1: none. */

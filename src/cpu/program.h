@@ -106,8 +106,13 @@ int cvyi_program_span(const builder *b, int index, int end);
 /* Can this node be the sink behind a program of shape `s`, or a program by itself? */
 bool cvyi_sink_fits(const builder *b, int index);
 
+/* Nodes first ... first + n - 1 as a program over bands of v, a convolution's result. (conv_group.c) */
+bool cvyi_band_program(const builder *b, int v, int first, int n, const conv_geom *g, program *out);
+
 /* ---- run (program_run.c) ---- */
 
+/* One of the REDUCE operators over a row; the empty row too. */
+float cvyi_reduce_row(const cpu_reduce_kernels *red, op_id op, const float *row, int64_t n);
 int64_t cvyi_program_scratch(const program *p);
 void cvyi_program_coefs(const program *p, const cpu_unit *u); /* once per unit, before its tiles */
 int64_t cvyi_program_parts(const program *p, const cpu_unit *u);

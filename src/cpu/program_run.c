@@ -407,17 +407,15 @@ static void run_vertical(tiles *t, int64_t item, float *rows)
     put(t, pre * p->inner + from, n, out);
 }
 
-static float reduce_row(const tiles *t, const float *row)
+float cvyi_reduce_row(const cpu_reduce_kernels *red, op_id op, const float *row, int64_t n)
 {
-    const cpu_reduce_kernels *red = t->vec->reduce;
-    const int64_t n = t->p->reduced;
-    switch (t->p->sink_op) {
+    switch (op) {
     case OP_max:
         return red->max(row, n);
     case OP_min:
         return red->min(row, n);
     case OP_logsumexp:
-        return red->logsumexp(row, n);
+        return n ? red->logsumexp(row, n) : -INFINITY;
     case OP_mean:
         return (float)(red->sum(row, n) / (double)n);
     default:
@@ -458,7 +456,7 @@ static void run_horizontal(tiles *t, int64_t pre, float *row)
         softmax_row(t, row, pre * p->reduced);
         return;
     }
-    out = reduce_row(t, whole);
+    out = cvyi_reduce_row(t->vec->reduce, p->sink_op, whole, p->reduced);
     put(t, pre, 1, &out);
 }
 

@@ -29,244 +29,6 @@ typedef struct conv_step {
     int64_t band_bytes; /* of the scratch, behind the kernel's own */
 } conv_step;
 
-/* ---- choosing ---- */
-
-const char *cvyi_conv_algo_name(int algo)
-{
-    return algo == CONV_BY_GEMM ? "1x1 as a matrix product" : cvyi_conv_algos[algo].name;
-}
-
-static bool is_product(const conv_geom *g)
-{
-    for (int a = 0; a < 3; a++)
-        if (g->kernel[a] != 1 || g->stride[a] != 1 || g->pad[a] != 0) return false;
-    return true;
-}
-
-static double product_cost(const conv_geom *g, const conv_machine *m)
-{
-    /* 2 C K pixels at 85 % of the peak: 256 -> 256 channels, 28x28, 116 GFLOP/s: 1.04 ms. */
-    const double pixels = (double)(g->out[0] * g->out[1] * g->out[2]);
-    return 2.0 * (double)g->C * (double)g->K / (double)g->groups * pixels / (0.85 * m->fma_flops);
-}
-
-static double algo_cost(int a, const conv_geom *g, const conv_machine *m)
-{
-    return a == CONV_BY_GEMM ? product_cost(g, m) : cvyi_conv_algos[a].cost(g, &cvyi_conv_algos[a], m);
-}
-
-/* The algorithm that a tuning asks for; -1: none. */
-static int forced_algo(int tuning)
-{
-    static const int algos[TUNE_COUNT] = {
-        [TUNE_COST] = -1,
-        [TUNE_DIRECT] = CONV_DIRECT,
-        [TUNE_WINOGRAD_4X4] = CONV_WINOGRAD_4X4,
-        [TUNE_WINOGRAD_2X4] = CONV_WINOGRAD_2X4,
-        [TUNE_WINOGRAD_2X2] = CONV_WINOGRAD_2X2,
-        [TUNE_RECOMPUTE] = -1,
-        [TUNE_APART] = -1,
-    };
-    return algos[tuning];
-}
-
-int cvyi_conv_choose(const cvy_plan *p, const cpu_state *s, const conv_geom *g, double *seconds)
-{
-    const conv_machine m = {s->host.fma_gflops * 1e9, s->host.l3_gbps * 1e9 / s->host.threads};
-    const bool winograd = p->options.winograd != CVY_OFF;
-    uint64_t dice = cvyi_hash(CVYI_HASH_START ^ p->options.seed, g, offsetof(conv_geom, spatial));
-    int best = CONV_DIRECT;
-    double least = INFINITY;
-
-    for (int a = 0; a <= CONV_BY_GEMM; a++) {
-        double cost;
-        if (a == CONV_BY_GEMM ? !is_product(g) : cvyi_conv_algos[a].legal(g) != NULL) continue;
-        if (a >= CONV_WINOGRAD_4X4 && a <= CONV_WINOGRAD_2X2 && !winograd) continue;
-        cost = algo_cost(a, g, &m);
-        if (p->options.seed) cost = (double)((dice = cvyi_hash(dice, &a, sizeof a)) >> 40); /* any legal one */
-        if (a == forced_algo(p->tuning)) cost = 0;
-        if (cost >= least) continue;
-        least = cost;
-        best = a;
-    }
-    *seconds = least * (double)g->N;
-    if (best == forced_algo(p->tuning)) *seconds = algo_cost(best, g, &m) * (double)g->N;
-    return best;
-}
-
-static bool is_winograd(int algo)
-{
-    return algo >= CONV_WINOGRAD_4X4 && algo <= CONV_WINOGRAD_2X2;
-}
-
-/* ---- what it takes along ---- */
-
-/* Whole windows side by side: what a convolution can maximise over as it goes. */
-static bool plain_windows(const pool_geom *p)
-{
-    for (int a = 0; a < 3; a++)
-        if (p->kernel[a] != p->stride[a] || p->pad[a] || p->dil[a] != 1 || p->out[a] != p->in[a] / p->kernel[a])
-            return false;
-    return p->kernel[0] == 1;
-}
-
-int cvyi_conv_pool_node(const cvy_plan *p, int index, int end, int algo, const conv_geom *g)
-{
-    const int v = p->graph->nodes[index].out;
-    int found = -1;
-    if (algo == CONV_BY_GEMM) return -1;
-    for (int i = index + 1; i < p->graph->n_nodes; i++) {
-        const node *n = &p->graph->nodes[i];
-        const op_kind kind = cvyi_info(n)->kind;
-        pool_geom pool;
-        for (int a = 1; a < n->n_args; a++)
-            if (n->arg[a] == v) return -1;
-        if (n->arg[0] != v) continue;
-        if (i >= end || found >= 0 || (kind != KIND_MAXPOOL && kind != KIND_STATS)) {
-            if (kind != KIND_STATS || i >= end) return -1;
-        }
-        if (kind != KIND_MAXPOOL) continue;
-        cvyi_pool_geom(p->graph, n, &pool);
-        if (!plain_windows(&pool) || cvyi_conv_pool_legal(algo, g, pool.kernel[1], pool.kernel[2])) return -1;
-        found = i;
-    }
-    return cvyi_is_output(p->graph, v) ? -1 : found;
-}
-
-/* Statistics over whole channels of a batched result of K channels. */
-static bool by_channels(const builder *b, const node *n, const conv_geom *g)
-{
-    norm_geom e;
-    cvyi_norm_geom(b->g, n, &e);
-    if (e.inner == 1) return false; /* one pixel: the norm runs by rows, which are not channels */
-    return e.groups * e.chan == g->K && e.inner == g->out[0] * g->out[1] * g->out[2] && e.outer == g->N &&
-           e.centred && !e.over_outer;
-}
-
-static int stats_of(const builder *b, int v, int from, int end, const conv_geom *g)
-{
-    for (int i = from; i < end; i++) {
-        const node *n = &b->g->nodes[i];
-        if (cvyi_info(n)->kind == KIND_STATS && n->arg[0] == v && by_channels(b, n, g)) return i;
-    }
-    return -1;
-}
-
-/* Everyone who reads v can undo a shift per channel; a maximum hands it on to its own readers. */
-static bool may_be_centred(const builder *b, int v, int stats)
-{
-    const pass *s = b->out->pass;
-    if (cvyi_needed_behind(b->plan, s, v)) return false;
-    for (int i = s->first; i < s->first + s->count; i++) {
-        const node *n = &b->g->nodes[i];
-        const op_kind kind = cvyi_info(n)->kind;
-        for (int a = 0; a < n->n_args; a++) {
-            if (n->arg[a] != v || i == stats || cvyi_is_pointwise(kind)) continue;
-            if (kind != KIND_MAXPOOL || !may_be_centred(b, n->out, -1)) return false;
-        }
-    }
-    return true;
-}
-
-static bool read_only_by(const builder *b, int v, int from, int n)
-{
-    const pass *s = b->out->pass;
-    if (cvyi_needed_behind(b->plan, s, v)) return false;
-    for (int i = s->first; i < s->first + s->count; i++)
-        for (int a = 0; a < b->g->nodes[i].n_args; a++)
-            if (b->g->nodes[i].arg[a] == v && (i < from || i >= from + n)) return false;
-    return true;
-}
-
-/* Nodes first ... first + n - 1 as a program over bands of v, the convolution's result. */
-static bool band_program(const builder *b, int v, int first, int n, const conv_geom *g, program *out)
-{
-    const int64_t keep = b->out->slice_bytes;
-    const bool built = cvyi_program_build(b, first, n, -1, v, out);
-    b->out->slice_bytes = built ? b->out->slice_bytes : keep;
-    return built && out->band >= 0 && !out->operands[out->band].scalar && out->n_outer >= 2 &&
-           out->outer[out->n_outer - 1] == g->K && out->inner == g->out[0] * g->out[1] * g->out[2];
-}
-
-static bool same_as_result(const builder *b, int index, int v)
-{
-    return cvyi_same_shape(cvyi_shape_of(b->g, b->g->nodes[index].out), cvyi_shape_of(b->g, v));
-}
-
-void cvyi_conv_group(const builder *b, int index, int end, conv_group *out)
-{
-    const node *n = &b->g->nodes[index];
-    const bool batched = cvyi_shape_of(b->g, n->out)->rank == cvyi_info(n)->spatial + 2;
-    conv_geom g;
-    double seconds;
-
-    cvyi_conv_geom(b->g, n, &g);
-    *out = (conv_group){.pool = -1, .stats = -1, .prog_stats = -1};
-    out->algo = cvyi_conv_choose(b->plan, b->state, &g, &seconds);
-    /* A whole batch at once (a convolution of parameters) is no place for anything but the plain form. */
-    if (!batched || g.N != b->out->samples) {
-        if (is_winograd(out->algo)) out->algo = CONV_DIRECT;
-        return;
-    }
-    if (out->algo == CONV_BY_GEMM) return;
-    out->stats = stats_of(b, n->out, index + 1, end, &g);
-    if (out->stats >= 0 && (cvyi_conv_window_legal(&g) || !may_be_centred(b, n->out, out->stats))) out->stats = -1;
-    out->centred = out->stats >= 0;
-    if (out->stats >= 0 && b->out->pass->way == WAY_RECOMPUTE) {
-        out->twice = true;
-        out->prog = index + 2;
-        out->n_prog = end - index - 2;
-        return;
-    }
-    out->pool = cvyi_conv_pool_node(b->plan, index, end, out->algo, &g);
-    if (out->pool < 0 && out->stats < 0 && index + 1 < end &&
-        same_as_result(b, index, b->g->nodes[index + 1].out)) {
-        const int64_t keep = b->out->slice_bytes;
-        program trial;
-        int span = cvyi_program_span(b, index + 1, end);
-        if (!span || !read_only_by(b, n->out, index + 1, span) ||
-            !band_program(b, n->out, index + 1, span, &g, &trial))
-            span = 0;
-        b->out->slice_bytes = keep;
-        out->prog = index + 1;
-        out->n_prog = span;
-        if (span) out->prog_stats = stats_of(b, b->g->nodes[index + span].out, index + 1 + span, end, &g);
-    }
-}
-
-/* Convolution, its statistics, and pointwise operators alone behind them: the convolution may run twice. */
-bool cvyi_conv_twice_fits(const cvy_plan *p, const pass *s)
-{
-    const cvy_graph *g = p->graph;
-    const node *n = &g->nodes[s->first];
-    conv_geom geom;
-    norm_geom e;
-
-    if (s->count < 3 || s->count > PROG_NODES || cvyi_info(n)->kind != KIND_CONV || !s->by_sample) return false;
-    if (g->nodes[s->first + 1].op != OP_norm_stats || g->nodes[s->first + 1].arg[0] != n->out) return false;
-    if (cvyi_needed_behind(p, s, n->out) || cvyi_needed_behind(p, s, g->nodes[s->first + 1].out)) return false;
-    cvyi_conv_geom(g, n, &geom);
-    cvyi_norm_geom(g, &g->nodes[s->first + 1], &e);
-    if (e.groups * e.chan != geom.K || e.outer != geom.N || !e.centred || e.over_outer) return false;
-    if (e.inner != geom.out[0] * geom.out[1] * geom.out[2] || cvyi_conv_window_legal(&geom)) return false;
-    if (e.inner == 1) return false; /* one pixel: the norm runs by rows, which are not channels */
-    for (int i = s->first + 2; i < s->first + s->count; i++) {
-        const node *at = &g->nodes[i];
-        if (!cvyi_is_pointwise(cvyi_info(at)->kind)) return false;
-        if (!cvyi_same_shape(cvyi_shape_of(g, at->out), cvyi_shape_of(g, n->out))) return false;
-        /* What else is read must be of the same shape or one number per channel, so that runs are whole channels.
-         */
-        for (int a = 1; a < at->n_args; a++) {
-            const shape *o = at->arg[a] == CVY_NONE ? NULL : cvyi_shape_of(g, at->arg[a]);
-            if (!o || cvyi_info(at)->kind == KIND_APPLY || cvyi_same_shape(o, cvyi_shape_of(g, n->out))) continue;
-            if (cvyi_elements(o) != 1 &&
-                (o->rank != geom.spatial + 1 || cvyi_elements(o) != geom.K || o->dim[0] != geom.K))
-                return false;
-        }
-    }
-    return geom.N == s->samples;
-}
-
 /* ---- packing ---- */
 
 typedef struct pack_step {
@@ -323,7 +85,7 @@ static const float *bias_of(const conv_step *c, const cpu_unit *u)
 /* Does this sample take the second tiling? */
 static int form_of(const conv_step *c, const cpu_unit *u)
 {
-    return c->window && is_winograd(c->group.algo) && *(const int32_t *)at(u, c->plain);
+    return c->window && cvyi_is_winograd(c->group.algo) && *(const int32_t *)at(u, c->plain);
 }
 
 /* ---- window and means ---- */
@@ -363,7 +125,7 @@ static void run_means(const step *s, const cpu_unit *u, int64_t part, char *scra
     const int32_t *usable = at(u, c->usable);
     double *mean = at(u, c->mean);
     float *xmean = at(u, c->xmean32);
-    bool plain = !is_winograd(c->group.algo), finite = true;
+    bool plain = !cvyi_is_winograd(c->group.algo), finite = true;
 
     (void)part;
     (void)scratch;
@@ -421,7 +183,7 @@ static void convolve(const conv_step *c, const cpu_unit *u, int64_t part, char *
     job.packed = (const float *)(const void *)(u->run->workspace + c->packed[form_of(c, u)]);
     job.src = cvyi_unit_data(u, c->x) + sample * g->C * g->in[0] * g->in[1] * g->in[2];
     job.bias = c->window ? at(u, c->start) : bias_of(c, u);
-    job.xmean = c->window && is_winograd(t->algo) ? at(u, c->xmean32) : NULL;
+    job.xmean = c->window && cvyi_is_winograd(t->algo) ? at(u, c->xmean32) : NULL;
     if (c->pool != CVY_NONE) job.pool = cvyi_unit_data(u, c->pool);
     if (sums) {
         job.sumsq = at(u, c->band_sums);
@@ -569,7 +331,7 @@ static cvy_status tile_and_pack(builder *b, conv_step *c)
         ph = pool.kernel[1];
         pw = pool.kernel[2];
     }
-    for (int i = 0; i < 1 + is_winograd(c->group.algo); i++) {
+    for (int i = 0; i < 1 + cvyi_is_winograd(c->group.algo); i++) {
         cvyi_conv_tile(algos[i], &c->geom, b->state->conv, ph, pw, &c->tiling[i]);
         c->packed[i] = cvyi_persistent(b->state, 4 * c->tiling[i].packed);
         TRY(add_packing(b, c, i));
@@ -592,14 +354,14 @@ static cvy_status lower_kernel(builder *b, int index)
     c->pool = value_of(b, c->group.pool);
     c->stats = value_of(b, c->group.stats);
     c->prog_stats = value_of(b, c->group.prog_stats);
-    c->window = c->group.centred || is_winograd(c->group.algo);
+    c->window = c->group.centred || cvyi_is_winograd(c->group.algo);
     if (c->stats != CVY_NONE || c->prog_stats != CVY_NONE)
         cvyi_norm_geom(b->g, &b->g->nodes[c->stats != CVY_NONE ? c->group.stats : c->group.prog_stats], &c->norm);
     TRY(tile_and_pack(b, c));
     reserve_record(b, c);
     scratch = cvyi_max64((int64_t)c->tiling[0].scratch, (int64_t)c->tiling[1].scratch);
     if (c->group.n_prog) {
-        if (!band_program(b, n->out, c->group.prog, c->group.n_prog, &c->geom, &c->prog))
+        if (!cvyi_band_program(b, n->out, c->group.prog, c->group.n_prog, &c->geom, &c->prog))
             return cvyi_fail(CVY_UNSUPPORTED, "%s: its band program does not build", b->g->values[n->out].name);
         c->band_bytes =
             cvyi_align64(4 * cvyi_max64(band_floats(&c->tiling[0]), c->window ? band_floats(&c->tiling[1]) : 0));

@@ -350,22 +350,6 @@ static int64_t gather_parts(const step *s, const cpu_unit *u)
     return u->pass->samples > 1 ? results / u->pass->samples * u->m : results;
 }
 
-static float reduce_row(const cpu_reduce_kernels *red, op_id op, const float *row, int64_t n)
-{
-    switch (op) {
-    case OP_max:
-        return red->max(row, n);
-    case OP_min:
-        return red->min(row, n);
-    case OP_logsumexp:
-        return n ? red->logsumexp(row, n) : -INFINITY;
-    case OP_mean:
-        return (float)(red->sum(row, n) / (double)n);
-    default:
-        return (float)red->sum(row, n);
-    }
-}
-
 static void run_gather(const step *s, const cpu_unit *u, int64_t part, char *scratch)
 {
     const gather_step *c = s->data;
@@ -376,7 +360,7 @@ static void run_gather(const step *s, const cpu_unit *u, int64_t part, char *scr
 
     for (int64_t i = 0; i < c->reduced; i++) row[i] = x[offset_of(c->n_gone, c->gone_dim, c->gone_stride, i)];
     if (!c->keeps) {
-        out[part] = reduce_row(vec->reduce, c->op, row, c->reduced);
+        out[part] = cvyi_reduce_row(vec->reduce, c->op, row, c->reduced);
         return;
     }
     const cpu_max_sum_exp e = vec->reduce->max_sum_exp(row, c->reduced);
