@@ -109,6 +109,14 @@ static bool absorb(editor *e, const node *n, int vector, affine_parts *p)
     return true;
 }
 
+/* Is the affine's element number the channel's: dimension 1, with all behind it in `inner`? */
+static bool numbered_by_channel(const shape *s, const norm_geom *geom)
+{
+    int64_t inner = 1;
+    for (int i = 2; i < s->rank; i++) inner *= s->dim[i];
+    return s->dim[1] == geom->groups * geom->chan && inner == geom->inner;
+}
+
 bool cvyi_fold_norm_affine(editor *e, int index)
 {
     const node n = e->g->nodes[index];
@@ -126,7 +134,7 @@ bool cvyi_fold_norm_affine(editor *e, int index)
         const shape *s = cvyi_shape_of(e->g, n.out);
         if (!e->g->values[n.arg[1]].fixed || !cvyi_per_channel(e->g, n.arg[1], s)) return false;
         /* The affine of a layer norm is per element, not per channel. */
-        if (s->dim[1] != geom.groups * geom.chan || cvyi_elements(cvyi_shape_of(e->g, n.arg[1])) != s->dim[1])
+        if (!numbered_by_channel(s, &geom) || cvyi_elements(cvyi_shape_of(e->g, n.arg[1])) != s->dim[1])
             return false;
         if (!cvyi_same_shape(s, cvyi_shape_of(e->g, apply.out))) return false;
         vector = as_vector(e, n.arg[1], s->dim[1]);
