@@ -5,6 +5,7 @@
 // abc: the three blocks at full size, against float64 and the clock (L2 flushed, median of 30). sweep: many shapes against float64.
 // tune: abc with other tunings beside the chosen ones. build: compiles all of it and reports spills and serialised wgmma; needs no GPU. Every case is compiled by nvcc, in parallel.
 // Exit status 1 where a check failed. choose() is the worked example of how a host picks the kernel's tuning macros.
+#include <cuda.h>
 #include <cuda_runtime.h>
 #include <algorithm>
 #include <atomic>
@@ -44,7 +45,7 @@ struct problem {
 struct tuning {
     int tile, rowsm, flat, strip, span, stages, slices, outs, lines, coltiles;
     long bytes;
-    int slack = 1;
+    int slack = 0, tma = 0, statw = 1;
 };
 static int up(int a, int b) { return (a + b - 1) / b; }
 
@@ -68,7 +69,7 @@ static long shared_bytes(const problem &b, const tuning &t)
     const int cw = t.flat ? b.q() : b.sink == POOL ? qs / b.pw : cpc == ct ? qs : cpc * t.tile;
     const bool partial = b.sink == REDUCE && b.tail != RESIDUAL_RELU;
     const long opitch = up(partial ? t.tile : (b.sink == POOL ? lpc : lpc * linerows) * cw, 32) * 32 + 8;
-    const int chunkk = partial ? blocks * 8 : b.sink == REDUCE ? blocks * km : km;
+    const int chunkk = partial ? blocks * 36 : b.sink == REDUCE ? blocks * km : km;
     if (nstage > 1 && (b.sink == POOL || ct * lines > gw || up(lines, lpc) * up(ct, cpc) > 1)) return -1;
     if (t.flat && ct > 1 && t.coltiles) return -1;
     return t.stages * xstage + (nstage > 1 ? t.stages : blocks) * wstage + t.outs * chunkk * opitch * 4 +
@@ -92,13 +93,17 @@ static bool choose(const problem &b, int sms, tuning &best)
                         if (span != q && (flat || b.sink == POOL)) break;
                         const int unit = b.sink == POOL ? b.ph : rowsm;
                         for (int strip = unit; strip <= up(p, unit) * unit && strip <= 64; strip += unit)
-                            for (int stages = 3; stages >= 2; stages--)
+                            for (int stages = 4; stages >= 2; stages--)
                                 for (int outs = 3; outs >= 1; outs--)
                                     for (int ct = 0; ct < 2; ct++) {
                                         tuning t = {tile, rowsm, flat, strip, span, stages, slices, outs, b.sink == POOL || (stream && b.sink == STORE) ? 64 : 1, ct, 0};
                                         if (b.sink == REDUCE && !ct) continue;
                                         if (b.sink == POOL && (ct || (pass_of(b) == FOLD && outs < 2))) continue;
                                         t.bytes = shared_bytes(b, t);
+                                        // Tensor copies where x allows them; their ring is four units of about 256 pixels.
+                                        const int cols = up((std::min(span, q) - 1) * b.stride + b.s, 4) * 4, rows = (strip - 1) * b.stride + b.r;
+                                        t.tma = b.w % 4 == 0 && b.padw % 4 == 0 && cols <= 256;
+                                        if (t.tma && t.bytes >= 0) t.bytes += 128l * cols * std::min(std::max(256 / cols, 1), rows);
                                         if (t.bytes < 0 || t.bytes > limit) continue;
                                         const int pitch = up((span - 1) * b.stride + b.s, b.stride), nstage = up(up(b.c, 8), slices);
                                         const double tiles = flat ? up(strip * pitch, tile) : (double)strip / rowsm * up(span, tile);
@@ -109,7 +114,7 @@ static bool choose(const problem &b, int sms, tuning &best)
                                         const double load = 2.0 * ((strip - 1) * b.stride + b.r) * ((span - 1) * b.stride + b.s) * up(b.c, 8) * (b.products + 1) / 2;
                                         const double item = std::max(compute, load * (pass_of(b) == BOTH ? 2 : 1)) + 300;
                                         double cost = item * up(b.n * up(p, strip) * up(q, span), sms) + (load + 2000) * (pass_of(b) == BOTH ? 3 : 1);
-                                        cost *= 1 + 0.03 * (3 - stages) + (outs == 1 ? 0.1 : 0.01 * (3 - outs)) + 0.1 * (b.sink == STORE && ct && !flat) + 0.05 * (span < q);
+                                        cost *= 1 + 0.03 * (4 - stages) + 0.02 * (3 - outs) + (b.sink == STORE) * (0.1 * (ct && !flat) + 0.5 * (span < q)) + 0.1 * (span < q);
                                         if (cost < least) least = cost, best = t;
                                     }
                     }
@@ -124,9 +129,9 @@ static std::string flags(const problem &b, const tuning &t, int pass)
     snprintf(f, sizeof f,
              "-DTC_C=%d -DTC_K=%d -DTC_H=%d -DTC_W=%d -DTC_R=%d -DTC_S=%d -DTC_STRIDE=%d -DTC_PADH=%d -DTC_PADW=%d -DTC_PRODUCTS=%d "
              "-DTC_G=%d -DTC_SINK=%d -DTC_POOLH=%d -DTC_POOLW=%d -DTC_REDUCE=%d -DTC_PASS=%d -DTC_TILE=%d -DTC_ROWSM=%d -DTC_FLAT=%d -DTC_STRIP=%d "
-             "-DTC_SPAN=%d -DTC_STAGES=%d -DTC_SLICES=%d -DTC_OUTS=%d -DTC_LINES=%d -DTC_COLTILES=%d -DTC_SLACK=%d",
+             "-DTC_SPAN=%d -DTC_STAGES=%d -DTC_SLICES=%d -DTC_OUTS=%d -DTC_LINES=%d -DTC_COLTILES=%d -DTC_SLACK=%d -DTC_TMA=%d -DTC_STATW=%d",
              b.c, b.k, b.h, b.w, b.r, b.s, b.stride, b.padh, b.padw, b.products, b.g, b.sink, b.ph, b.pw, b.reduce, pass, t.tile, t.rowsm, t.flat,
-             t.strip, t.span, t.stages, t.slices, t.outs, t.lines, t.coltiles, t.slack);
+             t.strip, t.span, t.stages, t.slices, t.outs, t.lines, t.coltiles, t.slack, t.tma, t.statw);
     return f;
 }
 
@@ -354,6 +359,24 @@ static void fill(std::vector<float> &x, int data, bool weight)
     if (!weight && data >= OUTLIER) x[x.size() / 3] = data == OUTLIER ? 1e6f : data == WITH_INF ? INFINITY : NAN;
 }
 
+// x as the kernel's tensor copies see it: {W, H, C, n}, boxes of whole rows of a strip.
+static CUtensorMap tensor_map(const problem &b, const tuning &t, const float *x)
+{
+    CUtensorMap map = {};
+    if (!t.tma) return map;
+    void *encode;
+    cudaDriverEntryPointQueryResult found;
+    CK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found));
+    const int cols = up((std::min(t.span, b.q()) - 1) * b.stride + b.s, 4) * 4, rows = (t.strip - 1) * b.stride + b.r;
+    const cuuint64_t dims[4] = {(cuuint64_t)b.w, (cuuint64_t)b.h, (cuuint64_t)b.c, (cuuint64_t)b.n};
+    const cuuint64_t strides[3] = {b.w * 4ull, b.w * 4ull * b.h, b.w * 4ull * b.h * b.c};
+    const cuuint32_t box[4] = {(cuuint32_t)cols, (cuuint32_t)std::min(std::max(256 / cols, 1), rows), 8, 1}, steps[4] = {1, 1, 1, 1};
+    if (((decltype(&cuTensorMapEncodeTiled))encode)(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, (void *)x, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                                    CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE))
+        printf("no tensor map\n"), exit(2);
+    return map;
+}
+
 static bool run(const build &u, int reps, char *flush, size_t flush_bytes)
 {
     const problem &b = u.b;
@@ -385,7 +408,8 @@ static bool run(const build &u, int reps, char *flush, size_t flush_bytes)
     CK(cudaMemset(a.part, 0, words * 8));
     CK(cudaMemset(a.state, 0, 8));
     CK(cudaMemset(a.y, 0xff, outputs * 4));
-    void *pack_args[] = {(void *)&a.w, (void *)&a.gamma, &packed, &unscale}, *args[] = {&a, &e};
+    CUtensorMap map = tensor_map(b, u.t, a.x);
+    void *pack_args[] = {(void *)&a.w, (void *)&a.gamma, &packed, &unscale}, *args[] = {&map, &a, &e};
     CK(cudaLaunchKernel((const void *)pack, dim3(info[2]), dim3(128), pack_args, 0, 0));
     const int grid = std::min(sms, b.n * info[4]);
     auto go = [&] { for (int i = 0; i < u.passes; i++) CK(cudaLaunchKernel((const void *)pass[i], dim3(grid), dim3(info[1]), args, bytes[i], 0)); };
@@ -396,7 +420,8 @@ static bool run(const build &u, int reps, char *flush, size_t flush_bytes)
         usleep(1000);
         if (i > 4000) printf("HANG %s\n", flags(b, u.t, pass_of(b)).c_str()), fflush(stdout), _exit(3); // a lost barrier never comes back
     }
-    CK(cudaDeviceSynchronize());
+    if (cudaError_t err = cudaDeviceSynchronize())
+        printf("FAILED %s: %s\n", cudaGetErrorString(err), flags(b, u.t, pass_of(b)).c_str()), fflush(stdout), _exit(3);
 
     verdict *v = device<verdict>(1), got;
     double *ref = device<double>(convs), *stats = device<double>((size_t)2 * b.n * std::max(b.g, 1));
@@ -483,13 +508,13 @@ struct trial {
     tuning t;
 };
 static const trial TRIALS[] = {
-    // tile rowsm flat strip span stages slices outs lines coltiles bytes slack
-    {'A', 1, {128, 1, 0, 16, 126, 3, 1, 3, 64, 0, 0, 0}}, {'A', 3, {128, 1, 0, 8, 126, 3, 1, 3, 64, 0, 0, 0}},
-    {'B', 1, {128, 1, 0, 9, 126, 3, 1, 4, 1, 1, 0, 0}},   {'B', 1, {128, 1, 0, 9, 126, 3, 1, 4, 1, 1, 0, 1}}, {'B', 1, {128, 1, 0, 14, 126, 3, 1, 4, 1, 1, 0, 1}},
-    {'B', 1, {128, 1, 0, 7, 126, 4, 1, 4, 1, 1, 0, 1}},   {'C', 1, {128, 2, 0, 4, 254, 3, 1, 2, 1, 0, 0, 0}}, {'C', 1, {128, 2, 0, 4, 254, 3, 1, 2, 1, 0, 0, 1}},
-    {'C', 1, {128, 2, 0, 4, 254, 3, 1, 2, 1, 0, 0, 2}},   {'C', 1, {128, 2, 0, 8, 254, 3, 1, 1, 1, 0, 0, 1}}, {'C', 1, {128, 2, 0, 4, 254, 5, 1, 1, 1, 0, 0, 1}},
-    {'B', 3, {128, 1, 0, 9, 126, 3, 1, 4, 1, 1, 0, 1}},   {'B', 3, {128, 1, 0, 7, 126, 4, 1, 4, 1, 1, 0, 1}}, {'C', 3, {128, 2, 0, 4, 254, 2, 1, 1, 1, 0, 0, 1}},
-    {'C', 3, {128, 2, 0, 2, 254, 2, 1, 2, 1, 0, 0, 1}},   {'C', 3, {128, 2, 0, 2, 254, 3, 1, 1, 1, 0, 0, 2}},
+    // tile rowsm flat strip span stages slices outs lines coltiles bytes slack tma statw
+    {'A', 1, {128, 1, 0, 16, 126, 2, 1, 3, 64, 0, 0, 0, 1, 1}}, {'A', 3, {128, 1, 0, 8, 126, 2, 1, 3, 64, 0, 0, 0, 1, 1}},
+    {'B', 1, {128, 1, 0, 9, 126, 3, 1, 4, 1, 1, 0, 0, 0, 1}},   {'B', 1, {128, 1, 0, 18, 126, 2, 1, 4, 1, 1, 0, 0, 0, 1}},
+    {'C', 1, {128, 2, 0, 4, 254, 4, 1, 1, 1, 0, 0, 0, 1, 1}},   {'C', 1, {128, 2, 0, 6, 254, 3, 1, 1, 1, 0, 0, 0, 1, 2}},
+    {'B', 3, {128, 1, 0, 9, 126, 2, 1, 3, 1, 1, 0, 0, 0, 1}},   {'B', 3, {128, 1, 0, 7, 126, 3, 1, 4, 1, 1, 0, 0, 0, 1}},
+    {'C', 3, {128, 2, 0, 2, 254, 3, 1, 1, 1, 0, 0, 0, 1, 1}},   {'C', 3, {128, 2, 0, 2, 254, 3, 1, 1, 1, 0, 0, 0, 1, 2}},
+    {'C', 3, {128, 2, 0, 4, 254, 2, 1, 1, 1, 0, 0, 0, 1, 2}},   {'C', 3, {128, 2, 0, 4, 254, 2, 1, 1, 1, 0, 0, 1, 1, 2}},
 };
 
 int main(int argc, char **argv)

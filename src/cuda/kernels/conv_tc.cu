@@ -4,9 +4,10 @@
 //   warps                    role                                          waits for                      signals
 //   0 .. 4*MMAS-1            multiply: tiles, bias, PRE, statistics,       full (stage), oempty (chunk),  empty, ofull, sempty,
 //                            norm and POST (EARLY), pooling                sfull (EARLY)                  words in part
-//   next 1 or 4              finish: norm and POST (not EARLY), reduce,    ofull, sfull (not EARLY)       oempty, sempty
+//   next 1, 2 or 4           finish: norm and POST (not EARLY), reduce,    ofull, sfull (not EARLY)       oempty, sempty
 //                            store
-//   next 6 or 3              stage: global fp32 -> shared fp16             empty                          full
+//   next 6, 5 or 3           stage: global fp32 -> shared fp16             empty                          full
+//   (TMA) 4 or 2, then 1     the same from copied units; issue the copies  rawfull, empty; rawempty       rawempty, full; rawfull
 //   last                     merge all strips' statistics of a sample      sempty, words in part          sfull
 // PASS_BOTH: the first multiplying warpgroup takes statistics strips, the others the same strips again, `lead` turns later, for
 // finishing; so both run side by side. Statistics go from block to block as tagged words: every block must be resident.
@@ -20,7 +21,7 @@
 #define KERNEL_NAME conv_tc
 #endif
 // Registers per thread of each role; all warpgroups together at most what the launch takes (512 threads: 4 * 128, 640: 5 * 96).
-constexpr int REGS_FIRST = BOTH ? 112 : 168, REGS_SECOND = BOTH ? 120 : 168, REGS_REST = BOTH ? 64 : 88;
+constexpr int REGS_FIRST = BOTH ? 112 : 168, REGS_SECOND = BOTH ? (STATW == 2 ? 128 : 120) : 168, REGS_REST = BOTH ? 64 : 88;
 
 // One strip: tiles of all its chunks. STATS: take statistics; OUT: hand the results to the finishing role. g: the strip's first stage,
 // o: chunks handed over before; returns that count.
@@ -32,7 +33,7 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
     constexpr int MB = STATS ? 1 : CHUNKM;        // M blocks of a chunk
     constexpr bool POST = OUT && EARLY;
     constexpr bool RAW = !TC_PRE && !(OUT && !POOL); // scale and bias come in where few values are left
-    const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE);
+    const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE), warp = threadIdx.x / 32 % 4;
 #pragma unroll 1
     for (int kb = 0; kb < MBLOCKS; kb += MB) {
         moments m = {{0, 0}, {0, 0}, {0, 0}, 0, true};
@@ -44,7 +45,8 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
         for (int l0 = 0; l0 < lines; l0 += LPC)
 #pragma unroll 1
             for (int c0 = 0; c0 < tiles; c0 += CPC) {
-                const int nl = min(LPC, lines - l0), nc = min(CPC, tiles - c0), b = o % most(OUTS, 1);
+                const int nl = LPC == 1 ? 1 : min(LPC, lines - l0), nc = CT % CPC == 0 && CSTRIPS == 1 && !FLAT ? CPC : min(CPC, tiles - c0);
+                const int b = o % most(OUTS, 1);
                 bool owned = !OUT; // the chunk's buffer is known to be free
 #pragma unroll 1
                 for (int i = STREAM ? 0 : (wg + o) % GW; i < (STREAM ? MB : MB * nl * nc); i += STREAM ? 1 : GW) {
@@ -85,7 +87,8 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                             if (!owned) mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
                             owned = true;
                             if constexpr (PARTIAL)
-                                put_partial(s.out[b] + (block - kb) * 8, d, l, at.cols - tile.ct * TILE);
+                                put_partial(s.out[b] + ((block - kb) * 4 + warp) * 8, s.peaks[b][PEAKS > 1 ? (block - kb) * 4 + warp : 0],
+                                            s.flags[b][PEAKS > 1 ? (block - kb) * 4 + warp : 0], d, l, at.cols - tile.ct * TILE);
                             else
                                 put_tile(s.out[b], d, at, tile, l, kb * KM, (tile.line - l0) * ROWSM * CHUNKW + (tile.ct - c0) * TILE);
                         }
@@ -145,7 +148,8 @@ __device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a
 // What the host asks the module for: bytes of shared memory, threads, channels packed, bytes of packed weights, strips of a sample.
 extern "C" __device__ int conv_tc_info[5] = {(int)sizeof(shared_memory), THREADS, KP, MBLOCKS * NSTAGE * WSTAGE, STRIPS};
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __grid_constant__ tc_args a, const __grid_constant__ epi e)
+extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __grid_constant__ tensor_map map, const __grid_constant__ tc_args a,
+                                                                              const __grid_constant__ epi e)
 {
     extern __shared__ __align__(128) char memory[];
     shared_memory &s = *(shared_memory *)memory;
@@ -157,6 +161,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
         for (int i = 0; i < TC_STAGES; i++) mbar_init(&s.empty[i], BOTH ? STATW * FINW * 4 : MMAS * 4);
         for (int i = 0; i < OUTS; i++) mbar_init(&s.ofull[i], FINW * 4), mbar_init(&s.oempty[i], SINKWARPS);
         for (int i = 0; i < 2; i++) mbar_init(&s.sfull[i], 1), mbar_init(&s.sempty[i], EARLY ? FINW * 4 : SINKWARPS);
+        for (int i = 0; i < TC_RAWS; i++) mbar_init(&s.rawfull[i], 1), mbar_init(&s.rawempty[i], LOADWARPS);
         mbar_init_fence();
     }
     if (!STREAM)
@@ -173,11 +178,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
         if constexpr (BOTH) multiply_role<false, true>(s, a, e, order, tag);
     } else {
         registers_give<REGS_REST>();
-        if (warp >= WARP_LOAD && warp < WARP_MERGE)
+        if (warp >= WARP_LOAD && warp < WARP_COPY)
             load_role(s, a, order);
+        else if (TC_TMA && warp == WARP_COPY && tid % 32 == 0)
+            copy_role(s, map, order);
         else if (TC_PASS != PASS_STATS && warp < WARP_LOAD)
             sink_role(s, a, e, order);
-        else if (TC_PASS != PASS_STATS && NORM)
+        else if (TC_PASS != PASS_STATS && NORM && warp == WARP_MERGE)
             merge_role(s, a, order, tag);
     }
 

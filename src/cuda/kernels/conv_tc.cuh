@@ -90,6 +90,15 @@
 #ifndef TC_COLTILES
 #define TC_COLTILES 0 // tiles of a line in a chunk; 0: all
 #endif
+#ifndef TC_TMA
+#define TC_TMA 0 // x comes by tensor copies (see struct tensor_map); else by ordinary loads
+#endif
+#ifndef TC_RAWS
+#define TC_RAWS 4 // tensor copies in flight
+#endif
+#ifndef TC_STATW
+#define TC_STATW 1 // PASS_BOTH: of the three multiplying warpgroups, how many take statistics
+#endif
 #ifndef TC_SLACK
 #define TC_SLACK 1 // PASS_BOTH: strips by which finishing is later than it must be, so that it rarely waits for statistics
 #endif
@@ -139,10 +148,16 @@ constexpr bool STREAM = NSTAGE > 1; // weights travel with the stages; else they
 // Strips and what of x they stage.
 constexpr int SR = TC_STRIP, QS = least(TC_SPAN, Q), RSTRIPS = cdiv(P, SR), CSTRIPS = cdiv(Q, QS), STRIPS = RSTRIPS * CSTRIPS;
 constexpr int ROWSIN = (SR - 1) * ST + R, COLSIN = (QS - 1) * ST + S;
-constexpr int XVEC = TC_ALIGNED && W % 2 == 0 && TC_PADW % 2 == 0 ? 2 : 1; // columns loaded at once
+constexpr int XVEC = TC_TMA || (TC_ALIGNED && W % 2 == 0 && TC_PADW % 2 == 0) ? 2 : 1; // columns taken at once
 constexpr int COLPACKS = cdiv(COLSIN, XVEC);
 constexpr int PITCH = cdiv(COLPACKS * XVEC, ST), PHASE = cdiv(ROWSIN, ST) * PITCH, SLICE = ST * ST * PHASE; // in pixels of 16 bytes
 constexpr int XPART = SPS * SLICE, XSTAGE = XPART * PARTS * 16;                                     // pixels; bytes
+
+constexpr int TAIL = QS % TILE, LAST = CSTRIPS > 1 ? Q % QS % TILE : 0;       // columns of a last tile
+constexpr int SAFE = least(TAIL ? TAIL / 8 : NJ, LAST ? LAST / 8 : NJ);       // groups of 8 pixels that every tile has
+
+// TMA: a unit is one tensor copy: UROWS rows of UCOLS columns of 8 channels, [channel][row][column] float32.
+constexpr int UCOLS = cdiv(COLSIN, 4) * 4, UROWS = least(most(256 / UCOLS, 1), ROWSIN), UNITS = cdiv(ROWSIN, UROWS), UNIT = UCOLS * UROWS;
 
 // Lines, tiles, chunks. A line is what one row of tiles covers: ROWSM rows, a pooling row, or (FLAT) the strip.
 constexpr int LINEROWS = FLAT ? SR : POOL ? TC_POOLH : ROWSM, LINES = cdiv(SR, LINEROWS);
@@ -182,18 +197,19 @@ __device__ __forceinline__ float cvy_last(float v, int n, int pixel, const epi &
 
 // What follows the norm runs in the multiplying role where that knows the norm and reads no other tensors; else in the finishing one.
 constexpr bool BOTH = TC_PASS == PASS_BOTH, EARLY = !POOL && TC_PASS != PASS_FOLD && !TC_EXTERN;
-// Whole aligned rows that need nothing more leave as bulk copies. A reduction over the channels leaves partial results of 16 channels.
+// Whole aligned rows that need nothing more leave as bulk copies. A reduction over the channels leaves partial results of 2 channels.
 constexpr bool BULK = EARLY && TC_SINK == SINK_STORE && TC_ALIGNED && CHUNKW == OW && LINEROWS * OW % 4 == 0 && OH * OW % 4 == 0 &&
                       P % LINEROWS == 0;
 constexpr bool PARTIAL = EARLY && TC_SINK == SINK_REDUCE;
-constexpr int OUTROWS = PARTIAL ? MBLOCKS * 8 : CHUNKK; // PARTIAL: per block and warp a value and a shift
+constexpr int OUTROWS = PARTIAL ? MBLOCKS * 32 : CHUNKK, PEAKS = PARTIAL && TC_REDUCE == REDUCE_LSE ? MBLOCKS * 4 : 1;
 constexpr int OPITCH = cdiv(PARTIAL ? TILE : CHUNKROWS * CHUNKW, 32) * 32 + 8; // floats per row; + 8: no bank conflicts
 
 // Threads, whole warpgroups: MMAS that multiply; 8 warps more, of which the first finish, the last merges statistics and those between
-// stage. In PASS_BOTH one multiplying warpgroup takes the statistics and two finish, which is more work.
-constexpr int MMAS = BOTH ? 3 : 2, STATW = BOTH ? 1 : MMAS, FINW = BOTH ? 2 : MMAS; // warpgroups on one strip
-constexpr int SINKWARPS = BULK || PARTIAL ? 1 : 4, LOADWARPS = 7 - SINKWARPS, LOADERS = LOADWARPS * 32;
-constexpr int WARP_SINK = MMAS * 4, WARP_LOAD = WARP_SINK + SINKWARPS, WARP_MERGE = WARP_LOAD + LOADWARPS;
+// stage. In PASS_BOTH STATW multiplying warpgroups take the statistics and the rest of three finish.
+constexpr int MMAS = BOTH ? 3 : 2, STATW = BOTH ? TC_STATW : MMAS, FINW = BOTH ? MMAS - STATW : MMAS; // warpgroups on one strip
+constexpr int SINKWARPS = BULK ? 1 : PARTIAL ? 2 : 4, LOADWARPS = TC_TMA ? (SINKWARPS < 4 ? 4 : 2) : 7 - SINKWARPS, LOADERS = LOADWARPS * 32;
+constexpr int WARP_SINK = MMAS * 4, WARP_LOAD = WARP_SINK + SINKWARPS, WARP_COPY = WARP_LOAD + LOADWARPS; // TMA: this one issues
+constexpr int WARP_MERGE = WARP_SINK + 7;
 constexpr int THREADS = (WARP_MERGE + 1) * 32;
 constexpr int SLOTS = STATW * ROWSM; // partial statistics of a channel inside the block
 constexpr int CPG = NORM ? K / most(G, 1) : 1; // channels of a group
@@ -210,22 +226,34 @@ static_assert(!FLAT || (QS == Q && !POOL && !(TC_SINK == SINK_REDUCE)), "flat ti
 static_assert(!POOL || TC_POOLW == 2 || TC_POOLW == 4 || TC_POOLW == 8, "pooling stays inside 8 pixels");
 static_assert(!NORM || K % most(G, 1) == 0, "groups divide the channels");
 static_assert((TC_PASS == PASS_PLAIN) == !NORM, "a norm needs a pass with statistics");
+static_assert(STATW > 0 && FINW > 0, "both kinds of strips need a warpgroup");
 static_assert(TC_PASS != PASS_FOLD || CHUNKM == 1, "a reduction over the channels needs the statistics first");
+static_assert(!TC_TMA || (W % 4 == 0 && TC_PADW % 4 == 0 && TC_ALIGNED && UCOLS <= 256), "tensor copies start and step by whole 16 bytes");
 static_assert(!STREAM || (!POOL && CT * LINES <= least(STATW, FINW) && CHUNKS == 1), "a strip of several stages is one tile per warpgroup, one chunk");
 static_assert(TC_SINK != SINK_REDUCE || (LPC == 1 && CPC == 1 && ROWSM == 1), "a reduced chunk is one tile");
 
 struct shared_memory {
     alignas(128) char x[TC_STAGES * XSTAGE];                       // staged strips, fp16
+    alignas(128) float raw[TC_TMA ? TC_RAWS : 1][TC_TMA ? 8 : 1][TC_TMA ? UNIT : 1]; // TMA: units as they arrive
     alignas(128) char w[STREAM ? TC_STAGES * WSTAGE : MBLOCKS * WSTAGE]; // [block or stage][part][step][k half][64][8] fp16
     alignas(128) float out[OUTS ? OUTS : 1][OUTS ? OUTROWS : 1][OPITCH]; // results [channel][dense pixel]; also room to read past x
     float4 part[NORM ? 2 : 1][NORM ? SLOTS : 1][NORM ? KP : 1];     // per channel and warpgroup: mean, squared deviations, count
     float2 ab[2][KP];                                              // norm as factor and summand per channel
     float2 group[most(G, 1)];                                      // mean and 1 / deviation, for the merging warp
+    float peaks[OUTS ? OUTS : 1][PEAKS][PEAKS > 1 ? TILE : 1];       // PARTIAL: maxima that were taken out, and whether
+    int flags[OUTS ? OUTS : 1][PEAKS];
     float unscale[TC_STAGES];                                      // 1 / the power of two of a stage
     int odd[TC_STAGES];                                            // the stage holds an inf or a NaN
     u32 largest[2][LOADWARPS];                                     // per staging warp: bits of the largest |x|
     u64 full[2][TC_STAGES]; // for the warpgroups that take statistics (or all), that finish: a waiter must see every phase
+    u64 rawfull[TC_RAWS], rawempty[TC_RAWS];
     u64 empty[TC_STAGES], ofull[OUTS ? OUTS : 1], oempty[OUTS ? OUTS : 1], sfull[2], sempty[2];
+};
+
+// TMA: the map of x that cuTensorMapEncodeTiled makes: float32, 4 dimensions {W, H, C, n}, strides {4W, 4HW, 4CHW} bytes, box {UCOLS, UROWS, 8, 1},
+// element strides 1, no interleave, no swizzle, out of bounds zero. Else its content does not matter.
+struct alignas(64) tensor_map {
+    char opaque[128];
 };
 
 struct tc_args {

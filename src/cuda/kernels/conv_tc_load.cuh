@@ -1,7 +1,7 @@
 // conv_tc_load.cuh - the staging role: fp32 NCHW from global memory -> scaled fp16 planes in shared memory.
 //
-// A thread takes two pixels of 8 channels at a time (one pack, or two where x is not aligned in pairs), neighbouring threads
-// neighbouring columns, and writes 16 bytes per pixel and part: neither side conflicts. The next two are in flight meanwhile. Padding, ragged channels and the image's edges are zeros put in here. Rows of
+// A thread takes BATCH packs of one or two pixels and 8 channels at a time (8 loads each, neighbouring threads neighbouring
+// columns) and writes 16 bytes per pixel and part: neither side conflicts. Padding, ragged channels and the image's edges are zeros put in here. Rows of
 // the strips to come are prefetched into L2, so that a batch waits for L2 and not for DRAM.
 //
 // Range. A stage is scaled by a power of two. The role keeps the last one while the largest |x| times it stays in 1 .. 2^15 and else
@@ -10,8 +10,7 @@
 #pragma once
 #include "conv_tc.cuh"
 
-constexpr int PACKS = ROWSIN * COLPACKS, BATCH = 2 / XVEC; // packs of a slice; of a thread at a time: two pixels
-constexpr int BATCHES = cdiv(SPS * PACKS, LOADERS * BATCH), AHEAD = 2; // of a stage; strips prefetched ahead
+constexpr int BATCH = 4 / XVEC, AHEAD = 2; // packs of a thread in flight, 8 loads each; strips prefetched ahead
 
 // Eight channels of a pixel, scaled, as 16 bytes of hi and of lo.
 struct pixel_parts {
@@ -64,103 +63,56 @@ __device__ __forceinline__ void store_pair(char *dst, float (&x)[8], float (&y)[
     store_pixel(first, convert_pixel(x, scale));
     store_pixel(second, convert_pixel(y, scale));
 }
-
-// Where a stage comes from: its first channel's plane, and where the strip begins in it.
-struct stage_at {
-    const float *x;
-    int h0, w0, channels; // channels that exist from the first one on
-};
-__device__ __forceinline__ stage_at stage_position(const tc_args &a, const strip_at &at, int channel)
+__device__ __forceinline__ void load_pack(float (&v)[2][8], int c, const float *p) // XVEC neighbours of channel c
 {
-    return {a.x + ((size_t)at.n * C + channel) * (H * W), at.p0 * ST - TC_PADH, at.q0 * ST - TC_PADW, C - channel};
+    if (XVEC == 2) {
+        const float2 t = __ldg((const float2 *)p);
+        v[0][c] = t.x, v[1][c] = t.y;
+    } else
+        v[0][c] = __ldg(p);
 }
 
-// Two pixels of 8 channels, as they are in memory.
-struct batch {
-    float v[BATCH][XVEC][8];
-};
-// Pack i of a stage: which slice, row and column.
-struct pack_at {
-    int slice, row, col;
-};
-__device__ __forceinline__ pack_at pack_position(int i)
+// Stages one slice of 8 channels; returns the largest |x| this thread saw (NaN if it saw one).
+__device__ __forceinline__ float stage_slice(char *dst, const float *x, const strip_at &at, int channels, float scale, int t)
 {
-    const int slice = SPS == 1 ? 0 : i / PACKS, p = i - slice * PACKS, row = p / COLPACKS;
-    return {slice, row, (p - row * COLPACKS) * XVEC};
-}
-__device__ __forceinline__ void load_batch(batch &b, const stage_at &from, int turn)
-{
-    const int t = threadIdx.x - WARP_LOAD * 32;
+    constexpr int PACKS = ROWSIN * COLPACKS;
+    const int h0 = at.p0 * ST - TC_PADH, w0 = at.q0 * ST - TC_PADW;
+    float largest = 0;
+#pragma unroll 1
+    for (int base = t; base < PACKS; base += LOADERS * BATCH) {
+        float v[BATCH][2][8];
 #pragma unroll
-    for (int u = 0; u < BATCH; u++) {
-        const int i = (turn * BATCH + u) * LOADERS + t;
-        const pack_at p = pack_position(i);
-        const int h = from.h0 + p.row, w = from.w0 + p.col, channels = from.channels - p.slice * 8;
-        const bool inside = i < SPS * PACKS && (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W; // W is whole packs
-        const float *src = from.x + (inside ? p.slice * (8 * H * W) + h * W + w : 0);
-        asm("" : "+l"(src)); // one address, the channels as immediate offsets
+        for (int u = 0; u < BATCH; u++) {
+            const int i = base + u * LOADERS, row = i / COLPACKS, h = h0 + row, w = w0 + (i - row * COLPACKS) * XVEC;
+            const bool inside = i < PACKS && (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W; // W is whole packs
+            const float *src = x + (inside ? h * W + w : 0);
+            asm("" : "+l"(src)); // one address, the channels as immediate offsets
 #pragma unroll
-        for (int c = 0; c < 8; c++) {
+            for (int c = 0; c < 8; c++) {
+                v[u][0][c] = v[u][1][c] = 0.f;
+                if (inside && c < channels) load_pack(v[u], c, src + c * (H * W));
+            }
+        }
 #pragma unroll
-            for (int j = 0; j < XVEC; j++) b.v[u][j][c] = 0.f;
-            if (!inside || (C % (8 * SPS) && c >= channels)) continue;
-            if (XVEC == 2) {
-                const float2 v = __ldg((const float2 *)(src + c * (H * W)));
-                b.v[u][0][c] = v.x, b.v[u][XVEC - 1][c] = v.y;
-            } else
-                b.v[u][0][c] = __ldg(src + c * (H * W));
+        for (int u = 0; u < BATCH; u++) {
+            const int i = base + u * LOADERS, row = i / COLPACKS, col = (i - row * COLPACKS) * XVEC;
+#pragma unroll
+            for (int c = 0; c < 8 * XVEC; c++) largest = max_nan(largest, fabsf(v[u][c / 8][c % 8]));
+            if (i >= PACKS) continue;
+            char *to = dst + (row % ST * ST * PHASE + row / ST * PITCH) * 16;
+            if (XVEC == 2 && ST == 1)
+                store_pair(to + col * 16, v[u][0], v[u][1], scale);
+            else // pixels of a pack belong to different phases
+#pragma unroll
+                for (int j = 0; j < XVEC; j++) store_pixel(to + ((col + j) % ST * PHASE + (col + j) / ST) * 16, convert_pixel(v[u][j], scale));
         }
     }
-}
-// A batch, scaled, to the stage at dst; largest: |x| seen so far (NaN if there was one).
-__device__ __forceinline__ void store_batch(char *dst, batch &b, int turn, float scale, float &largest)
-{
-    const int t = threadIdx.x - WARP_LOAD * 32;
-#pragma unroll
-    for (int u = 0; u < BATCH; u++) {
-        const int i = (turn * BATCH + u) * LOADERS + t;
-        const pack_at p = pack_position(i);
-#pragma unroll
-        for (int c = 0; c < 8 * XVEC; c++) largest = max_nan(largest, fabsf(b.v[u][c / 8][c % 8]));
-        if (i >= SPS * PACKS) continue;
-        char *to = dst + (p.slice * SLICE + p.row % ST * ST * PHASE + p.row / ST * PITCH) * 16;
-        if constexpr (XVEC == 2 && ST == 1)
-            store_pair(to + p.col * 16, b.v[u][0], b.v[u][XVEC - 1], scale);
-        else // pixels of a pack belong to different phases
-#pragma unroll
-            for (int j = 0; j < XVEC; j++)
-                store_pixel(to + ((p.col + j) % ST * PHASE + (p.col + j) / ST) * 16, convert_pixel(b.v[u][j], scale));
-    }
-}
-// Stage g of the block.
-constexpr int PER_STRIP = STREAM ? MBLOCKS * NSTAGE : 1; // stages of a strip
-__device__ __forceinline__ stage_at stage_of(const tc_args &a, const schedule &order, int g)
-{
-    bool finish;
-    return stage_position(a, strip_position(order.get(g / PER_STRIP, finish)), g % NSTAGE * SPS * 8);
-}
-// Converts stage g, which begins at `from`; a holds its first batch. At the end both are the next stage's: loads run ahead of
-// conversions all the time.
-__device__ __forceinline__ float convert_stage(char *dst, batch &a, stage_at &from, const tc_args &args, const schedule &order, int g,
-                                               float scale)
-{
-    float largest = 0;
-    batch b;
-#pragma unroll 1
-    for (int i = 0; i + 1 < BATCHES; i += 2) {
-        load_batch(b, from, i + 1);
-        store_batch(dst, a, i, scale, largest);
-        if (i + 2 >= BATCHES) from = stage_of(args, order, g + 1);
-        load_batch(a, from, i + 2 >= BATCHES ? 0 : i + 2);
-        store_batch(dst, b, i + 1, scale, largest);
-    }
-    if (BATCHES % 2) {
-        from = stage_of(args, order, g + 1);
-        load_batch(b, from, 0);
-        store_batch(dst, a, BATCHES - 1, scale, largest);
-        a = b;
-    }
     return largest;
+}
+
+__device__ __forceinline__ const float *stage_source(const tc_args &a, const strip_at &at, int first)
+{
+    return a.x + ((size_t)at.n * C + first) * (H * W);
 }
 
 // The largest |x| over the role's threads.
@@ -182,44 +134,124 @@ __device__ __forceinline__ void prefetch_strip(const tc_args &a, const strip_at 
 {
     const int h0 = max(at.p0 * ST - TC_PADH, 0), h1 = min(at.p0 * ST - TC_PADH + ROWSIN, H);
     if (channel >= least(C, SPS * 8) || h1 <= h0) return;
-    const float *plane = stage_position(a, at, channel).x;
-    const size_t from = (size_t)(plane + h0 * W) & ~(size_t)15, to = (size_t)(plane + h1 * W) & ~(size_t)15;
+    const size_t from = (size_t)(stage_source(a, at, channel) + h0 * W) & ~(size_t)15;
+    const size_t to = (size_t)(stage_source(a, at, channel) + h1 * W) & ~(size_t)15;
     if (to > from) bulk_prefetch((const void *)from, (u32)(to - from));
 }
 
+// ---- TMA -----------------------------------------------------------------------------------------------------------------
+// Issues the copies of all units, in the order of the stages, as far ahead as the ring allows. One thread.
+__device__ __forceinline__ void copy_role(shared_memory &s, const tensor_map &map, const schedule &order)
+{
+    constexpr int PER_STRIP = STREAM ? MBLOCKS * NSTAGE : 1;
+    const int total = order.turns() * PER_STRIP;
+    int u = 0;
+    for (int g = 0; g < total; g++) {
+        bool finish;
+        const strip_at at = strip_position(order.get(g / PER_STRIP, finish));
+        for (int i = 0; i < SPS * UNITS; i++, u++) {
+            const int b = u % TC_RAWS;
+            mbar_wait(&s.rawempty[b], (u / TC_RAWS & 1) ^ 1);
+            mbar_arrive_expect(&s.rawfull[b], UNIT * 32);
+            tensor_load(s.raw[b], &map, at.q0 * ST - TC_PADW, at.p0 * ST - TC_PADH + i % UNITS * UROWS, (g % NSTAGE * SPS + i / UNITS) * 8, at.n,
+                        &s.rawfull[b]);
+        }
+    }
+}
+// Converts the units of a stage; u: units before it. Returns the largest |x| this thread saw.
+__device__ __forceinline__ float convert_units(shared_memory &s, char *dst, int u, float scale, int t)
+{
+    float largest = 0;
+#pragma unroll 1
+    for (int i = 0; i < SPS * UNITS; i++, u++) {
+        const int b = u % TC_RAWS, slice = i / UNITS, row0 = i % UNITS * UROWS;
+        mbar_wait(&s.rawfull[b], u / TC_RAWS & 1);
+#pragma unroll 1
+        for (int p = t; p < UNIT / 2; p += LOADERS) {
+            float v[2][8];
+#pragma unroll
+            for (int c = 0; c < 8; c++) {
+                const float2 pair = *(const float2 *)&s.raw[b][c][2 * p];
+                v[0][c] = pair.x, v[1][c] = pair.y;
+            }
+#pragma unroll
+            for (int c = 0; c < 16; c++) largest = max_nan(largest, fabsf(v[c / 8][c % 8]));
+            const int row = row0 + p / (UCOLS / 2), col = p % (UCOLS / 2) * 2;
+            if (row < ROWSIN && col < COLPACKS * 2) {
+                char *to = dst + (slice * SLICE + row % ST * ST * PHASE + row / ST * PITCH) * 16;
+                if (ST == 1)
+                    store_pair(to + col * 16, v[0], v[1], scale);
+                else // the two belong to different phases
+                    store_pixel(to + col / ST * 16, convert_pixel(v[0], scale)), store_pixel(to + (PHASE + col / ST) * 16, convert_pixel(v[1], scale));
+            }
+        }
+        __syncwarp();
+        if (t % 32 == 0) mbar_arrive(&s.rawempty[b]);
+    }
+    return largest;
+}
+// A stage once more, by single loads: the units are gone when a new scale turns out to be needed.
+__device__ __forceinline__ void restage(char *dst, const tc_args &a, const strip_at &at, int channel, float scale, int t)
+{
+    const int h0 = at.p0 * ST - TC_PADH, w0 = at.q0 * ST - TC_PADW;
+#pragma unroll 1
+    for (int i = t; i < SPS * ROWSIN * COLSIN; i += LOADERS) {
+        const int slice = i / (ROWSIN * COLSIN), row = i / COLSIN % ROWSIN, col = i % COLSIN, h = h0 + row, w = w0 + col;
+        float v[8];
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            const int k = channel + slice * 8 + c;
+            const bool inside = k < C && (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W;
+            v[c] = inside ? __ldg(a.x + (((size_t)at.n * C + k) * H + h) * W + w) : 0.f;
+        }
+        store_pixel(dst + (slice * SLICE + (row % ST * ST + col % ST) * PHASE + row / ST * PITCH + col / ST) * 16, convert_pixel(v, scale));
+    }
+}
+
+// ---- the role ------------------------------------------------------------------------------------------------------------
 __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, const schedule &order)
 {
-    const int t = threadIdx.x - WARP_LOAD * 32, total = order.turns() * PER_STRIP;
+    constexpr int BLOCKS = STREAM ? MBLOCKS : 1, PER_STRIP = BLOCKS * NSTAGE;
+    const int t = threadIdx.x - WARP_LOAD * 32;
+    const int total = order.turns() * PER_STRIP;
     float scale = 64.f;
     int turn = 0; // barriers passed
-    stage_at from = stage_of(a, order, 0);
-    batch first;
-    load_batch(first, from, 0);
-#pragma unroll 1
     for (int g = 0; g < total; g++) {
-        const int slot = g % TC_STAGES;
+        const int slot = g % TC_STAGES, stage = g % NSTAGE, block = g / NSTAGE % BLOCKS, channel = stage * SPS * 8;
         bool finish;
-        if (g % PER_STRIP == 0 && g / PER_STRIP + AHEAD < order.turns())
-            prefetch_strip(a, strip_position(order.get(g / PER_STRIP + AHEAD, finish)), t);
-        order.get(g / PER_STRIP, finish);
+        const strip_at at = strip_position(order.get(g / PER_STRIP, finish));
         u64 *full = &s.full[BOTH && finish][slot];
+        if (!TC_TMA && g % PER_STRIP == 0 && g / PER_STRIP + AHEAD < order.turns()) {
+            bool later;
+            prefetch_strip(a, strip_position(order.get(g / PER_STRIP + AHEAD, later)), t);
+        }
         mbar_wait(&s.empty[slot], (g / TC_STAGES & 1) ^ 1);
         if (STREAM && t == 0) {
             mbar_arrive_expect(full, WSTAGE);
-            bulk_load(s.w + slot * WSTAGE, (const char *)a.packed + (size_t)(g % PER_STRIP) * WSTAGE, WSTAGE, full);
+            bulk_load(s.w + slot * WSTAGE, (const char *)a.packed + (size_t)(block * NSTAGE + stage) * WSTAGE, WSTAGE, full);
         }
-        char *dst = s.x + slot * XSTAGE;
-        const int until = min(g, total - 2); // behind the last stage nothing is loaded but that again
-        const float largest = role_largest(s, turn++, convert_stage(dst, first, from, a, order, until, scale)), top = largest * scale;
-        const bool odd = !(largest < __int_as_float(0x7f800000));
-        if (!odd && largest != 0.f && !(top >= 1.f && top <= 32768.f)) { // another power of two, and the stage once more
+        float largest;
+        for (int attempt = 0;; attempt++) {
+            largest = 0;
+            if (TC_TMA && attempt == 0)
+                largest = convert_units(s, s.x + slot * XSTAGE, g * SPS * UNITS, scale, t);
+            else if (TC_TMA)
+                restage(s.x + slot * XSTAGE, a, at, channel, scale, t);
+            else for (int i = 0; i < SPS; i++) {
+                const int first = channel + i * 8, channels = C % 8 == 0 && SLICES % SPS == 0 ? 8 : min(8, C - first);
+                largest = max_nan(largest, stage_slice(s.x + slot * XSTAGE + i * SLICE * 16, stage_source(a, at, min(first, C - 1)),
+                                                       at, channels, scale, t));
+            }
+            largest = role_largest(s, turn++, largest);
+            const float top = largest * scale;
+            if ((top >= 1.f && top <= 32768.f) || largest == 0.f || !(largest < __int_as_float(0x7f800000)) || attempt) break;
             const int exponent = 9 + 127 - (int)(__float_as_uint(largest) >> 23); // brings the largest to 2^9 .. 2^10
             scale = __int_as_float((max(min(exponent, 126), -126) + 127) << 23);
-            from = stage_of(a, order, g);
-            load_batch(first, from, 0);
-            convert_stage(dst, first, from, a, order, until, scale);
         }
-        if (t == 0) s.unscale[slot] = 1.f / scale, s.odd[slot] = odd;
+        if (t == 0) {
+            s.unscale[slot] = 1.f / scale;
+            s.odd[slot] = !(largest < __int_as_float(0x7f800000));
+        }
         fence_proxy_async();
         __syncwarp();
         if (t % 32 == 0) mbar_arrive(full);

@@ -55,8 +55,6 @@ struct tile_at {
 // Does element (j, e) exist? Constant true where the geometry says so. FLAT: tells its row and column in the strip.
 __device__ __forceinline__ bool exists(const strip_at &at, const tile_at &tile, const lane_at &l, int j, int e, int &row, int &col)
 {
-    constexpr int TAIL = QS % TILE, LAST = CSTRIPS > 1 ? Q % QS % TILE : 0;
-    constexpr int SAFE = least(TAIL ? TAIL / 8 : NJ, LAST ? LAST / 8 : NJ); // groups of 8 pixels that always exist
     if (FLAT) {
         const int i = tile.ct * TILE + 8 * j + 2 * l.q + e;
         row = i / PITCH, col = i - row * PITCH;

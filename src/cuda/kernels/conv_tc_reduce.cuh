@@ -1,8 +1,8 @@
 // conv_tc_reduce.cuh - reduction over the channels: logsumexp, max, min, sum, mean.
 //
-// PARTIAL (the rule): a multiplying warp holds 16 channels of each pixel of its tile. It reduces them among its lanes and leaves one value
-// per pixel, for logsumexp with the shift it was taken at (0 wherever the plain sum of exponentials holds); the finishing role joins the
-// warps' values. Else (what follows the norm reads other tensors) all channels go through shared memory.
+// PARTIAL (the rule): a lane of the multiplying role holds 2 channels of each of its pixels. It joins the two and leaves one value per
+// pixel, for logsumexp the sum of their exponentials; the finishing role joins the 32 values of a pixel (per block of 64 channels). Where
+// such a sum leaves the range of floats, the warp takes its 16 channels' maximum out and leaves that as well. Else (what follows the norm reads other tensors) all channels go through shared memory.
 #pragma once
 #include "conv_tc.cuh"
 #include "conv_tc_mma.cuh"
@@ -53,80 +53,76 @@ __device__ __forceinline__ float max_lanes(float v)
     return max_nan(v, __shfl_xor_sync(~0u, v, 2));
 }
 // ---- PARTIAL -------------------------------------------------------------------------------------------------------------
-// 16 values of each of 8 lanes (4 apart) -> their sums over the lanes; lane r of the 8 keeps values 2r and 2r + 1 in s[0] and s[1].
-template <int HALF> __device__ __forceinline__ void join_halves(float (&s)[16])
-{
-    const bool upper = threadIdx.x / 4 & (HALF / 2);
-#pragma unroll
-    for (int i = 0; i < HALF; i++) {
-        const float mine = upper ? s[i + HALF] : s[i], other = upper ? s[i] : s[i + HALF];
-        s[i] = reduce_join(mine, __shfl_xor_sync(~0u, other, HALF * 2));
-    }
-}
-__device__ __forceinline__ void join_rows(float (&s)[16])
-{
-    join_halves<8>(s);
-    join_halves<4>(s);
-    join_halves<2>(s);
-}
-// logsumexp of the warp's channels at 16 pixels with the maximum taken out: s and m as join_rows leaves s.
-__device__ __forceinline__ void shifted_rows(const float *d, float (&s)[2], float (&m)[2])
+// logsumexp of a warp's channels with the maximum taken out: the sum in the first of its 8 rows (the others 0), the maximum in peaks.
+__device__ __forceinline__ void put_shifted(float (*out)[OPITCH], float *peaks, const float (&d)[ACC], const lane_at &l)
 {
     const int r = threadIdx.x / 4 % 8;
 #pragma unroll
-    for (int v = 0; v < 16; v++) {
+    for (int v = 0; v < ACC / 2; v++) {
         const float a = d[v / 2 * 4 + v % 2], b = d[v / 2 * 4 + 2 + v % 2];
+        const int px = v / 2 * 8 + 2 * l.q + v % 2;
         float top = max_nan(a, b);
         for (int o = 4; o < 32; o *= 2) top = max_nan(top, __shfl_xor_sync(~0u, top, o));
         top = fabsf(top) < __int_as_float(0x7f800000) ? top : 0.f; // all -inf gives -inf, an inf gives inf
         float sum = exp2_approx((a - top) * LOG2E) + exp2_approx((b - top) * LOG2E);
         for (int o = 4; o < 32; o *= 2) sum += __shfl_xor_sync(~0u, sum, o);
-        if (v / 2 == r) s[v % 2] = sum, m[v % 2] = top;
+        out[r][px] = r == 0 ? sum : 0.f;
+        if (r == 0) peaks[px] = top;
     }
 }
-// A finished tile -> out[2 * warp][pixel]: the warp's value; [2 * warp + 1]: its shift. limit: pixels that exist, from the tile's first on.
-__device__ __forceinline__ void put_partial(float (*out)[OPITCH], float (&d)[ACC], const lane_at &l, int limit)
+// A finished tile: row 8 * warp + r of out holds lane r's values; peaks and flag are those of the warp. limit: pixels that exist.
+__device__ __forceinline__ void put_partial(float (*out)[OPITCH], float *peaks, int &flag, float (&d)[ACC], const lane_at &l, int limit)
 {
-    const int r = threadIdx.x / 4 % 8, row = threadIdx.x / 32 % 4 * 2;
+    float *to = out[threadIdx.x / 4 % 8];
+    float least_sum = 1.f, most_sum = 1.f;
     if (K % 64)
 #pragma unroll
         for (int i = 0; i < ACC; i++) d[i] = l.ch[i >> 1 & 1] < K ? d[i] : reduce_neutral();
 #pragma unroll
-    for (int part = 0; part < NJ / 8; part++) {
-        float s[16], kept[2], m[2] = {0.f, 0.f};
+    for (int j = 0; j < NJ; j++) {
+        float s[2];
 #pragma unroll
-        for (int v = 0; v < 16; v++) {
-            const float a = d[part * 32 + v / 2 * 4 + v % 2], b = d[part * 32 + v / 2 * 4 + 2 + v % 2];
-            s[v] = TC_REDUCE == REDUCE_LSE ? exp2_approx(a * LOG2E) + exp2_approx(b * LOG2E) : reduce_join(a, b);
+        for (int e = 0; e < 2; e++) {
+            const float a = d[4 * j + e], b = d[4 * j + 2 + e];
+            s[e] = TC_REDUCE == REDUCE_LSE ? exp2_approx(a * LOG2E) + exp2_approx(b * LOG2E) : reduce_join(a, b);
         }
-        join_rows(s);
-        const int px = part * 64 + 8 * r + 2 * l.q;
-        kept[0] = s[0], kept[1] = s[1];
-        if (TC_REDUCE == REDUCE_LSE) {
-            bool hard = false;
-#pragma unroll
-            for (int i = 0; i < 2; i++) hard |= px + i < limit && !(s[i] > 1e-30f && s[i] < 1e30f);
-            if (__any_sync(~0u, hard)) shifted_rows(d + part * 32, kept, m);
-            *(float2 *)&out[row + 1][px] = make_float2(m[0], m[1]);
-        }
-        *(float2 *)&out[row][px] = make_float2(kept[0], kept[1]);
-    }
-}
-// One warp: joins the warps' values of a tile and stores.
-__device__ __forceinline__ void finish_partial(float (*out)[OPITCH], const tc_args &a, const strip_at &at, const chunk_at &c, const epi &e)
-{
-    const int first = c.row0 * OW + c.col0;
-#pragma unroll 1
-    for (int px = threadIdx.x % 32; px < c.cols; px += 32) {
-        float v = reduce_start(), top = __int_as_float(0xff800000);
         if (TC_REDUCE == REDUCE_LSE)
 #pragma unroll
-            for (int i = 0; i < MBLOCKS * 4; i++) top = fmaxf(top, out[2 * i + 1][px]);
+            for (int e = 0; e < 2; e++) { // garbage past the edge must not call for the slow path
+                const float v = j < SAFE || 8 * j + 2 * l.q + e < limit ? s[e] : 1.f;
+                least_sum = fminf(least_sum, v), most_sum = max_nan(most_sum, v);
+            }
+        *(float2 *)&to[8 * j + 2 * l.q] = make_float2(s[0], s[1]);
+    }
+    if (TC_REDUCE == REDUCE_LSE) {
+        const bool hard = __any_sync(~0u, !(least_sum > 1e-30f && most_sum < 1e30f));
+        if (hard) put_shifted(out, peaks, d, l);
+        if (threadIdx.x % 32 == 0) flag = hard;
+    }
+}
+// Joins the values of a tile's pixels and stores, a thread per pixel. Rows: 32 per block of 64 channels; peaks and flags: 4.
+__device__ __forceinline__ void finish_partial(float (*out)[OPITCH], const float (*peaks)[TILE], const int *flags, const tc_args &a,
+                                               const strip_at &at, const chunk_at &c, const epi &e)
+{
+    const int first = c.row0 * OW + c.col0;
+    int hard = 0;
+    if (TC_REDUCE == REDUCE_LSE)
 #pragma unroll
-        for (int i = 0; i < MBLOCKS * 4; i++) {
-            const float p = out[2 * i][px];
-            v = reduce_join(v, TC_REDUCE == REDUCE_LSE ? p * exp2_approx((out[2 * i + 1][px] - top) * LOG2E) : p);
-        }
+        for (int w = 0; w < MBLOCKS * 4; w++) hard |= flags[w];
+#pragma unroll 1
+    for (int px = threadIdx.x - WARP_SINK * 32; px < c.cols; px += SINKWARPS * 32) {
+        float v = reduce_start(), top = 0;
+        if (hard) {
+            top = __int_as_float(0xff800000);
+            for (int w = 0; w < MBLOCKS * 4; w++) top = fmaxf(top, flags[w] ? peaks[w][px] : 0.f);
+            for (int w = 0; w < MBLOCKS * 4; w++) {
+                float sum = 0;
+                for (int r = 0; r < 8; r++) sum += out[8 * w + r][px];
+                v += sum * exp2_approx(((flags[w] ? peaks[w][px] : 0.f) - top) * LOG2E);
+            }
+        } else
+#pragma unroll 16
+            for (int r = 0; r < MBLOCKS * 32; r++) v = reduce_join(v, out[r][px]);
         if (TC_REDUCE == REDUCE_LSE) v = top + LN2 * log2_approx(v);
         if (TC_REDUCE == REDUCE_MEAN) v *= 1.f / K;
         __stcs(a.y + (size_t)at.n * (OH * OW) + first + px, cvy_last(v, at.n, first + px, e));

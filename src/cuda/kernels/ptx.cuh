@@ -52,6 +52,12 @@ __device__ __forceinline__ void bulk_load(void *dst, const void *src, u32 size, 
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  ::"r"(smem_u32(dst)), "l"(src), "r"(size), "r"(smem_u32(b)) : "memory");
 }
+// The box of a 4-dimensional tensor map at coordinates (x, y, z, n); completes on the barrier.
+__device__ __forceinline__ void tensor_load(void *dst, const void *map, int x, int y, int z, int n, u64 *b)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"
+                 ::"r"(smem_u32(dst)), "l"(map), "r"(x), "r"(y), "r"(z), "r"(n), "r"(smem_u32(b)) : "memory");
+}
 __device__ __forceinline__ u64 policy_evict_first() // of L2, for what is not read again
 {
     u64 p;
