@@ -180,8 +180,7 @@ static bool written_by_program(const builder *b, int v)
 /* Is value w, one of those that share v's memory, seen with one part per sample? */
 static bool parted(const builder *b, int v, int w)
 {
-    const shape *s = w == CVY_NONE ? NULL : cvyi_shape_of(b->g, w);
-    return s && b->plan->root[w] == v && s->rank > 0 && s->dim[0] == b->out->samples;
+    return w != CVY_NONE && b->plan->root[w] == v && cvyi_has_samples(b->plan, w, b->out->samples);
 }
 
 /* Does the pass see v with one part per sample? What counts is the shape in which it is read or made, not that of

@@ -17,7 +17,7 @@ static bool by_sample(const cvy_graph *g, const node *n, int64_t N)
     const op_info *op = cvyi_info(n);
     norm_geom norm;
 
-    if (y->rank < 1 || y->dim[0] != N) return false;
+    if (y->rank < 1 || (op->kind != KIND_STATS && y->dim[0] != N)) return false;
     switch (op->kind) {
     case KIND_CONV:
     case KIND_CONVT:
@@ -68,10 +68,13 @@ static bool args_by_sample(const cvy_plan *p, const node *n, int64_t N)
     return true;
 }
 
-static bool parted(const cvy_plan *p, int v, int64_t N)
+bool cvyi_has_samples(const cvy_plan *p, int v, int64_t N)
 {
     const shape *s = cvyi_shape_of(p->graph, v);
-    return s->rank > 0 && s->dim[0] == N;
+    const int by = p->graph->values[v].node;
+    if (s->rank == 0) return false;
+    if (by >= 0 && p->graph->nodes[by].op == OP_norm_stats) return s->dim[0] >= N && s->dim[0] % N == 0;
+    return s->dim[0] == N;
 }
 
 /* Is memory that v shares seen by some node of the interval with samples, by another without? */
@@ -81,7 +84,7 @@ static bool seen_both_ways(const cvy_plan *p, int first, int count, int v, int64
         const node *n = &p->graph->nodes[i];
         for (int a = 0; a < n->n_args; a++)
             if (n->arg[a] != CVY_NONE && p->root[n->arg[a]] == p->root[v] &&
-                parted(p, n->arg[a], N) != parted(p, v, N))
+                cvyi_has_samples(p, n->arg[a], N) != cvyi_has_samples(p, v, N))
                 return true;
     }
     return false;
@@ -102,7 +105,9 @@ static bool views_agree(const cvy_plan *p, int first, int count, int64_t N)
 int64_t cvyi_interval_samples(const cvy_plan *p, int first, int count)
 {
     const cvy_graph *g = p->graph;
-    const shape *y = cvyi_shape_of(g, g->nodes[first].out);
+    const bool stats =
+        cvyi_info(&g->nodes[first])->kind == KIND_STATS; /* its result may have several rows a sample */
+    const shape *y = cvyi_shape_of(g, stats ? g->nodes[first].arg[0] : g->nodes[first].out);
     const int64_t N = y->rank ? y->dim[0] : 1;
     if (N < 1) return 0;
     for (int i = first; i < first + count; i++)

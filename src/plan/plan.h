@@ -126,6 +126,8 @@ void cvyi_print_plan(const cvy_plan *p, text *t);
 
 /* The extent N of dimension 0 if every node of the interval works on each sample by itself, else 0. */
 int64_t cvyi_interval_samples(const cvy_plan *p, int first, int count);
+/* Has the value, in its own shape, one part for each of N samples? Statistics may have several rows a sample. */
+bool cvyi_has_samples(const cvy_plan *p, int v, int64_t N);
 /* Is value v made inside the interval / read behind it (or an output)? */
 bool cvyi_made_inside(const cvy_plan *p, const pass *s, int v);
 bool cvyi_needed_behind(const cvy_plan *p, const pass *s, int v);
