@@ -1,0 +1,296 @@
+"""`make bench`: every chain of the suite by every peer, one after the other on the same cores, into one JSON file.
+
+    python bench/run.py [--suite full|smoke] [--only TEXT] [--threads 2] [--out FILE]
+
+Chains come one at a time, peers in turn on each, so that a ratio compares moments close to each other. Rows are kept in
+a file beside the results while the suite runs: started again, it goes on where it stopped, unless the library or a
+peer's version has changed since.
+"""
+
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import chains
+import peers
+import suite
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results"
+SAMPLES = 8  # of the batch whose outputs are compared with float64
+
+
+# ---- where this runs ----
+
+
+def cpu_name():
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def limits():
+    """What the machine can do, as `convoy bench` measures it: GFLOP/s and GB/s."""
+    command = [str(Path(peers.library_path()).with_name("convoy")), "bench", "x[1,8,32,32] | conv2d(16,3)", "--json",
+               "--device", "cpu"]
+    found = {"name": cpu_name(), "cores": len(os.sched_getaffinity(0)), "system": platform.platform(terse=True)}
+    try:
+        told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
+        found |= {"peak_gflops": told["peak_gflops"], "peak_gbps": told["peak_gbps"], "engine": told["machine"]}
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError) as problem:
+        print(f"bench: the limits of this machine are unknown: {problem}", file=sys.stderr)
+    return found
+
+
+def command_of(case, peer, threads):
+    return f"bench/bench.sh --only '{case.chain}' --peer '{peer}' --threads {threads}"
+
+
+# ---- processes ----
+
+
+class Worker:
+    """A peer in its own process."""
+
+    def __init__(self, peer, threads, folder):
+        # compiled code of its own: what an interrupted run left in a shared cache may be broken
+        env = dict(os.environ, OMP_NUM_THREADS=str(threads), TORCHINDUCTOR_CACHE_DIR=os.path.join(folder, "inductor"))
+        self.process = subprocess.Popen(
+            [sys.executable, str(ROOT / "bench" / "worker.py"), peer], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if not os.environ.get("BENCH_VERBOSE") else None, text=True, env=env)
+        self.hello = self.read()
+
+    def read(self):
+        line = self.process.stdout.readline()
+        if line:
+            return json.loads(line)
+        told = self.process.communicate()[1] or "no message"
+        return {"error": "its process ended: " + told.strip().split("\n")[-1][:300], "dead": True}
+
+    def ask(self, task):
+        try:
+            self.process.stdin.write(json.dumps(task) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
+        return self.read()
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.stdin.close()
+            self.process.wait()
+
+
+class Progress:
+    def __init__(self, total):
+        self.total, self.done, self.start, self.counted = total, 0, time.time(), 0
+
+    def step(self, text, measured=True):
+        self.done += 1
+        self.counted += measured
+        left = (time.time() - self.start) / max(self.counted, 1) * (self.total - self.done)
+        bar = "#" * (24 * self.done // self.total)
+        line = f"[{bar:<24}] {self.done}/{self.total} {left / 60:4.1f} min left  {text}"
+        if sys.stderr.isatty():
+            print(f"\r\033[K{line[:118]}", end="" if self.done < self.total else "\n", file=sys.stderr, flush=True)
+        elif measured:
+            print(line, file=sys.stderr, flush=True)
+
+
+# ---- the reference ----
+
+
+def reference(case, folder):
+    """Float64 outputs of some samples, spread over the batch, by PyTorch; chains of the suite never mix samples."""
+    import torch
+
+    chain = chains.parse(case.chain)
+    inputs, params = chains.data_of(chain)
+    n = chain.shape[0]
+    samples = np.unique(np.linspace(0, n - 1, min(n, SAMPLES)).astype(int))
+    module = chains.torch_module(chain, params, torch.float64)
+    with torch.inference_mode():
+        want = np.concatenate([module(torch.from_numpy(inputs[0][i : i + 1]).double()).numpy() for i in samples])
+    path = Path(folder) / "reference.npz"
+    np.savez(path, samples=samples, want=want)
+    return str(path), len(samples), traffic(chain, want)
+
+
+def traffic(chain, want):
+    """Bytes that must move: inputs and parameters read once, outputs written once."""
+    size = np.prod(chain.shape) + sum(np.prod(s) for s in chain.params.values())
+    return int(4 * (size + want[0].size * chain.shape[0]))
+
+
+# ---- the suite ----
+
+
+def stamp(suite_name, threads, patience):
+    library = hashlib.sha256(Path(peers.library_path()).read_bytes()).hexdigest()[:16]
+    wanted = (ROOT / "bench" / "requirements.txt").read_text()
+    return hashlib.sha256(f"{library} {wanted} {suite_name} {threads} {patience}".encode()).hexdigest()[:16]
+
+
+def load_partial(path, mark):
+    if not path.exists():
+        return {}
+    lines = path.read_text().splitlines()
+    if not lines or json.loads(lines[0]).get("stamp") != mark:
+        return {}
+    rows = {}
+    for line in lines[1:]:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue  # the line that an interruption cut
+        rows[row["chain"], row["peer"]] = row
+    return rows
+
+
+class Run:
+    def __init__(self, args):
+        self.args, self.start = args, time.time()
+        self.cases = [c for c in suite.SUITES[args.suite]() if args.only is None or args.only in (c.chain, c.block, c.series)]
+        if args.only and not self.cases:
+            self.cases = [suite.Case(args.only, None, "chain", args.only, suite.ALL)]
+        self.chosen = lambda peer: not args.peer or peer in args.peer
+        self.workers, self.versions, self.missing = {}, {"python": platform.python_version()}, {}
+        self.partial = args.out.with_suffix(".partial")
+        self.mark = stamp(args.suite, args.threads, args.patience)
+        self.rows = {} if args.fresh else load_partial(self.partial, self.mark)
+        if not self.rows:
+            self.partial.write_text(json.dumps({"stamp": self.mark}) + "\n")
+
+    def worker(self, peer):
+        if peer in self.missing:
+            return None
+        if peer not in self.workers:
+            worker = Worker(peer, self.args.threads, self.folder)
+            if "versions" not in worker.hello:
+                self.missing[peer] = worker.hello.get("missing") or worker.hello.get("error")
+                print(f"\nbench: {peer} is skipped: {self.missing[peer]}", file=sys.stderr)
+                return None
+            self.versions |= worker.hello["versions"]
+            self.workers[peer] = worker
+        return self.workers[peer]
+
+    def measure(self, case, peer, ref):
+        worker = self.worker(peer)
+        if worker is None:
+            return None
+        path, samples, bytes_ = ref
+        answer = worker.ask({"chain": case.chain, "threads": self.args.threads, "repeats": self.args.repeats,
+                             "series": case.series != "full", "reference": path, "patience": self.args.patience})
+        if answer.pop("dead", False):
+            del self.workers[peer]
+        row = {"block": case.block, "chain": case.chain, "series": case.series, "size": case.size, "peer": peer,
+               "device": "cpu", "precision": "fp32", "threads": self.args.threads, "ms": None, "max_abs_error": None,
+               "bytes": bytes_, "samples_checked": samples, "command": command_of(case, peer, self.args.threads)}
+        row |= answer
+        self.rows[case.chain, peer] = row
+        with self.partial.open("a") as f:
+            f.write(json.dumps(row) + "\n")
+        return row
+
+    def all(self):
+        todo = [(c, [p for p in c.peers if self.chosen(p)]) for c in self.cases]
+        progress = Progress(sum(len(p) for _, p in todo))
+        with tempfile.TemporaryDirectory() as folder:
+            self.folder = folder
+            for case, names in todo:
+                ref = None
+                for peer in names:
+                    row = self.rows.get((case.chain, peer))
+                    known = row is not None
+                    if not known and self.over():
+                        return False
+                    if not known and peer not in self.missing:
+                        ref = ref or reference(case, folder)
+                        row = self.measure(case, peer, ref)
+                    told = "skipped" if row is None else row.get("error") or f"{row['ms']:.3f} ms"
+                    progress.step(f"{case.title}, {peer}: {told}", not known and row is not None)
+            for peer in {row["peer"] for row in self.rows.values()} - set(self.workers):
+                self.worker(peer)  # rows of an interrupted run: the versions are still told
+            return True
+
+    def over(self):
+        return self.args.budget and time.time() - self.start > self.args.budget
+
+    def close(self):
+        for worker in self.workers.values():
+            worker.close()
+
+    def save(self):
+        order = {(c.chain, p): i for i, (c, p) in enumerate((c, p) for c in self.cases for p in c.peers)}
+        rows = sorted((r for k, r in self.rows.items() if k in order), key=lambda r: order[r["chain"], r["peer"]])
+        flops = {r["chain"]: r["flops"] for r in rows if "flops" in r and r["peer"] == "convoy"}
+        for row in rows:  # operations are the chain's, whoever computes it
+            row["flops"] = flops.get(row["chain"])
+        told = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                "machine": limits(), "versions": self.versions, "command": self.args.command, "suite": self.args.suite,
+                "threads": self.args.threads, "missing": self.missing, "rows": rows}
+        aside = self.args.out.with_suffix(".new")
+        aside.write_text(json.dumps(told, indent=1) + "\n")
+        aside.replace(self.args.out)
+        self.partial.unlink()
+
+
+def table(rows):
+    """The full-size rows for people."""
+    blocks = sorted({r["block"] for r in rows if r["series"] == "full"})
+    lines = [f"{'ms, median':<30}" + "".join(f"{b:>12}" for b in blocks) + "   max abs error"]
+    for peer in dict.fromkeys(r["peer"] for r in rows if r["series"] == "full"):
+        mine = {r["block"]: r for r in rows if r["peer"] == peer and r["series"] == "full"}
+        cell = lambda b: f"{mine[b]['ms']:12.2f}" if b in mine and mine[b]["ms"] else f"{'-':>12}"
+        errors = " ".join(f"{mine[b]['max_abs_error']:.1e}" for b in blocks if b in mine and mine[b]["max_abs_error"] is not None)
+        busy = max((mine[b].get("others") or 0 for b in mine), default=0)
+        lines.append(f"{peer:<30}" + "".join(cell(b) for b in blocks) + f"   {errors}" + (f"  (others: {busy:.2f} cores)" if busy > 0.15 else ""))
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--suite", choices=suite.SUITES, default="full")
+    parser.add_argument("--only", metavar="TEXT", help="a block, a series, a chain of the suite, or any chain")
+    parser.add_argument("--peer", action="append", choices=peers.PEERS, help="only these peers")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--patience", type=int, default=4, help="how often a measurement is repeated while other processes are busy")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="stop after this time; started again, it goes on")
+    parser.add_argument("--fresh", action="store_true", help="do not go on with an interrupted run")
+    parser.add_argument("--out", type=Path, help="default: bench/results/cpu-DATE.json")
+    args = parser.parse_args()
+    args.command = "bench/bench.sh " + " ".join(f"'{a}'" if " " in a else a for a in sys.argv[1:])
+    RESULTS.mkdir(exist_ok=True)
+    if args.out is None:
+        part = "" if not (args.only or args.peer) else "-part"
+        args.out = RESULTS / f"cpu{'' if args.suite == 'full' else '-' + args.suite}{part}-{datetime.date.today()}.json"
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    run = Run(args)
+    finished = run.all()
+    run.close()
+    if not finished:
+        print("bench: time is up; the same command goes on from here", file=sys.stderr)
+        return 75  # EX_TEMPFAIL
+    run.save()
+    rows = json.loads(args.out.read_text())["rows"]
+    print(table(rows) if any(r["series"] == "full" for r in rows) else
+          "\n".join(f"{r['peer']:<30}{r['ms'] or float('nan'):12.3f} ms  {r.get('error', '')}" for r in rows))
+    print(f"written: {os.path.relpath(args.out)}")
+    return 1 if any(r["peer"] == "convoy" and r.get("error") for r in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

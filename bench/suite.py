@@ -1,0 +1,120 @@
+"""What is measured: the three blocks at full size, each of them growing in one direction, single operators."""
+
+from dataclasses import dataclass
+
+BLOCKS = {
+    "A": "x[{n},{c},{h},{h}] | conv2d({k},3) | group_norm({g}) | mul(scale[{k},1,1]) | max_pool2d(4) | clamp(0,1)",
+    "B": "x[{n},{c},{h},{h}] | conv2d({k},3) @c | group_norm({g}) | tanh | hardswish | add(@c)"
+         " | logsumexp(1,keepdim=True)",
+    "C": "x[{n},{c},{h},{h}] | conv2d({k},3) | add(bias[{k},1,1]) | mul(scale[{k},1,1]) | sigmoid | group_norm({g})",
+}
+FULL = {"A": (128, 8, 128, 64), "B": (128, 8, 128, 64), "C": (128, 8, 256, 32)}  # batch, channels, image, outputs
+TINY = {"A": (2, 8, 20, 16), "B": (2, 8, 20, 16), "C": (2, 8, 20, 16)}
+
+# Each operator on a tensor the size of a block's inside (A and B: 64 channels of 126x126), 16 samples of it.
+OPERATORS = {
+    "conv2d 3x3, 8 to 64": "x[16,8,128,128] | conv2d(64,3)",
+    "conv2d 3x3, 64 to 64": "x[16,64,56,56] | conv2d(64,3,padding=1)",
+    "conv2d 3x3 stride 2": "x[16,64,56,56] | conv2d(128,3,stride=2,padding=1)",
+    "conv2d 1x1": "x[16,64,56,56] | conv2d(256,1)",
+    "conv2d 3x3 depthwise": "x[16,64,112,112] | conv2d(64,3,padding=1,groups=64)",
+    "conv_transpose2d 4x4 stride 2": "x[16,64,28,28] | conv_transpose2d(64,4,stride=2,padding=1)",
+    "linear": "x[2048,1024] | linear(1024)",
+    "group_norm": "x[16,64,126,126] | group_norm(16)",
+    "batch_norm": "x[16,64,126,126] | batch_norm",
+    "layer_norm": "x[4096,1024] | layer_norm(1024)",
+    "max_pool2d": "x[16,64,126,126] | max_pool2d(4)",
+    "tanh": "x[16,64,126,126] | tanh",
+    "gelu": "x[16,64,126,126] | gelu",
+    "softmax": "x[4096,1024] | softmax(1)",
+    "logsumexp over channels": "x[16,64,126,126] | logsumexp(1,keepdim=True)",
+    "conv2d, batch_norm, relu": "x[16,64,56,56] | conv2d(64,3,padding=1) | batch_norm | relu",
+}
+TINY_OPERATORS = {
+    "conv2d 3x3": "x[2,4,9,9] | conv2d(8,3)",
+    "conv2d 3x3 depthwise": "x[2,4,9,9] | conv2d(4,3,padding=1,groups=4)",
+    "conv_transpose2d 4x4 stride 2": "x[2,4,7,7] | conv_transpose2d(4,4,stride=2,padding=1)",
+    "linear": "x[8,16] | linear(12)",
+    "group_norm": "x[2,8,9,9] | group_norm(2)",
+    "batch_norm": "x[2,8,9,9] | batch_norm",
+    "layer_norm": "x[8,16] | layer_norm(16)",
+    "gelu": "x[2,8,9,9] | gelu",
+    "softmax": "x[8,16] | softmax(1)",
+    "mean": "x[2,8,9,9] | mean((2,3))",
+    "conv2d, relu": "x[2,4,9,9] | conv2d(8,3) | relu",
+}
+
+# Peers of the full-size rows; series and operators take one form of each.
+ALL = ("convoy", "convoy unfused", "torch eager", "torch eager channels_last", "torch.compile",
+       "torch.compile channels_last", "torch.compile max-autotune", "onnxruntime", "openvino")
+FEW = ("convoy", "torch eager", "torch.compile", "onnxruntime", "openvino")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One chain. `block`: A, B, C or None. `series`: full, batch, image, channels, operator; `size`: along it."""
+
+    chain: str
+    block: str
+    series: str
+    size: object
+    peers: tuple
+
+    @property
+    def title(self):
+        return f"{self.block} {self.series} {self.size}" if self.block else str(self.size)
+
+
+def block_chain(block, n, c, h, k):
+    return BLOCKS[block].format(n=n, c=c, h=h, k=k, g=max(1, k // 4))
+
+
+def _series(block, sizes, make):
+    """Convoy at every size, where a cliff would show; its peers at some."""
+    for name, (points, compared) in sizes.items():
+        for size in points:
+            yield Case(make(block, name, size), block, name, size, FEW if size in compared else ("convoy",))
+
+
+def _point(block, series, size, batch=8, image=64):
+    """The full block, and one of its extents changed; batch and image are smaller where another one grows."""
+    _, c, _, k = FULL[block]
+    n, h = (size, 128) if series == "batch" else (batch, size) if series == "image" else (batch, image)
+    return block_chain(block, n, *((size, h, size) if series == "channels" else (c, h, k)))
+
+
+def powers(first, last):
+    return tuple(2**i for i in range(first.bit_length() - 1, last.bit_length()))
+
+
+SERIES = {"batch": (powers(1, 256), (1, 16, 256)), "image": (powers(16, 512), (16, 128, 512)),
+          "channels": (powers(4, 256), (4, 32, 256))}
+
+
+def blocks():
+    return [Case(block_chain(b, *e), b, "full", e[0], ALL) for b, e in FULL.items()]
+
+
+def operators():
+    return [Case(chain, None, "operator", name, FEW) for name, chain in OPERATORS.items()]
+
+
+def series():
+    return [case for block in BLOCKS for case in _series(block, SERIES, _point)]
+
+
+def full():
+    return blocks() + operators() + series()
+
+
+def smoke():
+    sizes = {n: (points, points) for n, points in {"batch": (1, 2), "image": (12, 13), "channels": (4, 8)}.items()}
+    cases = [Case(block_chain(b, *e), b, "full", e[0], ALL) for b, e in TINY.items()]
+    few = tuple(p for p in FEW if p != "torch.compile")  # compiling takes seconds each
+    cases += [Case(chain, None, "operator", name, few) for name, chain in TINY_OPERATORS.items()]
+    cases += [Case(c.chain, c.block, c.series, c.size, few) for c in
+              _series("A", sizes, lambda b, s, v: _point(b, s, v, 2, 12).replace("128,128", "12,12"))]
+    return cases
+
+
+SUITES = {"full": full, "blocks": blocks, "operators": operators, "series": series, "smoke": smoke}
