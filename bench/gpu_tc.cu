@@ -1,6 +1,6 @@
 // gpu_tc.cu - checks and times src/cuda/kernels/conv_tc.cu by itself, without the engine.
 //
-//     nvcc -O2 -std=c++17 -o gpu_tc bench/gpu_tc.cu && ./gpu_tc abc|tune|trial|sweep|build [cases [first]]
+//     nvcc -O2 -std=c++17 -o gpu_tc bench/gpu_tc.cu && ./gpu_tc abc|plan|tune|trial|sweep|build [cases [first]]
 //
 // abc: the three blocks at full size, against float64 and the clock (L2 flushed, median of 30). sweep: many shapes against float64.
 // tune: abc with other tunings beside the chosen ones. build: compiles all of it and reports spills and serialised wgmma; needs no GPU. Every case is compiled by nvcc, in parallel.
@@ -109,12 +109,15 @@ static bool choose(const problem &b, int sms, tuning &best)
                                         const double tiles = flat ? up(strip * pitch, tile) : (double)strip / rowsm * up(span, tile);
                                         const double steps = nstage * up(slices * (b.r + (rowsm - 1) * b.stride) * b.s, 2) * b.products;
                                         // Cycles. A tile: tensor cores (64 pixels wide: shared memory is the limit), then the epilogue.
-                                        const double per_tile = tile * (steps * (tile == 64 ? 0.62 : 0.5) + 5) + 200;
+                                        const double per_tile = tile * (steps * (tile == 64 ? 0.75 : 0.5) + 10) + 300;
                                         const double compute = tiles * up(b.k, 64 / rowsm) * per_tile / (pass_of(b) == BOTH ? 1 : 2);
                                         const double load = 2.0 * ((strip - 1) * b.stride + b.r) * ((span - 1) * b.stride + b.s) * up(b.c, 8) * (b.products + 1) / 2;
-                                        const double item = std::max(compute, load * (pass_of(b) == BOTH ? 2 : 1)) + 300;
+                                        const double item = std::max(compute, load * (pass_of(b) == BOTH ? 2 : 1)) + 1500;
                                         double cost = item * up(b.n * up(p, strip) * up(q, span), sms) + (load + 2000) * (pass_of(b) == BOTH ? 3 : 1);
-                                        cost *= 1 + 0.03 * (4 - stages) + 0.02 * (3 - outs) + (b.sink == STORE) * (0.1 * (ct && !flat) + 0.5 * (span < q)) + 0.1 * (span < q);
+                                        // What was seen: BOTH wants small strips in many stages, whole rows leave fastest, tensor copies help.
+                                        cost *= 1 + (pass_of(b) == BOTH ? 0.15 : 0.01) * (4 - stages) + 0.02 * (3 - outs) + 0.05 * !t.tma;
+                                        cost *= 1 + 0.1 * (span < q) + (b.sink == STORE) * (0.5 * (span < q) + 0.5 * (ct && !flat));
+                                        t.statw = pass_of(b) == BOTH && b.products == 3 && b.sink == STORE ? 2 : 1;
                                         if (cost < least) least = cost, best = t;
                                     }
                     }
@@ -541,6 +544,10 @@ int main(int argc, char **argv)
                     u.b = b, u.t = t.t;
                     all.push_back(u);
                 }
+    if (what == "plan") { // the tunings alone
+        for (auto &u : all) printf("%s x%d: %s\n", u.b.name, u.b.products, flags(u.b, u.t, pass_of(u.b)).c_str());
+        return 0;
+    }
     make_all(all);
     if (what == "build") {
         for (auto &u : all)

@@ -10,7 +10,7 @@
 #pragma once
 #include "conv_tc.cuh"
 
-constexpr int BATCH = 4 / XVEC, AHEAD = 2; // packs of a thread in flight, 8 loads each; strips prefetched ahead
+constexpr int BATCH = (BOTH && (ST > 1 || SPS > 1) ? 2 : 4) / XVEC, AHEAD = 2; // packs of a thread in flight, 8 loads each; strips prefetched ahead
 
 // Eight channels of a pixel, scaled, as 16 bytes of hi and of lo.
 struct pixel_parts {
