@@ -47,7 +47,7 @@ class Capture:
 # ---- 1. trace ------------------------------------------------------------------------------------------------------------
 
 
-def trace(function, params, tensors):
+def trace(function, params, tensors, mode):
     """function(params, tensors) -> any nest of tensors. Gives the fx graph and how its flat outputs are nested."""
     spec = None
 
@@ -56,7 +56,9 @@ def trace(function, params, tensors):
         outputs, spec = pytree.tree_flatten(function(given[: len(params)], given[len(params) :]))
         return outputs
 
-    captured = make_fx(flat, tracing_mode="fake", pre_dispatch=True)(*params, *tensors)
+    # Tensors that are neither parameters nor arguments, kept in plain attributes, become constants of the graph.
+    tracer = make_fx(flat, tracing_mode=mode, pre_dispatch=True, _allow_non_fake_inputs=True)
+    captured = tracer(*params, *tensors)
     return captured, spec
 
 
@@ -264,13 +266,13 @@ def unique_outputs(region):
     return len(set(region.program.outputs)) == len(region.outputs)
 
 
-def replace(graph, region, function):
-    """One call in front of the first reader, behind the last source: both exist, since no path leaves and returns."""
+def replace(graph, region, insert):
+    """One call, by insert(graph, sources), in front of the first reader, behind the last source: both exist, since no path leaves and returns."""
     order = {n: i for i, n in enumerate(graph.nodes)}
     last = max(region.sources, key=order.get)
     anchor = max(last, region.nodes[0], key=order.get)
     with graph.inserting_after(anchor):
-        call = graph.call_function(function, tuple(region.sources))
+        call = insert(graph, region.sources)
     after = call
     for i, output in enumerate(region.outputs):
         with graph.inserting_after(after):
@@ -307,9 +309,10 @@ def sort_graph(graph):
         previous = node
 
 
-def capture(function, params, tensors, device, make_call):
-    """Traces a call and replaces its regions by make_call(region), which may give None: that one stays in PyTorch."""
-    module, spec = trace(function, params, tensors)
+def capture(function, params, tensors, device, make_call, mode="fake"):
+    """Traces a call and replaces its regions. make_call(region) gives what inserts the call, or None with the reason
+    why the region stays in PyTorch."""
+    module, spec = trace(function, params, tensors, mode)
     purify(module)
     graph = module.graph
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]

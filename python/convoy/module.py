@@ -122,7 +122,7 @@ class Dispatcher:
 
     def call(self, module, forward, args, kwargs):
         if not ordinary_world():
-            return forward(module, *args, **kwargs)
+            return self.call_traced(module, forward, args, kwargs)
         key = [torch.is_grad_enabled(), self.settings.ambient()]
         for a in args:
             if type(a) not in PLAIN:
@@ -135,6 +135,16 @@ class Dispatcher:
         if key is None:
             return forward(module, *args, **kwargs)
         return self.dispatch(module, forward, key, tensors, args, (kwargs, spec))
+
+    def call_traced(self, module, forward, args, kwargs):
+        """While torch.export watches, regions are operators that it can write down; else the original runs."""
+        leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        static = all(type(n) is int for leaf in leaves for n in leaf.shape)
+        if not torch.compiler.is_compiling() or not static or any(hooks_of(module)):
+            return forward(module, *args, **kwargs)
+        from .export import portable
+
+        return portable(module, forward, args, kwargs, self.settings)
 
     def dispatch(self, module, forward, key, tensors, args, nested):
         entry = self.entries.get(key)
@@ -217,10 +227,17 @@ def build_entry(module, forward, tensors, nested, settings):
         entry.reason = "a submodule has hooks"
         return entry
 
+    run = stateless(module, forward, list(names), nested[1] if nested else None)
+    return fill_entry(entry, run, tensors, settings)
+
+
+def stateless(module, forward, names, nesting):
+    """run(params, tensors): the call as a function of its parameters and its tensors."""
+
     def run(params, given):
         args, kwargs = given, {}
-        if nested:
-            spec, constants, where = nested[1]
+        if nesting:
+            spec, constants, where = nesting
             leaves = list(constants)
             for i, tensor in zip(where, given):
                 leaves[i] = tensor
@@ -228,9 +245,15 @@ def build_entry(module, forward, tensors, nested, settings):
         with _reparametrize_module(module, dict(zip(names, params)), tie_weights=True):
             return forward(module, *args, **kwargs)
 
-    device = next((t.device for t in [*tensors, *entry.params]), None)
-    if device is None or device.type not in ("cpu", "cuda"):
-        entry.reason = f"device {device}"
+    return run
+
+
+def fill_entry(entry, run, tensors, settings):
+    """Captures run(params, tensors) and plans its regions."""
+    devices = {t.device for t in tensors} or {t.device for t in entry.params}
+    device = next((d for d in devices if d.type in ("cuda", "cpu")), None)
+    if device is None:
+        entry.reason = f"on {', '.join(map(str, devices))}, neither CPU nor CUDA"
         return entry
 
     def make_call(region):
@@ -239,12 +262,13 @@ def build_entry(module, forward, tensors, nested, settings):
         except ConvoyError as error:
             return None, str(error)
         entry.runners.append(runner)
-        return runner, None
+        return lambda graph, sources: graph.call_function(runner, tuple(sources)), None
 
     try:
         entry.capture = capture(run, entry.params, list(tensors), device, make_call)
     except Exception as error:  # whatever the model's code does on fake tensors: it stays in PyTorch
-        entry.reason = f"not captured: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+        lines = str(error).strip().splitlines() or [""]
+        entry.reason = f"not captured: {type(error).__name__}: {lines[0]}"
         return entry
     if entry.runners:
         entry.invoke = invoker(entry.capture, entry.params)
@@ -292,6 +316,8 @@ def dispatcher_of(module):
 @functools.lru_cache(maxsize=None)
 def compiled_class(original):
     def forward(self, *args, **kwargs):
+        if torch.compiler.is_dynamo_compiling():
+            return original.forward(self, *args, **kwargs)
         return dispatcher_of(self).call(self, original.forward, args, kwargs)
 
     functools.update_wrapper(forward, original.forward)

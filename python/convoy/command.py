@@ -1,0 +1,31 @@
+"""The convoy command: problem files here, everything else by the C program."""
+
+import os
+import sys
+
+from .binding import candidates
+
+
+def program():
+    """The C program, installed or built beside the library."""
+    found = [p.with_name("convoy") for p in candidates() if p.with_name("convoy").exists()]
+    if not found:
+        sys.exit("convoy: the C program is not there; run make, or pip install .")
+    return str(found[0])
+
+
+def main():
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["bench"] and any(a.endswith(".py") for a in arguments[1:]):
+        try:
+            from .problem import bench
+        except ModuleNotFoundError as error:
+            print(f"convoy: a problem file needs PyTorch ({error})", file=sys.stderr)
+            return 2
+        return bench(arguments[1:])
+    path = program()
+    os.execv(path, ["convoy", *arguments])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""Compiled modules under torch.export: the captured graph with regions as operators `convoy::program`."""
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .capture import capture
+from .module import stateless
+from .ops import inserter
+
+
+def portable(module, forward, args, kwargs, settings):
+    """Runs a call through a graph of ATen and Convoy operators, all of which whoever is tracing sees."""
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    constants = [None if i in where else leaf for i, leaf in enumerate(leaves)]
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    tensors = [leaves[i] for i in where]
+    device = next((t.device for t in [*tensors, *state.values()]), torch.device("cpu"))
+    run = stateless(module, forward, list(state), (spec, constants, where))
+    with _disable_current_modes(), torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+        params, given = [unwatched(t) for t in state.values()], [unwatched(t) for t in tensors]
+    with _disable_current_modes():
+        found = capture(run, params, given, device, lambda region: (inserter(region, settings), None), mode="real")
+    return pytree.tree_unflatten(found.graph(*state.values(), *tensors), found.out_spec)
+
+
+def unwatched(tensor):
+    """A fake tensor of the same kind that nobody is tracing."""
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return made.requires_grad_(tensor.requires_grad)

@@ -1,0 +1,74 @@
+"""Regions as operators of PyTorch, for models that are exported or traced further.
+
+torch.ops.convoy.program(tensors, text, settings) runs a program (program.py) on tensors; text and settings are JSON, so
+that an exported model says all of it. Its fake function computes shapes through PyTorch's own, its backward
+differentiates the same program computed by PyTorch.
+"""
+
+import functools
+import json
+from dataclasses import asdict
+
+import torch
+
+from .program import Program
+from .region import Runner, gradients
+from .settings import Settings
+
+MOST_RUNNERS = 256
+
+
+def described(tensors):
+    return tuple((tuple(t.shape), tuple(t.stride())) for t in tensors)
+
+
+@functools.lru_cache(maxsize=MOST_RUNNERS)
+def loaded(text):
+    return Program.loads(text)
+
+
+@functools.lru_cache(maxsize=MOST_RUNNERS)
+def runner_of(text, settings, sources, device, ambient, addresses):
+    """addresses: of the parameters, so that two places with the same program keep what each prepared."""
+    program = loaded(text)
+    with torch._subclasses.FakeTensorMode(), torch.no_grad():
+        fakes = [torch.empty_strided(*s, dtype=torch.float32, device=device) for s in sources]
+        outputs = described(program.evaluate(fakes))
+    return Runner(program, sources, outputs, device, Settings(**json.loads(settings)))
+
+
+@torch.library.custom_op("convoy::program", mutates_args=())
+def program(tensors: list[torch.Tensor], text: str, settings: str) -> list[torch.Tensor]:
+    wanted = loaded(text)
+    device = tensors[wanted.order()[0]].device
+    if any(t.dtype != torch.float32 or t.device != device for t in tensors):
+        return [r.clone() for r in wanted.evaluate(tensors)]
+    ambient = Settings(**json.loads(settings)).ambient()
+    addresses = tuple(t.data_ptr() for t, is_param in zip(tensors, wanted.params) if is_param)
+    return runner_of(text, settings, described(tensors), device, ambient, addresses).run(tensors)
+
+
+@program.register_fake
+def _(tensors, text, settings):
+    results = loaded(text).evaluate(tensors)
+    return [torch.empty_strided(r.shape, r.stride(), dtype=r.dtype, device=r.device) for r in results]
+
+
+def setup_context(ctx, inputs, output):
+    tensors, ctx.text, _ = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def backward(ctx, grads):
+    tensors = ctx.saved_tensors
+    needed = [t.requires_grad for t in tensors]
+    return gradients(loaded(ctx.text), tensors, needed, grads), None, None
+
+
+program.register_autograd(backward, setup_context=setup_context)
+
+
+def inserter(region, settings):
+    """insert(graph, sources): puts the operator into an fx graph in place of a region."""
+    text, chosen = region.program.dumps(), json.dumps(asdict(settings))
+    return lambda graph, sources: graph.call_function(torch.ops.convoy.program.default, (list(sources), text, chosen))

@@ -1,0 +1,299 @@
+"""`convoy bench FILE.py`: a problem file's model against eager PyTorch, torch.compile and the memory's speed.
+
+A problem file has `Model`, `get_init_inputs()` and `get_inputs()`; a `ModelNew` of its own is taken, else it is
+`convoy.compile(Model(...))`. Both are built from the same random state. Results must agree with float64 and with eager
+PyTorch for the inputs as they are, times 3, times 0.01 and times -1, before anything is timed.
+"""
+
+import argparse
+import contextlib
+import copy
+import importlib.util
+import json
+import platform
+import statistics
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from . import compile as compile_module
+from .module import Compiled, dispatcher_of
+
+FACTORS = (1, 3, 0.01, -1)
+SEED = 42
+SECONDS = 2.0  # of timed runs
+# Largest error allowed, as a share of the largest value; or a few times eager's own, where that is more.
+TOLERANCES = {"fp32": 5e-6, "tf32": 5e-3, "torch": 5e-3}
+OWN_ERROR = 4
+CHECKED_BYTES = 64 << 20  # of inputs that are also computed in float64
+
+
+class Bad(Exception):
+    """A file, an option or a device that cannot be used: exit status 2."""
+
+
+# ---- the file ------------------------------------------------------------------------------------------------------------
+
+
+def load(path):
+    path = Path(path)
+    if not path.is_file():
+        raise Bad(f"{path}: there is no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    with about(path, "cannot be loaded"):
+        spec.loader.exec_module(module)
+    missing = [name for name in ("Model", "get_inputs", "get_init_inputs") if not callable(getattr(module, name, None))]
+    if missing:
+        raise Bad(f"{path}: {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
+    if not (isinstance(module.Model, type) and issubclass(module.Model, torch.nn.Module)):
+        raise Bad(f"{path}: Model is not an nn.Module")
+    return module
+
+
+@contextlib.contextmanager
+def about(path, what):
+    """Errors of the file's own code, said with the place where they happened."""
+    try:
+        yield
+    except Bad:
+        raise
+    except SyntaxError as error:
+        raise Bad(f"{path}: {what}: line {error.lineno}: {error.msg}") from error
+    except Exception as error:
+        lines = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+        where = f"line {lines[-1].lineno}: " if lines else ""
+        raise Bad(f"{path}: {what}: {where}{type(error).__name__}: {error}") from error
+
+
+def build(problem, path, precision, device):
+    """The model, the new one, and the inputs, on a device."""
+    with about(path, "get_init_inputs() fails"):
+        arguments = problem.get_init_inputs()
+    if not isinstance(arguments, (list, tuple)):
+        raise Bad(f"{path}: get_init_inputs() gives {type(arguments).__name__}, not a list")
+    with about(path, "Model cannot be built"):
+        torch.manual_seed(SEED)
+        model = problem.Model(*arguments).to(device).eval()
+    with about(path, "ModelNew cannot be built"):
+        torch.manual_seed(SEED)
+        new = getattr(problem, "ModelNew", problem.Model)(*arguments).to(device).eval()
+    if isinstance(new, (Compiled, problem.Model)):
+        new = compile_module(new, precision=precision)
+    with about(path, "get_inputs() fails"):
+        torch.manual_seed(SEED)
+        inputs = problem.get_inputs()
+    if not isinstance(inputs, (list, tuple)):
+        raise Bad(f"{path}: get_inputs() gives {type(inputs).__name__}, not a list")
+    inputs = tree_map(lambda t: t.to(device) if isinstance(t, torch.Tensor) else t, list(inputs))
+    return model, new, inputs
+
+
+# ---- agreement -----------------------------------------------------------------------------------------------------------
+
+
+def scaled(inputs, factor):
+    return tree_map(lambda t: t * factor if isinstance(t, torch.Tensor) and t.is_floating_point() else t, inputs)
+
+
+def few_samples(inputs):
+    """The first samples of every input, where they share a batch and there are many: float64 is slow and large."""
+    tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
+    total = sum(t.numel() * t.element_size() for t in tensors)
+    batch = {t.shape[0] for t in tensors if t.dim()}
+    if total <= CHECKED_BYTES // 8 or len(batch) != 1:
+        return inputs
+    keep = max(1, int(batch.pop() * (CHECKED_BYTES // 8) / total))
+    return [t[:keep] if isinstance(t, torch.Tensor) and t.dim() else t for t in inputs]
+
+
+def floats(results):
+    return [r for r in tree_leaves(results) if isinstance(r, torch.Tensor)]
+
+
+def distance(a, b):
+    """Largest difference, inf where one is NaN or infinite and the other is not the same."""
+    both = torch.isfinite(a) & torch.isfinite(b)
+    same = both | (a == b) | (torch.isnan(a) & torch.isnan(b))
+    if not same.all():
+        return float("inf")
+    return (a[both].double() - b[both].double()).abs().max().item() if both.any() else 0.0
+
+
+def size_of(results):
+    found = [r[torch.isfinite(r)].abs().max().item() for r in results if torch.isfinite(r).any()]
+    return max(found, default=0.0)
+
+
+def compare(model, new, inputs, precision):
+    """Errors for one set of inputs: against float64 on some samples, against eager on all."""
+    few = few_samples(inputs)
+    exact = floats(copy.deepcopy(model).double()(*tree_map(to_double, few)))
+    eager, ours = floats(model(*few)), floats(new(*few))
+    whole_eager, whole_ours = floats(model(*inputs)), floats(new(*inputs))
+    if [t.shape for t in whole_eager] != [t.shape for t in whole_ours]:
+        return {"max_abs": float("inf"), "agree": False, "reason": "other shapes than eager"}
+    scale = max(size_of(exact), size_of(whole_eager))
+    error = max(map(distance, ours, exact), default=0.0)
+    own = max(map(distance, eager, exact), default=0.0)
+    apart = max(map(distance, whole_ours, whole_eager), default=0.0)
+    allowed = max(TOLERANCES[precision] * scale, OWN_ERROR * own)
+    return {
+        "max_abs": error,
+        "rel": error / scale if scale else 0.0,
+        "eager_max_abs": own,
+        "from_eager": apart,
+        "scale": scale,
+        "agree": error <= allowed and apart <= allowed + own,
+    }
+
+
+def to_double(value):
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+# ---- time ----------------------------------------------------------------------------------------------------------------
+
+
+def median_ms(function, inputs, device, seconds=SECONDS):
+    function(*inputs)
+    function(*inputs)
+    times, total = [], 0.0
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device=device) if device.type == "cuda" else None
+    while len(times) < 3 or (total < seconds and len(times) < 1000):
+        if flush is not None:
+            flush.zero_()  # nothing of the inputs stays in the L2 cache
+            torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        if flush is None:
+            function(*inputs)
+            times.append(1e3 * (time.perf_counter() - start))
+        else:
+            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            first.record()
+            function(*inputs)
+            last.record()
+            torch.cuda.synchronize(device)
+            times.append(first.elapsed_time(last))
+        total += time.perf_counter() - start
+    return statistics.median(times)
+
+
+def compiled_ms(model, inputs, device, seconds):
+    """torch.compile may need a C++ compiler that is not there: then the reason instead of a time."""
+    try:
+        return median_ms(torch.compile(copy.deepcopy(model)), inputs, device, seconds), None
+    except Exception as error:
+        return None, f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+
+
+def roofline_ms(new):
+    """Inputs read once and outputs written once, as the plans count it; None where Convoy runs nothing of it."""
+    if not isinstance(new, Compiled):
+        return None
+    entries = list(dispatcher_of(new).entries.values())
+    runners = entries[-1].runners if entries else []
+    return 1e3 * sum(r.plan.cost().floor for r in runners) if runners else None
+
+
+def machine_name(device):
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        names = [line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------------
+
+
+def pick_device(name):
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise Bad("--device cuda: PyTorch finds no GPU")
+    return torch.device(name, torch.cuda.current_device()) if name == "cuda" else torch.device(name)
+
+
+def measure(path, options):
+    problem, device = load(path), pick_device(options.device)
+    model, new, inputs = build(problem, path, options.precision, device)
+    with torch.no_grad():
+        with about(path, "Model fails"):
+            model(*inputs)
+        errors = [{"factor": f, **compare(model, new, scaled(inputs, f), options.precision)} for f in FACTORS]
+        agree = all(e["agree"] for e in errors)
+        ms, why = {"eager": median_ms(model, inputs, device, options.seconds), "compile": None}, None
+        if options.compile:
+            ms["compile"], why = compiled_ms(model, inputs, device, options.seconds)
+        ms["convoy"] = median_ms(new, inputs, device, options.seconds)
+    return {
+        "file": str(path),
+        "device": device.type,
+        "machine": machine_name(device),
+        "precision": options.precision,
+        "agree": agree,
+        "errors": errors,
+        "roofline_ms": roofline_ms(new),
+        "ms": ms,
+        "compile_error": why,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def print_text(result):
+    print(f"{result['file']}: {result['device']}, {result['machine']}, {result['threads']} threads, {result['precision']}")
+    print(f"  {'inputs':>8} {'error':>10} {'relative':>10} {'eager has':>10} {'from eager':>10}")
+    for e in result["errors"]:
+        numbers = " ".join(f"{e.get(k, float('nan')):10.2e}" for k in ("max_abs", "rel", "eager_max_abs", "from_eager"))
+        print(f"  {'x ' + format(e['factor'], 'g'):>8} {numbers} {'' if e['agree'] else ' DISAGREES'}")
+    ours = result["ms"]["convoy"]
+    for name, ms in result["ms"].items():
+        if ms is None:
+            print(f"  {name:>8} {'-':>10}  {result['compile_error'] or 'not asked for'}")
+        else:
+            print(f"  {name:>8} {ms:10.3f} ms" + ("" if name == "convoy" else f"  {ms / ours:6.2f} times Convoy's"))
+    if result["roofline_ms"]:
+        print(f"  {'memory':>8} {result['roofline_ms']:10.3f} ms  inputs read once, outputs written once")
+
+
+def bench(arguments):
+    parser = argparse.ArgumentParser("convoy bench", description=__doc__.split("\n\n")[0])
+    parser.add_argument("file", metavar="FILE.py", help="defines Model, get_init_inputs() and get_inputs()")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--precision", choices=tuple(TOLERANCES), default="fp32")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's own number)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of timed runs, for each way (default 2)")
+    parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    options = parser.parse_args(arguments)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    try:
+        result = measure(options.file, options)
+    except Bad as error:
+        print(f"convoy: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        print(json.dumps(finite(result)))
+    else:
+        print_text(result)
+    if not result["agree"]:
+        print("convoy: the results do not agree", file=sys.stderr)
+    return 0 if result["agree"] else 1
+
+
+def finite(value):
+    """JSON has no inf and no NaN: null."""
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and value - value != 0 else value
