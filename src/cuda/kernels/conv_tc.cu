@@ -1,17 +1,23 @@
 // conv_tc.cu - convolution and what follows it on Hopper's tensor cores, one launch (or STATS and FINISH as two).
 //
-// Persistent: one block per SM, block b takes strips b, b + grid, ... (a strip: STRIP output rows of a sample). Roles:
+// Persistent: one block per SM, block b takes strips b, b + grid, ... (a strip: STRIP output rows of a sample).
+// Roles:
 //   warps                    role                                          waits for                      signals
-//   0 .. 4*MMAS-1            multiply: tiles, bias, PRE, statistics,       full (stage), oempty (chunk),  empty, ofull, sempty,
-//                            norm and POST (EARLY), pooling                sfull (EARLY)                  words in part
-//   next 1, 2 or 4           finish: norm and POST (not EARLY), reduce,    ofull, sfull (not EARLY)       oempty, sempty
+//   0 .. 4*MMAS-1            multiply: tiles, bias, PRE, statistics,       full (stage), oempty (chunk),  empty,
+//   ofull, sempty,
+//                            norm and POST (EARLY), pooling                sfull (EARLY)                  words in
+//                            part
+//   next 1, 2 or 4           finish: norm and POST (not EARLY), reduce,    ofull, sfull (not EARLY)       oempty,
+//   sempty
 //                            store
 //   next 6, 5 or 3           stage: global fp32 -> shared fp16             empty                          full
-//   (TMA) 4 or 2, then 1     the same from copied units; issue the copies  rawfull, empty; rawempty       rawempty, full; rawfull
-//   last                     merge all strips' statistics of a sample      sempty, words in part          sfull
-// PASS_BOTH: the first multiplying warpgroup takes statistics strips, the others the same strips again, `lead` turns later, for
-// finishing; so both run side by side. Statistics go from block to block as tagged words: every block must be resident.
-// Shared memory: struct shared_memory in conv_tc.cuh. Expected bound and measurements: doc/KERNELS.md.
+//   (TMA) 4 or 2, then 1     the same from copied units; issue the copies  rawfull, empty; rawempty       rawempty,
+//   full; rawfull last                     merge all strips' statistics of a sample      sempty, words in part
+//   sfull
+// PASS_BOTH: the first multiplying warpgroup takes statistics strips, the others the same strips again, `lead`
+// turns later, for finishing; so both run side by side. Statistics go from block to block as tagged words: every
+// block must be resident. Shared memory: struct shared_memory in conv_tc.cuh. Expected bound and measurements:
+// doc/KERNELS.md.
 #include "conv_tc.cuh"
 #include "conv_tc_load.cuh"
 #include "conv_tc_mma.cuh"
@@ -20,20 +26,24 @@
 #ifndef KERNEL_NAME
 #define KERNEL_NAME conv_tc
 #endif
-// Registers per thread of each role; all warpgroups together at most what the launch takes (512 threads: 4 * 128, 640: 5 * 96).
-constexpr int REGS_FIRST = BOTH ? 112 : 168, REGS_SECOND = BOTH ? (STATW == 2 ? 128 : 120) : 168, REGS_REST = BOTH ? 64 : 88;
+// Registers per thread of each role; all warpgroups together at most what the launch takes (512 threads: 4 * 128,
+// 640: 5 * 96).
+constexpr int REGS_FIRST = BOTH ? 112 : 168, REGS_SECOND = BOTH ? (STATW == 2 ? 128 : 120) : 168,
+              REGS_REST = BOTH ? 64 : 88;
 
-// One strip: tiles of all its chunks. STATS: take statistics; OUT: hand the results to the finishing role. g: the strip's first stage,
-// o: chunks handed over before; returns that count.
+// One strip: tiles of all its chunks. STATS: take statistics; OUT: hand the results to the finishing role. g: the
+// strip's first stage, o: chunks handed over before; returns that count.
 template <bool STATS, bool OUT>
-__device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a, const epi &e, const strip_at &at, lane_at &l,
-                                              stage_view &view, int wg, int g, int o, float4 *slots, const float2 *ab)
+__device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a, const epi &e, const strip_at &at,
+                                              lane_at &l, stage_view &view, int wg, int g, int o, float4 *slots,
+                                              const float2 *ab)
 {
-    constexpr int GW = STATS ? STATW : FINW;      // warpgroups that share the tiles
-    constexpr int MB = STATS ? 1 : CHUNKM;        // M blocks of a chunk
+    constexpr int GW = STATS ? STATW : FINW; // warpgroups that share the tiles
+    constexpr int MB = STATS ? 1 : CHUNKM;   // M blocks of a chunk
     constexpr bool POST = OUT && EARLY;
     constexpr bool RAW = !TC_PRE && !(OUT && !POOL); // scale and bias come in where few values are left
-    const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE), warp = threadIdx.x / 32 % 4;
+    const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE),
+              warp = threadIdx.x / 32 % 4;
 #pragma unroll 1
     for (int kb = 0; kb < MBLOCKS; kb += MB) {
         moments m = {{0, 0}, {0, 0}, {0, 0}, 0, true};
@@ -45,7 +55,8 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
         for (int l0 = 0; l0 < lines; l0 += LPC)
 #pragma unroll 1
             for (int c0 = 0; c0 < tiles; c0 += CPC) {
-                const int nl = LPC == 1 ? 1 : min(LPC, lines - l0), nc = CT % CPC == 0 && CSTRIPS == 1 && !FLAT ? CPC : min(CPC, tiles - c0);
+                const int nl = LPC == 1 ? 1 : min(LPC, lines - l0),
+                          nc = CT % CPC == 0 && CSTRIPS == 1 && !FLAT ? CPC : min(CPC, tiles - c0);
                 const int b = o % most(OUTS, 1);
                 bool owned = !OUT; // the chunk's buffer is known to be free
 #pragma unroll 1
@@ -79,7 +90,9 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                                 d[v] = fmaf(d[v], factor[h], l.bias[h]);
                                 if (TC_PRE) d[v] = cvy_pre(d[v], l.ch[h], e);
                                 if (TC_PRE && POOL && NORM) d[v] *= l.sign[h];
-                                if (POST) d[v] = cvy_post(NORM ? fmaf(d[v], norm[h].x, norm[h].y) : d[v], d[v], at.n, l.ch[h], 0, e);
+                                if (POST)
+                                    d[v] = cvy_post(NORM ? fmaf(d[v], norm[h].x, norm[h].y) : d[v], d[v], at.n,
+                                                    l.ch[h], 0, e);
                             }
                         if (STATS && (FLAT || tile.row + l.rr < at.rows)) moments_add(m, d, at, tile, l);
                         if constexpr (OUT && POOL) pool_rows(pooled, d);
@@ -87,16 +100,20 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                             if (!owned) mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
                             owned = true;
                             if constexpr (PARTIAL)
-                                put_partial(s.out[b] + ((block - kb) * 4 + warp) * 8, s.peaks[b][PEAKS > 1 ? (block - kb) * 4 + warp : 0],
-                                            s.flags[b][PEAKS > 1 ? (block - kb) * 4 + warp : 0], d, l, at.cols - tile.ct * TILE);
+                                put_partial(s.out[b] + ((block - kb) * 4 + warp) * 8,
+                                            s.peaks[b][PEAKS > 1 ? (block - kb) * 4 + warp : 0],
+                                            s.flags[b][PEAKS > 1 ? (block - kb) * 4 + warp : 0], d, l,
+                                            at.cols - tile.ct * TILE);
                             else
-                                put_tile(s.out[b], d, at, tile, l, kb * KM, (tile.line - l0) * ROWSM * CHUNKW + (tile.ct - c0) * TILE);
+                                put_tile(s.out[b], d, at, tile, l, kb * KM,
+                                         (tile.line - l0) * ROWSM * CHUNKW + (tile.ct - c0) * TILE);
                         }
                     }
                     if constexpr (OUT && POOL) {
                         if (!owned) mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
                         owned = true;
-                        if (rows == TC_POOLH) put_pooled<RAW>(s.out[b], pooled, tile, l, unscale, kb * KM, tile.line - l0);
+                        if (rows == TC_POOLH)
+                            put_pooled<RAW>(s.out[b], pooled, tile, l, unscale, kb * KM, tile.line - l0);
                     }
                 }
                 if (OUT) {
@@ -112,9 +129,11 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
     return o;
 }
 
-// The role: all strips of this warpgroup's kind. PASS_BOTH: the first STATW warpgroups take statistics, the others finish.
+// The role: all strips of this warpgroup's kind. PASS_BOTH: the first STATW warpgroups take statistics, the others
+// finish.
 template <bool STATS, bool OUT>
-__device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a, const epi &e, const schedule &order, u32 tag)
+__device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a, const epi &e,
+                                              const schedule &order, u32 tag)
 {
     constexpr int PER_STRIP = STREAM ? MBLOCKS * NSTAGE : 1;
     constexpr bool WAITS = NORM && OUT && EARLY; // for the merged statistics
@@ -145,11 +164,22 @@ __device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a
     }
 }
 
-// What the host asks the module for: bytes of shared memory, threads, channels packed, bytes of packed weights, strips of a sample.
-extern "C" __device__ int conv_tc_info[5] = {(int)sizeof(shared_memory), THREADS, KP, MBLOCKS * NSTAGE * WSTAGE, STRIPS};
+// What the host asks the module for: bytes of shared memory, threads, channels packed, bytes of packed weights,
+// strips of a sample.
+extern "C" __device__ int conv_tc_info[5] = {(int)sizeof(shared_memory), THREADS, KP, MBLOCKS *NSTAGE *WSTAGE,
+                                             STRIPS};
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __grid_constant__ tensor_map map, const __grid_constant__ tc_args a,
-                                                                              const __grid_constant__ epi e)
+#ifdef HOST_SHARED // what the host counts on (tc_tune.c)
+static_assert(sizeof(shared_memory) <= HOST_SHARED && THREADS == HOST_THREADS, "the host launches other blocks");
+static_assert(KP == HOST_CHANNELS && MBLOCKS * NSTAGE * WSTAGE == HOST_PACKED && STRIPS == HOST_STRIPS,
+              "the host has other memory");
+static_assert(sizeof(tc_args) == 88 && (!TC_TMA || (UCOLS == HOST_BOX_COLS && UROWS == HOST_BOX_ROWS)),
+              "the host has other arguments");
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    KERNEL_NAME(const __grid_constant__ tensor_map map, const __grid_constant__ tc_args a,
+                const __grid_constant__ epi e)
 {
     extern __shared__ __align__(128) char memory[];
     shared_memory &s = *(shared_memory *)memory;
@@ -157,19 +187,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
     const schedule order(a.n * STRIPS);
     const u32 tag = NORM ? *(volatile int *)a.state % 3 + 1 : 0; // never that of untouched (zero) words
     if (tid == 0) {
-        for (int i = 0; i < TC_STAGES; i++) for (int f = 0; f < 2; f++) mbar_init(&s.full[f][i], LOADERS / 32 + STREAM);
+        for (int i = 0; i < TC_STAGES; i++)
+            for (int f = 0; f < 2; f++) mbar_init(&s.full[f][i], LOADERS / 32 + STREAM);
         for (int i = 0; i < TC_STAGES; i++) mbar_init(&s.empty[i], BOTH ? STATW * FINW * 4 : MMAS * 4);
         for (int i = 0; i < OUTS; i++) mbar_init(&s.ofull[i], FINW * 4), mbar_init(&s.oempty[i], SINKWARPS);
-        for (int i = 0; i < 2; i++) mbar_init(&s.sfull[i], 1), mbar_init(&s.sempty[i], EARLY ? FINW * 4 : SINKWARPS);
+        for (int i = 0; i < 2; i++)
+            mbar_init(&s.sfull[i], 1), mbar_init(&s.sempty[i], EARLY ? FINW * 4 : SINKWARPS);
         for (int i = 0; i < TC_RAWS; i++) mbar_init(&s.rawfull[i], 1), mbar_init(&s.rawempty[i], LOADWARPS);
         mbar_init_fence();
     }
     if (!STREAM)
-        for (int i = tid; i < MBLOCKS * WSTAGE / 16; i += THREADS) ((uint4 *)s.w)[i] = __ldg((const uint4 *)a.packed + i);
+        for (int i = tid; i < MBLOCKS * WSTAGE / 16; i += THREADS)
+            ((uint4 *)s.w)[i] = __ldg((const uint4 *)a.packed + i);
     fence_proxy_async();
     __syncthreads();
 
-    constexpr bool STATS = NORM && TC_PASS != PASS_FINISH, OUT = TC_PASS == PASS_PLAIN || TC_PASS == PASS_FOLD || TC_PASS == PASS_FINISH;
+    constexpr bool STATS = NORM && TC_PASS != PASS_FINISH,
+                   OUT = TC_PASS == PASS_PLAIN || TC_PASS == PASS_FOLD || TC_PASS == PASS_FINISH;
     if (warp < STATW * 4) { // PASS_BOTH: statistics
         registers_take<REGS_FIRST>();
         multiply_role<STATS, OUT>(s, a, e, order, tag);

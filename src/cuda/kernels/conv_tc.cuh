@@ -1,16 +1,18 @@
 // conv_tc.cuh - geometry, shared memory and schedule of the Hopper convolution (conv_tc.cu, conv_tc_pack.cu).
 //
-// y = conv(x, w) + bias on wgmma with fp16 operands. x and w are scaled by exact powers of two (per staged strip, per output
-// channel); PRODUCTS 1 has tf32's accuracy, PRODUCTS 3 (hi*lo + lo*hi + hi*hi) that of float32.
+// y = conv(x, w) + bias on wgmma with fp16 operands. x and w are scaled by exact powers of two (per staged strip,
+// per output channel); PRODUCTS 1 has tf32's accuracy, PRODUCTS 3 (hi*lo + lo*hi + hi*hi) that of float32.
 //
-// Layout. 8 input channels of a pixel are 16 bytes of fp16. A staged strip is, per part (hi, lo), slice of 8 channels and stride
-// phase, a plane [row][column][8]: eight neighbouring pixels are one wgmma core matrix from any pixel on, so filter tap (r, s) is
-// the same plane read from a shifted start address. A k16 step takes two taps; the descriptor's leading offset is their distance.
-// M = 64 rows are ROWS_M output rows x 64/ROWS_M output channels (weights of rows outside a tap's reach are zero), N = TILE pixels.
+// Layout. 8 input channels of a pixel are 16 bytes of fp16. A staged strip is, per part (hi, lo), slice of 8
+// channels and stride phase, a plane [row][column][8]: eight neighbouring pixels are one wgmma core matrix from any
+// pixel on, so filter tap (r, s) is the same plane read from a shifted start address. A k16 step takes two taps;
+// the descriptor's leading offset is their distance. M = 64 rows are ROWS_M output rows x 64/ROWS_M output channels
+// (weights of rows outside a tap's reach are zero), N = TILE pixels.
 #pragma once
 #include "ptx.cuh"
 
-// ---- what is computed (-D): NCHW, one group, dilation 1 ------------------------------------------------------------------
+// ---- what is computed (-D): NCHW, one group, dilation 1
+// ------------------------------------------------------------------
 #ifndef TC_C
 #define TC_C 8 // input channels
 #endif
@@ -56,10 +58,15 @@
 #ifndef TC_REDUCE
 #define TC_REDUCE 0 // 0 logsumexp, 1 max, 2 min, 3 sum, 4 mean
 #endif
+#ifndef TC_FOLDED
+#define TC_FOLDED                                                                                                  \
+    0 // pooling in front of a norm: w and bias carry the sign of gamma already (gamma of the packing is NULL)
+#endif
 #ifndef TC_PASS
 #define TC_PASS 0 // which pass this launch is, see below
 #endif
-// ---- how (-D): doc/KERNELS.md says how to choose -------------------------------------------------------------------------
+// ---- how (-D): doc/KERNELS.md says how to choose
+// -------------------------------------------------------------------------
 #ifndef TC_TILE
 #define TC_TILE 128 // pixels of one wgmma tile
 #endif
@@ -100,7 +107,7 @@
 #define TC_STATW 1 // PASS_BOTH: of the three multiplying warpgroups, how many take statistics
 #endif
 #ifndef TC_SLACK
-#define TC_SLACK 1 // PASS_BOTH: strips by which finishing is later than it must be, so that it rarely waits for statistics
+#define TC_SLACK 0 // PASS_BOTH: strips by which finishing comes later than it must
 #endif
 #ifndef TC_ALIGNED
 #define TC_ALIGNED 1 // x and y start at multiples of 16 bytes
@@ -108,8 +115,9 @@
 
 enum sink_kind { SINK_STORE, SINK_POOL, SINK_REDUCE };
 enum reduce_kind { REDUCE_LSE, REDUCE_MAX, REDUCE_MIN, REDUCE_SUM, REDUCE_MEAN };
-// PLAIN: no norm. FOLD: statistics and (pooled) results in one go, results wait in shared memory for the statistics. BOTH: every
-// strip twice in one launch, statistics and, some strips later, finishing. STATS, FINISH: the same as two launches.
+// PLAIN: no norm. FOLD: statistics and (pooled) results in one go, results wait in shared memory for the
+// statistics. BOTH: every strip twice in one launch, statistics and, some strips later, finishing. STATS, FINISH:
+// the same as two launches.
 enum pass_kind { PASS_PLAIN, PASS_FOLD, PASS_BOTH, PASS_STATS, PASS_FINISH };
 
 #define TC_CONST __host__ __device__ constexpr
@@ -141,39 +149,45 @@ constexpr int TILE = TC_TILE, NJ = TILE / 8, ACC = TILE / 2; // accumulators: NJ
 // M and taps. Tap row t of ROWS_M output rows is input row t of the first one's window.
 constexpr int ROWSM = TC_ROWSM, KM = 64 / ROWSM, MBLOCKS = cdiv(K, KM), KP = MBLOCKS * KM;
 constexpr int TAPROWS = R + (ROWSM - 1) * ST, TAPS = TAPROWS * S;
-constexpr int SLICES = cdiv(C, 8), SPS = TC_SLICES, NSTAGE = cdiv(SLICES, SPS); // slices; per stage; stages per strip
-constexpr int STEPS = cdiv(SPS * TAPS, 2), WPART = STEPS * 2048, WSTAGE = WPART * PARTS; // k16 steps; bytes of weights
-constexpr bool STREAM = NSTAGE > 1; // weights travel with the stages; else they stay in shared memory
+constexpr int SLICES = cdiv(C, 8), SPS = TC_SLICES,
+              NSTAGE = cdiv(SLICES, SPS); // slices; per stage; stages per strip
+constexpr int STEPS = cdiv(SPS * TAPS, 2), WPART = STEPS * 2048,
+              WSTAGE = WPART * PARTS; // k16 steps; bytes of weights
+constexpr bool STREAM = NSTAGE > 1;   // weights travel with the stages; else they stay in shared memory
 
 // Strips and what of x they stage.
-constexpr int SR = TC_STRIP, QS = least(TC_SPAN, Q), RSTRIPS = cdiv(P, SR), CSTRIPS = cdiv(Q, QS), STRIPS = RSTRIPS * CSTRIPS;
+constexpr int SR = TC_STRIP, QS = least(TC_SPAN, Q), RSTRIPS = cdiv(P, SR), CSTRIPS = cdiv(Q, QS),
+              STRIPS = RSTRIPS * CSTRIPS;
 constexpr int ROWSIN = (SR - 1) * ST + R, COLSIN = (QS - 1) * ST + S;
 constexpr int XVEC = TC_TMA || (TC_ALIGNED && W % 2 == 0 && TC_PADW % 2 == 0) ? 2 : 1; // columns taken at once
 constexpr int COLPACKS = cdiv(COLSIN, XVEC);
-constexpr int PITCH = cdiv(COLPACKS * XVEC, ST), PHASE = cdiv(ROWSIN, ST) * PITCH, SLICE = ST * ST * PHASE; // in pixels of 16 bytes
-constexpr int XPART = SPS * SLICE, XSTAGE = XPART * PARTS * 16;                                     // pixels; bytes
+constexpr int PITCH = cdiv(COLPACKS * XVEC, ST), PHASE = cdiv(ROWSIN, ST) * PITCH,
+              SLICE = ST * ST * PHASE;                          // in pixels of 16 bytes
+constexpr int XPART = SPS * SLICE, XSTAGE = XPART * PARTS * 16; // pixels; bytes
 
-constexpr int TAIL = QS % TILE, LAST = CSTRIPS > 1 ? Q % QS % TILE : 0;       // columns of a last tile
-constexpr int SAFE = least(TAIL ? TAIL / 8 : NJ, LAST ? LAST / 8 : NJ);       // groups of 8 pixels that every tile has
+constexpr int TAIL = QS % TILE, LAST = CSTRIPS > 1 ? Q % QS % TILE : 0; // columns of a last tile
+constexpr int SAFE = least(TAIL ? TAIL / 8 : NJ, LAST ? LAST / 8 : NJ); // groups of 8 pixels that every tile has
 
 // TMA: a unit is one tensor copy: UROWS rows of UCOLS columns of 8 channels, [channel][row][column] float32.
-constexpr int UCOLS = cdiv(COLSIN, 4) * 4, UROWS = least(most(256 / UCOLS, 1), ROWSIN), UNITS = cdiv(ROWSIN, UROWS), UNIT = UCOLS * UROWS;
+constexpr int UCOLS = cdiv(COLSIN, 4) * 4, UROWS = least(most(256 / UCOLS, 1), ROWSIN), UNITS = cdiv(ROWSIN, UROWS),
+              UNIT = UCOLS * UROWS;
 
 // Lines, tiles, chunks. A line is what one row of tiles covers: ROWSM rows, a pooling row, or (FLAT) the strip.
 constexpr int LINEROWS = FLAT ? SR : POOL ? TC_POOLH : ROWSM, LINES = cdiv(SR, LINEROWS);
 constexpr int LINEPX = FLAT ? SR * PITCH : QS, CT = cdiv(LINEPX, TILE);
 constexpr int CPC = TC_COLTILES && TC_COLTILES < CT ? TC_COLTILES : CT, LPC = CPC < CT ? 1 : least(TC_LINES, LINES);
-constexpr int CHUNKS = cdiv(LINES, LPC) * cdiv(CT, CPC);                      // of a strip and a block of channels
-constexpr int CHUNKM = TC_SINK == SINK_REDUCE ? MBLOCKS : 1, CHUNKK = CHUNKM * KM; // M blocks and channels of a chunk
-constexpr int OW = POOL ? Q / TC_POOLW : Q, OH = POOL ? P / TC_POOLH : P;     // stored columns and rows
+constexpr int CHUNKS = cdiv(LINES, LPC) * cdiv(CT, CPC); // of a strip and a block of channels
+constexpr int CHUNKM = TC_SINK == SINK_REDUCE ? MBLOCKS : 1,
+              CHUNKK = CHUNKM * KM;                                       // M blocks and channels of a chunk
+constexpr int OW = POOL ? Q / TC_POOLW : Q, OH = POOL ? P / TC_POOLH : P; // stored columns and rows
 constexpr int CHUNKW = FLAT ? Q : POOL ? QS / TC_POOLW : CPC == CT ? QS : CPC * TILE; // columns of a chunk's row
 constexpr int CHUNKROWS = POOL ? LPC : LPC * LINEROWS;
 constexpr int OUTS = TC_PASS == PASS_STATS ? 0 : TC_OUTS;
 
-#ifdef TC_EPILOGUE // -DTC_EPILOGUE='"epilogue.cuh"', generated: TC_PRE, TC_EXTERN, struct epi and the three functions
+#ifdef TC_EPILOGUE // '"epilogue.cuh"', generated: TC_PRE, TC_EXTERN, struct epi and the three functions
 #include TC_EPILOGUE
-#else // the identity, so that the file compiles by itself
-#define TC_PRE 0    // cvy_pre does something
+#else               // the identity, so that the file compiles by itself
+#define TC_PRE    0 // cvy_pre does something
 #define TC_EXTERN 0 // cvy_post reads tensors at (n, pixel)
 struct epi {
     int unused;
@@ -195,23 +209,33 @@ __device__ __forceinline__ float cvy_last(float v, int n, int pixel, const epi &
 }
 #endif
 
-// What follows the norm runs in the multiplying role where that knows the norm and reads no other tensors; else in the finishing one.
+// What follows the norm runs in the multiplying role where that knows the norm and reads no other tensors; else in
+// the finishing one.
 constexpr bool BOTH = TC_PASS == PASS_BOTH, EARLY = !POOL && TC_PASS != PASS_FOLD && !TC_EXTERN;
-// Whole aligned rows that need nothing more leave as bulk copies. A reduction over the channels leaves partial results of 2 channels.
-constexpr bool BULK = EARLY && TC_SINK == SINK_STORE && TC_ALIGNED && CHUNKW == OW && LINEROWS * OW % 4 == 0 && OH * OW % 4 == 0 &&
-                      P % LINEROWS == 0;
+// Whole aligned rows that need nothing more leave as bulk copies. A reduction over the channels leaves partial
+// results of 2 channels.
+constexpr bool BULK = EARLY && TC_SINK == SINK_STORE && TC_ALIGNED && CHUNKW == OW && LINEROWS * OW % 4 == 0 &&
+                      OH * OW % 4 == 0 && P % LINEROWS == 0;
 constexpr bool PARTIAL = EARLY && TC_SINK == SINK_REDUCE;
-constexpr int OUTROWS = PARTIAL ? MBLOCKS * 32 : CHUNKK, PEAKS = PARTIAL && TC_REDUCE == REDUCE_LSE ? MBLOCKS * 4 : 1;
-constexpr int OPITCH = cdiv(PARTIAL ? TILE : CHUNKROWS * CHUNKW, 32) * 32 + 8; // floats per row; + 8: no bank conflicts
+constexpr int OUTROWS = PARTIAL ? MBLOCKS * 32 : CHUNKK,
+              PEAKS = PARTIAL && TC_REDUCE == REDUCE_LSE ? MBLOCKS * 4 : 1;
+constexpr int OPITCH =
+    cdiv(PARTIAL ? TILE : CHUNKROWS * CHUNKW, 32) * 32 + 8; // floats per row; + 8: no bank conflicts
 
-// Threads, whole warpgroups: MMAS that multiply; 8 warps more, of which the first finish, the last merges statistics and those between
-// stage. In PASS_BOTH STATW multiplying warpgroups take the statistics and the rest of three finish.
-constexpr int MMAS = BOTH ? 3 : 2, STATW = BOTH ? TC_STATW : MMAS, FINW = BOTH ? MMAS - STATW : MMAS; // warpgroups on one strip
-constexpr int SINKWARPS = BULK ? 1 : PARTIAL ? 2 : 4, LOADWARPS = TC_TMA ? (SINKWARPS < 4 ? 4 : 2) : 7 - SINKWARPS, LOADERS = LOADWARPS * 32;
-constexpr int WARP_SINK = MMAS * 4, WARP_LOAD = WARP_SINK + SINKWARPS, WARP_COPY = WARP_LOAD + LOADWARPS; // TMA: this one issues
+// Threads, whole warpgroups: MMAS that multiply; 8 warps more, of which the first finish, the last merges
+// statistics and those between stage. In PASS_BOTH STATW multiplying warpgroups take the statistics and the rest of
+// three finish.
+constexpr int MMAS = BOTH ? 3 : 2, STATW = BOTH ? TC_STATW : MMAS,
+              FINW = BOTH ? MMAS - STATW : MMAS; // warpgroups on one strip
+constexpr int SINKWARPS = BULK      ? 1
+                          : PARTIAL ? 2
+                                    : 4,
+              LOADWARPS = TC_TMA ? (SINKWARPS < 4 ? 4 : 2) : 7 - SINKWARPS, LOADERS = LOADWARPS * 32;
+constexpr int WARP_SINK = MMAS * 4, WARP_LOAD = WARP_SINK + SINKWARPS,
+              WARP_COPY = WARP_LOAD + LOADWARPS; // TMA: this one issues
 constexpr int WARP_MERGE = WARP_SINK + 7;
 constexpr int THREADS = (WARP_MERGE + 1) * 32;
-constexpr int SLOTS = STATW * ROWSM; // partial statistics of a channel inside the block
+constexpr int SLOTS = STATW * ROWSM;           // partial statistics of a channel inside the block
 constexpr int CPG = NORM ? K / most(G, 1) : 1; // channels of a group
 enum { BAR_LOAD = 1, BAR_STATS = 2 };          // named barriers
 
@@ -219,7 +243,8 @@ static_assert(TC_PRODUCTS == 1 || TC_PRODUCTS == 3, "one product or three");
 static_assert(ST == 1 || ST == 2, "stride phases are made for strides 1 and 2");
 static_assert(P > 0 && Q > 0, "the filter is larger than the padded input");
 static_assert(TILE == 64 || TILE == 128, "wgmma wrappers exist for 64 and 128 pixels");
-static_assert(ROWSM == 1 || ((ROWSM == 2 || ROWSM == 4) && K <= KM && !POOL && !FLAT), "several rows in M: few channels only");
+static_assert(ROWSM == 1 || ((ROWSM == 2 || ROWSM == 4) && K <= KM && !POOL && !FLAT),
+              "several rows in M: few channels only");
 static_assert(SR % LINEROWS == 0, "a strip is whole lines");
 static_assert(QS == Q || (QS % TILE == 0 && !POOL), "strips of columns are whole tiles, and not pooled");
 static_assert(!FLAT || (QS == Q && !POOL && !(TC_SINK == SINK_REDUCE)), "flat tiles need whole rows");
@@ -228,47 +253,55 @@ static_assert(!NORM || K % most(G, 1) == 0, "groups divide the channels");
 static_assert((TC_PASS == PASS_PLAIN) == !NORM, "a norm needs a pass with statistics");
 static_assert(STATW > 0 && FINW > 0, "both kinds of strips need a warpgroup");
 static_assert(TC_PASS != PASS_FOLD || CHUNKM == 1, "a reduction over the channels needs the statistics first");
-static_assert(!TC_TMA || (W % 4 == 0 && TC_PADW % 4 == 0 && TC_ALIGNED && UCOLS <= 256), "tensor copies start and step by whole 16 bytes");
-static_assert(!STREAM || (!POOL && CT * LINES <= least(STATW, FINW) && CHUNKS == 1), "a strip of several stages is one tile per warpgroup, one chunk");
+static_assert(!TC_TMA || (W % 4 == 0 && TC_PADW % 4 == 0 && TC_ALIGNED && UCOLS <= 256),
+              "tensor copies start and step by whole 16 bytes");
+static_assert(!STREAM || (!POOL && CT * LINES <= least(STATW, FINW) && CHUNKS == 1),
+              "a strip of several stages is one tile per warpgroup, one chunk");
 static_assert(TC_SINK != SINK_REDUCE || (LPC == 1 && CPC == 1 && ROWSM == 1), "a reduced chunk is one tile");
 
 struct shared_memory {
-    alignas(128) char x[TC_STAGES * XSTAGE];                       // staged strips, fp16
+    alignas(128) char x[TC_STAGES * XSTAGE];                                         // staged strips, fp16
     alignas(128) float raw[TC_TMA ? TC_RAWS : 1][TC_TMA ? 8 : 1][TC_TMA ? UNIT : 1]; // TMA: units as they arrive
-    alignas(128) char w[STREAM ? TC_STAGES * WSTAGE : MBLOCKS * WSTAGE]; // [block or stage][part][step][k half][64][8] fp16
-    alignas(128) float out[OUTS ? OUTS : 1][OUTS ? OUTROWS : 1][OPITCH]; // results [channel][dense pixel]; also room to read past x
-    float4 part[NORM ? 2 : 1][NORM ? SLOTS : 1][NORM ? KP : 1];     // per channel and warpgroup: mean, squared deviations, count
-    float2 ab[2][KP];                                              // norm as factor and summand per channel
-    float2 group[most(G, 1)];                                      // mean and 1 / deviation, for the merging warp
-    float peaks[OUTS ? OUTS : 1][PEAKS][PEAKS > 1 ? TILE : 1];       // PARTIAL: maxima that were taken out, and whether
+    alignas(128) char w[STREAM ? TC_STAGES * WSTAGE
+                               : MBLOCKS * WSTAGE]; // [block or stage][part][step][k half][64][8] fp16
+    alignas(128) float out[OUTS ? OUTS : 1][OUTS ? OUTROWS : 1]
+                          [OPITCH]; // results [channel][dense pixel]; also room to read past x
+    float4 part[NORM ? 2 : 1][NORM ? SLOTS : 1]
+               [NORM ? KP : 1]; // per channel and warpgroup: mean, squared deviations, count
+    float2 ab[2][KP];           // norm as factor and summand per channel
+    float2 group[most(G, 1)];   // mean and 1 / deviation, for the merging warp
+    float peaks[OUTS ? OUTS : 1][PEAKS][PEAKS > 1 ? TILE : 1]; // PARTIAL: maxima that were taken out, and whether
     int flags[OUTS ? OUTS : 1][PEAKS];
-    float unscale[TC_STAGES];                                      // 1 / the power of two of a stage
-    int odd[TC_STAGES];                                            // the stage holds an inf or a NaN
-    u32 largest[2][LOADWARPS];                                     // per staging warp: bits of the largest |x|
-    u64 full[2][TC_STAGES]; // for the warpgroups that take statistics (or all), that finish: a waiter must see every phase
+    float unscale[TC_STAGES];  // 1 / the power of two of a stage
+    int odd[TC_STAGES];        // the stage holds an inf or a NaN
+    u32 largest[2][LOADWARPS]; // per staging warp: bits of the largest |x|
+    u64 full[2][TC_STAGES];    // for the warpgroups that take statistics (or all), that finish: a waiter must see
+                               // every phase
     u64 rawfull[TC_RAWS], rawempty[TC_RAWS];
     u64 empty[TC_STAGES], ofull[OUTS ? OUTS : 1], oempty[OUTS ? OUTS : 1], sfull[2], sempty[2];
 };
 
-// TMA: the map of x that cuTensorMapEncodeTiled makes: float32, 4 dimensions {W, H, C, n}, strides {4W, 4HW, 4CHW} bytes, box {UCOLS, UROWS, 8, 1},
-// element strides 1, no interleave, no swizzle, out of bounds zero. Else its content does not matter.
+// TMA: the map of x that cuTensorMapEncodeTiled makes: float32, 4 dimensions {W, H, C, n}, strides {4W, 4HW, 4CHW}
+// bytes, box {UCOLS, UROWS, 8, 1}, element strides 1, no interleave, no swizzle, out of bounds zero. Else its
+// content does not matter.
 struct alignas(64) tensor_map {
     char opaque[128];
 };
 
 struct tc_args {
-    const float *x, *w;    // [n][C][H][W]; [K][C][R][S], read only where x holds an inf or a NaN
-    const u32 *packed;     // conv_tc_pack's weights
-    const float *unscale;  // [KP] 1 / power of two of each output channel
+    const float *x, *w;               // [n][C][H][W]; [K][C][R][S], read only where x holds an inf or a NaN
+    const u32 *packed;                // conv_tc_pack's weights
+    const float *unscale;             // [KP] 1 / power of two of each output channel
     const float *bias, *gamma, *beta; // [K], NULL: 0, 1, 0
-    float *y;              // [n][K][OH][OW], reduced: [n][OH][OW]
-    u64 *part;             // [n][G][STRIPS] tagged partial statistics, zero before the first launch
-    int *state;            // {epoch, blocks done}, zero before the first launch
+    float *y;                         // [n][K][OH][OW], reduced: [n][OH][OW]
+    u64 *part;                        // [n][G][STRIPS] tagged partial statistics, zero before the first launch
+    int *state;                       // {epoch, blocks done}, zero before the first launch
     int n;
     float eps;
 };
 
-// Position of tap t (0 <= t < TAPS): taps are ordered by stride phase, so that offsets in the staged planes only grow.
+// Position of tap t (0 <= t < TAPS): taps are ordered by stride phase, so that offsets in the staged planes only
+// grow.
 struct tap_at {
     int row, col, offset; // input row and column of the window; pixels from the tile's first one
 };
@@ -280,7 +313,8 @@ TC_CONST tap_at tap_position(int t)
     const int r = v / cols, s = v % cols;
     return {r * ST + pr, s * ST + pc, (pr * ST + pc) * PHASE + r * PITCH + s};
 }
-// The same for step operand t of a stage: slices one after the other; past the end (zero weights) the last one again.
+// The same for step operand t of a stage: slices one after the other; past the end (zero weights) the last one
+// again.
 TC_CONST int operand_offset(int t)
 {
     const int u = t < SPS * TAPS ? t : SPS * TAPS - 1;
@@ -297,8 +331,9 @@ __device__ __forceinline__ strip_at strip_position(int item)
     return {n, i, p0, q0, min(SR, P - p0), min(QS, Q - q0)};
 }
 
-// The strips of a block in the order in which all roles take them: b, b + grid, ... In PASS_BOTH each comes twice; a strip is finished
-// when `lead` statistics strips were handed out after it: then all strips of its sample are in somebody's hands (no deadlock).
+// The strips of a block in the order in which all roles take them: b, b + grid, ... In PASS_BOTH each comes twice;
+// a strip is finished when `lead` statistics strips were handed out after it: then all strips of its sample are in
+// somebody's hands (no deadlock).
 struct schedule {
     int count, lead;
     __device__ schedule(int items)

@@ -1,16 +1,19 @@
 // conv_tc_load.cuh - the staging role: fp32 NCHW from global memory -> scaled fp16 planes in shared memory.
 //
-// A thread takes BATCH packs of one or two pixels and 8 channels at a time (8 loads each, neighbouring threads neighbouring
-// columns) and writes 16 bytes per pixel and part: neither side conflicts. Padding, ragged channels and the image's edges are zeros put in here. Rows of
-// the strips to come are prefetched into L2, so that a batch waits for L2 and not for DRAM.
+// A thread takes BATCH packs of one or two pixels and 8 channels at a time (8 loads each, neighbouring threads
+// neighbouring columns) and writes 16 bytes per pixel and part: neither side conflicts. Padding, ragged channels
+// and the image's edges are zeros put in here. Rows of the strips to come are prefetched into L2, so that a batch
+// waits for L2 and not for DRAM.
 //
-// Range. A stage is scaled by a power of two. The role keeps the last one while the largest |x| times it stays in 1 .. 2^15 and else
-// converts the stage again with a new one; fp16 never overflows, and what it rounds away is below 2^-24 of the largest value. An inf or
-// NaN marks the stage: the multiplying role then sums it exactly (0 * inf of a padded operand would spread it too far).
+// Range. A stage is scaled by a power of two. The role keeps the last one while the largest |x| times it stays in 1
+// .. 2^15 and else converts the stage again with a new one; fp16 never overflows, and what it rounds away is below
+// 2^-24 of the largest value. An inf or NaN marks the stage: the multiplying role then sums it exactly (0 * inf of
+// a padded operand would spread it too far).
 #pragma once
 #include "conv_tc.cuh"
 
-constexpr int BATCH = (BOTH && (ST > 1 || SPS > 1) ? 2 : 4) / XVEC, AHEAD = 2; // packs of a thread in flight, 8 loads each; strips prefetched ahead
+constexpr int BATCH = (BOTH && (ST > 1 || SPS > 1) ? 2 : 4) / XVEC,
+              AHEAD = 2; // packs of a thread in flight, 8 loads each; strips prefetched ahead
 
 // Eight channels of a pixel, scaled, as 16 bytes of hi and of lo.
 struct pixel_parts {
@@ -43,8 +46,8 @@ __device__ __forceinline__ void store_pixel(char *dst, const pixel_parts &a)
 #pragma unroll
     for (int i = 0; i < PARTS; i++) *(uint4 *)(dst + i * (XPART * 16)) = a.part[i];
 }
-// Two neighbouring pixels of one plane; lanes 4-7 of each 8 store them in the other order, so that 8 lanes meet 8 different banks of 16
-// bytes. One part: exchange the results, two: the values, which are fewer and die sooner.
+// Two neighbouring pixels of one plane; lanes 4-7 of each 8 store them in the other order, so that 8 lanes meet 8
+// different banks of 16 bytes. One part: exchange the results, two: the values, which are fewer and die sooner.
 __device__ __forceinline__ void store_pair(char *dst, float (&x)[8], float (&y)[8], float scale)
 {
     const bool straight = !(threadIdx.x & 4);
@@ -73,7 +76,8 @@ __device__ __forceinline__ void load_pack(float (&v)[2][8], int c, const float *
 }
 
 // Stages one slice of 8 channels; returns the largest |x| this thread saw (NaN if it saw one).
-__device__ __forceinline__ float stage_slice(char *dst, const float *x, const strip_at &at, int channels, float scale, int t)
+__device__ __forceinline__ float stage_slice(char *dst, const float *x, const strip_at &at, int channels,
+                                             float scale, int t)
 {
     constexpr int PACKS = ROWSIN * COLPACKS;
     const int h0 = at.p0 * ST - TC_PADH, w0 = at.q0 * ST - TC_PADW;
@@ -83,8 +87,10 @@ __device__ __forceinline__ float stage_slice(char *dst, const float *x, const st
         float v[BATCH][2][8];
 #pragma unroll
         for (int u = 0; u < BATCH; u++) {
-            const int i = base + u * LOADERS, row = i / COLPACKS, h = h0 + row, w = w0 + (i - row * COLPACKS) * XVEC;
-            const bool inside = i < PACKS && (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W; // W is whole packs
+            const int i = base + u * LOADERS, row = i / COLPACKS, h = h0 + row,
+                      w = w0 + (i - row * COLPACKS) * XVEC;
+            const bool inside =
+                i < PACKS && (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W; // W is whole packs
             const float *src = x + (inside ? h * W + w : 0);
             asm("" : "+l"(src)); // one address, the channels as immediate offsets
 #pragma unroll
@@ -104,7 +110,8 @@ __device__ __forceinline__ float stage_slice(char *dst, const float *x, const st
                 store_pair(to + col * 16, v[u][0], v[u][1], scale);
             else // pixels of a pack belong to different phases
 #pragma unroll
-                for (int j = 0; j < XVEC; j++) store_pixel(to + ((col + j) % ST * PHASE + (col + j) / ST) * 16, convert_pixel(v[u][j], scale));
+                for (int j = 0; j < XVEC; j++)
+                    store_pixel(to + ((col + j) % ST * PHASE + (col + j) / ST) * 16, convert_pixel(v[u][j], scale));
         }
     }
     return largest;
@@ -119,7 +126,8 @@ __device__ __forceinline__ const float *stage_source(const tc_args &a, const str
 __device__ __forceinline__ float role_largest(shared_memory &s, int turn, float v)
 {
     const int warp = threadIdx.x / 32 - WARP_LOAD;
-    const u32 most_bits = __reduce_max_sync(~0u, __float_as_uint(v)); // v >= 0 or NaN: bits order as values do, NaN last
+    const u32 most_bits =
+        __reduce_max_sync(~0u, __float_as_uint(v)); // v >= 0 or NaN: bits order as values do, NaN last
     if (threadIdx.x % 32 == 0) s.largest[turn & 1][warp] = most_bits;
     named_barrier(BAR_LOAD, LOADERS);
     const u32 *l = s.largest[turn & 1];
@@ -139,7 +147,8 @@ __device__ __forceinline__ void prefetch_strip(const tc_args &a, const strip_at 
     if (to > from) bulk_prefetch((const void *)from, (u32)(to - from));
 }
 
-// ---- TMA -----------------------------------------------------------------------------------------------------------------
+// ---- TMA
+// -----------------------------------------------------------------------------------------------------------------
 // Issues the copies of all units, in the order of the stages, as far ahead as the ring allows. One thread.
 __device__ __forceinline__ void copy_role(shared_memory &s, const tensor_map &map, const schedule &order)
 {
@@ -153,8 +162,8 @@ __device__ __forceinline__ void copy_role(shared_memory &s, const tensor_map &ma
             const int b = u % TC_RAWS;
             mbar_wait(&s.rawempty[b], (u / TC_RAWS & 1) ^ 1);
             mbar_arrive_expect(&s.rawfull[b], UNIT * 32);
-            tensor_load(s.raw[b], &map, at.q0 * ST - TC_PADW, at.p0 * ST - TC_PADH + i % UNITS * UROWS, (g % NSTAGE * SPS + i / UNITS) * 8, at.n,
-                        &s.rawfull[b]);
+            tensor_load(s.raw[b], &map, at.q0 * ST - TC_PADW, at.p0 * ST - TC_PADH + i % UNITS * UROWS,
+                        (g % NSTAGE * SPS + i / UNITS) * 8, at.n, &s.rawfull[b]);
         }
     }
 }
@@ -182,7 +191,8 @@ __device__ __forceinline__ float convert_units(shared_memory &s, char *dst, int 
                 if (ST == 1)
                     store_pair(to + col * 16, v[0], v[1], scale);
                 else // the two belong to different phases
-                    store_pixel(to + col / ST * 16, convert_pixel(v[0], scale)), store_pixel(to + (PHASE + col / ST) * 16, convert_pixel(v[1], scale));
+                    store_pixel(to + col / ST * 16, convert_pixel(v[0], scale)),
+                        store_pixel(to + (PHASE + col / ST) * 16, convert_pixel(v[1], scale));
             }
         }
         __syncwarp();
@@ -191,12 +201,14 @@ __device__ __forceinline__ float convert_units(shared_memory &s, char *dst, int 
     return largest;
 }
 // A stage once more, by single loads: the units are gone when a new scale turns out to be needed.
-__device__ __forceinline__ void restage(char *dst, const tc_args &a, const strip_at &at, int channel, float scale, int t)
+__device__ __forceinline__ void restage(char *dst, const tc_args &a, const strip_at &at, int channel, float scale,
+                                        int t)
 {
     const int h0 = at.p0 * ST - TC_PADH, w0 = at.q0 * ST - TC_PADW;
 #pragma unroll 1
     for (int i = t; i < SPS * ROWSIN * COLSIN; i += LOADERS) {
-        const int slice = i / (ROWSIN * COLSIN), row = i / COLSIN % ROWSIN, col = i % COLSIN, h = h0 + row, w = w0 + col;
+        const int slice = i / (ROWSIN * COLSIN), row = i / COLSIN % ROWSIN, col = i % COLSIN, h = h0 + row,
+                  w = w0 + col;
         float v[8];
 #pragma unroll
         for (int c = 0; c < 8; c++) {
@@ -204,11 +216,13 @@ __device__ __forceinline__ void restage(char *dst, const tc_args &a, const strip
             const bool inside = k < C && (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W;
             v[c] = inside ? __ldg(a.x + (((size_t)at.n * C + k) * H + h) * W + w) : 0.f;
         }
-        store_pixel(dst + (slice * SLICE + (row % ST * ST + col % ST) * PHASE + row / ST * PITCH + col / ST) * 16, convert_pixel(v, scale));
+        store_pixel(dst + (slice * SLICE + (row % ST * ST + col % ST) * PHASE + row / ST * PITCH + col / ST) * 16,
+                    convert_pixel(v, scale));
     }
 }
 
-// ---- the role ------------------------------------------------------------------------------------------------------------
+// ---- the role
+// ------------------------------------------------------------------------------------------------------------
 __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, const schedule &order)
 {
     constexpr int BLOCKS = STREAM ? MBLOCKS : 1, PER_STRIP = BLOCKS * NSTAGE;
@@ -228,7 +242,8 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
         mbar_wait(&s.empty[slot], (g / TC_STAGES & 1) ^ 1);
         if (STREAM && t == 0) {
             mbar_arrive_expect(full, WSTAGE);
-            bulk_load(s.w + slot * WSTAGE, (const char *)a.packed + (size_t)(block * NSTAGE + stage) * WSTAGE, WSTAGE, full);
+            bulk_load(s.w + slot * WSTAGE, (const char *)a.packed + (size_t)(block * NSTAGE + stage) * WSTAGE,
+                      WSTAGE, full);
         }
         float largest;
         for (int attempt = 0;; attempt++) {
@@ -237,15 +252,21 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
                 largest = convert_units(s, s.x + slot * XSTAGE, g * SPS * UNITS, scale, t);
             else if (TC_TMA)
                 restage(s.x + slot * XSTAGE, a, at, channel, scale, t);
-            else for (int i = 0; i < SPS; i++) {
-                const int first = channel + i * 8, channels = C % 8 == 0 && SLICES % SPS == 0 ? 8 : min(8, C - first);
-                largest = max_nan(largest, stage_slice(s.x + slot * XSTAGE + i * SLICE * 16, stage_source(a, at, min(first, C - 1)),
-                                                       at, channels, scale, t));
-            }
+            else
+                for (int i = 0; i < SPS; i++) {
+                    const int first = channel + i * 8,
+                              channels = C % 8 == 0 && SLICES % SPS == 0 ? 8 : min(8, C - first);
+                    largest = max_nan(largest,
+                                      stage_slice(s.x + slot * XSTAGE + i * SLICE * 16,
+                                                  stage_source(a, at, min(first, C - 1)), at, channels, scale, t));
+                }
             largest = role_largest(s, turn++, largest);
             const float top = largest * scale;
-            if ((top >= 1.f && top <= 32768.f) || largest == 0.f || !(largest < __int_as_float(0x7f800000)) || attempt) break;
-            const int exponent = 9 + 127 - (int)(__float_as_uint(largest) >> 23); // brings the largest to 2^9 .. 2^10
+            if ((top >= 1.f && top <= 32768.f) || largest == 0.f || !(largest < __int_as_float(0x7f800000)) ||
+                attempt)
+                break;
+            const int exponent =
+                9 + 127 - (int)(__float_as_uint(largest) >> 23); // brings the largest to 2^9 .. 2^10
             scale = __int_as_float((max(min(exponent, 126), -126) + 127) << 23);
         }
         if (t == 0) {

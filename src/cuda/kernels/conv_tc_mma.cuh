@@ -1,14 +1,17 @@
-// conv_tc_mma.cuh - the multiplying role: convolution tiles, what precedes the norm, statistics, results into shared memory.
+// conv_tc_mma.cuh - the multiplying role: convolution tiles, what precedes the norm, statistics, results into
+// shared memory.
 //
-// Thread -> data. A warpgroup's tile is 64 rows of M x TILE pixels. Warp v, lane 4r + q holds rows 16v + r and 16v + r + 8 (a row is an
-// output channel, or with ROWSM > 1 a channel of one of ROWSM output rows) at pixels 8j + 2q and 8j + 2q + 1:
+// Thread -> data. A warpgroup's tile is 64 rows of M x TILE pixels. Warp v, lane 4r + q holds rows 16v + r and 16v
+// + r + 8 (a row is an output channel, or with ROWSM > 1 a channel of one of ROWSM output rows) at pixels 8j + 2q
+// and 8j + 2q + 1:
 //   d[4j + 2h + e]: row 16v + r + 8h, pixel 8j + 2q + e.
-// Tiles of a chunk go round the warpgroups of a strip. Pooling keeps running maxima over the rows of a line in registers.
+// Tiles of a chunk go round the warpgroups of a strip. Pooling keeps running maxima over the rows of a line in
+// registers.
 #pragma once
 #include "conv_tc.cuh"
 
-// One stage's steps on a tile: xs the tile's first pixel, ws the weights, in units of 16 bytes. Small products first: the
-// accumulators truncate less.
+// One stage's steps on a tile: xs the tile's first pixel, ws the weights, in units of 16 bytes. Small products
+// first: the accumulators truncate less.
 __device__ __forceinline__ void multiply(float (&d)[ACC], u32 xs, u32 ws, int more)
 {
     acc_fence(d);
@@ -28,8 +31,8 @@ __device__ __forceinline__ void multiply(float (&d)[ACC], u32 xs, u32 ws, int mo
     acc_fence(d);
 }
 
-// The position of a thread in a tile, and the constants of its two channels. The norm's sign (where pooling is) is folded into the
-// packed weights, and into the bias here; behind a PRE it is a factor of its own.
+// The position of a thread in a tile, and the constants of its two channels. The norm's sign (where pooling is) is
+// folded into the packed weights, and into the bias here; behind a PRE it is a factor of its own.
 struct lane_at {
     int q, row, rr; // lane % 4; row of M for h = 0; which of ROWSM output rows
     int ch[2];      // output channels
@@ -42,18 +45,21 @@ __device__ __forceinline__ void lane_channels(lane_at &l, const tc_args &a, int 
         const int k = block * KM + (l.row + 8 * h) % KM, kc = min(k, K - 1);
         l.ch[h] = k;
         l.unscale[h] = __ldg(a.unscale + k);
-        l.sign[h] = POOL && NORM && a.gamma && __ldg(a.gamma + kc) < 0.f ? -1.f : 1.f; // a falling norm turns max into min
-        l.bias[h] = a.bias ? (TC_PRE ? 1.f : l.sign[h]) * __ldg(a.bias + kc) : 0.f;
+        l.sign[h] =
+            POOL && NORM && a.gamma && __ldg(a.gamma + kc) < 0.f ? -1.f : 1.f; // a falling norm turns max into min
+        l.bias[h] = a.bias ? (TC_PRE || TC_FOLDED ? 1.f : l.sign[h]) * __ldg(a.bias + kc) : 0.f;
     }
 }
 
-// A tile: its line and column tile in the strip; row: its first output row in the strip; limit: pixels of it that exist, from q on.
+// A tile: its line and column tile in the strip; row: its first output row in the strip; limit: pixels of it that
+// exist, from q on.
 struct tile_at {
     int line, ct, row, limit;
 };
 
 // Does element (j, e) exist? Constant true where the geometry says so. FLAT: tells its row and column in the strip.
-__device__ __forceinline__ bool exists(const strip_at &at, const tile_at &tile, const lane_at &l, int j, int e, int &row, int &col)
+__device__ __forceinline__ bool exists(const strip_at &at, const tile_at &tile, const lane_at &l, int j, int e,
+                                       int &row, int &col)
 {
     if (FLAT) {
         const int i = tile.ct * TILE + 8 * j + 2 * l.q + e;
@@ -65,7 +71,8 @@ __device__ __forceinline__ bool exists(const strip_at &at, const tile_at &tile, 
 }
 
 // The tile in plain float32 sums straight from global memory: the path of infs and NaNs. Slow, small, rarely taken.
-__device__ __forceinline__ void exact_tile(float (&d)[ACC], const tc_args &a, const strip_at &at, const tile_at &tile, const lane_at &l)
+__device__ __forceinline__ void exact_tile(float (&d)[ACC], const tc_args &a, const strip_at &at,
+                                           const tile_at &tile, const lane_at &l)
 {
 #pragma unroll 1
     for (int i = 0; i < ACC; i++) {
@@ -79,15 +86,16 @@ __device__ __forceinline__ void exact_tile(float (&d)[ACC], const tc_args &a, co
             for (int c = 0; c < C * R * S; c++) {
                 const int h = h0 + c / S % R, w = w0 + c % S;
                 if ((unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W)
-                    sum = fmaf(__ldg(a.x + (((size_t)at.n * C + c / (R * S)) * H + h) * W + w), __ldg(a.w + (size_t)k * (C * R * S) + c), sum);
+                    sum = fmaf(__ldg(a.x + (((size_t)at.n * C + c / (R * S)) * H + h) * W + w),
+                               __ldg(a.w + (size_t)k * (C * R * S) + c), sum);
             }
 #pragma unroll
         for (int u = 0; u < ACC; u++) d[u] = u == i ? sum : d[u];
     }
 }
 
-// The stages as one warpgroup sees them: its full barriers, and a bit per slot for the phase that comes next. A phase is given back only
-// after it was seen.
+// The stages as one warpgroup sees them: its full barriers, and a bit per slot for the phase that comes next. A
+// phase is given back only after it was seen.
 struct stage_view {
     u64 *full, *empty;
     u32 weight, phases; // arrivals of a warp on empty, so that groups of different size complete it alike
@@ -103,10 +111,10 @@ struct stage_view {
     }
 };
 
-// The convolution of a tile as it leaves the tensor cores; returns the factor that undoes the stage's scale (negative: that of an
-// exact tile, 1, with the channels' own left out). g: the strip's first stage.
-__device__ __forceinline__ float convolve(float (&d)[ACC], shared_memory &s, const tc_args &a, const strip_at &at, const tile_at &tile,
-                                          const lane_at &l, stage_view &view, int block, int g)
+// The convolution of a tile as it leaves the tensor cores; returns the factor that undoes the stage's scale
+// (negative: that of an exact tile, 1, with the channels' own left out). g: the strip's first stage.
+__device__ __forceinline__ float convolve(float (&d)[ACC], shared_memory &s, const tc_args &a, const strip_at &at,
+                                          const tile_at &tile, const lane_at &l, stage_view &view, int block, int g)
 {
     const u32 px = (FLAT ? 0 : tile.row * PITCH) + tile.ct * TILE;
     const u32 x0 = (smem_u32(s.x) >> 4) + px, w0 = smem_u32(s.w) >> 4;
@@ -120,7 +128,8 @@ __device__ __forceinline__ float convolve(float (&d)[ACC], shared_memory &s, con
         odd |= s.odd[slot];
         if (STREAM && i && u != unscale)
 #pragma unroll
-            for (int j = 0; j < ACC; j++) d[j] *= unscale / u; // the stages of a strip share one scale in the accumulators
+            for (int j = 0; j < ACC; j++)
+                d[j] *= unscale / u; // the stages of a strip share one scale in the accumulators
         unscale = u;
         multiply(d, x0 + slot * (XSTAGE / 16), w0 + (STREAM ? slot : block) * (WSTAGE / 16), i);
         if (STREAM) view.release(slot);
@@ -131,18 +140,20 @@ __device__ __forceinline__ float convolve(float (&d)[ACC], shared_memory &s, con
 // The factor of channel h: y = d * factor + bias.
 __device__ __forceinline__ float factor_of(const lane_at &l, float unscale, int h)
 {
-    return unscale < 0.f ? (POOL && NORM && !TC_PRE ? l.sign[h] : 1.f) : l.unscale[h] * unscale;
+    return unscale < 0.f ? (POOL && NORM && !TC_PRE && !TC_FOLDED ? l.sign[h] : 1.f) : l.unscale[h] * unscale;
 }
 
-// ---- statistics ----------------------------------------------------------------------------------------------------------
-// Sums of a thread's two channels over its tiles of a strip, shifted by a first value: no cancellation wherever the mean is. Without a
-// PRE they are sums of what left the tensor cores: scale and bias come in at the end.
+// ---- statistics
+// ---------------------------------------------------------------------------------------------------------- Sums
+// of a thread's two channels over its tiles of a strip, shifted by a first value: no cancellation wherever the mean
+// is. Without a PRE they are sums of what left the tensor cores: scale and bias come in at the end.
 struct moments {
     float shift[2], s1[2], s2[2];
     int count; // values; FLAT: this lane's, else all four lanes'
     bool fresh;
 };
-__device__ __forceinline__ void moments_add(moments &m, const float (&d)[ACC], const strip_at &at, const tile_at &tile, const lane_at &l)
+__device__ __forceinline__ void moments_add(moments &m, const float (&d)[ACC], const strip_at &at,
+                                            const tile_at &tile, const lane_at &l)
 {
     int row, col;
     if (m.fresh) { // any value that exists will do; all four lanes of a channel take lane 0's
@@ -150,7 +161,8 @@ __device__ __forceinline__ void moments_add(moments &m, const float (&d)[ACC], c
         for (int h = 0; h < 2; h++) {
             float first = 0;
 #pragma unroll
-            for (int j = FLAT ? NJ - 1 : 0; j >= 0; j--) first = exists(at, tile, l, j, 0, row, col) ? d[4 * j + 2 * h] : first;
+            for (int j = FLAT ? NJ - 1 : 0; j >= 0; j--)
+                first = exists(at, tile, l, j, 0, row, col) ? d[4 * j + 2 * h] : first;
             m.shift[h] = __shfl_sync(~0u, first, threadIdx.x & 28);
         }
         m.fresh = false;
@@ -171,24 +183,28 @@ __device__ __forceinline__ void moments_add(moments &m, const float (&d)[ACC], c
     if (!FLAT) m.count += min(TILE, at.cols - tile.ct * TILE);
 }
 // Mean and squared deviations of each channel's share to shared memory. RAW: the values had neither scale nor bias.
-template <bool RAW> __device__ __forceinline__ void moments_flush(const moments &m, float4 *slots, const lane_at &l, float unscale)
+template <bool RAW>
+__device__ __forceinline__ void moments_flush(const moments &m, float4 *slots, const lane_at &l, float unscale)
 {
     float s1[2] = {m.s1[0], m.s1[1]}, s2[2] = {m.s2[0], m.s2[1]}, count = (float)m.count;
 #pragma unroll
     for (int o = 1; o < 4; o *= 2) {
 #pragma unroll
-        for (int h = 0; h < 2; h++) s1[h] += __shfl_xor_sync(~0u, s1[h], o), s2[h] += __shfl_xor_sync(~0u, s2[h], o);
+        for (int h = 0; h < 2; h++)
+            s1[h] += __shfl_xor_sync(~0u, s1[h], o), s2[h] += __shfl_xor_sync(~0u, s2[h], o);
         if (FLAT) count += __shfl_xor_sync(~0u, count, o);
     }
     if (l.q == 0)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const float f = RAW ? factor_of(l, unscale, h) : 1.f, mean = m.count || FLAT ? s1[h] / fmaxf(count, 1.f) : 0.f;
+            const float f = RAW ? factor_of(l, unscale, h) : 1.f,
+                        mean = m.count || FLAT ? s1[h] / fmaxf(count, 1.f) : 0.f;
             const float y = fmaf(m.shift[h] + mean, f, RAW ? l.bias[h] : 0.f);
             slots[l.rr * KP + l.ch[h]] = make_float4(l.sign[h] * y, (s2[h] - s1[h] * mean) * f * f, count, 0.f);
         }
 }
-// Merged sums of partial results, Chan's formula: total count, mean, squared deviations; over `lanes` neighbouring lanes.
+// Merged sums of partial results, Chan's formula: total count, mean, squared deviations; over `lanes` neighbouring
+// lanes.
 struct merged {
     float shift, n, s1, s2, m2;
     __device__ __forceinline__ void add(float count, float mean, float deviations)
@@ -212,13 +228,15 @@ struct merged {
         return m2 + (s2 - s1 * (s1 / n));
     }
 };
-// A partial result is one 8-byte word: mean, squared deviations, and in its two lowest bits the launch's tag: no fence, no counter.
+// A partial result is one 8-byte word: mean, squared deviations, and in its two lowest bits the launch's tag: no
+// fence, no counter.
 __device__ __forceinline__ u64 tagged(float mean, float deviations, u32 tag)
 {
     return (u64)__float_as_uint(mean) << 32 | (__float_as_uint(deviations) & ~3u) | tag;
 }
 // Statistics of the block's strip, per group, to everybody. 128 threads.
-__device__ __forceinline__ void publish(const float4 (&slots)[NORM ? SLOTS : 1][NORM ? KP : 1], const tc_args &a, const strip_at &at, u32 tag)
+__device__ __forceinline__ void publish(const float4 (&slots)[NORM ? SLOTS : 1][NORM ? KP : 1], const tc_args &a,
+                                        const strip_at &at, u32 tag)
 {
     constexpr int LANES = least(floor_pow2(most(128 / most(G, 1), 1)), 32), GROUPS = 128 / LANES;
     const int t = threadIdx.x % 128, sub = t % LANES;
@@ -231,14 +249,17 @@ __device__ __forceinline__ void publish(const float4 (&slots)[NORM ? SLOTS : 1][
             if (p.z > 0.f) m.add(p.z, p.x, p.y);
         }
         m.join(LANES);
-        if (sub == 0 && g0 + t / LANES < G) store_relaxed(a.part + ((size_t)at.n * G + g) * STRIPS + at.index, tagged(m.mean(), m.deviations(), tag));
+        if (sub == 0 && g0 + t / LANES < G)
+            store_relaxed(a.part + ((size_t)at.n * G + g) * STRIPS + at.index,
+                          tagged(m.mean(), m.deviations(), tag));
     }
 }
 
-// ---- results -------------------------------------------------------------------------------------------------------------
-// A tile into the chunk: out[channel][dense pixel]; index: of the tile's first pixel.
-__device__ __forceinline__ void put_tile(float (*out)[OPITCH], const float (&d)[ACC], const strip_at &at, const tile_at &tile,
-                                         const lane_at &l, int k0, int index)
+// ---- results
+// ------------------------------------------------------------------------------------------------------------- A
+// tile into the chunk: out[channel][dense pixel]; index: of the tile's first pixel.
+__device__ __forceinline__ void put_tile(float (*out)[OPITCH], const float (&d)[ACC], const strip_at &at,
+                                         const tile_at &tile, const lane_at &l, int k0, int index)
 {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -272,8 +293,8 @@ __device__ __forceinline__ void pool_rows(float (&m)[2 * NJ], const float (&d)[A
     for (int i = 0; i < 2 * NJ; i++) m[i] = max_nan(m[i], max_nan(d[2 * i], d[2 * i + 1]));
 }
 template <bool RAW>
-__device__ __forceinline__ void put_pooled(float (*out)[OPITCH], float (&m)[2 * NJ], const tile_at &tile, const lane_at &l, float unscale,
-                                           int k0, int row)
+__device__ __forceinline__ void put_pooled(float (*out)[OPITCH], float (&m)[2 * NJ], const tile_at &tile,
+                                           const lane_at &l, float unscale, int k0, int row)
 {
 #pragma unroll
     for (int i = 0; i < 2 * NJ; i++) {

@@ -1,15 +1,18 @@
-// conv_tc_pack.cu - weights [K][C][R][S] float32 -> operands of conv_tc: [block][stage][part][step][k half][64 rows][8 channels] fp16.
+// conv_tc_pack.cu - weights [K][C][R][S] float32 -> operands of conv_tc: [block][stage][part][step][k half][64
+// rows][8 channels] fp16.
 //
-// Launch: KP blocks (conv_tc.cuh) of 128 threads; block k packs output channel k (zeros past K) and its rows for all ROWSM output rows. Each
-// channel is scaled by a power of two that brings its largest weight to 2^13 .. 2^14; unscale[k] is the inverse. Compile with the same
-// -D as the convolution. Where pooling follows a norm, weights of a channel with gamma < 0 change sign: its norm falls, so that the
-// largest result comes from the least value (gamma NULL: none).
+// Launch: KP blocks (conv_tc.cuh) of 128 threads; block k packs output channel k (zeros past K) and its rows for
+// all ROWSM output rows. Each channel is scaled by a power of two that brings its largest weight to 2^13 .. 2^14;
+// unscale[k] is the inverse. Compile with the same -D as the convolution. Where pooling follows a norm, weights of
+// a channel with gamma < 0 change sign: its norm falls, so that the largest result comes from the least value
+// (gamma NULL: none).
 #include "conv_tc.cuh"
 #ifndef KERNEL_NAME
 #define KERNEL_NAME conv_tc_pack
 #endif
 
-extern "C" __global__ void __launch_bounds__(128) KERNEL_NAME(const float *w, const float *gamma, u32 *packed, float *unscale)
+extern "C" __global__ void __launch_bounds__(128)
+    KERNEL_NAME(const float *w, const float *gamma, u32 *packed, float *unscale)
 {
     __shared__ u32 largest[4];
     const int k = blockIdx.x, t = threadIdx.x;
@@ -29,7 +32,8 @@ extern "C" __global__ void __launch_bounds__(128) KERNEL_NAME(const float *w, co
     unsigned short *out = (unsigned short *)packed;
     const int block = k / KM;
     for (int i = t; i < NSTAGE * STEPS * 2 * ROWSM * 8; i += 128) {
-        const int c8 = i % 8, rr = i / 8 % ROWSM, operand = i / (8 * ROWSM) % (2 * STEPS), stage = i / (8 * ROWSM * 2 * STEPS);
+        const int c8 = i % 8, rr = i / 8 % ROWSM, operand = i / (8 * ROWSM) % (2 * STEPS),
+                  stage = i / (8 * ROWSM * 2 * STEPS);
         const tap_at tap = tap_position(operand % TAPS);
         const int c = (stage * SPS + operand / TAPS) * 8 + c8, r = tap.row - rr * ST;
         const bool is = k < K && operand < SPS * TAPS && c < C && r >= 0 && r < R;
@@ -37,8 +41,10 @@ extern "C" __global__ void __launch_bounds__(128) KERNEL_NAME(const float *w, co
         const u32 hi = pack_f16(v, 0.f);
         float back, zero;
         unpack_f16(hi, back, zero);
-        const u32 lo = pack_f16(fabsf(back) < __int_as_float(0x7f800000) ? v - back : 0.f, 0.f); // inf - inf would be NaN
-        const size_t at = (size_t)(block * NSTAGE + stage) * (WSTAGE / 2) + (operand * 64 + rr * KM + k % KM) * 8 + c8;
+        const u32 lo =
+            pack_f16(fabsf(back) < __int_as_float(0x7f800000) ? v - back : 0.f, 0.f); // inf - inf would be NaN
+        const size_t at =
+            (size_t)(block * NSTAGE + stage) * (WSTAGE / 2) + (operand * 64 + rr * KM + k % KM) * 8 + c8;
         out[at] = (unsigned short)hi;
         if (PARTS == 2) out[at + WPART / 2] = (unsigned short)lo;
     }

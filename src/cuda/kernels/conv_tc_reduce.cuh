@@ -1,13 +1,16 @@
 // conv_tc_reduce.cuh - reduction over the channels: logsumexp, max, min, sum, mean.
 //
-// PARTIAL (the rule): a lane of the multiplying role holds 2 channels of each of its pixels. It joins the two and leaves one value per
-// pixel, for logsumexp the sum of their exponentials; the finishing role joins the 32 values of a pixel (per block of 64 channels). Where
-// such a sum leaves the range of floats, the warp takes its 16 channels' maximum out and leaves that as well. Else (what follows the norm reads other tensors) all channels go through shared memory.
+// PARTIAL (the rule): a lane of the multiplying role holds 2 channels of each of its pixels. It joins the two and
+// leaves one value per pixel, for logsumexp the sum of their exponentials; the finishing role joins the 32 values
+// of a pixel (per block of 64 channels). Where such a sum leaves the range of floats, the warp takes its 16
+// channels' maximum out and leaves that as well. Else (what follows the norm reads other tensors) all channels go
+// through shared memory.
 #pragma once
 #include "conv_tc.cuh"
 #include "conv_tc_mma.cuh"
 
-// A chunk: first line and column tile, how many of them; rows and columns of results in it, and where these stand in the output.
+// A chunk: first line and column tile, how many of them; rows and columns of results in it, and where these stand
+// in the output.
 struct chunk_at {
     int rows, cols, row0, col0;
 };
@@ -31,7 +34,9 @@ __device__ __forceinline__ float finish_value(float v, const float2 ab, int n, i
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 __device__ __forceinline__ float reduce_start()
 {
-    return TC_REDUCE == REDUCE_MAX ? __int_as_float(0xff800000) : TC_REDUCE == REDUCE_MIN ? __int_as_float(0x7f800000) : 0.f;
+    return TC_REDUCE == REDUCE_MAX   ? __int_as_float(0xff800000)
+           : TC_REDUCE == REDUCE_MIN ? __int_as_float(0x7f800000)
+                                     : 0.f;
 }
 __device__ __forceinline__ float reduce_join(float a, float b)
 {
@@ -52,9 +57,12 @@ __device__ __forceinline__ float max_lanes(float v)
     v = max_nan(v, __shfl_xor_sync(~0u, v, 1));
     return max_nan(v, __shfl_xor_sync(~0u, v, 2));
 }
-// ---- PARTIAL -------------------------------------------------------------------------------------------------------------
-// logsumexp of a warp's channels with the maximum taken out: the sum in the first of its 8 rows (the others 0), the maximum in peaks.
-__device__ __forceinline__ void put_shifted(float (*out)[OPITCH], float *peaks, const float (&d)[ACC], const lane_at &l)
+// ---- PARTIAL
+// -------------------------------------------------------------------------------------------------------------
+// logsumexp of a warp's channels with the maximum taken out: the sum in the first of its 8 rows (the others 0), the
+// maximum in peaks.
+__device__ __forceinline__ void put_shifted(float (*out)[OPITCH], float *peaks, const float (&d)[ACC],
+                                            const lane_at &l)
 {
     const int r = threadIdx.x / 4 % 8;
 #pragma unroll
@@ -70,8 +78,10 @@ __device__ __forceinline__ void put_shifted(float (*out)[OPITCH], float *peaks, 
         if (r == 0) peaks[px] = top;
     }
 }
-// A finished tile: row 8 * warp + r of out holds lane r's values; peaks and flag are those of the warp. limit: pixels that exist.
-__device__ __forceinline__ void put_partial(float (*out)[OPITCH], float *peaks, int &flag, float (&d)[ACC], const lane_at &l, int limit)
+// A finished tile: row 8 * warp + r of out holds lane r's values; peaks and flag are those of the warp. limit:
+// pixels that exist.
+__device__ __forceinline__ void put_partial(float (*out)[OPITCH], float *peaks, int &flag, float (&d)[ACC],
+                                            const lane_at &l, int limit)
 {
     float *to = out[threadIdx.x / 4 % 8];
     float least_sum = 1.f, most_sum = 1.f;
@@ -100,9 +110,11 @@ __device__ __forceinline__ void put_partial(float (*out)[OPITCH], float *peaks, 
         if (threadIdx.x % 32 == 0) flag = hard;
     }
 }
-// Joins the values of a tile's pixels and stores, a thread per pixel. Rows: 32 per block of 64 channels; peaks and flags: 4.
-__device__ __forceinline__ void finish_partial(float (*out)[OPITCH], const float (*peaks)[TILE], const int *flags, const tc_args &a,
-                                               const strip_at &at, const chunk_at &c, const epi &e)
+// Joins the values of a tile's pixels and stores, a thread per pixel. Rows: 32 per block of 64 channels; peaks and
+// flags: 4.
+__device__ __forceinline__ void finish_partial(float (*out)[OPITCH], const float (*peaks)[TILE], const int *flags,
+                                               const tc_args &a, const strip_at &at, const chunk_at &c,
+                                               const epi &e)
 {
     const int first = c.row0 * OW + c.col0;
     int hard = 0;
@@ -129,9 +141,11 @@ __device__ __forceinline__ void finish_partial(float (*out)[OPITCH], const float
     }
 }
 
-// ---- all channels through shared memory: 4 lanes a pixel, lane q takes channels q, q + 4, ... (no bank conflicts) ----------
-// logsumexp with the maximum taken out first: for sums that the plain one cannot hold. One pixel of 4 lanes.
-__device__ __forceinline__ float lse_with_max(float (*out)[OPITCH], const float2 *ab, int px, int n, int pixel, const epi &e)
+// ---- all channels through shared memory: 4 lanes a pixel, lane q takes channels q, q + 4, ... (no bank conflicts)
+// ---------- logsumexp with the maximum taken out first: for sums that the plain one cannot hold. One pixel of 4
+// lanes.
+__device__ __forceinline__ float lse_with_max(float (*out)[OPITCH], const float2 *ab, int px, int n, int pixel,
+                                              const epi &e)
 {
     const int q = threadIdx.x % 4;
     float m = __int_as_float(0xff800000), sum = 0;
@@ -140,18 +154,21 @@ __device__ __forceinline__ float lse_with_max(float (*out)[OPITCH], const float2
     m = max_lanes(m);
     const float base = fabsf(m) < __int_as_float(0x7f800000) ? m : 0.f; // all -inf gives -inf, an inf gives inf
 #pragma unroll 1
-    for (int k = q; k < K; k += 4) sum += exp2_approx((finish_value(out[k][px], ab[k], n, k, pixel, e) - base) * LOG2E);
+    for (int k = q; k < K; k += 4)
+        sum += exp2_approx((finish_value(out[k][px], ab[k], n, k, pixel, e) - base) * LOG2E);
     return base + LN2 * log2_approx(over_lanes(sum));
 }
-__device__ __forceinline__ void finish_reduce(float (*out)[OPITCH], const float2 *ab, const tc_args &a, const strip_at &at, const chunk_at &c,
-                                              const epi &e)
+__device__ __forceinline__ void finish_reduce(float (*out)[OPITCH], const float2 *ab, const tc_args &a,
+                                              const strip_at &at, const chunk_at &c, const epi &e)
 {
-    constexpr int PX = SINKWARPS * 8, PER = TILE / PX, BATCHK = 16 / PER; // pixels at a time; of a thread; channels in flight
+    constexpr int PX = SINKWARPS * 8, PER = TILE / PX,
+                  BATCHK = 16 / PER; // pixels at a time; of a thread; channels in flight
     const int t = threadIdx.x - WARP_SINK * 32, q = t % 4, first = c.row0 * OW + c.col0;
     float v[PER];
     int px[PER];
 #pragma unroll
-    for (int i = 0; i < PER; i++) v[i] = reduce_start(), px[i] = min(t / 4 + i * PX, c.cols - 1); // past the edge: the last one again
+    for (int i = 0; i < PER; i++)
+        v[i] = reduce_start(), px[i] = min(t / 4 + i * PX, c.cols - 1); // past the edge: the last one again
 #pragma unroll 1
     for (int k0 = q; k0 < K; k0 += 4 * BATCHK) { // loads of BATCHK channels first: their latency is paid once
         float2 f[BATCHK];
@@ -181,6 +198,7 @@ __device__ __forceinline__ void finish_reduce(float (*out)[OPITCH], const float2
             v[i] = LN2 * log2_approx(v[i]);
             if (__any_sync(~0u, hard)) v[i] = lse_with_max(out, ab, px[i], at.n, first + px[i], e);
         }
-        if (q == 0 && t / 4 + i * PX < c.cols) __stcs(a.y + (size_t)at.n * (OH * OW) + first + px[i], cvy_last(v[i], at.n, first + px[i], e));
+        if (q == 0 && t / 4 + i * PX < c.cols)
+            __stcs(a.y + (size_t)at.n * (OH * OW) + first + px[i], cvy_last(v[i], at.n, first + px[i], e));
     }
 }

@@ -1,11 +1,13 @@
-// conv_tc_sink.cuh - the finishing role (norm, what follows it, store or reduce) and the merging warp (statistics -> factor, summand).
+// conv_tc_sink.cuh - the finishing role (norm, what follows it, store or reduce) and the merging warp (statistics
+// -> factor, summand).
 #pragma once
 #include "conv_tc.cuh"
 #include "conv_tc_mma.cuh"
 #include "conv_tc_reduce.cuh"
 
-// ---- the merging warp ----------------------------------------------------------------------------------------------------
-// Mean and 1 / deviation of all groups of a sample into s.group; false: some strip's word does not carry this launch's tag yet.
+// ---- the merging warp
+// ---------------------------------------------------------------------------------------------------- Mean and 1 /
+// deviation of all groups of a sample into s.group; false: some strip's word does not carry this launch's tag yet.
 __device__ __forceinline__ bool merge_sample(shared_memory &s, const tc_args &a, int n, u32 tag)
 {
     constexpr int LANES = floor_pow2(most(32 / most(G, 1), 1)), GROUPS = 32 / LANES;
@@ -52,8 +54,9 @@ __device__ __forceinline__ void merge_role(shared_memory &s, const tc_args &a, c
     }
 }
 
-// ---- finishing -----------------------------------------------------------------------------------------------------------
-// VEC neighbours as one access.
+// ---- finishing
+// ----------------------------------------------------------------------------------------------------------- VEC
+// neighbours as one access.
 template <int VEC> struct pack_of;
 template <> struct pack_of<1> {
     typedef float type;
@@ -65,8 +68,9 @@ template <> struct pack_of<4> {
     typedef float4 type;
 };
 // One channel's run: loads of DEPTH packs first, then results, so that shared memory's latency is paid once.
-template <int VEC> __device__ __forceinline__ void finish_run(float *to, const float *from, int length, float2 ab, int n, int k, int pixel,
-                                                              const epi &e)
+template <int VEC>
+__device__ __forceinline__ void finish_run(float *to, const float *from, int length, float2 ab, int n, int k,
+                                           int pixel, const epi &e)
 {
     typedef typename pack_of<VEC>::type pack;
     constexpr int STEP = 32 * VEC, DEPTH = 4;
@@ -88,14 +92,18 @@ template <int VEC> __device__ __forceinline__ void finish_run(float *to, const f
             __stcs((pack *)(to + i), v[u].p);
         }
     }
-    if (lane < length - whole) __stcs(to + whole + lane, finish_value(from[whole + lane], ab, n, k, pixel + whole + lane, e));
+    if (lane < length - whole)
+        __stcs(to + whole + lane, finish_value(from[whole + lane], ab, n, k, pixel + whole + lane, e));
 }
 // Warp w takes channels w, w + 8, ... of the chunk; whole rows are one run.
-__device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 *ab, const tc_args &a, const strip_at &at, const chunk_at &c,
-                                             int k0, const epi &e)
+__device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 *ab, const tc_args &a,
+                                             const strip_at &at, const chunk_at &c, int k0, const epi &e)
 {
     constexpr int UNIT = (POOL ? 1 : LINEROWS) * OW; // runs start at multiples of this
-    constexpr int VEC = !TC_ALIGNED || CHUNKW != OW ? 1 : UNIT % 4 == 0 && OH * OW % 4 == 0 ? 4 : UNIT % 2 == 0 && OH * OW % 2 == 0 ? 2 : 1;
+    constexpr int VEC = !TC_ALIGNED || CHUNKW != OW         ? 1
+                        : UNIT % 4 == 0 && OH * OW % 4 == 0 ? 4
+                        : UNIT % 2 == 0 && OH * OW % 2 == 0 ? 2
+                                                            : 1;
     const int warp = threadIdx.x / 32 - WARP_SINK, end = least(CHUNKK, K - k0);
     for (int i = warp; i < end; i += SINKWARPS) {
         const int k = k0 + i;
@@ -111,7 +119,8 @@ __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 
 }
 
 // BULK: one copy per channel. Lane l of the first warp takes channels l, l + 32.
-__device__ __forceinline__ void finish_bulk(float (*out)[OPITCH], const tc_args &a, const strip_at &at, const chunk_at &c, int k0)
+__device__ __forceinline__ void finish_bulk(float (*out)[OPITCH], const tc_args &a, const strip_at &at,
+                                            const chunk_at &c, int k0)
 {
     const u64 policy = policy_evict_first();
     for (int i = threadIdx.x % 32; i < least(CHUNKK, K - k0); i += 32)

@@ -13,7 +13,8 @@ __device__ __forceinline__ u32 smem_u32(const void *p)
     return (u32)__cvta_generic_to_shared(p);
 }
 
-// ---- mbarriers -----------------------------------------------------------------------------------------------------
+// ---- mbarriers
+// -----------------------------------------------------------------------------------------------------
 __device__ __forceinline__ void mbar_init(u64 *b, int count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_u32(b)), "r"(count) : "memory");
@@ -28,13 +29,17 @@ __device__ __forceinline__ void mbar_arrive(u64 *b, u32 count = 1)
 }
 __device__ __forceinline__ void mbar_arrive_expect(u64 *b, u32 bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_u32(b)), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_u32(b)), "r"(bytes)
+                 : "memory");
 }
 // Returns when the phase of that parity is complete. parity 1 on a fresh barrier returns at once.
 __device__ __forceinline__ void mbar_wait(u64 *b, u32 parity)
 {
-    asm volatile("{\n.reg .pred p;\nW: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra D;\nbra W;\nD:\n}\n"
-                 ::"r"(smem_u32(b)), "r"(parity) : "memory");
+    asm volatile(
+        "{\n.reg .pred p;\nW: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra D;\nbra W;\nD:\n}\n" ::
+            "r"(smem_u32(b)),
+        "r"(parity)
+        : "memory");
 }
 __device__ __forceinline__ void named_barrier(int id, int threads)
 {
@@ -45,18 +50,23 @@ __device__ __forceinline__ void fence_proxy_async()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// ---- memory --------------------------------------------------------------------------------------------------------
-// size bytes, a multiple of 16, from global to shared memory; completes on the barrier.
+// ---- memory
+// -------------------------------------------------------------------------------------------------------- size
+// bytes, a multiple of 16, from global to shared memory; completes on the barrier.
 __device__ __forceinline__ void bulk_load(void *dst, const void *src, u32 size, u64 *b)
 {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 ::"r"(smem_u32(dst)), "l"(src), "r"(size), "r"(smem_u32(b)) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     smem_u32(dst)),
+                 "l"(src), "r"(size), "r"(smem_u32(b))
+                 : "memory");
 }
 // The box of a 4-dimensional tensor map at coordinates (x, y, z, n); completes on the barrier.
 __device__ __forceinline__ void tensor_load(void *dst, const void *map, int x, int y, int z, int n, u64 *b)
 {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"
-                 ::"r"(smem_u32(dst)), "l"(map), "r"(x), "r"(y), "r"(z), "r"(n), "r"(smem_u32(b)) : "memory");
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
+                 "%4, %5}], [%6];" ::"r"(smem_u32(dst)),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(n), "r"(smem_u32(b))
+                 : "memory");
 }
 __device__ __forceinline__ u64 policy_evict_first() // of L2, for what is not read again
 {
@@ -67,14 +77,16 @@ __device__ __forceinline__ u64 policy_evict_first() // of L2, for what is not re
 // size bytes, a multiple of 16, from shared to global memory; completes with the thread's bulk group.
 __device__ __forceinline__ void bulk_store(void *dst, const void *src, u32 size, u64 policy)
 {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;"
-                 ::"l"(dst), "r"(smem_u32(src)), "r"(size), "l"(policy) : "memory");
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(dst),
+                 "r"(smem_u32(src)), "r"(size), "l"(policy)
+                 : "memory");
 }
 __device__ __forceinline__ void bulk_commit()
 {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-template <int PENDING> __device__ __forceinline__ void bulk_wait_read() // all groups but the last PENDING have read their sources
+template <int PENDING>
+__device__ __forceinline__ void bulk_wait_read() // all groups but the last PENDING have read their sources
 {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
@@ -97,7 +109,8 @@ __device__ __forceinline__ void store_relaxed(u64 *p, u64 v)
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
-// ---- arithmetic ----------------------------------------------------------------------------------------------------
+// ---- arithmetic
+// ----------------------------------------------------------------------------------------------------
 __device__ __forceinline__ float max_nan(float a, float b) // NaN wins, as in torch's max_pool
 {
     float r;
@@ -130,10 +143,13 @@ __device__ __forceinline__ u32 pack_f16(float lo, float hi) // two fp16, round t
 }
 __device__ __forceinline__ void unpack_f16(u32 v, float &lo, float &hi)
 {
-    asm("{\n.reg .b16 a, b;\nmov.b32 {a, b}, %2;\ncvt.f32.f16 %0, a;\ncvt.f32.f16 %1, b;\n}\n" : "=f"(lo), "=f"(hi) : "r"(v));
+    asm("{\n.reg .b16 a, b;\nmov.b32 {a, b}, %2;\ncvt.f32.f16 %0, a;\ncvt.f32.f16 %1, b;\n}\n"
+        : "=f"(lo), "=f"(hi)
+        : "r"(v));
 }
 
-// ---- registers -----------------------------------------------------------------------------------------------------
+// ---- registers
+// -----------------------------------------------------------------------------------------------------
 template <int COUNT> __device__ __forceinline__ void registers_take()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
@@ -143,9 +159,10 @@ template <int COUNT> __device__ __forceinline__ void registers_give()
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// ---- wgmma ---------------------------------------------------------------------------------------------------------
-// Both operands K-major without swizzle: core matrices of 8 rows x 16 bytes, rows contiguous, 128 bytes from 8 rows to the next 8.
-// addr16: start, lead16: from the first 8 k to the second, both in units of 16 bytes.
+// ---- wgmma
+// --------------------------------------------------------------------------------------------------------- Both
+// operands K-major without swizzle: core matrices of 8 rows x 16 bytes, rows contiguous, 128 bytes from 8 rows to
+// the next 8. addr16: start, lead16: from the first 8 k to the second, both in units of 16 bytes.
 __device__ __forceinline__ u64 wgmma_desc(u32 addr16, u32 lead16)
 {
     return 8ull << 32 | (addr16 | lead16 << 16);
@@ -167,20 +184,26 @@ template <int COUNT> __device__ __forceinline__ void acc_fence(float (&d)[COUNT]
 #pragma unroll
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
-#define ACC4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define ACC4(d, i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define ACC16(d, i) ACC4(d, i), ACC4(d, i + 4), ACC4(d, i + 8), ACC4(d, i + 12)
-#define REGS32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define REGS64 REGS32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define REGS32                                                                                                     \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%"  \
+    "29,%30,%31"
+#define REGS64                                                                                                     \
+    REGS32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56," \
+           "%57,%58,%59,%60,%61,%62,%63"
 // d (64 x 64, or 64 x 128) = a * b (+ d): fp16 operands from shared memory, fp32 accumulators, k = 16.
 __device__ __forceinline__ void wgmma_f16(float (&d)[32], u64 a, u64 b, int accumulate)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" REGS32 "}, %32, %33, p, 1, 1, 0, 0;\n}\n"
-                 : ACC16(d, 0), ACC16(d, 16) : "l"(a), "l"(b), "r"(accumulate));
+                 : ACC16(d, 0), ACC16(d, 16)
+                 : "l"(a), "l"(b), "r"(accumulate));
 }
 __device__ __forceinline__ void wgmma_f16(float (&d)[64], u64 a, u64 b, int accumulate)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" REGS64 "}, %64, %65, p, 1, 1, 0, 0;\n}\n"
-                 : ACC16(d, 0), ACC16(d, 16), ACC16(d, 32), ACC16(d, 48) : "l"(a), "l"(b), "r"(accumulate));
+                 : ACC16(d, 0), ACC16(d, 16), ACC16(d, 32), ACC16(d, 48)
+                 : "l"(a), "l"(b), "r"(accumulate));
 }
