@@ -135,8 +135,9 @@ static void run_means(const step *s, const cpu_unit *u, int64_t part, char *scra
     }
     cvyi_conv_means(u->run->state->conv, &c->geom, cvyi_unit_data(u, c->weight), bias_of(c, u), &w, 0, c->geom.K,
                     mean, at(u, c->constant));
-    *(int32_t *)at(u, c->plain) = plain;
     for (int64_t k = 0; k < c->geom.K; k++) finite &= isfinite(mean[k]) != 0;
+    plain |= !finite; /* a weight that is NaN or inf would spread over Winograd's tiles */
+    *(int32_t *)at(u, c->plain) = plain;
     for (int64_t k = 0; k < c->geom.K; k++) set_start(c, u, k, plain, finite);
 }
 

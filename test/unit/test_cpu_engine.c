@@ -1,0 +1,312 @@
+/* test_cpu_engine.c - how exact the CPU engine is, against float64, under every instruction set of this machine.
+ *
+ * Bounds are those of the numerics contract: a GroupNorm is within 5e-6 at unit scale, block B within 4 units in
+ * the last place of its largest result; inputs that are large, small, negative, or 1000 with a deviation of 1, cost
+ * a normalised result no more than 1e-5 of its scale. NaN and infinities come out where the reference has them. */
+#include "../../src/cpu/cpuinfo.h"
+#include "rig.h"
+
+#define BLOCK_A "conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)"
+#define BLOCK_B "conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)"
+#define BLOCK_C "conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)"
+
+/* ---- data ---- */
+
+/* Near enough to normal: mean 0, deviation 1. */
+static double normal(uint64_t *seed)
+{
+    double sum = -6;
+    for (int i = 0; i < 12; i++) sum += (double)random_next(seed) * 0x1p-32;
+    return sum;
+}
+
+/* Inputs as asked for; weights as PyTorch starts them (deviation 0.58 / sqrt(terms)); norms near 1 and 0, or just
+ * so. */
+static void fill(rig *r, uint64_t seed, double mean, double deviation, bool plain_norms)
+{
+    for (int i = 0; i < r->n_sources; i++) {
+        rig_tensor *t = &r->t[i];
+        double terms = 1;
+        for (int d = 1; d < t->info.rank; d++) terms *= (double)t->info.dims[d];
+        for (int64_t k = 0; k < t->count; k++) {
+            double x = normal(&seed);
+            if (t->info.role == CVY_INPUT)
+                x = mean + deviation * x;
+            else if (strstr(t->info.name, "norm.weight") || !strcmp(t->info.name, "scale"))
+                x = plain_norms ? 1 : 1 + 0.2 * x;
+            else if (strstr(t->info.name, "norm.bias") && plain_norms)
+                x = 0;
+            else
+                x *= 0.58 / sqrt(terms > 1 ? terms : 72);
+            *rig_at(t, k) = (float)x;
+        }
+    }
+}
+
+/* ---- one chain on one instruction set ---- */
+
+typedef struct outcome {
+    double error, scale; /* the largest, of finite elements */
+    int64_t misplaced;   /* NaN or inf where the reference has something else, or the reverse */
+} outcome;
+
+static outcome compare(const rig *r, const float *got)
+{
+    outcome o = {0, 0, 0};
+    int64_t at = 0;
+    for (int i = r->n_sources; i < r->n; i++)
+        for (int64_t k = 0; k < r->t[i].count; k++, at++) {
+            const double want = r->t[i].want[k];
+            if (isfinite((float)want) && isfinite(got[at])) {
+                o.error = fmax(o.error, fabs(got[at] - want));
+                o.scale = fmax(o.scale, fabs(want));
+            } else if (!(isnan(want) && isnan(got[at])) && (float)want != got[at]) {
+                o.misplaced++;
+            }
+        }
+    return o;
+}
+
+static outcome run_plan(rig *r, int winograd)
+{
+    const cvy_options o = {.size = sizeof o, .device = CVY_CPU, .threads = 2, .winograd = winograd};
+    cvy_plan *p = NULL;
+    int64_t count;
+    float *got;
+    outcome out;
+
+    assert_ok(cvy_plan_create(r->g, &o, &p));
+    got = rig_run(r, p, &count);
+    assert_non_null(got);
+    out = compare(r, got);
+    free(got);
+    cvy_plan_free(p);
+    return out;
+}
+
+static void open_chain(rig *r, cvy_graph **g, const char *chain)
+{
+    uint64_t seed = 1;
+    *g = NULL;
+    if (cvy_graph_parse(chain, g)) fail_msg("%s: %s", chain, cvy_last_error());
+    rig_open(r, *g, &seed, RIG_REAL, 0);
+}
+
+/* Every instruction set there is, Winograd allowed and not. The bound is a function of the reference's scale. */
+static void hold_to(const char *chain, rig *r, const char *what, double (*bound)(double scale))
+{
+    rig_reference(r);
+    for (int isa = 0; isa < CPU_ISA_COUNT; isa++)
+        for (int winograd = CVY_ON; winograd <= CVY_OFF; winograd++) {
+            outcome o;
+            if (!cvyi_isa_supported((cpu_isa)isa)) continue;
+            setenv("CVY_ISA", cvyi_isa_name((cpu_isa)isa), 1);
+            o = run_plan(r, winograd);
+            unsetenv("CVY_ISA");
+            if (o.misplaced || !(o.error <= bound(o.scale)))
+                fail_msg("%s, %s, %s, winograd %s: error %.3g of %.3g, at most %.3g, and %lld misplaced", chain,
+                         what, cvyi_isa_name((cpu_isa)isa), winograd == CVY_ON ? "on" : "off", o.error, o.scale,
+                         bound(o.scale), (long long)o.misplaced);
+        }
+}
+
+static double five_millionths(double scale)
+{
+    (void)scale;
+    return 5e-6;
+}
+static double four_ulp(double scale)
+{
+    return 4 * ldexp(1, ilogb(scale) - 23);
+}
+static double relative(double scale)
+{
+    return 1e-5 * scale;
+}
+
+/* ---- normalised results ---- */
+
+static const char *const normalised[] = {
+    "x[2,16,33,35] | group_norm(4)",
+    "x[2,16,3,5] | group_norm(16,affine=False)",
+    "x[2,8,47] | instance_norm(affine=True)",
+    "x[3,8,12,13] | batch_norm(training=True)",
+    "x[3,7,120] | layer_norm(120)",
+    "x[2,8,26,29] | conv2d(16,3) | group_norm(4)",
+    "x[2,8,26,29] | conv2d(16,3,padding=1) | group_norm(4)",
+    "x[2,8,26,29] | conv2d(16,5) | group_norm(4)",
+    "x[2,8,26,29] | conv2d(16,5,padding=2) | group_norm(4)",
+    "x[2,8,26,29] | conv2d(16,3,stride=2) | group_norm(4)",
+    "x[2,8,26,29] | conv2d(16,3,stride=2,padding=1) | group_norm(4)",
+    "x[2,8,26,29] | conv2d(16,3,dilation=2) | group_norm(4)",
+    "x[2,8,26,29] | conv2d(16,1) | group_norm(4)",
+    "x[2,8,26,29] | conv2d(16,3,groups=8) | group_norm(4)",
+    "x[2,8,60] | conv1d(16,3) | group_norm(4)",
+    "x[2,3,8,9,10] | conv3d(8,3) | group_norm(4)",
+    "x[2,8,26,29] | " BLOCK_A,
+};
+
+/* Norms of single channels, and what a sigmoid has made of them: nothing but the deviation of 1 is left of sums
+ * whose terms are 1000 times a weight. A direct convolution rounds each of those 72 (or 200) sums to 2^-24 of 1000
+ * |w| sqrt(terms), about 0.58 x 1000: 3.5e-5 a term, 3e-4 when they have walked at random. */
+static const char *const cancelling[] = {
+    "x[2,8,26,29] | conv2d(16,3) | instance_norm",
+    "x[2,8,26,29] | conv2d(16,3,stride=2) | instance_norm",
+    "x[2,8,26,29] | conv2d(16,5) | instance_norm",
+    "x[2,8,26,29] | " BLOCK_C,
+};
+
+static void unit_scale(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT_OF(normalised); i++) {
+        cvy_graph *g;
+        rig r;
+        open_chain(&r, &g, normalised[i]);
+        fill(&r, 17, 0, 1, true);
+        hold_to(normalised[i], &r, "unit scale", five_millionths);
+        rig_close(&r);
+        cvy_graph_free(g);
+    }
+}
+
+static void block_b(void **state)
+{
+    static const char *const chain = "x[2,8,42,45] | " BLOCK_B;
+    cvy_graph *g;
+    rig r;
+    (void)state;
+    open_chain(&r, &g, chain);
+    fill(&r, 5, 0, 1, true);
+    hold_to(chain, &r, "unit scale", four_ulp);
+    rig_close(&r);
+    cvy_graph_free(g);
+}
+
+typedef struct setting {
+    const char *what;
+    double mean, deviation;
+} setting;
+static const setting settings[] = {{"times 3", 0, 3},
+                                   {"times 0.01", 0, 0.01},
+                                   {"times -1", 0, -1},
+                                   {"mean 1000", 1000, 1},
+                                   {"mean -1000", -1000, 1}};
+
+static void at_scales(const char *const *list, int n, int first, int last, double (*bound)(double scale))
+{
+    for (int i = 0; i < n; i++)
+        for (int k = first; k <= last; k++) {
+            cvy_graph *g;
+            rig r;
+            open_chain(&r, &g, list[i]);
+            fill(&r, 23, settings[k].mean, settings[k].deviation, false);
+            hold_to(list[i], &r, settings[k].what, bound);
+            rig_close(&r);
+            cvy_graph_free(g);
+        }
+}
+
+static double with_cancellation(double scale)
+{
+    return 1e-3 * scale;
+}
+
+static void other_scales(void **state)
+{
+    static const char *const b[] = {"x[2,8,26,29] | " BLOCK_B};
+    (void)state;
+    at_scales(normalised, COUNT_OF(normalised), 0, 4, relative);
+    at_scales(b, 1, 0, 4, relative);
+    at_scales(cancelling, COUNT_OF(cancelling), 0, 2, relative);
+    at_scales(cancelling, COUNT_OF(cancelling), 3, 4, with_cancellation);
+}
+
+/* ---- NaN and infinities ---- */
+
+static const char *const exposed[] = {
+    "x[2,3,12,14] | conv2d(5,3)",
+    "x[2,3,12,14] | conv2d(5,3,padding=1)",
+    "x[2,3,12,14] | conv2d(5,5,padding=2,stride=2)",
+    "x[2,4,12,14] | conv2d(4,3,groups=4,padding=1)",
+    "x[2,3,12,14] | conv2d(5,1)",
+    "x[2,3,7,7] | conv_transpose2d(4,3,stride=2)",
+    "x[2,9] | linear(5)",
+    "x[2,3,12,14] | max_pool2d(2)",
+    "x[2,3,12,14] | max_pool2d(3,stride=2,padding=1)",
+    "x[2,3,12,14] | avg_pool2d(3,stride=2,padding=1)",
+    "x[2,3,12,14] | adaptive_avg_pool2d(1)",
+    "x[2,4,12,14] | group_norm(2)",
+    "x[2,3,12,14] | layer_norm(14)",
+    "x[2,3,12,14] | conv2d(4,3) | group_norm(2) | relu",
+    "x[2,3,12,14] | conv2d(4,3) | group_norm(4) | max_pool2d(2)",
+    "x[2,3,12,14] | conv2d(4,3) | relu | max_pool2d(2)",
+    "x[2,3,12,14] | conv2d(4,3) | sigmoid | clamp(0.25,0.75)",
+    "x[2,3,12,14] | softmax(1)",
+    "x[2,3,12,14] | log_softmax(3)",
+    "x[2,3,12,14] | logsumexp(1)",
+    "x[2,3,12,14] | logsumexp((2,3))",
+    "x[2,3,12,14] | max(1)",
+    "x[2,3,12,14] | min((1,2,3))",
+    "x[2,3,12,14] | mean((2,3))",
+    "x[2,8,14,15] | " BLOCK_A,
+    "x[2,8,14,15] | " BLOCK_B,
+    "x[2,8,14,15] | " BLOCK_C,
+};
+
+static double loosely(double scale)
+{
+    return 1e-4 * (scale + 1);
+}
+
+/* One special value, then two of different kinds, at places that differ from turn to turn: in x, then in weights
+ * and biases too (but a transposed convolution's, which meet zeros at the border). */
+static void special_values(void **state)
+{
+    static const float special[] = {NAN, INFINITY, -INFINITY};
+    uint64_t seed = 99;
+    (void)state;
+    for (int i = 0; i < COUNT_OF(exposed); i++)
+        for (int turn = 0; turn < 12; turn++) {
+            cvy_graph *g;
+            rig r;
+            char what[64];
+            int tensor;
+            bool affine;
+            open_chain(&r, &g, exposed[i]);
+            fill(&r, 31, 0, 1, false);
+            tensor = turn < 9 || strstr(exposed[i], "transpose") ? 0 : random_below(&seed, r.n_sources);
+            affine = strstr(r.t[tensor].info.name, "norm.") || !strcmp(r.t[tensor].info.name, "scale");
+            for (int k = 0; k <= turn / 3 % 2; k++)
+                *rig_at(&r.t[tensor], random_below(&seed, (int)r.t[tensor].count)) =
+                    special[affine ? 0 : (turn + k) % 3];
+            snprintf(what, sizeof what, "special values in %s, turn %d", r.t[tensor].info.name, turn);
+            hold_to(exposed[i], &r, what, loosely);
+            rig_close(&r);
+            cvy_graph_free(g);
+        }
+}
+
+/* Near the end of float32's range: a Winograd form would overflow inside. */
+static void near_overflow(void **state)
+{
+    static const char *const chain = "x[2,3,12,14] | conv2d(5,3,padding=1)";
+    cvy_graph *g;
+    rig r;
+    (void)state;
+    open_chain(&r, &g, chain);
+    fill(&r, 3, 0, 1, false);
+    for (int64_t k = 0; k < r.t[0].count; k++) *rig_at(&r.t[0], k) *= 3e37f;
+    hold_to(chain, &r, "near overflow", relative);
+    rig_close(&r);
+    cvy_graph_free(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(unit_scale),     cmocka_unit_test(block_b),       cmocka_unit_test(other_scales),
+        cmocka_unit_test(special_values), cmocka_unit_test(near_overflow),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
