@@ -21,6 +21,15 @@ static int numbers_of(op_id op)
     }
 }
 
+/* Operators that fast.cuh has a cheaper form of. */
+static bool has_fast(const emit_line *l)
+{
+    static const op_id known[] = {OP_tanh, OP_sigmoid, OP_silu, OP_tanh_hardswish, OP_hardsigmoid, OP_hardswish};
+    for (int i = 0; i < COUNT_OF(known); i++)
+        if (known[i] == l->op) return true;
+    return false;
+}
+
 /* Nine digits read back as the same float; a point makes it one. */
 static void add_number(text *t, double number)
 {
@@ -40,6 +49,8 @@ static void add_variable(text *t, int line)
 {
     if (line == EMIT_ARGUMENT)
         cvyi_text_add(t, "t0");
+    else if (line == EMIT_BEFORE)
+        cvyi_text_add(t, "y");
     else
         cvyi_text_add(t, "t%d", line + 1);
 }
@@ -141,14 +152,14 @@ static void add_norm(const emit_spec *spec, const emit_line *l, text *t)
     close_affine(spec, l, t);
 }
 
-static void add_call(const emit_line *l, text *t)
+static void add_call(const emit_spec *spec, const emit_line *l, text *t)
 {
     const op_info *op = &cvyi_ops[l->op];
     const bool binary = op->kind == KIND_BINARY;
     const bool scaled = binary && l->p[1] != 1 && (l->op == OP_add || l->op == OP_sub);
     const char *form = scaled ? "_scaled" : l->op == OP_gelu && l->p[0] != 0 ? "_tanh" : "";
 
-    cvyi_text_add(t, "cvy_%s%s(", op->name, form);
+    cvyi_text_add(t, "cvy_%s%s%s(", spec->fast && has_fast(l) ? "fast_" : "", op->name, form);
     add_variable(t, l->a);
     if (binary) {
         cvyi_text_add(t, ", ");
@@ -180,33 +191,40 @@ static void add_line(const emit_spec *spec, const emit_program *p, int number, t
     } else {
         cvyi_text_add(t, "const float t%d = ", number + 1);
         if (l->kind == EMIT_LOAD) add_element(spec, t, l->view);
-        if (l->kind == EMIT_OP) add_call(l, t);
+        if (l->kind == EMIT_OP) add_call(spec, l, t);
         if (l->kind == EMIT_APPLY) add_apply(spec, p, l, t);
         if (l->kind == EMIT_NORM) add_norm(spec, l, t);
     }
     cvyi_text_add(t, "; // %s\n", l->note ? l->note : "");
 }
 
-static void add_function(const emit_spec *spec, const emit_program *p, const char *head, bool returns, text *t)
+void cvyi_emit_body(const emit_spec *spec, const emit_program *p, text *out)
 {
-    cvyi_text_add(t, "\nCVY_INLINE %s\n{\n", head);
-    for (int i = 0; i < p->n_lines; i++) add_line(spec, p, i, t);
-    if (returns) {
-        cvyi_text_add(t, "    return ");
-        add_variable(t, p->result);
-        cvyi_text_add(t, ";\n");
-    }
-    cvyi_text_add(t, "}\n");
+    for (int i = 0; i < p->n_lines; i++) add_line(spec, p, i, out);
+    cvyi_text_add(out, "    return ");
+    add_variable(out, p->result);
+    cvyi_text_add(out, ";\n");
+}
+
+void cvyi_emit_head(const char *title, const emit_view *views, int n_views, text *out)
+{
+    cvyi_text_add(out, "// epilogue.cuh - %s\n//\n", title);
+    for (int i = 0; i < n_views; i++) cvyi_text_add(out, "//   t[%d]  %s\n", i, views[i].name);
 }
 
 void cvyi_emit(const emit_spec *spec, text *out)
 {
-    cvyi_text_add(out, "// epilogue.cuh - %s\n//\n", spec->title);
-    for (int i = 0; i < spec->n_views; i++) cvyi_text_add(out, "//   t[%d]  %s\n", i, spec->views[i].name);
+    cvyi_emit_head(spec->title, spec->views, spec->n_views, out);
     cvyi_text_add(out, "#include \"common.cuh\"\n#include \"ops.cuh\"\n");
-    if (spec->prologue)
-        add_function(spec, spec->prologue, "float cvy_prologue(const cvy_args &a, const cvy_at at)", true, out);
-    if (spec->epilogue)
-        add_function(spec, spec->epilogue, "void cvy_epilogue(const cvy_args &a, const cvy_at at, const float t0)",
-                     false, out);
+    if (spec->prologue) {
+        cvyi_text_add(out, "\nCVY_INLINE float cvy_prologue(const cvy_args &a, const cvy_at at)\n{\n");
+        cvyi_emit_body(spec, spec->prologue, out);
+        cvyi_text_add(out, "}\n");
+    }
+    if (spec->epilogue) {
+        cvyi_text_add(out,
+                      "\nCVY_INLINE void cvy_epilogue(const cvy_args &a, const cvy_at at, const float t0)\n{\n");
+        for (int i = 0; i < spec->epilogue->n_lines; i++) add_line(spec, spec->epilogue, i, out);
+        cvyi_text_add(out, "}\n");
+    }
 }

@@ -35,7 +35,7 @@ typedef struct emit_line {
     norm_geom norm;        /* EMIT_APPLY: which statistics an element has */
     const char *note;      /* the node's name */
 } emit_line;
-enum { EMIT_ARGUMENT = -2 };
+enum { EMIT_ARGUMENT = -2, EMIT_BEFORE = -4 }; /* t0; y, a second argument */
 
 /* A function of the generated text. A prologue returns line `result`; an epilogue stores. */
 typedef struct emit_program {
@@ -50,10 +50,16 @@ typedef struct emit_spec {
     const emit_view *views;
     int n_views;
     bool strided;                 /* strides come with the arguments; else all views are contiguous */
+    bool fast;                    /* fast.cuh's forms of the operators that it has */
     const emit_program *prologue; /* may be NULL: the kernel does not ask for one */
     const emit_program *epilogue; /* may be NULL */
 } emit_spec;
 
 void cvyi_emit(const emit_spec *spec, text *out);
+
+/* Parts of it, for functions with other heads: the first comment; a function's lines, and the return of its result.
+ */
+void cvyi_emit_head(const char *title, const emit_view *views, int n_views, text *out);
+void cvyi_emit_body(const emit_spec *spec, const emit_program *p, text *out);
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "exec.h"
+#include "tc.h"
 
 /* ---- what the planner asks ---- */
 
@@ -38,22 +38,52 @@ fail:
 
 static const char *legal(const cvy_plan *p, const pass *s)
 {
-    return cvyi_cuda_pattern(p, s).why;
+    const char *why = cvyi_cuda_pattern(p, s).why;
+    tc_form f;
+
+    if (!why) return NULL;
+    f = cvyi_tc_form(p, s);
+    return !f.why ? NULL : cvyi_info(&p->graph->nodes[s->first])->kind == KIND_CONV ? f.why : why;
 }
 
 /* A pass costs its launches, and the longer of its bytes and its operations. Block A's convolution: 18.7 GFLOP at
  * 51 TFLOP/s, 0.37 ms, against 0.58 GB at 4.3 TB/s, 0.13 ms. */
-static void cost(const cvy_plan *p, pass *s)
+static void plain_cost(const cvy_plan *p, pass *s)
 {
     const pattern form = cvyi_cuda_pattern(p, s);
     const node *n = &p->graph->nodes[form.core == CVY_NONE ? s->first : form.core];
     const double arithmetic = s->flops / p->machine.flops, memory = s->bytes / p->machine.bandwidth;
 
     s->way = WAY_STREAM;
-    s->variant = 0;
+    s->variant = VARIANT_PLAIN;
     s->seconds = p->machine.launch + (arithmetic > memory ? arithmetic : memory);
     if (cvyi_info(n)->kind == KIND_SHAPE && p->root[n->out] != n->out) s->seconds = 0;
     snprintf(s->note, sizeof s->note, "%s", cvyi_info(n)->name);
+}
+
+/* On tensor cores the estimate is that of the tile that was chosen. */
+static void tc_cost(const cvy_plan *p, const tc_form *f, pass *s)
+{
+    const double arithmetic = cvyi_tc_seconds(p, f), memory = s->bytes / p->machine.bandwidth;
+    const tc_tuning *t = &f->tuning;
+
+    s->way = cvyi_tc_way(f);
+    s->variant = VARIANT_TC;
+    s->seconds = p->machine.launch + (arithmetic > memory ? arithmetic : memory);
+    snprintf(s->note, sizeof s->note, "tensor cores, %d product%s, tile %d, strip %d x %d, %d stages, %d KB",
+             f->problem.products, f->problem.products == 1 ? "" : "s", t->tile, t->strip, t->span, t->stages,
+             (int)(t->shared_bytes / 1024));
+}
+
+static void cost(const cvy_plan *p, pass *s)
+{
+    const tc_form f = cvyi_tc_form(p, s);
+    pass tc = *s;
+
+    if (!cvyi_cuda_pattern(p, s).why) plain_cost(p, s);
+    if (f.why) return;
+    tc_cost(p, &f, &tc);
+    if (cvyi_cuda_pattern(p, s).why || tc.seconds < s->seconds) *s = tc;
 }
 
 /* ---- making ready ---- */
@@ -86,7 +116,8 @@ static cvy_status compile_one(const workshop *w, int job)
                                  .options = s->options[which],
                                  .n_options = s->n_options[which],
                                  .major = w->state->device->major,
-                                 .minor = w->state->device->minor};
+                                 .minor = w->state->device->minor,
+                                 .arch_specific = s->tc != NULL};
     return s->epilogue[which] ? cvyi_jit_compile(&request, &w->codes[job]) : CVY_OK;
 }
 
@@ -177,16 +208,6 @@ static void close_cuda(cvy_plan *p)
 
 /* ---- running ---- */
 
-/* The kernels' struct cvy_args (common.cuh). */
-typedef struct view_argument {
-    CUdeviceptr p;
-    int64_t stride[EMIT_DIMS];
-} view_argument;
-typedef struct step_arguments {
-    int64_t extent;
-    view_argument view[MAX_VIEWS];
-} step_arguments;
-
 typedef struct cuda_run {
     const cvy_plan *plan;
     const cvy_buffer *buffers;
@@ -211,6 +232,12 @@ static bool tensor_strided(const cuda_run *r, int tensor)
     return !contiguous(cvyi_shape_of(p->graph, p->tensor_value[tensor]), r->buffers[tensor].strides);
 }
 
+/* Must a copy stand in for the tensor, where it has one? */
+static bool tensor_shadowed(const cuda_run *r, int tensor)
+{
+    return tensor_strided(r, tensor) || (uintptr_t)r->buffers[tensor].data % 16;
+}
+
 /* Where a view lies; its tensor, if it is one of run()'s and stands for itself, else -1. */
 static CUdeviceptr find_view(const cuda_run *r, const step_view *view, int *tensor)
 {
@@ -218,7 +245,7 @@ static CUdeviceptr find_view(const cuda_run *r, const step_view *view, int *tens
     const place at = view->kind == VIEW_OWN ? (place){PLACE_WORKSPACE, view->at} : r->plan->places[view->value];
     const bool is_tensor = at.kind == PLACE_TENSOR;
     const bool shadowed =
-        is_tensor && view->kind == VIEW_VALUE && state->shadow[at.at] >= 0 && tensor_strided(r, (int)at.at);
+        is_tensor && view->kind == VIEW_VALUE && state->shadow[at.at] >= 0 && tensor_shadowed(r, (int)at.at);
 
     *tensor = is_tensor && !shadowed && view->kind != VIEW_SHADOW ? (int)at.at : -1;
     if (*tensor >= 0) return (CUdeviceptr)(uintptr_t)r->buffers[at.at].data;
@@ -242,7 +269,7 @@ static void fill_view(const cuda_run *r, const step_view *view, view_argument *o
         out->stride[d] = view->dim[d] < 0 ? 0 : strides[view->dim[d]] * view->times[d];
 }
 
-static cvy_status run_step(const cuda_run *r, const cuda_step *s)
+static cvy_status run_step(const cuda_run *r, const cuda_step *s, uint32_t flags)
 {
     const cuda_state *state = r->plan->state;
     step_arguments arguments;
@@ -252,7 +279,10 @@ static cvy_status run_step(const cuda_run *r, const cuda_step *s)
 
     arguments.extent = s->extent;
     for (int i = 0; i < s->n_views; i++) fill_view(r, &s->views[i], &arguments.view[i], &strided);
-    st = cvyi_cuda_launch(state->device, &s->kernel[strided], &s->launch, r->stream, list);
+    if (s->tc)
+        st = cvyi_tc_launch(state->device, s, &arguments, !(flags & CVY_KEEP_PREPARED), r->stream);
+    else
+        st = cvyi_cuda_launch(state->device, &s->kernel[strided], &s->launch, r->stream, list);
     return st ? cvyi_fail_within(st, "%s: ", s->entry) : CVY_OK;
 }
 
@@ -260,7 +290,7 @@ static cvy_status run_step(const cuda_run *r, const cuda_step *s)
 static bool wanted(const cuda_run *r, const cuda_step *s, uint32_t flags)
 {
     if (s->prepared && (flags & CVY_KEEP_PREPARED)) return false;
-    return s->only_strided == CVY_NONE || tensor_strided(r, s->only_strided);
+    return s->only_strided == CVY_NONE || tensor_shadowed(r, s->only_strided);
 }
 
 static cvy_status run_cuda(const cvy_plan *p, const cvy_buffer *buffers, void *workspace, uint32_t flags,
@@ -272,7 +302,7 @@ static cvy_status run_cuda(const cvy_plan *p, const cvy_buffer *buffers, void *w
 
     TRY(cvyi_cuda_enter(state->device, stream));
     for (int i = 0; i < state->n_steps && st == CVY_OK; i++)
-        if (wanted(&r, &state->steps[i], flags)) st = run_step(&r, &state->steps[i]);
+        if (wanted(&r, &state->steps[i], flags)) st = run_step(&r, &state->steps[i], flags);
     cvyi_cuda_leave(state->device);
 fail:
     return st;

@@ -29,6 +29,8 @@ typedef struct step_view {
     int64_t times[EMIT_DIMS]; /* the stride is this many of the value's own */
 } step_view;
 
+typedef struct tc_step tc_step; /* tc.h */
+
 typedef struct cuda_step {
     const char *source; /* file of kernels/ */
     char entry[ENTRY_BYTES];
@@ -45,14 +47,26 @@ typedef struct cuda_step {
     const char *const *options[2];
     int n_options[2];
     cuda_kernel kernel[2];
+    const tc_step *tc; /* tensor-core kernels have arguments of their own; NULL: any other kernel */
 } cuda_step;
+
+/* The kernels' struct cvy_args (common.cuh). */
+typedef struct view_argument {
+    CUdeviceptr p;
+    int64_t stride[EMIT_DIMS];
+} view_argument;
+typedef struct step_arguments {
+    int64_t extent;
+    view_argument view[MAX_VIEWS];
+} step_arguments;
 
 typedef struct cuda_state {
     cuda_device *device;
     cuda_step *steps;
     int n_steps, cap_steps;
-    /* Per tensor of run(): byte of the workspace where a contiguous copy stands in for it if it is strided; -1:
-     * none. A tensor that the graph reshapes has one: in another shape its strides mean nothing. */
+    /* Per tensor of run(): byte of the workspace where a contiguous copy stands in for it if it is strided or
+     * begins at no multiple of 16 bytes; -1: none. A tensor that the graph reshapes has one: in another shape its
+     * strides mean nothing; and one that a tensor-core pass reads or writes. */
     int64_t *shadow;
     int64_t kept_end; /* bytes of the workspace in use by values and packed weights */
 } cuda_state;

@@ -1,6 +1,6 @@
 /* lower.c - passes to steps: the core of each pass picks the kernel (cores.c), pointwise passes and reshapes are
  * here. */
-#include "maker.h"
+#include "tc.h"
 
 enum { POINTWISE_THREADS = 256, POINTWISE_EACH = 4, STEPS_PER_NODE = 3 };
 
@@ -120,6 +120,7 @@ static cvy_status make_pass(maker *m, const pass *s)
     norm_geom e = {.running = false};
 
     m->pass = s;
+    if (!m->prepared && s->variant == VARIANT_TC) return cvyi_make_tc(m, s);
     if (form.why) return cvyi_fail(CVY_FAILED, "cuda: a pass that is not legal: %s", form.why);
     if (form.core != CVY_NONE) return make_core(m, form.core);
     if (cvyi_info(n)->kind == KIND_SHAPE) return make_reshape(m, n);
@@ -156,6 +157,20 @@ static bool is_reshaped(const cvy_plan *p, int tensor)
     return false;
 }
 
+/* Tensor-core passes want whole tensors, contiguous and aligned. */
+static bool is_dense(const cvy_plan *p, int tensor)
+{
+    for (int i = p->n_prepare; i < p->n_passes; i++)
+        for (int k = 0; k < p->passes[i].count && p->passes[i].variant == VARIANT_TC; k++) {
+            const node *n = &p->graph->nodes[p->passes[i].first + k];
+            for (int a = -1; a < n->n_args; a++) {
+                const int v = a < 0 ? n->out : n->arg[a];
+                if (v != CVY_NONE && p->places[v].kind == PLACE_TENSOR && p->places[v].at == tensor) return true;
+            }
+        }
+    return false;
+}
+
 static cvy_status make_shadows(maker *m)
 {
     const cvy_plan *p = m->plan;
@@ -164,7 +179,7 @@ static cvy_status make_shadows(maker *m)
     m->state->shadow = shadow;
     if (!shadow) return CVY_NO_MEMORY;
     for (int i = 0; i < p->n_tensors; i++)
-        shadow[i] = is_reshaped(p, i)
+        shadow[i] = is_reshaped(p, i) || is_dense(p, i)
                         ? cvyi_make_memory(m, 4 * cvyi_elements(cvyi_shape_of(m->g, p->tensor_value[i])))
                         : -1;
     return CVY_OK;

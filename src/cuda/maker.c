@@ -37,6 +37,7 @@ void cvyi_make_start(maker *m, const char *source)
     m->step.pass = m->pass_index;
     m->step.only_strided = CVY_NONE;
     m->n_defines = 0;
+    m->text = NULL;
     m->wide = false;
     m->pre.n = m->post.n = 0;
     for (int v = 0; v < m->g->n_values; v++) m->pre.line_of[v] = m->post.line_of[v] = LINE_NONE;
@@ -45,6 +46,11 @@ void cvyi_make_start(maker *m, const char *source)
 void cvyi_make_define(maker *m, const char *name, int64_t number)
 {
     snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-D%s=%lld", name, (long long)number);
+}
+
+void cvyi_make_define_text(maker *m, const char *option)
+{
+    snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "%s", option);
 }
 
 void cvyi_make_define3(maker *m, const char *const names[3], const int64_t values[3])
@@ -288,6 +294,7 @@ static cvy_status make_text(maker *m, bool strided, const char **out)
     emit_spec spec = {.title = m->step.source, .views = m->seen, .n_views = m->step.n_views, .strided = strided};
     text t = {0};
 
+    if (m->text) return (*out = arena_text(m->plan, m->text)) ? CVY_OK : CVY_NO_MEMORY;
     memcpy(pre.extent, m->pre.over.extent, sizeof pre.extent);
     memcpy(post.extent, m->post.over.extent, sizeof post.extent);
     if (pre.n_lines) spec.prologue = &pre;
@@ -341,7 +348,7 @@ cvy_status cvyi_make_end(maker *m, const char *form)
     if (!views || state->n_steps == state->cap_steps) return CVY_NO_MEMORY;
     memcpy(views, m->views, (size_t)s->n_views * sizeof *views);
     TRY(make_options(m, false, s));
-    if (reads_tensors(m)) TRY(make_options(m, true, s));
+    if (!m->text && reads_tensors(m)) TRY(make_options(m, true, s));
     make_name(s, form);
     state->steps[state->n_steps] = *s;
     state->steps[state->n_steps++].views = views;

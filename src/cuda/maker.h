@@ -38,13 +38,15 @@ typedef struct maker {
     program pre, post;
     char defines[MAX_DEFINES][DEFINE_BYTES];
     int n_defines;
-    bool wide; /* some contiguous tensor has more than 2^31 elements */
+    const char *text; /* the epilogue, where it is not made of the two programs; there is no strided code then */
+    bool wide;        /* some contiguous tensor has more than 2^31 elements */
 } maker;
 
 /* Begins a step of a kernel. */
 void cvyi_make_start(maker *m, const char *source);
 /* -DNAME=value */
 void cvyi_make_define(maker *m, const char *name, int64_t value);
+void cvyi_make_define_text(maker *m, const char *option); /* as it stands */
 void cvyi_make_define3(maker *m, const char *const names[3], const int64_t values[3]);
 void cvyi_make_define_extents(maker *m, char letter, const space *s); /* X1...X5 */
 /* A view of a value that broadcasts to the space; its number. */

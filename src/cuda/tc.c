@@ -1,0 +1,269 @@
+/* tc.c - steps of the tensor-core convolution: options, memory, and the launches themselves.
+ *
+ * Memory of a pass: packed weights and their scales, which stay as long as the parameters do, and the words by
+ * which blocks hand statistics to each other with the launch's tag in them. The words are zeroed when a workspace
+ * is new to the plan; from then on every launch leaves them ready for the next, so that a captured graph may be
+ * replayed. */
+#include <string.h>
+#include "tc.h"
+
+static void define_all(maker *m, const tc_problem *b, const tc_tuning *t)
+{
+    const struct {
+        const char *name;
+        int64_t value;
+    } all[] = {
+        {"TC_C", b->c},
+        {"TC_K", b->k},
+        {"TC_H", b->h},
+        {"TC_W", b->w},
+        {"TC_R", b->r},
+        {"TC_S", b->s},
+        {"TC_STRIDE", b->stride},
+        {"TC_PADH", b->pad_h},
+        {"TC_PADW", b->pad_w},
+        {"TC_PRODUCTS", b->products},
+        {"TC_G", b->groups},
+        {"TC_SINK", b->sink},
+        {"TC_POOLH", b->pool_h},
+        {"TC_POOLW", b->pool_w},
+        {"TC_REDUCE", b->reduce},
+        {"TC_PASS", b->pass},
+        {"TC_FOLDED", b->folded},
+        {"TC_TILE", t->tile},
+        {"TC_ROWSM", t->rowsm},
+        {"TC_FLAT", t->flat},
+        {"TC_STRIP", t->strip},
+        {"TC_SPAN", t->span},
+        {"TC_STAGES", t->stages},
+        {"TC_SLICES", t->slices},
+        {"TC_OUTS", t->outs},
+        {"TC_LINES", t->lines},
+        {"TC_COLTILES", t->coltiles},
+        {"TC_SLACK", t->slack},
+        {"TC_TMA", t->tma},
+        {"TC_STATW", t->statw},
+        /* what the host counts on; the kernel asserts it */
+        {"HOST_SHARED", t->shared_bytes},
+        {"HOST_THREADS", t->threads},
+        {"HOST_CHANNELS", t->channels},
+        {"HOST_PACKED", t->packed_bytes},
+        {"HOST_STRIPS", t->strips},
+        {"HOST_BOX_COLS", t->box_cols},
+        {"HOST_BOX_ROWS", t->box_rows},
+    };
+    for (int i = 0; i < COUNT_OF(all); i++) cvyi_make_define(m, all[i].name, all[i].value);
+}
+
+static tc_step *new_step(maker *m)
+{
+    tc_step *t = cvyi_arena_alloc(&m->plan->memory, 1, sizeof *t);
+
+    if (!t) return NULL;
+    *t = (tc_step){.x = CVY_NONE,
+                   .w = CVY_NONE,
+                   .packed = CVY_NONE,
+                   .unscale = CVY_NONE,
+                   .bias = CVY_NONE,
+                   .gamma = CVY_NONE,
+                   .beta = CVY_NONE,
+                   .y = CVY_NONE,
+                   .part = CVY_NONE,
+                   .state = CVY_NONE};
+    m->step.tc = t;
+    return t;
+}
+
+static int optional_view(maker *m, const node *n, int argument)
+{
+    return n->n_args > argument && n->arg[argument] != CVY_NONE ? cvyi_make_raw_view(m, n->arg[argument])
+                                                                : CVY_NONE;
+}
+
+/* Where the pass's own memory lies. */
+typedef struct memory_map {
+    int64_t packed, unscale, part, state, end;
+} memory_map;
+
+static memory_map take_memory(maker *m, const tc_form *f)
+{
+    memory_map a;
+
+    a.packed = cvyi_make_memory(m, f->tuning.packed_bytes);
+    a.unscale = cvyi_make_memory(m, 4ll * f->tuning.channels);
+    a.part = a.state = a.end = 0;
+    if (!f->problem.groups) return a;
+    a.part = cvyi_make_memory(m, 8 * f->samples * f->problem.groups * f->tuning.strips);
+    a.state = cvyi_make_memory(m, 8);
+    a.end = a.state + 8;
+    return a;
+}
+
+static cvy_status make_pack(maker *m, const tc_form *f, const memory_map *at)
+{
+    const int w = m->g->nodes[f->conv].arg[1];
+    const bool prepared = m->prepared;
+    tc_step *t;
+    cvy_status st;
+
+    m->prepared = m->plan->prepared[w];
+    cvyi_make_start(m, "conv_tc_pack.cu");
+    m->text = "// epilogue.cuh - conv_tc_pack.cu reads none\n";
+    define_all(m, &f->problem, &f->tuning);
+    if (!(t = new_step(m))) return CVY_NO_MEMORY;
+    t->packs = true;
+    t->packed = cvyi_make_own_view(m, at->packed, "packed weights");
+    t->unscale = cvyi_make_own_view(m, at->unscale, "their scales");
+    t->w = cvyi_make_raw_view(m, w);
+    m->step.launch = (cuda_launch){.grid = {(unsigned)f->tuning.channels, 1, 1}, .block = {128, 1, 1}};
+    st = cvyi_make_end(m, "");
+    m->prepared = prepared;
+    return st;
+}
+
+/* x as tensor copies see it: {W, H, C, samples}, boxes of whole rows of a strip and 8 channels. */
+static void fill_map(tc_step *t, const tc_form *f)
+{
+    const tc_problem *b = &f->problem;
+
+    t->tma = f->tuning.tma;
+    t->dims[0] = (uint64_t)b->w;
+    t->dims[1] = (uint64_t)b->h;
+    t->dims[2] = (uint64_t)b->c;
+    t->dims[3] = (uint64_t)f->samples;
+    t->strides[0] = 4 * t->dims[0];
+    t->strides[1] = t->strides[0] * t->dims[1];
+    t->strides[2] = t->strides[1] * t->dims[2];
+    t->box[0] = (unsigned)f->tuning.box_cols;
+    t->box[1] = (unsigned)f->tuning.box_rows;
+    t->box[2] = 8;
+    t->box[3] = 1;
+}
+
+static void add_norm(maker *m, const tc_form *f, const memory_map *at, tc_step *t)
+{
+    norm_geom e;
+
+    cvyi_norm_geom(m->g, &m->g->nodes[f->stats], &e);
+    t->eps = (float)e.eps;
+    t->gamma = optional_view(m, &m->g->nodes[f->apply], 2);
+    t->beta = optional_view(m, &m->g->nodes[f->apply], 3);
+    t->part = cvyi_make_own_view(m, at->part, "words of statistics");
+    t->state = cvyi_make_own_view(m, at->state, "launches so far");
+    t->zero_bytes = at->end - at->part;
+}
+
+static void add_views(maker *m, const tc_form *f, const memory_map *at, tc_step *t)
+{
+    const node *n = &m->g->nodes[f->conv];
+
+    t->y = cvyi_make_raw_view(m, f->out);
+    t->x = cvyi_make_raw_view(m, n->arg[0]);
+    t->w = cvyi_make_raw_view(m, n->arg[1]);
+    t->packed = cvyi_make_own_view(m, at->packed, "packed weights");
+    t->unscale = cvyi_make_own_view(m, at->unscale, "their scales");
+    t->bias = optional_view(m, n, 2);
+    if (f->problem.groups) add_norm(m, f, at, t);
+}
+
+static cvy_status make_convolution(maker *m, const tc_form *f, const memory_map *at)
+{
+    static const char *const forms[] = {"plain", "fold", "both"};
+    const int64_t strips = f->samples * f->tuning.strips;
+    text t = {0};
+    tc_step *step;
+    cvy_status st;
+
+    cvyi_make_start(m, "conv_tc.cu");
+    define_all(m, &f->problem, &f->tuning);
+    cvyi_make_define_text(m, "-DTC_EPILOGUE=\"epilogue.cuh\"");
+    if (!(step = new_step(m))) return CVY_NO_MEMORY;
+    add_views(m, f, at, step);
+    fill_map(step, f);
+    TRY(cvyi_tc_emit(m, f, &t));
+    m->text = t.data;
+    m->step.extent = f->samples;
+    m->step.launch = (cuda_launch){
+        .grid = {(unsigned)cvyi_min64(strips, m->state->device->sms), 1, 1},
+        .block = {(unsigned)f->tuning.threads, 1, 1},
+        .dynamic_shared = (unsigned)f->tuning.shared_bytes,
+        .cooperative = f->problem.groups > 0,
+    };
+    TRY(cvyi_make_end(m, forms[f->problem.pass]));
+fail:
+    cvyi_text_free(&t);
+    return st;
+}
+
+cvy_status cvyi_make_tc(maker *m, const pass *s)
+{
+    const tc_form f = cvyi_tc_form(m->plan, s);
+    memory_map at;
+    cvy_status st;
+
+    if (f.why) return cvyi_fail(CVY_FAILED, "cuda: a pass that is not legal: %s", f.why);
+    at = take_memory(m, &f);
+    st = make_pack(m, &f, &at);
+    return st ? st : make_convolution(m, &f, &at);
+}
+
+/* ---- launching ---- */
+
+/* struct tc_args of conv_tc.cuh */
+typedef struct tc_arguments {
+    CUdeviceptr x, w, packed, unscale, bias, gamma, beta, y, part, state;
+    int n;
+    float eps;
+} tc_arguments;
+
+static CUdeviceptr at(const step_arguments *a, int view)
+{
+    return view == CVY_NONE ? 0 : a->view[view].p;
+}
+
+static cvy_status encode_map(const cuda_device *d, const tc_step *t, CUdeviceptr x, CUtensorMap *out)
+{
+    enum { FLOAT32 = 7, NO_INTERLEAVE = 0, NO_SWIZZLE = 0, L2_256_BYTES = 3, ZEROS = 0 };
+    static const unsigned steps[4] = {1, 1, 1, 1};
+
+    memset(out, 0, sizeof *out);
+    if (!t->tma) return CVY_OK;
+    return CU(d->cu, cuTensorMapEncodeTiled, out, FLOAT32, 4, (void *)(uintptr_t)x, t->dims, t->strides, t->box,
+              steps, NO_INTERLEAVE, NO_SWIZZLE, L2_256_BYTES, ZEROS);
+}
+
+static cvy_status launch_pack(const cuda_device *d, const cuda_step *s, const step_arguments *a, CUstream stream)
+{
+    /* No norm weight: where its sign matters, the weights already carry it. */
+    CUdeviceptr w = at(a, s->tc->w), gamma = 0, packed = at(a, s->tc->packed), unscale = at(a, s->tc->unscale);
+    void *list[] = {&w, &gamma, &packed, &unscale};
+    return cvyi_cuda_launch(d, &s->kernel[0], &s->launch, stream, list);
+}
+
+cvy_status cvyi_tc_launch(const cuda_device *d, const cuda_step *s, const step_arguments *a, bool fresh,
+                          CUstream stream)
+{
+    const tc_step *t = s->tc;
+    tc_arguments args = {.x = at(a, t->x),
+                         .w = at(a, t->w),
+                         .packed = at(a, t->packed),
+                         .unscale = at(a, t->unscale),
+                         .bias = at(a, t->bias),
+                         .gamma = at(a, t->gamma),
+                         .beta = at(a, t->beta),
+                         .y = at(a, t->y),
+                         .part = at(a, t->part),
+                         .state = at(a, t->state),
+                         .n = (int)a->extent,
+                         .eps = t->eps};
+    CUtensorMap map;
+    void *list[] = {&map, &args, (void *)a};
+    cvy_status st;
+
+    if (t->packs) return launch_pack(d, s, a, stream);
+    TRY(encode_map(d, t, args.x, &map));
+    if (fresh) TRY(cvyi_cuda_fill(d, args.part, 0, (size_t)t->zero_bytes, stream));
+    TRY(cvyi_cuda_launch(d, &s->kernel[0], &s->launch, stream, list));
+fail:
+    return st;
+}

@@ -1,0 +1,89 @@
+/* tc_emit.c - epilogue.cuh of the tensor-core convolution: cvy_pre, cvy_post and cvy_last from pointwise nodes.
+ *
+ * The lines are emit.c's; a place in the tensors is made from the kernel's own coordinates, where a function reads
+ * any. struct epi is the list of views, as other kernels have it. */
+#include <string.h>
+#include "tc.h"
+
+typedef struct function {
+    const char *head;
+    const char *at;     /* the place, from the head's arguments */
+    int argument, more; /* values that t0 and y are; CVY_NONE */
+} function;
+
+static void open_program(maker *m, const space *over)
+{
+    m->post.n = 0;
+    m->post.over = *over;
+    for (int v = 0; v < m->g->n_values; v++) m->post.line_of[v] = LINE_NONE;
+}
+
+static cvy_status add_function(maker *m, const tc_range *r, const space *over, const function *f, text *out)
+{
+    const int views = m->step.n_views;
+    program *p = &m->post;
+    emit_spec spec = {.fast = true};
+    emit_program made = {.lines = p->lines, .result = EMIT_ARGUMENT};
+    cvy_status st;
+
+    open_program(m, over);
+    if (f->more != CVY_NONE) p->line_of[f->more] = EMIT_BEFORE;
+    if (f->argument != CVY_NONE) p->line_of[f->argument] = EMIT_ARGUMENT;
+    TRY(cvyi_make_chain(m, p, r->first, r->end, false));
+    spec.views = m->seen;
+    spec.n_views = m->step.n_views;
+    made.n_lines = p->n;
+    if (r->end > r->first) made.result = p->line_of[m->g->nodes[r->end - 1].out];
+    memcpy(made.extent, over->extent, sizeof made.extent);
+    cvyi_text_add(out, "\nCVY_INLINE float %s\n{\n", f->head);
+    if (m->step.n_views > views) cvyi_text_add(out, "    const cvy_at at = {%s};\n", f->at);
+    cvyi_emit_body(&spec, &made, out);
+    cvyi_text_add(out, "}\n");
+fail:
+    return st;
+}
+
+/* What a reduction over the channels leaves, with or without their dimension. */
+static space reduced_space(const space *in, const shape *y)
+{
+    space s = *in;
+
+    s.extent[1] = 1;
+    s.logical = *y;
+    if (y->rank < in->logical.rank)
+        for (int d = 1; d < y->rank; d++) s.place[d] = in->place[d + 1];
+    return s;
+}
+
+cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out)
+{
+    const int conv = m->g->nodes[f->conv].out, pooled = f->pool == CVY_NONE ? CVY_NONE : f->z;
+    const int reduced = f->reduce == CVY_NONE ? CVY_NONE : m->g->nodes[f->reduce].out;
+    const int spatial = cvyi_info(&m->g->nodes[f->conv])->spatial;
+    const space inside = cvyi_space_planes(cvyi_shape_of(m->g, conv), spatial);
+    const space behind = cvyi_space_planes(cvyi_shape_of(m->g, f->z), spatial);
+    const space last = reduced == CVY_NONE ? behind : reduced_space(&behind, cvyi_shape_of(m->g, reduced));
+    const function pre = {"cvy_pre(const float t0, const int k, const epi &a)", "0, k, 0, 0, 0, 0, 0", conv,
+                          CVY_NONE};
+    const function post = {
+        "cvy_post(const float t0, const float y, const int n, const int k, const int pixel, const epi &a)",
+        "n, k, 0, pixel / OW, pixel % OW, 0, ((cvy_index)n * K + k) * (OH * OW) + pixel", f->z,
+        pooled == CVY_NONE ? f->y : CVY_NONE};
+    const function end = {"cvy_last(const float t0, const int n, const int pixel, const epi &a)",
+                          "n, 0, 0, pixel / OW, pixel % OW, 0, (cvy_index)n * (OH * OW) + pixel", reduced,
+                          CVY_NONE};
+    text body = {0};
+    cvy_status st;
+
+    TRY(add_function(m, &f->pre, &inside, &pre, &body));
+    TRY(add_function(m, &f->post, &behind, &post, &body));
+    TRY(add_function(m, &f->last, &last, &end, &body));
+    cvyi_emit_head("conv_tc.cu", m->seen, m->step.n_views, out);
+    cvyi_text_add(out, "#include \"common.cuh\"\n#include \"fast.cuh\"\n");
+    cvyi_text_add(out, "#define TC_PRE %d\n#define TC_EXTERN %d\n", f->pre.end > f->pre.first, f->problem.external);
+    cvyi_text_add(out, "typedef cvy_args epi;\n%s", body.data ? body.data : "");
+    if (body.failed || out->failed) st = CVY_NO_MEMORY;
+fail:
+    cvyi_text_free(&body);
+    return st;
+}

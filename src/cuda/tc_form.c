@@ -1,0 +1,351 @@
+/* tc_form.c - which passes the tensor-core convolution takes, and what is in the way of the others; see tc.h. */
+#include <string.h>
+#include "tc.h"
+
+/* ---- the convolution ---- */
+
+static const char *geometry_refusal(const conv_geom *e)
+{
+    if (e->groups != 1) return "tensor cores: a convolution in groups";
+    if (e->in[0] != 1 || e->kernel[0] != 1 || e->pad[0]) return "tensor cores: a convolution over three dimensions";
+    for (int a = 1; a < 3; a++) {
+        if (e->dil[a] != 1 && e->kernel[a] != 1) return "tensor cores: a dilated filter";
+        if (e->out[a] != (e->in[a] + 2 * e->pad[a] - e->kernel[a]) / e->stride[2] + 1)
+            return "tensor cores: strides differ, or padding in front and behind";
+        if (e->kernel[a] > 11) return "tensor cores: a filter of more than 11 taps a side";
+    }
+    if (e->stride[2] > 2) return "tensor cores: a stride above 2";
+    if (e->K > 1024 || e->C > 4096) return "tensor cores: more than 1024 channels out or 4096 in";
+    if (e->C * e->in[1] * e->in[2] > INT32_MAX / 4 || e->K * e->out[1] * e->out[2] > INT32_MAX / 4)
+        return "tensor cores: a sample of more than 2^29 elements";
+    if (e->N < 1 || e->N > 65536 || e->C < 1 || e->K < 1 || e->out[1] < 1 || e->out[2] < 1)
+        return "tensor cores: nothing to compute, or more than 65536 samples";
+    return NULL;
+}
+
+static const char *take_conv(const cvy_plan *p, const pass *s, tc_form *f)
+{
+    const cvy_graph *g = p->graph;
+    const node *n = &g->nodes[s->first];
+    const char *why;
+    conv_geom e;
+
+    if (cvyi_info(n)->kind != KIND_CONV) return "tensor cores: the pass does not begin with a convolution";
+    cvyi_conv_geom(g, n, &e);
+    if ((why = geometry_refusal(&e))) return why;
+    if (cvyi_shape_of(g, n->out)->rank != e.spatial + 2)
+        return "tensor cores: a single sample without its dimension";
+    f->conv = s->first;
+    f->samples = e.N;
+    f->problem = (tc_problem){.c = (int)e.C,
+                              .k = (int)e.K,
+                              .h = (int)e.in[1],
+                              .w = (int)e.in[2],
+                              .r = (int)e.kernel[1],
+                              .s = (int)e.kernel[2],
+                              .stride = (int)e.stride[2],
+                              .pad_h = (int)e.pad[1],
+                              .pad_w = (int)e.pad[2],
+                              .products = p->options.precision == CVY_TF32 ? 1 : 3,
+                              .pool_h = 1,
+                              .pool_w = 2};
+    return NULL;
+}
+
+/* ---- the parts of the form, in order; each takes nodes from *at on ---- */
+
+typedef struct walk {
+    const cvy_plan *p;
+    const pass *s;
+    const cvy_graph *g;
+    tc_form *f;
+    int at, end;
+} walk;
+
+static const node *next(const walk *w)
+{
+    return w->at < w->end ? &w->g->nodes[w->at] : NULL;
+}
+
+static bool next_is(const walk *w, op_kind kind)
+{
+    return w->at < w->end && cvyi_info(next(w))->kind == kind;
+}
+
+/* Unary and binary operators; a norm with given statistics is an affine. */
+static tc_range take_chain(walk *w)
+{
+    tc_range r = {w->at, w->at};
+
+    while (next_is(w, KIND_UNARY) || next_is(w, KIND_BINARY)) r.end = ++w->at;
+    return r;
+}
+
+static int end_of(const walk *w, const tc_range *r, int otherwise)
+{
+    return r->end > r->first ? w->g->nodes[r->end - 1].out : otherwise;
+}
+
+static const char *take_stats(walk *w, int of)
+{
+    const node *n = next(w);
+    const tc_problem *b = &w->f->problem;
+    const shape *x = cvyi_shape_of(w->g, of);
+    norm_geom e;
+
+    cvyi_norm_geom(w->g, n, &e);
+    if (n->arg[0] != of) return "tensor cores: statistics of a value inside the chain";
+    if (e.over_outer || !e.centred) return "tensor cores: statistics over the batch, or without the mean";
+    if (e.outer != w->f->samples || e.groups * e.chan != b->k ||
+        e.groups * e.chan * e.inner * e.outer != cvyi_elements(x))
+        return "tensor cores: statistics that are not of channels of a sample";
+    w->f->stats = w->at++;
+    w->f->problem.groups = (int)e.groups;
+    return NULL;
+}
+
+static const char *take_pool(walk *w, int of)
+{
+    const node *n = next(w);
+    tc_problem *b = &w->f->problem;
+    conv_geom c;
+    pool_geom e;
+
+    cvyi_pool_geom(w->g, n, &e);
+    cvyi_conv_geom(w->g, &w->g->nodes[w->f->conv], &c);
+    if (n->arg[0] != of) return "tensor cores: a pooling of a value inside the chain";
+    for (int a = 0; a < 3; a++)
+        if (e.pad[a] || e.stride[a] != e.kernel[a] || (e.dil[a] != 1 && e.kernel[a] != 1) ||
+            e.out[a] != c.out[a] / e.kernel[a])
+            return "tensor cores: pooling windows that overlap, are padded or run over the edge";
+    if (e.kernel[2] != 2 && e.kernel[2] != 4 && e.kernel[2] != 8)
+        return "tensor cores: pooling windows that are not 2, 4 or 8 wide";
+    if (e.kernel[1] > TC_STRIP_MOST) return "tensor cores: a pooling window of more than 64 rows";
+    w->f->pool = w->at++;
+    b->sink = TC_POOL;
+    b->pool_h = (int)e.kernel[1];
+    b->pool_w = (int)e.kernel[2];
+    return NULL;
+}
+
+/* The sign of the norm's weight in front of the norm, where pooling went before it (simplify/pool.c). */
+static const char *take_sign(walk *w, int *x)
+{
+    const node *stats = &w->g->nodes[w->f->stats], *n = next(w);
+
+    if (stats->n_args < 2 || stats->arg[1] == CVY_NONE) return NULL;
+    if (w->f->pool == CVY_NONE || !n || n->op != OP_mul || n->arg[0] != *x || n->arg[1] == CVY_NONE ||
+        w->p->root[n->arg[1]] != w->p->root[stats->arg[1]])
+        return "tensor cores: a sign that is not between pooling and norm";
+    w->f->problem.folded = 1;
+    *x = n->out;
+    w->at++;
+    return NULL;
+}
+
+/* Is v the sign of the norm's weight? Something folded into the weight later may have turned it. */
+static bool is_sign_of(const walk *w, int v, int weight)
+{
+    const int by = w->g->values[w->p->root[v]].node;
+    const node *n = by < 0 ? NULL : &w->g->nodes[by];
+    return n && n->op == OP_sign_or_one && w->p->root[n->arg[0]] == w->p->root[weight];
+}
+
+static bool per_channel(const walk *w, int v)
+{
+    return v == CVY_NONE || cvyi_elements(cvyi_shape_of(w->g, v)) == w->f->problem.k;
+}
+
+static const char *take_apply(walk *w, int x)
+{
+    const node *n = next(w), *stats = &w->g->nodes[w->f->stats];
+    const int weight = n && n->n_args > 2 ? n->arg[2] : CVY_NONE, bias = n && n->n_args > 3 ? n->arg[3] : CVY_NONE;
+
+    if (!n || cvyi_info(n)->kind != KIND_APPLY || n->arg[0] != x || n->arg[1] != stats->out)
+        return "tensor cores: statistics without their norm behind them";
+    if (!per_channel(w, weight) || !per_channel(w, bias))
+        return "tensor cores: a norm's affine that is not per channel";
+    if (w->f->pool != CVY_NONE && weight != CVY_NONE &&
+        (!w->f->problem.folded || !is_sign_of(w, stats->arg[1], weight)))
+        return "tensor cores: pooling in front of a norm whose weight came later";
+    w->f->apply = w->at++;
+    w->f->problem.pass = w->f->pool != CVY_NONE && w->f->problem.k <= 64 ? TC_FOLD : TC_BOTH;
+    return NULL;
+}
+
+/* Reductions in the order of conv_tc.cuh's reduce_kind. */
+static const char *take_reduce(walk *w, int of)
+{
+    static const op_id known[] = {OP_logsumexp, OP_max, OP_min, OP_sum, OP_mean};
+    const node *n = next(w);
+    int kind = COUNT_OF(known);
+
+    while (kind--)
+        if (known[kind] == n->op) break;
+    if (kind < 0) return "tensor cores: this reduction is not among logsumexp, max, min, sum, mean";
+    if (cvyi_reduced_dims(w->g, n) != 2 || n->arg[0] != of)
+        return "tensor cores: a reduction that is not over the channels";
+    if (w->f->pool != CVY_NONE) return "tensor cores: a reduction behind pooling";
+    w->f->problem.sink = TC_REDUCE;
+    w->f->problem.reduce = kind;
+    w->f->reduce = w->at++;
+    return NULL;
+}
+
+/* ---- what the functions may read ---- */
+
+/* Along which dimensions of the space does v vary, bit by bit? The space's own dimensions, right-aligned. */
+static bool varies(const cvy_graph *g, int v, const shape *over, unsigned *dims)
+{
+    const shape *s = cvyi_shape_of(g, v);
+
+    *dims = 0;
+    if (s->rank > over->rank) return false;
+    for (int i = 1; i <= s->rank; i++) {
+        if (s->dim[s->rank - i] == 1) continue;
+        if (s->dim[s->rank - i] != over->dim[over->rank - i]) return false;
+        *dims |= 1u << (over->rank - i);
+    }
+    return true;
+}
+
+/* A function's nodes: all as large as the space, reading each other, the arguments and tensors that vary along
+ * `allowed` alone. The union of what they vary along is left in *seen. */
+static const char *check_chain(const walk *w, const tc_range *r, const shape *over, const int arguments[2],
+                               unsigned allowed, unsigned *seen)
+{
+    for (int i = r->first; i < r->end; i++) {
+        const node *n = &w->g->nodes[i];
+        if (!cvyi_same_shape(cvyi_shape_of(w->g, n->out), over)) return "tensor cores: the chain changes its shape";
+        for (int a = 0; a < n->n_args; a++) {
+            const int v = n->arg[a], by = v == CVY_NONE ? -1 : w->g->values[v].node;
+            unsigned dims = 0;
+            if (v == CVY_NONE || v == arguments[0] || v == arguments[1] || (by >= r->first && by < r->end))
+                continue;
+            if (by >= w->s->first) return "tensor cores: a value of another part of the pass";
+            if (!varies(w->g, v, over, &dims) || dims & ~allowed)
+                return "tensor cores: an operand in front of the norm or the pooling that is not per channel";
+            *seen |= dims;
+        }
+    }
+    return NULL;
+}
+
+static const char *check_parts(walk *w)
+{
+    tc_form *f = w->f;
+    const int conv = w->g->nodes[f->conv].out;
+    const int pooled = f->pool == CVY_NONE ? CVY_NONE : w->g->nodes[f->pool].out;
+    const shape *inside = cvyi_shape_of(w->g, conv), *behind = cvyi_shape_of(w->g, f->z);
+    const unsigned channel = 2;
+    unsigned seen = 0;
+    const char *why = check_chain(w, &f->pre, inside, (int[2]){conv, conv}, channel, &seen);
+
+    seen = 0;
+    if (!why) why = check_chain(w, &f->post, behind, (int[2]){f->z, pooled == CVY_NONE ? f->y : f->z}, ~0u, &seen);
+    f->problem.external = (seen & ~3u) != 0;
+    if (!why && f->reduce != CVY_NONE)
+        why = check_chain(w, &f->last, cvyi_shape_of(w->g, w->g->nodes[f->reduce].out),
+                          (int[2]){w->g->nodes[f->reduce].out, w->g->nodes[f->reduce].out}, ~0u, &seen);
+    for (int i = w->s->first; !why && i < w->end - 1; i++)
+        if (cvyi_needed_behind(w->p, w->s, w->g->nodes[i].out))
+            why = "tensor cores: a value inside is needed behind the pass";
+    return why;
+}
+
+/* ---- the form ---- */
+
+static const char *take_norm(walk *w)
+{
+    const char *why = take_stats(w, w->f->y);
+    int x = w->f->y;
+
+    if (!why && next_is(w, KIND_MAXPOOL)) {
+        why = take_pool(w, x);
+        if (!why) x = w->g->nodes[w->f->pool].out;
+    }
+    if (!why) why = take_sign(w, &x);
+    if (!why) why = take_apply(w, x);
+    if (!why) w->f->z = w->g->nodes[w->f->apply].out;
+    return why;
+}
+
+static const char *take_parts(walk *w)
+{
+    tc_form *f = w->f;
+    const int conv = w->g->nodes[f->conv].out;
+    const char *why = NULL;
+
+    f->pre = take_chain(w);
+    f->y = f->z = end_of(w, &f->pre, conv);
+    if (next_is(w, KIND_STATS)) {
+        why = take_norm(w);
+        f->post = take_chain(w);
+    } else if (next_is(w, KIND_MAXPOOL)) {
+        why = take_pool(w, f->y);
+        f->z = w->g->nodes[w->at - 1].out;
+        f->post = take_chain(w);
+    } else { /* nothing parts the chain: all of it is cvy_post's */
+        f->post = f->pre;
+        f->pre.end = f->pre.first;
+        f->y = f->z = conv;
+    }
+    f->out = end_of(w, &f->post, f->z);
+    if (!why && next_is(w, KIND_REDUCE)) {
+        why = take_reduce(w, f->out);
+        f->last = take_chain(w);
+        f->out = end_of(w, &f->last, w->g->nodes[w->at - 1].out);
+    }
+    if (!why && w->at != w->end) why = "tensor cores: more behind it than the form has";
+    return why ? why : check_parts(w);
+}
+
+static const char *check_device(const cuda_device *d, const tc_problem *b)
+{
+    if (d->major != 9 || d->minor != 0) return "tensor cores: kernels for compute capability 9.0 alone";
+    if (b->groups && !d->cooperative) return "tensor cores: the device does not launch all blocks at once";
+    return NULL;
+}
+
+/* Few samples: with a full batch's strips some multiprocessors would have nothing to do. Decided by this, and not
+ * by the number itself, so that nearly every new batch size finds its code compiled. */
+static const char *tune(const cuda_device *d, tc_form *f)
+{
+    const char *const nothing_fits = "tensor cores: no tile of it fits into shared memory";
+
+    if (!cvyi_tc_tune(&f->problem, d->shared_block, d->sms, &f->tuning)) return nothing_fits;
+    f->problem.few = f->samples * f->tuning.strips < 2 * (int64_t)d->sms;
+    if (f->problem.few && !cvyi_tc_tune(&f->problem, d->shared_block, d->sms, &f->tuning)) return nothing_fits;
+    return NULL;
+}
+
+tc_form cvyi_tc_form(const cvy_plan *p, const pass *s)
+{
+    const cuda_state *state = p->state;
+    tc_form f = {.stats = CVY_NONE, .pool = CVY_NONE, .apply = CVY_NONE, .reduce = CVY_NONE};
+    walk w = {.p = p, .s = s, .g = p->graph, .f = &f, .at = s->first + 1, .end = s->first + s->count};
+    int views = 12;
+
+    f.why = take_conv(p, s, &f);
+    if (!f.why) f.why = take_parts(&w);
+    if (!f.why) f.why = check_device(state->device, &f.problem);
+    for (int i = s->first; i < w.end; i++) views += p->graph->nodes[i].n_args;
+    if (!f.why && views > MAX_VIEWS - 6) f.why = "tensor cores: more tensors than a launch takes";
+    if (!f.why) f.why = tune(state->device, &f);
+    return f;
+}
+
+/* Against the estimate of tc_tune.c kernels take this much longer, measured on an H200. */
+double cvyi_tc_seconds(const cvy_plan *p, const tc_form *f)
+{
+    const cuda_device *d = ((const cuda_state *)p->state)->device;
+    const double measured = f->problem.products == 1 ? 1.5 : 1.9;
+    const int64_t turns = cvyi_ceil_div(f->samples * f->tuning.strips, d->sms);
+
+    return measured * ((double)turns * f->tuning.strip_cycles + f->tuning.start_cycles) / d->clock;
+}
+
+way cvyi_tc_way(const tc_form *f)
+{
+    return f->problem.pass == TC_PLAIN ? WAY_STREAM : f->problem.pass == TC_FOLD ? WAY_FOLD : WAY_RECOMPUTE;
+}

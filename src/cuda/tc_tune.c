@@ -1,0 +1,243 @@
+/* tc_tune.c - tile, strip and buffers of the tensor-core convolution, from geometry and the device's limits.
+ *
+ * All tunings that fit into shared memory are tried, and their cycles estimated: tensor cores and epilogue of a
+ * tile, or staging, whichever is longer, times the strips of the busiest multiprocessor. The formulas of layout
+ * follow conv_tc.cuh name by name; the kernel asserts that its shared memory is no larger than what is computed
+ * here. */
+#include <math.h>
+#include "tc.h"
+
+static int up(int64_t a, int64_t b)
+{
+    return (int)cvyi_ceil_div(a, b);
+}
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static int most(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+/* Extents that follow from a problem and a tuning. */
+typedef struct layout {
+    int p, q;             /* output rows, columns */
+    int km, blocks, taps; /* channels of a block of M; blocks; taps */
+    int nstage, span, rows_in, cols_in;
+    int lines, col_tiles, tiles_chunk, lines_chunk;
+    bool stream, early, partial;
+    int multiply, stat_groups, fewest; /* warpgroups: multiplying, for statistics, the fewest on a strip */
+    int64_t x_stage, w_stage;          /* bytes */
+    int pitch;                         /* pixels of a staged row */
+} layout;
+
+static void find_rows(const tc_problem *b, const tc_tuning *t, layout *l)
+{
+    const int st = b->stride, parts = b->products == 3 ? 2 : 1;
+    const int vec = t->tma || (b->w % 2 == 0 && b->pad_w % 2 == 0) ? 2 : 1;
+
+    l->span = least(t->span, l->q);
+    l->rows_in = (t->strip - 1) * st + b->r;
+    l->cols_in = (l->span - 1) * st + b->s;
+    l->pitch = up(up(l->cols_in, vec) * vec, st);
+    l->x_stage = (int64_t)t->slices * st * st * up(l->rows_in, st) * l->pitch * parts * 16;
+    l->w_stage = (int64_t)up((int64_t)t->slices * l->taps, 2) * 2048 * parts;
+}
+
+static void find_lines(const tc_problem *b, const tc_tuning *t, layout *l)
+{
+    const int line_rows = t->flat ? t->strip : b->sink == TC_POOL ? b->pool_h : t->rowsm;
+
+    l->lines = up(t->strip, line_rows);
+    l->col_tiles = up(t->flat ? t->strip * l->pitch : l->span, t->tile);
+    l->tiles_chunk = t->coltiles && t->coltiles < l->col_tiles ? t->coltiles : l->col_tiles;
+    l->lines_chunk = l->tiles_chunk < l->col_tiles ? 1 : least(t->lines, l->lines);
+}
+
+static layout find_layout(const tc_problem *b, const tc_tuning *t)
+{
+    layout l = {.p = (b->h + 2 * b->pad_h - b->r) / b->stride + 1,
+                .q = (b->w + 2 * b->pad_w - b->s) / b->stride + 1};
+
+    l.km = 64 / t->rowsm;
+    l.blocks = up(b->k, l.km);
+    l.taps = (b->r + (t->rowsm - 1) * b->stride) * b->s;
+    l.nstage = up(up(b->c, 8), t->slices);
+    l.stream = l.nstage > 1;
+    l.early = b->sink != TC_POOL && b->pass != TC_FOLD && !b->external;
+    l.partial = l.early && b->sink == TC_REDUCE;
+    l.multiply = b->pass == TC_BOTH ? 3 : 2;
+    l.stat_groups = b->pass == TC_BOTH ? t->statw : 2;
+    l.fewest = b->pass == TC_BOTH ? 1 : 2;
+    find_rows(b, t, &l);
+    find_lines(b, t, &l);
+    return l;
+}
+
+/* Do the macros contradict each other? The kernel's static_asserts, for what the search can reach. */
+static bool contradicts(const tc_problem *b, const tc_tuning *t, const layout *l)
+{
+    const int chunks = up(l->lines, l->lines_chunk) * up(l->col_tiles, l->tiles_chunk);
+
+    if (l->stream && (b->sink == TC_POOL || l->col_tiles * l->lines > l->fewest || chunks > 1)) return true;
+    return t->flat && l->col_tiles > 1 && t->coltiles;
+}
+
+/* Copied units: rows and columns of one tensor copy. */
+static int unit_columns(const layout *l)
+{
+    return up(l->cols_in, 4) * 4;
+}
+
+static int unit_rows(const layout *l)
+{
+    return least(most(256 / unit_columns(l), 1), l->rows_in);
+}
+
+/* struct shared_memory of conv_tc.cuh, its parts rounded up. */
+static int64_t shared_bytes(const tc_problem *b, const tc_tuning *t, const layout *l)
+{
+    const int line_rows = t->flat ? t->strip : b->sink == TC_POOL ? b->pool_h : t->rowsm, kp = l->blocks * l->km;
+    const int chunk_w = t->flat                          ? l->q
+                        : b->sink == TC_POOL             ? l->span / b->pool_w
+                        : l->tiles_chunk == l->col_tiles ? l->span
+                                                         : l->tiles_chunk * t->tile;
+    const int chunk_rows = b->sink == TC_POOL ? l->lines_chunk : l->lines_chunk * line_rows;
+    const int64_t pitch = cvyi_round_up(l->partial ? t->tile : (int64_t)chunk_rows * chunk_w, 32) + 8;
+    const int64_t out_rows = l->partial ? l->blocks * 32 : b->sink == TC_REDUCE ? kp : l->km;
+    const int64_t peaks = l->partial && b->reduce == 0 ? (int64_t)l->blocks * 4 * t->tile : 1;
+    int64_t bytes = cvyi_round_up(t->stages * l->x_stage, 128);
+
+    bytes += t->tma ? (int64_t)TC_RAWS * 32 * unit_columns(l) * unit_rows(l) : 128;
+    bytes += (l->stream ? t->stages : l->blocks) * l->w_stage;
+    bytes += t->outs * (out_rows * pitch + peaks + l->blocks * 4) * 4;
+    if (b->groups) bytes += 32ll * l->stat_groups * t->rowsm * kp;
+    bytes += 16ll * kp + 8ll * most(b->groups, 1);
+    return bytes + 1024; /* barriers and single words */
+}
+
+/* Cycles. A tile: tensor cores (64 pixels wide: shared memory is the limit), then the epilogue. */
+static void estimate(const tc_problem *b, tc_tuning *t, const layout *l)
+{
+    const bool both = b->pass == TC_BOTH;
+    const double tiles = t->flat ? l->col_tiles : (double)t->strip / t->rowsm * up(l->span, t->tile);
+    const double steps = (double)l->nstage * up((int64_t)t->slices * l->taps, 2) * b->products;
+    const double per_tile = t->tile * (steps * (t->tile == 64 ? 0.75 : 0.5) + 10) + 300;
+    const double compute = tiles * l->blocks * per_tile / (both ? 1 : 2);
+    const double load = 2.0 * l->rows_in * l->cols_in * up(b->c, 8) * (b->products + 1) / 2;
+
+    t->strip_cycles = fmax(compute, load * (both ? 2 : 1)) + 1500;
+    t->start_cycles = (load + 2000) * (both ? 3 : 1);
+}
+
+/* What was seen and the estimate does not know: blocks that run strips twice want small strips in many stages,
+ * whole rows leave fastest, tensor copies help. */
+static double penalty(const tc_problem *b, const tc_tuning *t, const layout *l)
+{
+    const bool cut = l->span < l->q, stored = b->sink == TC_STORE;
+    const double buffers = (b->pass == TC_BOTH ? 0.15 : 0.01) * (4 - t->stages) + 0.02 * (3 - t->outs);
+
+    return (1 + buffers + 0.05 * !t->tma) *
+           (1 + 0.1 * cut + stored * (0.5 * cut + 0.5 * (t->coltiles && !t->flat)));
+}
+
+/* ---- the search ---- */
+
+typedef struct search {
+    const tc_problem *b;
+    int64_t shared;
+    int sms, samples;
+    double least; /* cycles of the best so far */
+    tc_tuning *best;
+} search;
+
+static void try_one(search *s, tc_tuning *t)
+{
+    const tc_problem *b = s->b;
+    layout l;
+    double cycles;
+
+    /* Tensor copies where x allows them: they start and step by whole 16 bytes, 256 columns at most. */
+    t->tma = b->w % 4 == 0 && b->pad_w % 4 == 0;
+    l = find_layout(b, t);
+    if (t->tma && unit_columns(&l) > 256) {
+        t->tma = 0;
+        l = find_layout(b, t);
+    }
+    t->strips = up(l.p, t->strip) * up(l.q, l.span);
+    if (contradicts(b, t, &l)) return;
+    /* Folded results wait in the chunks for the statistics of strips that are still to come. */
+    if (b->pass == TC_FOLD && (t->strips - 2 + s->sms) / s->sms + 1 > t->outs) return;
+    t->shared_bytes = shared_bytes(b, t, &l);
+    if (t->shared_bytes > s->shared) return;
+    estimate(b, t, &l);
+    cycles = t->strip_cycles * up((int64_t)s->samples * t->strips, s->sms) + t->start_cycles;
+    cycles *= penalty(b, t, &l);
+    if (cycles >= s->least) return;
+    s->least = cycles;
+    *s->best = *t;
+}
+
+/* Buffers: stages and chunks of results. */
+static void try_buffers(search *s, tc_tuning *t)
+{
+    const tc_problem *b = s->b;
+    for (t->stages = 4; t->stages >= 2; t->stages--)
+        for (t->outs = 3; t->outs >= 1; t->outs--)
+            for (t->coltiles = b->sink == TC_REDUCE; t->coltiles < (b->sink == TC_POOL ? 1 : 2); t->coltiles++)
+                if (b->pass != TC_FOLD || t->outs > 1) try_one(s, t);
+}
+
+/* Strips: columns and rows. */
+static void try_strips(search *s, tc_tuning *t, int p, int q)
+{
+    const tc_problem *b = s->b;
+    const int unit = b->sink == TC_POOL ? b->pool_h : t->rowsm;
+
+    for (t->span = q; t->span == q || t->span >= t->tile;
+         t->span = t->span == q ? (q - 1) / t->tile * t->tile : t->span - t->tile) {
+        if (t->span != q && (t->flat || b->sink == TC_POOL)) break;
+        for (t->strip = unit; t->strip <= up(p, unit) * unit && t->strip <= TC_STRIP_MOST; t->strip += unit)
+            try_buffers(s, t);
+    }
+}
+
+/* All slices of 8 channels in a stage, or two, or one. */
+static void try_slices(search *s, tc_tuning *t, int p, int q)
+{
+    const tc_problem *b = s->b;
+    const int all = up(b->c, 8);
+
+    for (int i = 0; i < 3; i++) {
+        t->slices = i == 0 ? all : 3 - i;
+        if (i && t->slices >= all) continue;
+        t->lines = b->sink == TC_POOL || (i && b->sink == TC_STORE) ? TC_STRIP_MOST : 1;
+        try_strips(s, t, p, q);
+    }
+}
+
+bool cvyi_tc_tune(const tc_problem *b, int64_t shared, int sms, tc_tuning *out)
+{
+    const int p = (b->h + 2 * b->pad_h - b->r) / b->stride + 1, q = (b->w + 2 * b->pad_w - b->s) / b->stride + 1;
+    const int statw = b->pass == TC_BOTH && b->products == 3 && b->sink == TC_STORE ? 2 : 1;
+    search s = {b, shared, sms, b->few ? 4 : 128, INFINITY, out};
+    layout l;
+
+    for (int flat = 0; flat <= (b->sink == TC_STORE); flat++)
+        for (int tile = 64; tile <= 128; tile *= 2)
+            for (int rowsm = 1; rowsm <= (b->sink == TC_STORE && !flat ? 4 : 1); rowsm *= 2) {
+                tc_tuning t = {.tile = tile, .rowsm = rowsm, .flat = flat, .statw = statw};
+                if (rowsm == 1 || (b->k <= 64 / rowsm && b->r > 1)) try_slices(&s, &t, p, q);
+            }
+    if (isinf(s.least)) return false;
+    l = find_layout(b, out);
+    out->threads = (l.multiply * 4 + 8) * 32;
+    out->channels = l.blocks * l.km;
+    out->box_rows = unit_rows(&l);
+    out->box_cols = unit_columns(&l);
+    out->packed_bytes = l.blocks * l.nstage * l.w_stage;
+    return true;
+}
