@@ -306,7 +306,7 @@ static void make_chain(maker *m)
         if (cvy_graph_chain(m->g, at, words, &y)) continue;
         m->named++;
         at = y;
-        if (flops_of(m->g) > 4e5) break;
+        if (flops_of(m->g) > 2e5) break;
     }
     while (m->g->n_nodes && chance(m, 4)) {
         cvy_graph_output(m->g, m->g->nodes[random_below(&m->seed, m->g->n_nodes)].out);

@@ -139,10 +139,6 @@ static inline void doubt_mag(const doubt_run *d, const node *n, double *mag)
                                                       : 0;
         for (int64_t i = 0; i < count; i++) mag[i] = fabs(y[i]) + more;
     }
-    if (kind == KIND_CONV && !d->exact) {
-        const double most = doubt_largest(mag, count);
-        for (int64_t i = 0; i < count; i++) mag[i] = most;
-    }
 }
 
 static inline bool doubt_whole(const double *x, int64_t n)
@@ -157,22 +153,23 @@ static inline void doubt_node(doubt_run *d, int index)
     const cvy_graph *g = d->r->g;
     const node *n = &g->nodes[index];
     const int64_t count = cvyi_elements(cvyi_shape_of(g, n->out));
-    double *y = d->value[n->out], *mag = d->mag[n->out];
+    double *y = d->value[n->out], *mag = d->mag[n->out], most = 0;
     ref_call c = {.g = g, .n = n, .dst = y};
 
     for (int a = 0; a < n->n_args; a++) c.arg[a] = n->arg[a] == CVY_NONE ? NULL : d->value[n->arg[a]];
     if (!count) return;
     doubt_reference[n->op](&c);
-    doubt_mag(d, n, mag);
-    if (!d->move) {
+    if (!d->move) { /* magnitudes are taken of the values as they are */
+        doubt_mag(d, n, mag);
         d->exact &= doubt_keeps_whole(n->op) && doubt_whole(y, count) && doubt_whole(mag, count);
         d->beyond |= doubt_largest(mag, count) > 1e36;
         return;
     }
     if (cvyi_info(n)->kind == KIND_SHAPE || cvyi_info(n)->kind == KIND_MAXPOOL) return;
+    if (cvyi_info(n)->kind == KIND_CONV) most = doubt_largest(mag, count);
     for (int64_t i = 0; i < count; i++) {
         const double some = (double)random_next(&d->seed) * 0x1p-31 - 1;
-        y[i] += some * (d->move * mag[i] + 0x1p-126);
+        y[i] += some * (d->move * fmax(mag[i], most) + 0x1p-126);
     }
 }
 
@@ -183,7 +180,7 @@ static inline void doubt_evaluate(doubt_run *d)
         const rig_tensor *t = &d->r->t[i];
         for (int64_t k = 0; k < t->count; k++) {
             d->value[t->info.value][k] = *rig_at(t, k);
-            d->mag[t->info.value][k] = fabs(d->value[t->info.value][k]);
+            if (!d->move) d->mag[t->info.value][k] = fabs(d->value[t->info.value][k]);
         }
         if (!d->move) d->exact &= doubt_whole(d->value[t->info.value], t->count);
     }
@@ -240,9 +237,8 @@ static inline void doubt_open(doubt *out, const rig *r, uint64_t seed)
     doubt_evaluate(&d);
     out->exact = d.exact;
     out->beyond = d.beyond;
-    d.exact = false;
     d.move = 0x1p-23;
-    for (int i = 0; i < DOUBT_RUNS && !out->beyond; i++) {
+    for (int i = 0; i < (d.exact ? 1 : DOUBT_RUNS) && !out->beyond; i++) {
         doubt_evaluate(&d);
         doubt_collect(out, &d);
     }
