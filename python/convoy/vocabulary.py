@@ -62,6 +62,12 @@ def shape_of(node):
     return tuple(node.meta["val"].shape)
 
 
+def even(numbers):
+    """One number where it is the same along all axes, as people write it."""
+    same = isinstance(numbers, (list, tuple)) and numbers and all(n == numbers[0] for n in numbers)
+    return numbers[0] if same else numbers
+
+
 def refuse_if(condition, reason):
     if condition:
         raise Refused(reason)
@@ -73,15 +79,15 @@ def refuse_if(condition, reason):
 @rule("conv1d", "conv2d", "conv3d", "conv1d.padding", "conv2d.padding", "conv3d.padding")
 def convolution(emit, a):
     out, _, *kernel = shape_of(a.weight)
-    return emit(a.name, a.input, a.weight, a.bias, out_channels=out, kernel_size=kernel, stride=a.stride,
-                padding=a.padding, dilation=a.dilation, groups=a.groups, bias=a.bias is not None)
+    return emit(a.name, a.input, a.weight, a.bias, out_channels=out, kernel_size=even(kernel), stride=even(a.stride),
+                padding=even(a.padding), dilation=even(a.dilation), groups=a.groups, bias=a.bias is not None)
 
 
 @rule("conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input")
 def transposed(emit, a):
     _, out, *kernel = shape_of(a.weight)
-    return emit(a.name, a.input, a.weight, a.bias, out_channels=out * a.groups, kernel_size=kernel, stride=a.stride,
-                padding=a.padding, output_padding=a.output_padding, groups=a.groups, dilation=a.dilation,
+    return emit(a.name, a.input, a.weight, a.bias, out_channels=out * a.groups, kernel_size=even(kernel), stride=even(a.stride),
+                padding=even(a.padding), output_padding=even(a.output_padding), groups=a.groups, dilation=even(a.dilation),
                 bias=a.bias is not None)
 
 
@@ -298,20 +304,20 @@ def minimum(emit, a):
 
 @rule("max_pool1d", "max_pool2d", "max_pool3d")
 def max_pool(emit, a):
-    return emit(a.name, a.self, kernel_size=a.kernel_size, stride=a.stride or None, padding=a.padding,
-                dilation=a.dilation, ceil_mode=a.ceil_mode)
+    return emit(a.name, a.self, kernel_size=even(a.kernel_size), stride=even(a.stride) or None, padding=even(a.padding),
+                dilation=even(a.dilation), ceil_mode=a.ceil_mode)
 
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d")
 def avg_pool(emit, a):
-    return emit(a.name, a.self, kernel_size=a.kernel_size, stride=a.stride or None, padding=a.padding,
+    return emit(a.name, a.self, kernel_size=even(a.kernel_size), stride=even(a.stride) or None, padding=even(a.padding),
                 ceil_mode=a.ceil_mode, count_include_pad=a.count_include_pad,
                 divisor_override=getattr(a, "divisor_override", None))
 
 
 @rule("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
 def adaptive(emit, a):
-    return emit(a.name, a.self, output_size=a.output_size)
+    return emit(a.name, a.self, output_size=even(a.output_size))
 
 
 @rule("sum.dim_IntList", "mean.dim", "logsumexp", "amax", "amin", "special_logsumexp")

@@ -1,0 +1,88 @@
+"""convoy.explain(): what of a module runs where, in which passes, and what it costs."""
+
+import statistics
+import time
+
+import torch
+
+from .module import Compiled, Dispatcher, compile_module, dispatcher_of
+
+RUNS = 5
+
+
+class Explanation:
+    """Prints as text; `regions` and `kept` are for programs."""
+
+    def __init__(self, entry, device):
+        self.reason, self.device = entry.reason, device
+        self.regions, self.kept = [], {}
+        if entry.capture is not None:
+            self.kept = {n.name: (str(n.target), reason) for n, reason in entry.capture.kept.items()}
+            self.regions = [describe(runner) for runner in entry.runners]
+
+    def __str__(self):
+        lines = [f"{len(self.regions)} region{'s' * (len(self.regions) != 1)} by Convoy on {self.device}"]
+        if self.reason:
+            lines.append(f"all of it stays in PyTorch: {self.reason}")
+        for i, region in enumerate(self.regions, 1):
+            lines += [
+                "",
+                f"region {i}: {region['chain']}",
+                f"  {region['passes']} pass{'es' * (region['passes'] != 1)}, {1e-6 * region['bytes']:.4g} MB, "
+                f"{1e-9 * region['flops']:.4g} GFLOP; predicted {region['predicted_ms']:.4g} ms, "
+                f"measured {region['measured_ms']:.4g} ms, memory alone {region['floor_ms']:.4g} ms",
+            ]
+            lines += ["  | " + line for line in region["plan"].splitlines()[1:]]
+        if self.kept:
+            lines += ["", "stays in PyTorch:"]
+            lines += [f"  {name} ({target}): {reason}" for name, (target, reason) in self.kept.items()]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def describe(runner):
+    cost = runner.plan.cost()
+    return {
+        "chain": str(runner.graph),
+        "plan": str(runner.plan),
+        "passes": cost.passes,
+        "bytes": cost.bytes,
+        "flops": cost.flops,
+        "predicted_ms": 1e3 * cost.seconds,
+        "floor_ms": 1e3 * cost.floor,
+        "measured_ms": measured_ms(runner),
+    }
+
+
+def measured_ms(runner):
+    """On random numbers: what a region is handed inside the model is not at hand here."""
+    tensors = [torch.empty_strided(*s, dtype=torch.float32, device=runner.device).uniform_() for s in runner.sources]
+    cuda = runner.device.type == "cuda"
+    times = []
+    with torch.no_grad():
+        for i in range(RUNS + 1):
+            start = time.perf_counter()
+            runner.run(tensors)
+            if cuda:
+                torch.cuda.synchronize(runner.device)
+            times.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(times[1:])
+
+
+def explain_module(module, inputs, keywords):
+    """The module may be compiled already, or not: then with the default settings. Nothing of it changes."""
+    settings = dispatcher_of(module).settings if isinstance(module, Compiled) else None
+    compiled = module if settings else compile_module(module)
+    probe = Dispatcher(settings or dispatcher_of(compiled).settings)  # plans of its own: the timing leaves no trace
+    state = {k: v.clone() for k, v in module.state_dict().items()} if module.training else None
+    with torch.no_grad():
+        probe.call(compiled, type(compiled)._original.forward, inputs, keywords)
+        if state is not None:  # batch statistics have moved
+            for key, value in module.state_dict().items():
+                value.copy_(state[key])
+    entry = list(probe.entries.values())[-1] if probe.entries else None
+    if entry is None:
+        raise ValueError("convoy.explain: this call cannot be told from others: it has arguments without a hash")
+    tensors = [t for t in torch.utils._pytree.tree_leaves((inputs, keywords)) if isinstance(t, torch.Tensor)]
+    return Explanation(entry, tensors[0].device if tensors else "cpu")

@@ -1,0 +1,125 @@
+"""torch.compile(backend="convoy"), the operators, torch.export, and explain()."""
+
+import io
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import convoy
+import convoy.backend  # registers the name, as the installed package's entry point does
+from agree import assert_near
+from convoy.program import Program
+from test_compile import Net, X
+
+
+class Branching(Net):
+    """Dynamo breaks this one up."""
+
+    def forward(self, x):
+        x = F.silu(self.bn(self.conv(x)))
+        if x.sum() > 0:
+            x = x * 2
+        return self.head(x.mean((2, 3))), x.sort(1)[0]
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+
+
+def near(got, want):
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g, w, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", [Net, Branching])
+def test_backend(kind):
+    model = kind().eval()
+    fast = torch.compile(model, backend="convoy")
+    with torch.no_grad():
+        for n in (2, 3, 5):  # the second size makes Dynamo's shapes symbolic
+            x = torch.randn(n, 3, 9, 7)
+            near(fast(x), model(x))
+        model.conv.weight.mul_(-1.5)
+        near(fast(X), model(X))
+    x = X.clone().requires_grad_()
+    fast(x)[0].sum().backward()
+    got, x.grad = x.grad, None
+    model(x)[0].sum().backward()
+    near([got], [x.grad])
+
+
+def test_backend_takes_options_and_uses_convoy(monkeypatch):
+    made = []
+    original = convoy.backend.fill_entry
+    monkeypatch.setattr(convoy.backend, "fill_entry", lambda *a: made.append(original(*a)) or made[-1])
+    fast = torch.compile(Net().eval(), backend="convoy", options={"winograd": False})
+    with torch.no_grad():
+        fast(X)
+    assert [len(e.runners) for e in made] == [1]
+    with pytest.raises(Exception, match="precision is fp32"):
+        torch.compile(Net().eval(), backend="convoy", options={"precision": "fp8"})(X)
+
+
+def test_export_writes_operators():
+    model = Net().eval()
+    fast = convoy.compile(model)
+    exported = torch.export.export(fast, (X,))
+    targets = [n.target for n in exported.graph.nodes if n.op == "call_function"]
+    assert torch.ops.convoy.program.default in targets and len(targets) == 2  # and getitem
+    assert set(exported.state_dict) == set(model.state_dict())
+    file = io.BytesIO()
+    torch.export.save(exported, file)
+    file.seek(0)
+    loaded = torch.export.load(file).module()
+    with torch.no_grad():
+        assert torch.equal(loaded(X), fast(X))
+        near(loaded.double()(X.double()), model.double()(X.double()))
+
+
+def test_export_of_symbolic_shapes_and_other_compilers():
+    fast = convoy.compile(Net().eval())
+    exported = torch.export.export(fast, (X,), dynamic_shapes=({0: torch.export.Dim("n")},))
+    assert exported.module()(torch.randn(5, 3, 9, 7)).shape == (5, 5)
+    with torch.no_grad():
+        near(torch.compile(fast, backend="aot_eager")(X), fast(X))
+
+
+def test_operator_is_a_good_citizen():
+    program = Program()
+    x, w, b = program.source(False), program.source(True), program.source(True)
+    program.outputs = [program.emit("relu", program.emit("conv2d", x, w, b, out_channels=4, kernel_size=3))]
+    tensors = [torch.randn(s, requires_grad=True) for s in [(2, 3, 6, 5), (4, 3, 3, 3), (4,)]]
+    text = program.dumps()
+    assert Program.loads(text) == program
+    torch.library.opcheck(torch.ops.convoy.program.default, (tensors, text, "{}"))
+    compiled = torch.compile(lambda t: torch.ops.convoy.program(t, text, "{}")[0] * 2, backend="aot_eager", fullgraph=True)
+    want = F.relu(F.conv2d(*tensors)) * 2
+    assert_near(compiled(tensors).detach(), want.detach(), want.double().detach())
+
+
+def test_explain():
+    class Mixed(Net):
+        def forward(self, x):
+            y = torch.tanh(self.conv(x)).sort(1)[0]
+            return self.bn(y).mean((2, 3)), y.double()
+
+    model = Mixed().eval()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    found = convoy.explain(model, X)
+    assert len(found.regions) == 2
+    assert "conv2d(8, 3, padding=1" in found.regions[0]["chain"]
+    assert all(r["passes"] >= 1 and r["measured_ms"] > 0 and r["predicted_ms"] > 0 for r in found.regions)
+    text = str(found)
+    assert "aten.sort.default): not in the vocabulary" in text and "2 regions by Convoy on cpu" in text
+    assert json.dumps(found.regions)
+    model.train()
+    assert "statistics of the batch" in str(convoy.explain(model, X))
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key])
+    model.conv.register_forward_hook(lambda *a: None)
+    assert "a submodule has hooks" in str(convoy.explain(model, X))
