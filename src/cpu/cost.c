@@ -128,31 +128,46 @@ static bool recomputes(const cvy_plan *p, const pass *s, double slices, double c
     if (p->options.seed)
         return (p->options.seed ^ (uint32_t)s->count) % 3 == 0 || slice_bytes(p, s) > (double)p->machine.cache;
     return slice_bytes(p, s) > (double)p->machine.cache ||
-           conv_seconds / state->threads < 2 * slices / p->machine.cache_bandwidth;
+           conv_seconds / state->host.threads < 2 * slices / p->machine.cache_bandwidth;
 }
 
 /* seconds = work of all nodes over the threads + what goes through memory + what goes through slices.
  * A on two cores of 116 GFLOP/s and 28 GB/s: convolution 68 ms of one core -> 34 ms, pointwise on the pooled
  * sixteenth 1 ms, 98 MB -> 3.5 ms. */
+static double seconds_of(const cvy_plan *p, const pass *s, bool twice, int threads, char *note, size_t size)
+{
+    double work = 0, slices = twice ? 0 : slice_bytes(p, s) * (double)s->samples;
+    for (int i = s->first; i < s->first + s->count; i++) {
+        const double one = node_seconds(p, s, i, note, size);
+        work += twice && i == s->first ? 2 * one : one;
+    }
+    return work / threads + s->bytes / p->machine.bandwidth + 2 * slices / p->machine.cache_bandwidth +
+           p->machine.launch;
+}
+
+/* The choice is made for all threads of the machine, however many this plan may use: the bits of a result must not
+ * depend on their number. */
 void cvyi_cpu_cost(const cvy_plan *p, pass *s)
 {
     const cpu_state *state = p->state;
-    double slices = slice_bytes(p, s) * (double)s->samples, work = 0;
-    const double first = s->count ? node_seconds(p, s, s->first, (char[60]){0}, 60) : 0;
+    const double slices = slice_bytes(p, s) * (double)s->samples;
+    const double first = node_seconds(p, s, s->first, (char[60]){0}, 60);
     const bool twice = recomputes(p, s, slices, first);
     bool barrier = false;
     char note[60] = "";
 
-    for (int i = s->first; i < s->first + s->count; i++) {
-        work += node_seconds(p, s, i, note, sizeof note);
+    for (int i = s->first; i < s->first + s->count; i++)
         barrier |= cvyi_info(&p->graph->nodes[i])->kind == KIND_STATS;
-    }
-    if (twice) work += first, slices = 0;
-    s->seconds = work / state->threads + s->bytes / p->machine.bandwidth + 2 * slices / p->machine.cache_bandwidth +
-                 p->machine.launch;
+    s->seconds = seconds_of(p, s, twice, state->host.threads, note, sizeof note);
     s->way = !barrier || s->count == 1 ? WAY_STREAM : twice ? WAY_RECOMPUTE : slices > 0 ? WAY_RESIDENT : WAY_FOLD;
     snprintf(s->note, sizeof s->note, "%s", note);
-    if (slices > 0)
+    if (slices > 0 && !twice)
         snprintf(s->note, sizeof s->note, "%s%sslice of %.3g MB in cache", note, note[0] ? ", " : "",
                  slice_bytes(p, s) * 1e-6);
+}
+
+void cvyi_cpu_predict(const cvy_plan *p, pass *s)
+{
+    const cpu_state *state = p->state;
+    s->seconds = seconds_of(p, s, s->way == WAY_RECOMPUTE, state->threads, (char[60]){0}, 60);
 }

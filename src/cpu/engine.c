@@ -25,7 +25,7 @@ static cvy_status open_cpu(cvy_plan *p)
         .flops = s->host.fma_gflops * 1e9 * s->threads,
         .bandwidth = s->host.mem_gbps * 1e9,
         .cache_bandwidth = s->host.l3_gbps * 1e9,
-        .cache = s->host.l2 + s->host.l3 / s->threads,
+        .cache = s->host.l2 + s->host.l3 / s->host.threads, /* not the plan's threads: see cost.c */
         .workers = s->threads,
         .launch = 5e-6,
     };

@@ -184,6 +184,8 @@ cvy_status cvyi_cpu_measure(const cvy_plan *p, double *seconds); /* measure.c */
 /* ---- cost.c ---- */
 const char *cvyi_cpu_legal(const cvy_plan *p, const pass *s);
 void cvyi_cpu_cost(const cvy_plan *p, pass *s);
+/* The seconds of a pass that stands, on the threads of the plan. */
+void cvyi_cpu_predict(const cvy_plan *p, pass *s);
 
 static inline int64_t cvyi_align64(int64_t bytes)
 {

@@ -405,6 +405,7 @@ cvy_status cvyi_lower_passes(cvy_plan *p)
     TRY(begin_pack(p, &s->pack));
     TRY(reserve_params(p, s));
     for (int i = 0; i < p->n_passes; i++) TRY(lower_pass(&b, i));
+    for (int i = p->n_prepare; i < p->n_passes; i++) cvyi_cpu_predict(p, &p->passes[i]);
     most = room_of(s, &s->pack);
     for (int i = 0; i < p->n_passes; i++) {
         most = cvyi_max64(most, room_of(s, &s->passes[i]));

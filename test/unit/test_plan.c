@@ -300,6 +300,37 @@ static void several_callers(void **state)
     }
 }
 
+/* The same passes, taken the same way, for any number of threads: where the machine's caches would let fewer
+ * threads keep more, the bits would differ. */
+static void any_number_of_threads(void **state)
+{
+    static const char *const large[] = {
+        "x[128,8,128,128] | " BLOCK_A,
+        "x[128,8,128,128] | " BLOCK_B,
+        "x[128,8,256,256] | " BLOCK_C,
+        "x[2,8,512,512] | conv2d(64,3) | group_norm(8) | silu",
+        "x[2,8,1024,1024] | conv2d(64,3) | group_norm(8)",
+    };
+    (void)state;
+    for (int c = 0; c < COUNT_OF(large); c++) {
+        cvy_graph *g = parse(large[c]);
+        cvy_plan *one = plan_with(g, (cvy_options){.threads = 1});
+        for (int threads = 2; threads <= 64; threads *= 2) {
+            cvy_plan *p = plan_with(g, (cvy_options){.threads = threads});
+            assert_int_equal(p->n_passes, one->n_passes);
+            for (int i = 0; i < p->n_passes; i++) {
+                assert_int_equal(p->passes[i].first, one->passes[i].first);
+                assert_int_equal(p->passes[i].way, one->passes[i].way);
+                assert_string_equal(p->passes[i].note, one->passes[i].note);
+                if (i >= p->n_prepare) assert_true(p->passes[i].seconds < one->passes[i].seconds);
+            }
+            cvy_plan_free(p);
+        }
+        cvy_plan_free(one);
+        cvy_graph_free(g);
+    }
+}
+
 /* ---- options, buffers, errors ---- */
 
 static void options_checked(void **state)
@@ -444,11 +475,11 @@ static void unfused_prints(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(passes_and_places),   cmocka_unit_test(seeds),
-        cmocka_unit_test(workspace_of_blocks), cmocka_unit_test(kept_parameters),
-        cmocka_unit_test(several_callers),     cmocka_unit_test(options_checked),
-        cmocka_unit_test(runs_checked),        cmocka_unit_test(blocks_print),
-        cmocka_unit_test(unfused_prints),
+        cmocka_unit_test(passes_and_places),     cmocka_unit_test(seeds),
+        cmocka_unit_test(any_number_of_threads), cmocka_unit_test(workspace_of_blocks),
+        cmocka_unit_test(kept_parameters),       cmocka_unit_test(several_callers),
+        cmocka_unit_test(options_checked),       cmocka_unit_test(runs_checked),
+        cmocka_unit_test(blocks_print),          cmocka_unit_test(unfused_prints),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
