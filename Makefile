@@ -115,6 +115,22 @@ $(FUZZERS): %: %.o $(BUILD)/cli/npy.o $(BUILD)/libconvoy.a
 	$(say) LINK $@
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
+# ---- benchmarks: bench/ measures, the page is drawn from bench/results ---------------------------------------------------
+REPORT := python3 python/convoy/report.py
+
+bench: ## every CPU peer on the whole suite (20 minutes), the page and the tables; goes on where it was interrupted
+	@bench/bench.sh && $(REPORT) && $(REPORT) --update README.md doc/PERFORMANCE.md
+
+bench-smoke: all ## the suite at tiny sizes with the peers that the tests' environment has
+	@rm -rf $(BUILD)/bench
+	@CONVOY_LIBRARY=$(CURDIR)/$(BUILD)/libconvoy.so BENCH_PYTHON=$${BENCH_PYTHON:-.venv/bin/python} bench/bench.sh \
+	    --suite smoke --fresh --patience 1 --repeats 3 --out $(BUILD)/bench/smoke.json
+	@$(REPORT) --results $(BUILD)/bench -o $(BUILD)/bench/smoke.html
+
+gpu-bench: all ## Convoy and PyTorch on this machine's GPU; GPU_PYTHON: an interpreter with PyTorch
+	@CONVOY_LIBRARY=$(CURDIR)/$(BUILD)/libconvoy.so $${GPU_PYTHON:-python3} bench/gpu.py $(GPU_BENCH)
+	@$(REPORT)
+
 # ---- housekeeping (the vector headers are tables, laid out by hand) ----------------------------------------------------------------------------------------
 FORMATTED = $(filter-out src/cpu/simd%.h,$(shell git ls-files '*.c' '*.h'))
 

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -55,7 +56,7 @@ def limits():
 
 
 def command_of(case, peer, threads):
-    return f"bench/bench.sh --only '{case.chain}' --peer '{peer}' --threads {threads}"
+    return shlex.join(["bench/bench.sh", "--only", case.chain, "--peer", peer, "--threads", str(threads)])
 
 
 # ---- processes ----
@@ -155,14 +156,15 @@ def load_partial(path, mark):
             row = json.loads(line)
         except ValueError:
             continue  # the line that an interruption cut
-        rows[row["chain"], row["peer"]] = row
+        rows[row["series"], row["size"], row["chain"], row["peer"]] = row
     return rows
 
 
 class Run:
     def __init__(self, args):
         self.args, self.start = args, time.time()
-        self.cases = [c for c in suite.SUITES[args.suite]() if args.only is None or args.only in (c.chain, c.block, c.series)]
+        self.cases = [c for c in suite.SUITES[args.suite]()
+                      if args.only is None or args.only in (c.chain, c.block, c.series)]
         if args.only and not self.cases:
             self.cases = [suite.Case(args.only, None, "chain", args.only, suite.ALL)]
         self.chosen = lambda peer: not args.peer or peer in args.peer
@@ -199,7 +201,7 @@ class Run:
                "device": "cpu", "precision": "fp32", "threads": self.args.threads, "ms": None, "max_abs_error": None,
                "bytes": bytes_, "samples_checked": samples, "command": command_of(case, peer, self.args.threads)}
         row |= answer
-        self.rows[case.chain, peer] = row
+        self.rows[case.key(peer)] = row
         with self.partial.open("a") as f:
             f.write(json.dumps(row) + "\n")
         return row
@@ -212,7 +214,7 @@ class Run:
             for case, names in todo:
                 ref = None
                 for peer in names:
-                    row = self.rows.get((case.chain, peer))
+                    row = self.rows.get(case.key(peer))
                     known = row is not None
                     if not known and self.over():
                         return False
@@ -233,8 +235,8 @@ class Run:
             worker.close()
 
     def save(self):
-        order = {(c.chain, p): i for i, (c, p) in enumerate((c, p) for c in self.cases for p in c.peers)}
-        rows = sorted((r for k, r in self.rows.items() if k in order), key=lambda r: order[r["chain"], r["peer"]])
+        keys = [c.key(p) for c in self.cases for p in c.peers]
+        rows = [self.rows[k] for k in keys if k in self.rows]
         flops = {r["chain"]: r["flops"] for r in rows if "flops" in r and r["peer"] == "convoy"}
         for row in rows:  # operations are the chain's, whoever computes it
             row["flops"] = flops.get(row["chain"])
@@ -249,15 +251,27 @@ class Run:
 
 def table(rows):
     """The full-size rows for people."""
-    blocks = sorted({r["block"] for r in rows if r["series"] == "full"})
+    rows = [r for r in rows if r["series"] == "full"]
+    blocks = sorted({r["block"] for r in rows})
     lines = [f"{'ms, median':<30}" + "".join(f"{b:>12}" for b in blocks) + "   max abs error"]
-    for peer in dict.fromkeys(r["peer"] for r in rows if r["series"] == "full"):
-        mine = {r["block"]: r for r in rows if r["peer"] == peer and r["series"] == "full"}
-        cell = lambda b: f"{mine[b]['ms']:12.2f}" if b in mine and mine[b]["ms"] else f"{'-':>12}"
-        errors = " ".join(f"{mine[b]['max_abs_error']:.1e}" for b in blocks if b in mine and mine[b]["max_abs_error"] is not None)
-        busy = max((mine[b].get("others") or 0 for b in mine), default=0)
-        lines.append(f"{peer:<30}" + "".join(cell(b) for b in blocks) + f"   {errors}" + (f"  (others: {busy:.2f} cores)" if busy > 0.15 else ""))
+    for peer in dict.fromkeys(r["peer"] for r in rows):
+        mine = {r["block"]: r for r in rows if r["peer"] == peer}
+        times = "".join(f"{mine[b]['ms']:12.2f}" if b in mine and mine[b]["ms"] else f"{'-':>12}" for b in blocks)
+        errors = " ".join(f"{r['max_abs_error']:.1e}" for r in mine.values() if r["max_abs_error"] is not None)
+        busy = max(r.get("others") or 0 for r in mine.values())
+        note = f"  ({busy:.2f} cores busy with other processes)" if busy > 0.15 else ""
+        lines.append(f"{peer:<30}{times}   {errors}{note}")
     return "\n".join(lines)
+
+
+def told_command(args):
+    """What repeats this run; where it was written to and how often it was interrupted say nothing."""
+    words = [] if args.suite == "full" else ["--suite", args.suite]
+    words += ["--only", args.only] if args.only else []
+    words += [word for peer in args.peer or () for word in ("--peer", peer)]
+    words += ["--threads", str(args.threads)] if args.threads != 2 else []
+    words += ["--repeats", str(args.repeats)] if args.repeats != 5 else []
+    return shlex.join(["bench/bench.sh", *words]) if words else "make bench"
 
 
 def main():
@@ -267,16 +281,19 @@ def main():
     parser.add_argument("--peer", action="append", choices=peers.PEERS, help="only these peers")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--patience", type=int, default=4, help="how often a measurement is repeated while other processes are busy")
-    parser.add_argument("--budget", type=float, metavar="SECONDS", help="stop after this time; started again, it goes on")
+    parser.add_argument("--patience", type=int, default=4,
+                        help="how often a measurement is repeated while other processes are busy")
+    parser.add_argument("--budget", type=float, metavar="SECONDS",
+                        help="stop after this time; started again, it goes on")
     parser.add_argument("--fresh", action="store_true", help="do not go on with an interrupted run")
     parser.add_argument("--out", type=Path, help="default: bench/results/cpu-DATE.json")
     args = parser.parse_args()
-    args.command = "bench/bench.sh " + " ".join(f"'{a}'" if " " in a else a for a in sys.argv[1:])
+    args.command = told_command(args)
     RESULTS.mkdir(exist_ok=True)
     if args.out is None:
-        part = "" if not (args.only or args.peer) else "-part"
-        args.out = RESULTS / f"cpu{'' if args.suite == 'full' else '-' + args.suite}{part}-{datetime.date.today()}.json"
+        part = "-part" if args.only or args.peer else ""
+        name = f"cpu{'' if args.suite == 'full' else '-' + args.suite}{part}-{datetime.date.today()}.json"
+        args.out = ROOT / "build" / "bench" / "smoke.json" if args.suite == "smoke" else RESULTS / name
     args.out.parent.mkdir(parents=True, exist_ok=True)
     run = Run(args)
     finished = run.all()

@@ -60,6 +60,9 @@ class Case:
     size: object
     peers: tuple
 
+    def key(self, peer):
+        return self.series, self.size, self.chain, peer
+
     @property
     def title(self):
         return f"{self.block} {self.series} {self.size}" if self.block else str(self.size)
@@ -109,8 +112,10 @@ def full():
 
 def smoke():
     sizes = {n: (points, points) for n, points in {"batch": (1, 2), "image": (12, 13), "channels": (4, 8)}.items()}
-    cases = [Case(block_chain(b, *e), b, "full", e[0], ALL) for b, e in TINY.items()]
-    few = tuple(p for p in FEW if p != "torch.compile")  # compiling takes seconds each
+    few = tuple(p for p in FEW if p != "torch.compile")  # compiling takes many seconds each time
+    every = tuple(p for p in ALL if not p.startswith("torch.compile"))
+    cases = [Case(block_chain(b, *e), b, "full", e[0], every + ("torch.compile",) * (b == "A"))
+             for b, e in TINY.items()]
     cases += [Case(chain, None, "operator", name, few) for name, chain in TINY_OPERATORS.items()]
     cases += [Case(c.chain, c.block, c.series, c.size, few) for c in
               _series("A", sizes, lambda b, s, v: _point(b, s, v, 2, 12).replace("128,128", "12,12"))]

@@ -5,8 +5,8 @@
     python -m convoy.report --check FILE...                     exit 1 where a figure there is not the results'
 
 Nothing but the standard library; figures are inline SVG, coloured by the page's style for light and dark. In a
-Markdown file everything between `<!-- figures: NAME -->` and `<!-- end -->` is written by this program. A ratio is always
-made of rows of one run: of several files that measured a case the newest is taken, whole.
+Markdown file everything between `<!-- figures: NAME -->` and `<!-- end -->` is written by this program. A ratio is
+always made of rows of one run: of several files that measured a case the newest is taken, whole.
 """
 
 import argparse
@@ -273,9 +273,9 @@ def roofline_figure(cases, device, precision):
         name = f"{c.block} {c.series} {c.size}" if c.block else str(c.size)
         axes.dot(x, y, family(r["peer"]) + (" unfused" if r["peer"] != OURS else ""),
                  f"{name}, {r['peer']}: {fmt(y)} GFLOP/s, {fmt(r['ms'])} ms")
-    limits = f"{fmt(gflops)} GFLOP/s and {fmt(gbps)} GB/s, as measured by the same command" if gflops and gbps else "not measured"
-    note = (f"<p>Every chain measured; filled: Convoy, hollow: peers on A, B and C. The roof: {limits}. Convolutions count "
-            "as direct ones, so Winograd forms may stand above it.</p>")
+    limits = f"{fmt(gflops)} GFLOP/s and {fmt(gbps)} GB/s, measured in the same run" if gflops and gbps else "not measured"
+    note = (f"<p>Every chain measured; filled: Convoy, hollow: peers on A, B and C. The roof: {limits}. Convolutions "
+            "count as direct ones, so Winograd forms may stand above it.</p>")
     yield figure(f"roofline-{device}-{precision}", "roofline", axes.svg("roofline") + legend(
         dict.fromkeys(r["peer"] for *_, r, c in points if r["peer"] in FAMILIES)), commands_of(found), note)
 
@@ -442,8 +442,8 @@ def md_series(cases, device, precision):
         sizes = sorted({c.size for c in found})
         if not sizes:
             continue
-        lines += ([""] if lines else []) + [f"| {series}, ms (× the fastest peer takes) | " + " | ".join(map(str, sizes)) + " |",
-                                            "|---" * (len(sizes) + 1) + "|"]
+        lines += [""] if lines else []
+        lines += [f"| {series}, ms | " + " | ".join(map(str, sizes)) + " |", "|---" * (len(sizes) + 1) + "|"]
         for block in sorted({c.block for c in found}):
             by_size = {c.size: c for c in found if c.block == block}
             cells = []

@@ -1,0 +1,152 @@
+"""The page and the tables: drawn from small results, every figure is there, and the documents have the results' figures."""
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+REPORT = ROOT / "python" / "convoy" / "report.py"
+spec = importlib.util.spec_from_file_location("convoy_report", REPORT)
+report = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(report)
+
+PEERS = {"convoy": 2.0, "torch eager": 9.0, "torch.compile channels_last": 5.0, "openvino": 6.5}
+
+
+def row(block, series, size, peer, ms, **more):
+    return {"block": block, "chain": f"x[{size},8,9,9] | conv2d(4,3)", "series": series, "size": size, "peer": peer,
+            "device": "cpu", "precision": "fp32", "threads": 2, "ms": ms, "max_abs_error": 1e-6, "flops": 4e8,
+            "bytes": 2e6, "command": f"bench/bench.sh --peer '{peer}'"} | more
+
+
+def sample():
+    rows = [row(b, "full", 8, p, ms) for b in "ABC" for p, ms in PEERS.items()]
+    rows += [row(b, s, n, p, ms * n) for b in "ABC" for s in ("batch", "image", "channels") for n in (4, 8)
+             for p, ms in PEERS.items()]
+    rows += [row(None, "operator", "gelu", "convoy", 2.0), row(None, "operator", "gelu", "openvino", 1.0),
+             row(None, "operator", "gelu", "onnxruntime", None, error="cannot <take> it")]
+    rows += [r | {"device": "cuda", "precision": "tf32", "threads": 0} for r in rows if r["series"] == "full"]
+    return {"date": "2026-01-02T03:04:05+00:00", "versions": {"torch": "2.13.0"}, "command": "make bench", "rows": rows,
+            "machine": {"name": "a <machine>", "peak_gflops": 200.0, "peak_gbps": 20.0}}
+
+
+@pytest.fixture
+def results(tmp_path):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    (folder / "one.json").write_text(json.dumps(sample()))
+    return folder
+
+
+FIGURES = (
+    [f"speedup-{d}-{b}" for d in ("cpu-fp32", "cuda-tf32") for b in "ABC"]
+    + [f"{kind}-{d}" for kind in ("error", "roofline") for d in ("cpu-fp32", "cuda-tf32")]
+    + ["operators-cpu-fp32"] + [f"size-cpu-fp32-{b}-{s}" for b in "ABC" for s in ("batch", "image", "channels")]
+)
+
+
+def draw(results, tmp_path):
+    page = tmp_path / "page.html"
+    assert report.main(["--results", str(results), "-o", str(page)]) == 0
+    return page
+
+
+def test_every_figure_is_drawn_with_the_command_that_repeats_it(results, tmp_path):
+    page = draw(results, tmp_path).read_text()
+    found = dict(re.findall(r'<figure id="([^"]+)">(.*?)</figure>', page, re.S))
+    assert sorted(found) == sorted(FIGURES)
+    for name, body in found.items():
+        assert "<svg" in body and re.search(r"<pre>\s*\S", body), name
+        assert re.search(r"<(rect|circle)", body), name
+    assert "4.50×" in found["speedup-cpu-fp32-A"] and "9.00 ms" in found["speedup-cpu-fp32-A"]
+
+
+def test_the_page_needs_nothing_from_elsewhere(results, tmp_path):
+    page = draw(results, tmp_path).read_text()
+    assert not re.search(r"<script|<link|@import|url\(|src=|https?://", page)
+    assert "prefers-color-scheme:dark" in page and "width=device-width" in page
+    assert "a &lt;machine&gt;" in page and "<machine>" not in page
+
+
+def test_rows_where_a_peer_is_faster_or_fails_are_shown(results, tmp_path):
+    page = draw(results, tmp_path).read_text()
+    assert 'class="loss"' in page and "0.500× openvino" in page
+    assert "cannot &lt;take&gt; it" in page
+    assert "| gelu | 2.00 | 1.00 | openvino |" in report.render(report.load(results), "losses-cpu-fp32")
+
+
+def test_a_ratio_is_made_of_one_run(results):
+    later = sample() | {"date": "2026-02-02T00:00:00+00:00"}
+    later["rows"] = [row("A", "full", 8, "convoy", 1.0), row("A", "full", 8, "openvino", 4.0),
+                     row("B", "full", 8, "openvino", 0.1)]  # B without ours: the older run stays
+    (results / "two.json").write_text(json.dumps(later))
+    cases = {c.block: c for c in report.select(report.load(results), device="cpu", series="full")}
+    assert set(cases["A"].rows) == {"convoy", "openvino"} and cases["A"].peers()[0]["ms"] == 4.0
+    assert cases["B"].peers()[0]["ms"] == 5.0
+
+
+def test_figures_of_a_document_are_written_and_checked(results, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- figures: blocks-cpu-fp32 -->\nstale\n<!-- end -->\nbehind\n")
+    options = ["--results", str(results)]
+    assert report.main(options + ["--check", str(page)]) == 1
+    assert report.main(options + ["--update", str(page)]) == 0
+    assert report.main(options + ["--check", str(page)]) == 0
+    told = page.read_text()
+    assert "| **convoy** | **2.00** |" in told and "**2.50×** (torch.compile channels_last)" in told
+    assert told.startswith("before\n") and told.endswith("behind\n")
+    page.write_text(told.replace("9.00", "9.01"))
+    assert report.main(options + ["--check", str(page)]) == 1
+
+
+def test_wrong_results_are_refused(tmp_path, capsys):
+    (tmp_path / "bad.json").write_text('{"rows": []}')
+    assert report.main(["--results", str(tmp_path), "-o", str(tmp_path / "page.html")]) == 2
+    assert "bad.json: no date" in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("value,told", [(1044.2, "1044"), (42.7, "42.7"), (0.2306, "0.231"), (5.5, "5.50"), (None, "–")])
+def test_numbers_have_three_digits(value, told):
+    assert report.fmt(value) == told
+
+
+def test_documents_have_the_figures_of_the_results():
+    documents = [p for p in ("README.md", "doc/PERFORMANCE.md") if (ROOT / p).exists()]
+    command = [sys.executable, str(REPORT), "--results", str(ROOT / "bench" / "results"), "--check", *documents]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+PROBE = """<script>
+const boxes = [...document.querySelectorAll('figure')].map(f => {
+  const r = f.querySelector('svg').getBoundingClientRect();
+  return [f.id, Math.round(r.width), Math.round(r.height)];
+});
+document.title = JSON.stringify({boxes, wide: document.documentElement.scrollWidth, room: innerWidth,
+  ground: getComputedStyle(document.body).backgroundColor});
+</script>"""
+
+
+@pytest.mark.parametrize("width", [500, 1280])
+def test_a_browser_shows_every_figure(results, tmp_path, width):
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium here (apt-get install chromium)")
+    page = draw(results, tmp_path)
+    page.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
+               f"--window-size={width},900", "--dump-dom", page.as_uri()]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    told = re.search(r"<title>(\{.*?\})</title>", shown.stdout)
+    assert told, shown.stderr[-2000:]
+    seen = json.loads(told[1].replace("&quot;", '"'))
+    assert sorted(b[0] for b in seen["boxes"]) == sorted(FIGURES)
+    assert all(w > 250 and h > 20 for _, w, h in seen["boxes"])
+    assert seen["wide"] <= seen["room"], "the page is wider than the screen"
