@@ -127,6 +127,7 @@ typedef struct builder {
     cpu_pass *out;
     cvy_graph *g;
     int *lead;         /* per node: the node whose steps compute it */
+    bool trial;        /* leads are being found: spots are not there yet */
     conv_group *convs; /* per node that is a convolution */
 } builder;
 cvy_status cvyi_lower_passes(cvy_plan *p);

@@ -78,8 +78,7 @@ step *cvyi_add_pack(builder *b, int weight, size_t data_bytes, void **data)
 
 /* ---- which nodes are computed together ---- */
 
-/* Nodes index ... index + n - 1 as one program, with `sink` behind them; does it build? Spots are not there yet, so
- * no value leaves it: the tables of the real build are at most as full. */
+/* Nodes index ... index + n - 1 as one program, with `sink` behind them; does it build? */
 static bool program_fits(builder *b, int index, int n, int sink)
 {
     const int64_t keep = b->out->slice_bytes;
@@ -356,7 +355,9 @@ static cvy_status lower_pass(builder *b, int index)
     }
     out->units = cvyi_ceil_div(out->samples, out->chunk);
     for (int v = 0; v < b->g->n_values; v++) out->spots[v] = (spot){.shadow = -1, .shift = -1};
+    b->trial = true;
     find_leads(b);
+    b->trial = false;
     for (int v = 0; v < b->g->n_values; v++)
         if (b->plan->root[v] == v && touched(b, v)) place_spot(b, v);
     for (int i = s->first; i < s->first + s->count; i++)

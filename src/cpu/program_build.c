@@ -96,11 +96,24 @@ static instr *emit(assembler *s, instr_kind kind)
     return i;
 }
 
+static bool read_outside(const assembler *s, int v)
+{
+    const pass *at = s->b->out->pass;
+    for (int i = at->first; i < at->first + at->count; i++) {
+        const node *n = &s->b->g->nodes[i];
+        if ((i >= s->first && i < s->first + s->count) || i == s->sink) continue;
+        for (int a = 0; a < n->n_args; a++)
+            if (n->arg[a] == v) return true;
+    }
+    return false;
+}
+
 /* Must the value be in memory: somebody beside this program's nodes and its sink reads it, or it is needed behind
  * the pass. */
 static bool leaves(const assembler *s, int v)
 {
-    return cvyi_spot(s->b, v)->kind != SPOT_NONE;
+    if (!s->b->trial) return cvyi_spot(s->b, v)->kind != SPOT_NONE;
+    return cvyi_needed_behind(s->b->plan, s->b->out->pass, v) || read_outside(s, v);
 }
 
 static prog_arg destination(assembler *s, int v)

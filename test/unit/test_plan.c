@@ -300,6 +300,28 @@ static void several_callers(void **state)
     }
 }
 
+/* Long chains of pointwise operators, every value read again at the end: more than one program can hold. */
+static void long_chains(void **state)
+{
+    static const char *const steps[] = {"mul(q%d[6,1,1])", "add(q%d[6,10,11])", "tanh"};
+    (void)state;
+    for (int kind = 0; kind < COUNT_OF(steps); kind++) {
+        char chain[8192];
+        size_t at =
+            (size_t)snprintf(chain, sizeof chain, "x[3,6,10,11] | conv2d(6,3,padding=1) | group_norm(3) @v0");
+        cvy_graph *g;
+        for (int i = 1; i < 30; i++) {
+            at += (size_t)snprintf(chain + at, sizeof chain - at, " | ");
+            at += (size_t)snprintf(chain + at, sizeof chain - at, steps[kind], i);
+            at += (size_t)snprintf(chain + at, sizeof chain - at, " @v%d", i);
+        }
+        for (int i = 0; i < 30; i++) at += (size_t)snprintf(chain + at, sizeof chain - at, " | add(@v%d)", i);
+        g = parse(chain);
+        for (uint32_t seed = 0; seed < 10; seed++) cvy_plan_free(plan_with(g, (cvy_options){.seed = seed}));
+        cvy_graph_free(g);
+    }
+}
+
 /* The same passes, taken the same way, for any number of threads: where the machine's caches would let fewer
  * threads keep more, the bits would differ. */
 static void any_number_of_threads(void **state)
@@ -476,10 +498,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(passes_and_places),     cmocka_unit_test(seeds),
-        cmocka_unit_test(any_number_of_threads), cmocka_unit_test(workspace_of_blocks),
-        cmocka_unit_test(kept_parameters),       cmocka_unit_test(several_callers),
-        cmocka_unit_test(options_checked),       cmocka_unit_test(runs_checked),
-        cmocka_unit_test(blocks_print),          cmocka_unit_test(unfused_prints),
+        cmocka_unit_test(any_number_of_threads), cmocka_unit_test(long_chains),
+        cmocka_unit_test(workspace_of_blocks),   cmocka_unit_test(kept_parameters),
+        cmocka_unit_test(several_callers),       cmocka_unit_test(options_checked),
+        cmocka_unit_test(runs_checked),          cmocka_unit_test(blocks_print),
+        cmocka_unit_test(unfused_prints),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
