@@ -25,13 +25,13 @@ static cvy_status open_cuda(cvy_plan *p)
         return cvyi_fail(CVY_NO_DEVICE, "cuda: %s has compute capability %d.%d, 8.0 or newer is needed", d->name,
                          d->major, d->minor);
     snprintf(p->machine.name, sizeof p->machine.name, "%.63s", d->name);
-    /* What kernels reach: measured on an H200, 51 of 67 TFLOP/s and 4.3 of 4.9 TB/s. */
-    p->machine.flops = 0.76 * d->fp32_flops;
+    /* What kernels reach: measured on an H200, 34 of 67 TFLOP/s (block A's convolution) and 4.3 of 4.9 TB/s. */
+    p->machine.flops = 0.51 * d->fp32_flops;
     p->machine.bandwidth = 0.87 * d->bytes_per_second;
     p->machine.cache_bandwidth = 3 * p->machine.bandwidth;
     p->machine.cache = d->shared_block;
     p->machine.workers = d->sms;
-    p->machine.launch = 3e-6;
+    p->machine.launch = 5e-6; /* the launch, and a kernel that fills and drains the device */
 fail:
     return st;
 }
@@ -47,12 +47,14 @@ static const char *legal(const cvy_plan *p, const pass *s)
 }
 
 /* A pass costs its launches, and the longer of its bytes and its operations. Block A's convolution: 18.7 GFLOP at
- * 51 TFLOP/s, 0.37 ms, against 0.58 GB at 4.3 TB/s, 0.13 ms. */
+ * 34 TFLOP/s, 0.55 ms, against 0.58 GB at 4.3 TB/s, 0.13 ms. Statistics and reductions reach half the bandwidth. */
 static void plain_cost(const cvy_plan *p, pass *s)
 {
     const pattern form = cvyi_cuda_pattern(p, s);
     const node *n = &p->graph->nodes[form.core == CVY_NONE ? s->first : form.core];
-    const double arithmetic = s->flops / p->machine.flops, memory = s->bytes / p->machine.bandwidth;
+    const op_kind kind = cvyi_info(n)->kind;
+    const double slower = kind == KIND_STATS || kind == KIND_REDUCE || kind == KIND_SOFTMAX ? 2 : 1;
+    const double arithmetic = s->flops / p->machine.flops, memory = slower * s->bytes / p->machine.bandwidth;
 
     s->way = WAY_STREAM;
     s->variant = VARIANT_PLAIN;

@@ -27,13 +27,13 @@ static void find_wheel(void)
 }
 
 /* The compiler's report on the kernel, left by CVY_DUMP. */
-static void check_report(const char *dump, const char *entry, int arch, bool hot)
+static void check_report(const char *dump, const char *entry, int arch, bool specific, bool hot)
 {
     static char report[1 << 20];
     char path[512];
     FILE *f;
 
-    snprintf(path, sizeof path, "%s/%s.sm_%d/log.txt", dump, entry, arch);
+    snprintf(path, sizeof path, "%s/%s.sm_%d%s/log.txt", dump, entry, arch, specific ? "a" : "");
     f = fopen(path, "r");
     report[0] = '\0';
     if (f) {
@@ -42,6 +42,7 @@ static void check_report(const char *dump, const char *entry, int arch, bool hot
     }
     CHECK(strstr(report, "registers"), "%s says nothing", path);
     CHECK(!hot || strstr(report, " 0 bytes spill stores"), "%s, sm_%d:\n%s", entry, arch, report);
+    CHECK(!strstr(report, "C7510") && !strstr(report, "C7511"), "%s: wgmma is serialised:\n%s", entry, report);
 }
 
 static void compile_step(const cuda_step *s, const char *dump)
@@ -52,17 +53,19 @@ static void compile_step(const cuda_step *s, const char *dump)
     memcpy(options, s->options[0], (size_t)s->n_options[0] * sizeof *options);
     options[s->n_options[0]] = "--ptxas-options=--verbose";
     for (int i = 0; i < COUNT_OF(archs); i++) {
+        if (s->tc && archs[i] != 90) continue; /* wgmma is Hopper's alone */
         const jit_request request = {.entry = s->entry,
                                      .source = s->source,
                                      .epilogue = s->epilogue[0],
                                      .options = options,
                                      .n_options = s->n_options[0] + 1,
                                      .major = archs[i] / 10,
-                                     .minor = archs[i] % 10};
+                                     .minor = archs[i] % 10,
+                                     .arch_specific = s->tc != NULL};
         jit_code code = {0};
         CHECK(cvyi_jit_compile(&request, &code) == CVY_OK, "%s", cvy_last_error());
         CHECK(code.size > 1000 && memcmp(code.cubin, "\177ELF", 4) == 0, "%s: no machine code", s->entry);
-        check_report(dump, s->entry, archs[i], true);
+        check_report(dump, s->entry, archs[i], s->tc != NULL, true);
         cvyi_jit_free(&code);
     }
 }
@@ -77,7 +80,7 @@ static void compile_chain(const char *chain, const char *dump)
     CHECK(st == CVY_OK, "%s: %s", chain, cvy_last_error());
     for (int i = 0; !st && i < ((cuda_state *)plan->state)->n_steps; i++) {
         const cuda_step *s = &((cuda_state *)plan->state)->steps[i];
-        if (!s->prepared || strcmp(s->source, "pack.cu") == 0) compile_step(s, dump);
+        if (s->only_strided == CVY_NONE && (!s->prepared || strstr(s->source, "pack.cu"))) compile_step(s, dump);
     }
     cvy_plan_free(plan);
     cvy_graph_free(graph);
