@@ -99,10 +99,6 @@ $(PROGRAMS): %: %.o $(BUILD)/libconvoy.a
 gpu-test: $(BUILD)/test/gpu/chains ## check and time the kernels on this machine's GPU
 	@bench/gpu_smoke.sh $<
 
-bench bench-smoke: all ## time the suite beside PyTorch, ONNX Runtime and OpenVINO (hours; bench-smoke: minutes)
-	@test/setup.sh bench
-	@.venv-bench/bin/python bench/run.py --suite $(if $(filter bench,$@),full,smoke)
-
 # ---- fuzzing: clang's libFuzzer, a build folder of its own -----------------------------------------------
 FUZZ_SECONDS ?= 60
 FUZZERS := $(patsubst %.c,build-fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
