@@ -44,7 +44,7 @@ class Capture:
     kept: dict = field(default_factory=dict)  # names of nodes that stay in PyTorch, with the reasons
 
 
-# ---- 1. trace ------------------------------------------------------------------------------------------------------------
+# ---- 1. trace ----------------------------------------------------------------------------------------------------
 
 
 def trace(function, params, tensors, mode):
@@ -62,7 +62,7 @@ def trace(function, params, tensors, mode):
     return captured, spec
 
 
-# ---- 2. purify -----------------------------------------------------------------------------------------------------------
+# ---- 2. purify ---------------------------------------------------------------------------------------------------
 
 
 def functional_twin(node):
@@ -137,11 +137,12 @@ def has_effects(node):
     """Batch statistics are updated without saying so in the schema; random numbers advance their generator."""
     if node.target is operator.getitem:
         return False
-    tags = getattr(node.target, "tags", ())
-    return node.target in (aten.batch_norm.default, aten.instance_norm.default) or torch.Tag.nondeterministic_seeded in tags
+    if node.target in (aten.batch_norm.default, aten.instance_norm.default):
+        return True
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
-# ---- 3. partition ----------------------------------------------------------------------------------------------------------
+# ---- 3. partition ------------------------------------------------------------------------------------------------
 
 
 def is_barrier(node):
@@ -236,7 +237,7 @@ def is_pointwise(node):
     return torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 
-# ---- 4. replace ------------------------------------------------------------------------------------------------------------
+# ---- 4. replace --------------------------------------------------------------------------------------------------
 
 
 def make_region(nodes, is_param):
@@ -267,7 +268,8 @@ def unique_outputs(region):
 
 
 def replace(graph, region, insert):
-    """One call, by insert(graph, sources), in front of the first reader, behind the last source: both exist, since no path leaves and returns."""
+    """One call, by insert(graph, sources), behind the last source and the first node. What reads the results may
+    stand in front of it: sort_graph() puts that right, since no path leaves a region and returns."""
     order = {n: i for i, n in enumerate(graph.nodes)}
     last = max(region.sources, key=order.get)
     anchor = max(last, region.nodes[0], key=order.get)

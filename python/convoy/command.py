@@ -1,4 +1,4 @@
-"""The convoy command: problem files here, everything else by the C program."""
+"""The convoy command: problem files and reports here, everything else by the C program."""
 
 import os
 import sys
@@ -23,6 +23,10 @@ def main():
             print(f"convoy: a problem file needs PyTorch ({error})", file=sys.stderr)
             return 2
         return bench(arguments[1:])
+    if arguments[:1] == ["report"]:
+        from .report import main as report
+
+        return report(arguments[1:])
     path = program()
     os.execv(path, ["convoy", *arguments])
 

@@ -27,7 +27,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 GLOBAL_HOOKS = [getattr(nn_module, "_global" + name) for name in HOOKS if hasattr(nn_module, "_global" + name)]
 
 
-# ---- guards: what a capture took for granted ---------------------------------------------------------------------------------
+# ---- guards: what a capture took for granted ---------------------------------------------------------------------
 
 
 def guards_of(root):
@@ -49,7 +49,7 @@ def hooks_of(root):
     return inner + GLOBAL_HOOKS
 
 
-# ---- entries: one call's shapes ------------------------------------------------------------------------------------------------
+# ---- entries: one call's shapes ----------------------------------------------------------------------------------
 
 
 class Entry:
@@ -111,7 +111,7 @@ def invoker(found, params):
     return straight
 
 
-# ---- the dispatcher --------------------------------------------------------------------------------------------------------------
+# ---- the dispatcher ----------------------------------------------------------------------------------------------
 
 
 class Dispatcher:
@@ -281,12 +281,15 @@ def described(nodes):
     return [(tuple(n.meta["val"].shape), tuple(n.meta["val"].stride())) for n in nodes]
 
 
-# ---- the class ---------------------------------------------------------------------------------------------------------------------
+# ---- the class ---------------------------------------------------------------------------------------------------
 
 
 def half_message(dtypes):
     named = ", ".join(sorted(str(d)[6:] for d in dtypes))
-    return f"convoy: parameters are {named}; Convoy computes in float32. Keep the module in float32; precision='tf32' is its fast mode"
+    return (
+        f"convoy: parameters are {named}; Convoy computes in float32. "
+        "Keep the module in float32; precision='tf32' is its fast mode"
+    )
 
 
 class Compiled:

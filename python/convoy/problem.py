@@ -36,7 +36,7 @@ class Bad(Exception):
     """A file, an option or a device that cannot be used: exit status 2."""
 
 
-# ---- the file ------------------------------------------------------------------------------------------------------------
+# ---- the file ----------------------------------------------------------------------------------------------------
 
 
 def load(path):
@@ -48,7 +48,8 @@ def load(path):
     sys.path.insert(0, str(path.resolve().parent))
     with about(path, "cannot be loaded"):
         spec.loader.exec_module(module)
-    missing = [name for name in ("Model", "get_inputs", "get_init_inputs") if not callable(getattr(module, name, None))]
+    needed = ("Model", "get_inputs", "get_init_inputs")
+    missing = [name for name in needed if not callable(getattr(module, name, None))]
     if missing:
         raise Bad(f"{path}: {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
     if not (isinstance(module.Model, type) and issubclass(module.Model, torch.nn.Module)):
@@ -94,7 +95,7 @@ def build(problem, path, precision, device):
     return model, new, inputs
 
 
-# ---- agreement -----------------------------------------------------------------------------------------------------------
+# ---- agreement ---------------------------------------------------------------------------------------------------
 
 
 def scaled(inputs, factor):
@@ -157,7 +158,7 @@ def to_double(value):
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
-# ---- time ----------------------------------------------------------------------------------------------------------------
+# ---- time --------------------------------------------------------------------------------------------------------
 
 
 def median_ms(function, inputs, device, seconds=SECONDS):
@@ -211,7 +212,7 @@ def machine_name(device):
     return names[0] if names else platform.processor() or platform.machine()
 
 
-# ---- the command -----------------------------------------------------------------------------------------------------------
+# ---- the command -------------------------------------------------------------------------------------------------
 
 
 def pick_device(name):
@@ -249,7 +250,8 @@ def measure(path, options):
 
 
 def print_text(result):
-    print(f"{result['file']}: {result['device']}, {result['machine']}, {result['threads']} threads, {result['precision']}")
+    what = ", ".join(str(result[key]) for key in ("device", "machine", "precision"))
+    print(f"{result['file']}: {what}, {result['threads']} threads")
     print(f"  {'inputs':>8} {'error':>10} {'relative':>10} {'eager has':>10} {'from eager':>10}")
     for e in result["errors"]:
         numbers = " ".join(f"{e.get(k, float('nan')):10.2e}" for k in ("max_abs", "rel", "eager_max_abs", "from_eager"))

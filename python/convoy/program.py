@@ -75,7 +75,7 @@ class Program:
         return Program(params, [Step(*s) for s in steps], outputs)
 
 
-# ---- the vocabulary in PyTorch, where names or arguments differ --------------------------------------------------------
+# ---- the vocabulary in PyTorch, where names or arguments differ --------------------------------------------------
 
 
 def call_by_name(op, args, attrs):

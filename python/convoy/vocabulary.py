@@ -73,7 +73,7 @@ def refuse_if(condition, reason):
         raise Refused(reason)
 
 
-# ---- producers ---------------------------------------------------------------------------------------------------------
+# ---- producers ---------------------------------------------------------------------------------------------------
 
 
 @rule("conv1d", "conv2d", "conv3d", "conv1d.padding", "conv2d.padding", "conv3d.padding")
@@ -86,9 +86,9 @@ def convolution(emit, a):
 @rule("conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input")
 def transposed(emit, a):
     _, out, *kernel = shape_of(a.weight)
-    return emit(a.name, a.input, a.weight, a.bias, out_channels=out * a.groups, kernel_size=even(kernel), stride=even(a.stride),
-                padding=even(a.padding), output_padding=even(a.output_padding), groups=a.groups, dilation=even(a.dilation),
-                bias=a.bias is not None)
+    return emit(a.name, a.input, a.weight, a.bias, out_channels=out * a.groups, kernel_size=even(kernel),
+                stride=even(a.stride), padding=even(a.padding), output_padding=even(a.output_padding),
+                groups=a.groups, dilation=even(a.dilation), bias=a.bias is not None)
 
 
 @rule("linear")
@@ -113,7 +113,7 @@ def addmm(emit, a):
     return emit("add", emit("matmul", a.mat1, a.mat2), a.self)
 
 
-# ---- norms -------------------------------------------------------------------------------------------------------------
+# ---- norms -------------------------------------------------------------------------------------------------------
 
 
 def affine(emit, op, a, tensors, **attrs):
@@ -152,7 +152,7 @@ def rms_norm(emit, a):
                 affine=a.weight is not None)
 
 
-# ---- pointwise -----------------------------------------------------------------------------------------------------------
+# ---- pointwise ---------------------------------------------------------------------------------------------------
 
 
 @rule(*"relu relu6 selu silu mish sigmoid hardsigmoid tanh hardswish exp log sqrt rsqrt neg abs square erf".split())
@@ -299,19 +299,19 @@ def minimum(emit, a):
     return binary(emit, "minimum", a.self, a.other)
 
 
-# ---- pooling, reductions -------------------------------------------------------------------------------------------------
+# ---- pooling, reductions -----------------------------------------------------------------------------------------
 
 
 @rule("max_pool1d", "max_pool2d", "max_pool3d")
 def max_pool(emit, a):
-    return emit(a.name, a.self, kernel_size=even(a.kernel_size), stride=even(a.stride) or None, padding=even(a.padding),
-                dilation=even(a.dilation), ceil_mode=a.ceil_mode)
+    return emit(a.name, a.self, kernel_size=even(a.kernel_size), stride=even(a.stride) or None,
+                padding=even(a.padding), dilation=even(a.dilation), ceil_mode=a.ceil_mode)
 
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d")
 def avg_pool(emit, a):
-    return emit(a.name, a.self, kernel_size=even(a.kernel_size), stride=even(a.stride) or None, padding=even(a.padding),
-                ceil_mode=a.ceil_mode, count_include_pad=a.count_include_pad,
+    return emit(a.name, a.self, kernel_size=even(a.kernel_size), stride=even(a.stride) or None,
+                padding=even(a.padding), ceil_mode=a.ceil_mode, count_include_pad=a.count_include_pad,
                 divisor_override=getattr(a, "divisor_override", None))
 
 
@@ -346,7 +346,7 @@ def softmax(emit, a):
     return emit(a.name.replace("special_", ""), a.self, dim=a.dim)
 
 
-# ---- shapes ----------------------------------------------------------------------------------------------------------------
+# ---- shapes ------------------------------------------------------------------------------------------------------
 
 
 @rule("view", "reshape", "_unsafe_view")
@@ -374,7 +374,7 @@ def unsqueeze(emit, a):
 SHAPES = {"reshape", "flatten", "squeeze", "unsqueeze", "dropout"}
 
 
-# ---- what a node is ----------------------------------------------------------------------------------------------------------
+# ---- what a node is ----------------------------------------------------------------------------------------------
 
 
 def takes_first(node):

@@ -25,7 +25,8 @@ def assert_near(got, single, truth, scale=None):
     size = max(size, scale or 0.0)
     own = (single.double() - truth)[finite].abs().max().item() if finite.any() else 0.0
     error = (got.double() - truth)[finite].abs().max().item() if finite.any() else 0.0
-    assert error <= 8 * own + 32 * EPS * size + 1e-30, f"error {error:.3g}, PyTorch's own {own:.3g}, values to {size:.3g}"
+    allowed = 8 * own + 32 * EPS * size + 1e-30
+    assert error <= allowed, f"error {error:.3g}, PyTorch's own {own:.3g}, values to {size:.3g}"
 
 
 def assert_agrees(fast, module, *args, **kwargs):

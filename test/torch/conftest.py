@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, settings
 ROOT = Path(__file__).resolve().parents[2]
 for folder in (ROOT / "python", ROOT / "examples"):
     sys.path.insert(0, str(folder))
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "python"), os.environ.get("PYTHONPATH")]))
+paths = [str(ROOT / "python"), os.environ.get("PYTHONPATH")]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # for the processes that tests start
 
 settings.register_profile(
     "ci", max_examples=200, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)

@@ -6,7 +6,6 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 import convoy
 import convoy.backend  # registers the name, as the installed package's entry point does
@@ -97,7 +96,8 @@ def test_operator_is_a_good_citizen():
     text = program.dumps()
     assert Program.loads(text) == program
     torch.library.opcheck(torch.ops.convoy.program.default, (tensors, text, "{}"))
-    compiled = torch.compile(lambda t: torch.ops.convoy.program(t, text, "{}")[0] * 2, backend="aot_eager", fullgraph=True)
+    call = lambda t: torch.ops.convoy.program(t, text, "{}")[0] * 2  # noqa: E731
+    compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
     want = F.relu(F.conv2d(*tensors)) * 2
     assert_near(compiled(tensors).detach(), want.detach(), want.double().detach())
 

@@ -1,0 +1,92 @@
+"""`convoy bench FILE.py`: the JSON, the verdict, the messages; the rest of the command goes to the C program."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+GOOD = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def __init__(self, a, b):
+        super().__init__()
+        self.conv = nn.Conv2d(a, b, 3)
+    def forward(self, x):
+        return torch.relu(self.conv(x))
+def get_inputs(): return [torch.rand(2, 3, 8, 8)]
+def get_init_inputs(): return [3, 4]
+"""
+WRONG = GOOD + """
+class ModelNew(nn.Module):
+    def __init__(self, a, b):
+        super().__init__()
+        self.conv = nn.Conv2d(a, b, 3)
+    def forward(self, x):
+        return self.conv(x)
+"""
+
+
+def convoy(*arguments):
+    return subprocess.run([sys.executable, "-m", "convoy", *map(str, arguments)], capture_output=True, text=True)
+
+
+def test_good_file(tmp_path):
+    path = tmp_path / "good.py"
+    path.write_text(GOOD)
+    done = convoy("bench", path, "--json", "--no-compile", "--device", "cpu", "--seconds", "0.01")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert set(result) >= {"file", "device", "machine", "precision", "agree", "errors", "roofline_ms", "ms"}
+    assert set(result["ms"]) == {"eager", "compile", "convoy"} and result["ms"]["convoy"] > 0
+    assert [e["factor"] for e in result["errors"]] == [1, 3, 0.01, -1]
+    assert result["agree"] is True and result["roofline_ms"] > 0 and result["file"] == str(path)
+    done = convoy("bench", path, "--no-compile", "--device", "cpu", "--seconds", "0.01")
+    assert "times Convoy's" in done.stdout and "DISAGREES" not in done.stdout
+
+
+def test_wrong_results_fail(tmp_path):
+    path = tmp_path / "wrong.py"
+    path.write_text(WRONG)
+    done = convoy("bench", path, "--no-compile", "--device", "cpu", "--seconds", "0.01")
+    assert done.returncode == 1 and "DISAGREES" in done.stdout and "do not agree" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("x = 1", "Model and get_inputs and get_init_inputs are missing"),
+        (GOOD.replace("def get_inputs", "def other"), "get_inputs is missing"),
+        (GOOD + "Model = 3", "Model is missing"),
+        (GOOD + "Model = int", "Model is not an nn.Module"),
+        ("def f(:", "line 1: invalid syntax"),
+        ("\nimport nowhere_to_be_found", "line 2: ModuleNotFoundError"),
+        (GOOD.replace("return [3, 4]", "return 3"), "get_init_inputs() gives int, not a list"),
+        (GOOD.replace("return [3, 4]", "return [3]"), "Model cannot be built: TypeError"),
+        (GOOD.replace("return [torch.rand(2, 3, 8, 8)]", "return 1 / 0"), "get_inputs() fails: line"),
+        (GOOD.replace("rand(2, 3, 8, 8)", "rand(2, 5, 8, 8)"), "Model fails: line"),
+    ],
+)
+def test_bad_files(tmp_path, text, message):
+    path = tmp_path / "bad.py"
+    path.write_text(text)
+    from convoy.problem import Bad, load, measure
+
+    class Options:
+        device, precision, compile, seconds = "cpu", "fp32", False, 0.01
+
+    with pytest.raises(Bad) as caught:
+        load(path)
+        measure(path, Options)
+    assert message in str(caught.value) and str(path) in str(caught.value)
+
+
+def test_exit_status_and_forwarding(tmp_path):
+    done = convoy("bench", tmp_path / "missing.py")
+    assert done.returncode == 2 and "no such file" in done.stderr and not done.stdout
+    assert convoy("bench", tmp_path / "missing.py", "--precision", "fp8").returncode == 2
+    done = convoy("plan", "x[1,3,8,8] | conv2d(4,3) | relu", "--device", "cpu")
+    assert done.returncode == 0 and "conv2d" in done.stdout
+    assert convoy("plan", "x[1").returncode == 2
+    assert convoy("--version").stdout.startswith("convoy ")
