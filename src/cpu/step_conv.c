@@ -3,6 +3,7 @@
  *   pack      weights, when parameters have changed
  *   window    window sums of every input channel      } where statistics follow, or a Winograd form is chosen:
  *   means     means of the result before it exists    } NaN, inf and huge values send the sample to the direct form
+ *   centre    x less its means, padded with what zero becomes: for direct forms in front of statistics
  *   conv      bands of rows: into memory, into maxima, or through a pointwise program
  *   stats     sums of the bands -> mean and deviation
  *
@@ -16,6 +17,8 @@ typedef struct conv_step {
     conv_geom geom;
     conv_group group;
     int x, weight, bias, out, pool, stats, prog_stats; /* values; CVY_NONE */
+    bool centres;                                      /* the direct form works on a centred copy of x */
+    conv_geom copy;                                    /* its geometry: the padding is part of the copy */
     conv_tiling tiling[2];                             /* as chosen; direct, for samples with special values */
     int64_t packed[2];                                 /* bytes of the workspace */
     bool window;
@@ -23,6 +26,7 @@ typedef struct conv_step {
     /* bytes of the slices */
     int64_t sums, xmean, usable;   /* double [C][taps], double [C], int32 [C] */
     int64_t xmean32, start;        /* float [C], float [K] */
+    int64_t centred_x;             /* float [C][copy.in] */
     int64_t mean, constant, plain; /* double [K], double [K], int32: this sample takes the direct form */
     int64_t band_sums;             /* double [bands][K]; prog_stats: cpu_moments [bands][K] */
     program prog;
@@ -82,10 +86,16 @@ static const float *bias_of(const conv_step *c, const cpu_unit *u)
     return c->bias == CVY_NONE ? NULL : cvyi_unit_data(u, c->bias);
 }
 
+/* Does the convolution take x less its means, except in samples with special values? */
+static bool two_forms(const conv_step *c)
+{
+    return c->centres || cvyi_is_winograd(c->group.algo);
+}
+
 /* Does this sample take the second tiling? */
 static int form_of(const conv_step *c, const cpu_unit *u)
 {
-    return c->window && cvyi_is_winograd(c->group.algo) && *(const int32_t *)at(u, c->plain);
+    return two_forms(c) && *(const int32_t *)at(u, c->plain);
 }
 
 /* ---- window and means ---- */
@@ -125,7 +135,7 @@ static void run_means(const step *s, const cpu_unit *u, int64_t part, char *scra
     const int32_t *usable = at(u, c->usable);
     double *mean = at(u, c->mean);
     float *xmean = at(u, c->xmean32);
-    bool plain = !cvyi_is_winograd(c->group.algo), finite = true;
+    bool plain = !two_forms(c), finite = true;
 
     (void)part;
     (void)scratch;
@@ -139,6 +149,27 @@ static void run_means(const step *s, const cpu_unit *u, int64_t part, char *scra
     plain |= !finite; /* a weight that is NaN or inf would spread over Winograd's tiles */
     *(int32_t *)at(u, c->plain) = plain;
     for (int64_t k = 0; k < c->geom.K; k++) set_start(c, u, k, plain, finite);
+}
+
+/* One channel of x less its mean. Zeros of the padding become minus the mean, so that the result differs from the
+ * true one by a constant per channel, borders included: that constant is in `start`. */
+static void run_centre(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    const conv_step *c = s->data;
+    const conv_geom *g = &c->geom;
+    const cpu_vector_kernels *vec = u->run->state->vec;
+    const int64_t *in = g->in, *to = c->copy.in;
+    const float mean = ((const float *)at(u, c->xmean32))[part];
+    const float *src = cvyi_unit_data(u, c->x) + part * in[0] * in[1] * in[2];
+    float *dst = (float *)at(u, c->centred_x) + part * to[0] * to[1] * to[2];
+
+    (void)scratch;
+    if (form_of(c, u)) return;
+    if (g->pad[0] || g->pad[1] || g->pad[2]) vec->fill(dst, to[0] * to[1] * to[2], -mean);
+    for (int64_t d = 0; d < in[0] && d + g->pad[0] < to[0]; d++)
+        for (int64_t h = 0; h < in[1] && h + g->pad[1] < to[1]; h++)
+            vec->pivot(dst + ((d + g->pad[0]) * to[1] + h + g->pad[1]) * to[2] + g->pad[2],
+                       src + (d * in[1] + h) * in[2], cvyi_min64(in[2], to[2] - g->pad[2]), mean, 1, 0);
 }
 
 /* ---- the convolution ---- */
@@ -183,12 +214,11 @@ static void convolve(const conv_step *c, const cpu_unit *u, int64_t part, char *
 
     job.packed = (const float *)(const void *)(u->run->workspace + c->packed[form_of(c, u)]);
     job.src = cvyi_unit_data(u, c->x) + sample * g->C * g->in[0] * g->in[1] * g->in[2];
+    if (c->centres && !form_of(c, u)) job.src = at(u, c->centred_x);
     job.bias = c->window ? at(u, c->start) : bias_of(c, u);
     job.xmean = c->window && cvyi_is_winograd(t->algo) ? at(u, c->xmean32) : NULL;
     if (c->pool != CVY_NONE) job.pool = cvyi_unit_data(u, c->pool);
-    if (sums) {
-        job.sumsq = at(u, c->band_sums);
-    }
+    if (sums) job.sumsq = at(u, c->band_sums);
     if (prog) {
         channels_of(t, &span, &band.k0, &band.k1);
         band.i0 = (span.plane * g->out[1] + span.row0) * g->out[2];
@@ -303,6 +333,7 @@ static void reserve_record(builder *b, conv_step *c)
         c->mean = cvyi_slice(b, 8 * g->K);
         c->constant = cvyi_slice(b, 8 * g->K);
         c->plain = cvyi_slice(b, 4);
+        if (c->centres) c->centred_x = cvyi_slice(b, 4 * g->C * c->copy.in[0] * c->copy.in[1] * c->copy.in[2]);
     }
     if (c->stats != CVY_NONE) c->band_sums = cvyi_slice(b, 8 * bands * g->K);
     if (c->prog_stats != CVY_NONE) c->band_sums = cvyi_slice(b, (int64_t)sizeof(cpu_moments) * bands * g->K);
@@ -320,6 +351,17 @@ static int64_t band_floats(const conv_tiling *t)
     return channels * cvyi_min64(t->rows, t->geom.out[1]) * t->geom.out[2];
 }
 
+/* The same convolution of an input that has its padding around it, as far as a tap reaches. */
+static conv_geom padded_geom(const conv_geom *g)
+{
+    conv_geom p = *g;
+    for (int a = 0; a < 3; a++) {
+        p.pad[a] = 0;
+        p.in[a] = (g->out[a] - 1) * g->stride[a] + (g->kernel[a] - 1) * g->dil[a] + 1;
+    }
+    return p;
+}
+
 static cvy_status tile_and_pack(builder *b, conv_step *c)
 {
     const int algos[2] = {c->group.algo, CONV_DIRECT};
@@ -332,8 +374,8 @@ static cvy_status tile_and_pack(builder *b, conv_step *c)
         ph = pool.kernel[1];
         pw = pool.kernel[2];
     }
-    for (int i = 0; i < 1 + cvyi_is_winograd(c->group.algo); i++) {
-        cvyi_conv_tile(algos[i], &c->geom, b->state->conv, ph, pw, &c->tiling[i]);
+    for (int i = 0; i < 1 + two_forms(c); i++) {
+        cvyi_conv_tile(algos[i], i || !c->centres ? &c->geom : &c->copy, b->state->conv, ph, pw, &c->tiling[i]);
         c->packed[i] = cvyi_persistent(b->state, 4 * c->tiling[i].packed);
         TRY(add_packing(b, c, i));
     }
@@ -356,6 +398,8 @@ static cvy_status lower_kernel(builder *b, int index)
     c->stats = value_of(b, c->group.stats);
     c->prog_stats = value_of(b, c->group.prog_stats);
     c->window = c->group.centred || cvyi_is_winograd(c->group.algo);
+    c->centres = c->group.centred && !cvyi_is_winograd(c->group.algo);
+    c->copy = padded_geom(&c->geom);
     if (c->stats != CVY_NONE || c->prog_stats != CVY_NONE)
         cvyi_norm_geom(b->g, &b->g->nodes[c->stats != CVY_NONE ? c->group.stats : c->group.prog_stats], &c->norm);
     TRY(tile_and_pack(b, c));
@@ -370,6 +414,7 @@ static cvy_status lower_kernel(builder *b, int index)
     }
     if (c->window) TRY(add_conv_step(b, c, "window sums", window_parts, run_window, 0));
     if (c->window) TRY(add_conv_step(b, c, "means", one_part, run_means, 0));
+    if (c->centres) TRY(add_conv_step(b, c, "centre", window_parts, run_centre, 0));
     if (c->prog.n_coefs && !c->group.twice) TRY(add_conv_step(b, c, "coefficients", one_part, run_coefs, 0));
     TRY(add_conv_step(b, c, "convolution", conv_parts, run_conv, scratch));
     if (c->norm.groups) TRY(add_conv_step(b, c, "statistics", one_part, run_stats, 0));
