@@ -138,8 +138,12 @@ def traffic(chain, want):
 # ---- the suite ----
 
 
+def library_digest():
+    return hashlib.sha256(Path(peers.library_path()).read_bytes()).hexdigest()[:16]
+
+
 def stamp(suite_name, threads, patience):
-    library = hashlib.sha256(Path(peers.library_path()).read_bytes()).hexdigest()[:16]
+    library = library_digest()
     wanted = (ROOT / "bench" / "requirements.txt").read_text()
     return hashlib.sha256(f"{library} {wanted} {suite_name} {threads} {patience}".encode()).hexdigest()[:16]
 
@@ -242,7 +246,7 @@ class Run:
             row["flops"] = flops.get(row["chain"])
         told = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
                 "machine": limits(), "versions": self.versions, "command": self.args.command, "suite": self.args.suite,
-                "threads": self.args.threads, "missing": self.missing, "rows": rows}
+                "threads": self.args.threads, "library": library_digest(), "missing": self.missing, "rows": rows}
         aside = self.args.out.with_suffix(".new")
         aside.write_text(json.dumps(told, indent=1) + "\n")
         aside.replace(self.args.out)
