@@ -88,6 +88,14 @@ static void add_element(const emit_spec *spec, text *t, int number)
     cvyi_text_add(t, "%s]", any ? "" : "0");
 }
 
+/* Beside stores that the compiler takes for others to the same memory, only a read-only load may go ahead. */
+static void add_load(const emit_spec *spec, text *t, int number)
+{
+    if (spec->fast) cvyi_text_add(t, "__ldg(&");
+    add_element(spec, t, number);
+    if (spec->fast) cvyi_text_add(t, ")");
+}
+
 /* The number of the slice that an element's statistics belong to. Where the channels are one dimension of the space
  * the coordinates tell it; else the element's own number does. */
 static void add_slice(const emit_program *p, const norm_geom *n, text *t)
@@ -190,7 +198,7 @@ static void add_line(const emit_spec *spec, const emit_program *p, int number, t
         add_variable(t, l->a);
     } else {
         cvyi_text_add(t, "const float t%d = ", number + 1);
-        if (l->kind == EMIT_LOAD) add_element(spec, t, l->view);
+        if (l->kind == EMIT_LOAD) add_load(spec, t, l->view);
         if (l->kind == EMIT_OP) add_call(spec, l, t);
         if (l->kind == EMIT_APPLY) add_apply(spec, p, l, t);
         if (l->kind == EMIT_NORM) add_norm(spec, l, t);

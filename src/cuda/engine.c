@@ -31,7 +31,7 @@ static cvy_status open_cuda(cvy_plan *p)
     p->machine.cache_bandwidth = 3 * p->machine.bandwidth;
     p->machine.cache = d->shared_block;
     p->machine.workers = d->sms;
-    p->machine.launch = 5e-6; /* the launch, and a kernel that fills and drains the device */
+    p->machine.launch = 8e-6; /* the launch, and a kernel that fills and drains the device */
 fail:
     return st;
 }
@@ -71,7 +71,7 @@ static void tc_cost(const cvy_plan *p, const tc_form *f, pass *s)
 
     s->way = cvyi_tc_way(f);
     s->variant = VARIANT_TC;
-    s->seconds = p->machine.launch + (arithmetic > memory ? arithmetic : memory);
+    s->seconds = 0.75 * p->machine.launch + (arithmetic > memory ? arithmetic : memory); /* one wave of blocks */
     snprintf(s->note, sizeof s->note, "tensor cores, %d product%s, tile %d, strip %d x %d, %d stages, %d KB",
              f->problem.products, f->problem.products == 1 ? "" : "s", t->tile, t->strip, t->span, t->stages,
              (int)(t->shared_bytes / 1024));

@@ -339,7 +339,7 @@ tc_form cvyi_tc_form(const cvy_plan *p, const pass *s)
 double cvyi_tc_seconds(const cvy_plan *p, const tc_form *f)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;
-    const double measured = f->problem.products == 1 ? 1.5 : 1.9;
+    const double measured = f->problem.products == 1 ? 1.5 : 1.6;
     const int64_t turns = cvyi_ceil_div(f->samples * f->tuning.strips, d->sms);
 
     return measured * ((double)turns * f->tuning.strip_cycles + f->tuning.start_cycles) / d->clock;

@@ -119,6 +119,16 @@ static int64_t shared_bytes(const tc_problem *b, const tc_tuning *t, const layou
     return bytes + 1024; /* barriers and single words */
 }
 
+/* Cycles to stage a strip: conversions, and where threads load instead of tensor copies, the latency of every batch
+ * of four pixels a thread. */
+static double load_cycles(const tc_problem *b, const tc_tuning *t, const layout *l)
+{
+    const int64_t pixels = (int64_t)l->rows_in * l->cols_in, loaders = l->early ? 192 : 96;
+    const double batches = t->tma ? 0 : (double)cvyi_ceil_div(pixels, 4 * loaders);
+
+    return up(b->c, 8) * ((double)pixels * (b->products + 1) + 800 * batches);
+}
+
 /* Cycles. A tile: tensor cores (64 pixels wide: shared memory is the limit), then the epilogue. */
 static void estimate(const tc_problem *b, tc_tuning *t, const layout *l)
 {
@@ -127,9 +137,13 @@ static void estimate(const tc_problem *b, tc_tuning *t, const layout *l)
     const double steps = (double)l->nstage * up((int64_t)t->slices * l->taps, 2) * b->products;
     const double per_tile = t->tile * (steps * (t->tile == 64 ? 0.75 : 0.5) + 10) + 300;
     const double compute = tiles * l->blocks * per_tile / (both ? 1 : 2);
-    const double load = 2.0 * l->rows_in * l->cols_in * up(b->c, 8) * (b->products + 1) / 2;
+    const double load = load_cycles(b, t, l);
+    /* Weights that travel with the strips; words of statistics that one warp reads for each. */
+    const double weights = l->stream ? (double)l->w_stage * l->nstage * l->blocks / 32 : 0;
+    const double merge = (double)b->groups * t->strips / 32 * 150;
+    const double slowest = fmax(compute * (b->external ? 1.5 : 1), fmax((load + weights) * (both ? 1.5 : 1), merge));
 
-    t->strip_cycles = fmax(compute, load * (both ? 2 : 1)) + 1500;
+    t->strip_cycles = slowest + 1500;
     t->start_cycles = (load + 2000) * (both ? 3 : 1);
 }
 
