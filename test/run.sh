@@ -42,6 +42,7 @@ make -s "$jobs" all tests >/dev/null || { echo "0 passed, 1 failed"; exit 1; }
 part "C programs" test/run-c.sh build
 part "command" pytest test/cli
 part "against PyTorch" pytest test/python
+part "PyTorch front end" pytest test/torch
 part "benchmarks" pytest test/bench
 part "fuzz" make -s --no-print-directory fuzz FUZZ_SECONDS="${FUZZ_SECONDS:-20}"
 echo "$passed passed, $failed failed"

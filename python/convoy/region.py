@@ -40,7 +40,9 @@ class Param:
 
     def __init__(self, entry, index, tensor, kind):
         self.entry, self.index, self.version, self.copy, self.kind = entry, index, None, None, kind
-        self.bytes = min(4 * tensor.numel(), COMPARED) if tensor.device.type == "cpu" else 0
+        # Of a tensor with gaps or repetitions only the first element is surely there.
+        dense = tensor.numel() if tensor.is_contiguous() else min(tensor.numel(), 1)
+        self.bytes = min(4 * dense, COMPARED) if tensor.device.type == "cpu" else 0
 
     def changed(self, tensor):
         pointer = tensor.data_ptr()
