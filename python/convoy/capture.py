@@ -8,7 +8,9 @@
 4. replace     each region worth it becomes one call
 """
 
+import linecache
 import operator
+import weakref
 from dataclasses import dataclass, field
 
 import torch
@@ -59,7 +61,18 @@ def trace(function, params, tensors, mode):
     # Tensors that are neither parameters nor arguments, kept in plain attributes, become constants of the graph.
     tracer = make_fx(flat, tracing_mode=mode, pre_dispatch=True, _allow_non_fake_inputs=True)
     captured = tracer(*params, *tensors)
+    forget_source(source_name(captured))
     return captured, spec
+
+
+def source_name(module):
+    return type(module).forward.__code__.co_filename
+
+
+def forget_source(name):
+    """fx keeps the text of every function that it writes, for tracebacks, for ever."""
+    linecache.cache.pop(name, None)
+    getattr(getattr(torch.fx.graph_module, "_loader", None), "eval_cache", {}).pop(name, None)
 
 
 # ---- 2. purify ---------------------------------------------------------------------------------------------------
@@ -335,4 +348,5 @@ def capture(function, params, tensors, device, make_call, mode="fake"):
     sort_graph(graph)
     graph.lint()
     module.recompile()
+    weakref.finalize(module, forget_source, source_name(module))
     return found

@@ -6,6 +6,7 @@ import unittest
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 try:
@@ -57,8 +58,9 @@ def test_samples(name):
     samples = [(o, s) for o in found for s in o.sample_inputs("cpu", torch.float32)][:MOST]
     taken = 0
     for info, sample in samples:
-        module = Call(info.op, sample.args, sample.kwargs)
-        exact = Call(info.op, double(sample.args), double(sample.kwargs))
+        op = F.dropout if name == "dropout" else info.op  # PyTorch's own version sets the seed, which is no operator
+        module = Call(op, sample.args, sample.kwargs)
+        exact = Call(op, double(sample.args), double(sample.kwargs))
         fast = convoy.compile(module)
         with torch.no_grad():
             torch.manual_seed(1)
