@@ -141,7 +141,7 @@ static void estimate(const tc_problem *b, tc_tuning *t, const layout *l)
     /* Weights that travel with the strips; words of statistics that one warp reads for each. */
     const double weights = l->stream ? (double)l->w_stage * l->nstage * l->blocks / 32 : 0;
     const double merge = (double)b->groups * t->strips / 32 * 150;
-    const double slowest = fmax(compute * (b->external ? 1.5 : 1), fmax((load + weights) * (both ? 1.5 : 1), merge));
+    const double slowest = fmax(compute * (b->external ? 3 : 1), fmax((load + weights) * (both ? 1.5 : 1), merge));
 
     t->strip_cycles = slowest + 1500;
     t->start_cycles = (load + 2000) * (both ? 3 : 1);

@@ -17,7 +17,9 @@ __device__ __forceinline__ bool merge_sample(shared_memory &s, const tc_args &a,
     for (int g0 = 0; g0 < G; g0 += GROUPS) {
         const int g = min(g0 + lane / LANES, G - 1);
         const u64 *words = a.part + ((size_t)n * G + g) * STRIPS;
-        merged m = {__uint_as_float(load_relaxed(words) >> 32), 0, 0, 0, 0};
+        const u64 first = load_relaxed(words); // must be this launch's too: an older mean would shift the sums, and their last bits
+        merged m = {__uint_as_float(first >> 32), 0, 0, 0, 0};
+        ok &= (first & 3) == tag;
 #pragma unroll 4
         for (int i = sub; i < STRIPS; i += LANES) {
             const strip_at at = strip_position(i);
