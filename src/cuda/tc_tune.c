@@ -236,14 +236,16 @@ static void try_slices(search *s, tc_tuning *t, int p, int q)
 bool cvyi_tc_tune(const tc_problem *b, int64_t shared, int sms, tc_tuning *out)
 {
     const int p = (b->h + 2 * b->pad_h - b->r) / b->stride + 1, q = (b->w + 2 * b->pad_w - b->s) / b->stride + 1;
-    const int statw = b->pass == TC_BOTH && b->products == 3 && b->sink == TC_STORE ? 2 : 1;
+    /* Two warpgroups for statistics were faster for block C in float32, though ptxas then spills three registers.
+     */
+    const bool two = b->pass == TC_BOTH && b->products == 3 && b->sink == TC_STORE;
     search s = {b, shared, sms, b->few ? 4 : 128, INFINITY, out};
     layout l;
 
     for (int flat = 0; flat <= (b->sink == TC_STORE); flat++)
         for (int tile = 64; tile <= 128; tile *= 2)
             for (int rowsm = 1; rowsm <= (b->sink == TC_STORE && !flat ? 4 : 1); rowsm *= 2) {
-                tc_tuning t = {.tile = tile, .rowsm = rowsm, .flat = flat, .statw = statw};
+                tc_tuning t = {.tile = tile, .rowsm = rowsm, .flat = flat, .statw = two && tile == 128 ? 2 : 1};
                 if (rowsm == 1 || (b->k <= 64 / rowsm && b->r > 1)) try_slices(&s, &t, p, q);
             }
     if (isinf(s.least)) return false;
