@@ -160,9 +160,16 @@ bool cvyi_pass_many(const cpu_pass *s, int threads)
     return threads == 1 || s->units >= 4 * threads || (s->units >= threads && s->units % threads == 0);
 }
 
+/* A thread is woken for 50 microseconds of work or more: waking and waiting for one costs a few. */
+static int threads_for(const cpu_state *s, const cpu_pass *which)
+{
+    const double useful = 1 + which->work / 50e-6;
+    return useful < s->threads ? (int)useful : s->threads;
+}
+
 static void run_pass(const cpu_run *run, const cpu_pass *which)
 {
-    const int threads = run->state->threads;
+    const int threads = threads_for(run->state, which);
     const bool many = cvyi_pass_many(which, threads);
     char *slices = run->workspace + run->state->packed_end;
     pass_run r = {run, which, slices, slices + (many ? threads : 1) * which->slice_bytes};

@@ -72,6 +72,7 @@ struct cpu_pass {
     int n_steps, cap_steps;
     int64_t slice_bytes;   /* of one unit */
     int64_t scratch_bytes; /* of one worker */
+    double work;           /* seconds of one thread, roughly: little work is not worth waking others */
 };
 
 struct cpu_state {

@@ -412,6 +412,10 @@ cvy_status cvyi_lower_passes(cvy_plan *p)
         most = cvyi_max64(most, room_of(s, &s->passes[i]));
         most = cvyi_max64(most, room_of(s, &s->late[i]));
     }
+    /* Preparing reads and writes every byte once or twice: some 5 GB/s of one thread. */
+    s->pack.work = (double)(s->packed_end - p->value_bytes) * 2e-10;
+    for (int i = 0; i < p->n_passes; i++)
+        s->passes[i].work = i < p->n_prepare ? p->passes[i].bytes * 2e-10 : p->passes[i].seconds * s->host.threads;
     s->packed_end = cvyi_round_up(s->packed_end, CVY_ALIGN);
     p->workspace = (size_t)(s->packed_end + most);
 fail:
