@@ -146,7 +146,7 @@ static const char *const normalised[] = {
     "x[2,8,26,29] | conv2d(16,3) | instance_norm",
     "x[2,8,26,29] | conv2d(16,5) | instance_norm",
     "x[2,8,26,29] | conv2d(16,5,padding=2) | instance_norm",
-    "x[2,8,26,29] | " BLOCK_A,
+    ("x[2,8,26,29] | " BLOCK_A),
 };
 
 /* Not produced centred: strides along W, and what a sigmoid stands behind. Nothing but the deviation of 1 is left
@@ -154,7 +154,7 @@ static const char *const normalised[] = {
  * of 1000 |w| sqrt(terms), about 0.58 x 1000: 3.5e-5 a term, 3e-4 when they have walked at random. */
 static const char *const cancelling[] = {
     "x[2,8,26,29] | conv2d(16,3,stride=2) | instance_norm",
-    "x[2,8,26,29] | " BLOCK_C,
+    ("x[2,8,26,29] | " BLOCK_C),
 };
 
 static void unit_scale(void **state)
@@ -250,9 +250,9 @@ static const char *const exposed[] = {
     "x[2,3,12,14] | max(1)",
     "x[2,3,12,14] | min((1,2,3))",
     "x[2,3,12,14] | mean((2,3))",
-    "x[2,8,14,15] | " BLOCK_A,
-    "x[2,8,14,15] | " BLOCK_B,
-    "x[2,8,14,15] | " BLOCK_C,
+    ("x[2,8,14,15] | " BLOCK_A),
+    ("x[2,8,14,15] | " BLOCK_B),
+    ("x[2,8,14,15] | " BLOCK_C),
 };
 
 static double loosely(double scale)
