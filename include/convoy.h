@@ -206,6 +206,12 @@ typedef struct cvy_buffer {
 CVY_API cvy_status cvy_plan_run(const cvy_plan *plan, const cvy_buffer *buffers, int32_t n_buffers, void *workspace,
                                 uint32_t flags, void *stream);
 
+/* What cvy_plan_run() launches on buffers with these strides (of data only the alignment is looked at), as JSON:
+ * for each launch the kernel with its text, grid, block and arguments, in order, and the texts they include. Plans
+ * for CVY_CUDA only. Text as in cvy_graph_print(). */
+CVY_API cvy_status cvy_plan_launches(const cvy_plan *plan, const cvy_buffer *buffers, int32_t n_buffers, char *text,
+                                     size_t capacity, size_t *needed);
+
 #ifdef __cplusplus
 }
 #endif

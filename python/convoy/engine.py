@@ -1,6 +1,7 @@
 """Graphs and plans of the library as Python objects: built, printed, freed. Nothing here needs PyTorch."""
 
 import ctypes as C
+import json
 
 from . import binding as b
 from .binding import lib
@@ -29,11 +30,11 @@ def operators():
     return found
 
 
-def text_of(function, handle):
+def text_of(function, *arguments):
     needed = C.c_size_t()
-    check(function(handle, None, 0, C.byref(needed)))
+    check(function(*arguments, None, 0, C.byref(needed)))
     text = C.create_string_buffer(needed.value)
-    check(function(handle, text, needed.value, None))
+    check(function(*arguments, text, needed.value, None))
     return text.value.decode()
 
 
@@ -100,6 +101,11 @@ class Plan:
         cost = b.cvy_cost()
         check(lib.cvy_plan_cost(self.handle, C.byref(cost)))
         return cost
+
+    def launches(self, strides):
+        """What a run launches, in order; strides: of the library's tensors, arrays or None. See cvy_plan_launches()."""
+        buffers = (b.cvy_buffer * len(strides))(*(b.cvy_buffer(None, s) for s in strides))
+        return json.loads(text_of(lib.cvy_plan_launches, self.handle, buffers, len(strides)))
 
     def __str__(self):
         return text_of(lib.cvy_plan_print, self.handle)

@@ -100,8 +100,7 @@ typedef struct workshop {
     pthread_mutex_t lock;
 } workshop;
 
-/* The two codes of a step go by names of their own, in logs and dumps. */
-static const char *entry_of(const cuda_step *s, int which, char entry[ENTRY_BYTES + 8])
+const char *cvyi_cuda_entry(const cuda_step *s, int which, char entry[ENTRY_BYTES + 8])
 {
     snprintf(entry, ENTRY_BYTES + 8, "%s%s", s->entry, which ? "_strided" : "");
     return entry;
@@ -112,7 +111,7 @@ static cvy_status compile_one(const workshop *w, int job)
     const cuda_step *s = &w->state->steps[job / 2];
     const int which = job % 2;
     char entry[ENTRY_BYTES + 8];
-    const jit_request request = {.entry = entry_of(s, which, entry),
+    const jit_request request = {.entry = cvyi_cuda_entry(s, which, entry),
                                  .source = s->source,
                                  .epilogue = s->epilogue[which],
                                  .options = s->options[which],
@@ -164,8 +163,8 @@ static cvy_status load_all(cuda_state *state, const jit_code *codes)
     for (int i = 0; i < 2 * state->n_steps && st == CVY_OK; i++) {
         cuda_step *s = &state->steps[i / 2];
         if (!codes[i].cubin) continue;
-        st = cvyi_cuda_load(state->device, &codes[i], entry_of(s, i % 2, entry), (int)s->launch.dynamic_shared,
-                            &s->kernel[i % 2]);
+        st = cvyi_cuda_load(state->device, &codes[i], cvyi_cuda_entry(s, i % 2, entry),
+                            (int)s->launch.dynamic_shared, &s->kernel[i % 2]);
     }
     cvyi_cuda_leave(state->device);
 fail:
@@ -210,13 +209,6 @@ static void close_cuda(cvy_plan *p)
 
 /* ---- running ---- */
 
-typedef struct cuda_run {
-    const cvy_plan *plan;
-    const cvy_buffer *buffers;
-    char *workspace;
-    CUstream stream;
-} cuda_run;
-
 static bool contiguous(const shape *s, const int64_t *strides)
 {
     int64_t expected[CVY_MAX_RANK];
@@ -240,8 +232,7 @@ static bool tensor_shadowed(const cuda_run *r, int tensor)
     return tensor_strided(r, tensor) || (uintptr_t)r->buffers[tensor].data % 16;
 }
 
-/* Where a view lies; its tensor, if it is one of run()'s and stands for itself, else -1. */
-static CUdeviceptr find_view(const cuda_run *r, const step_view *view, int *tensor)
+view_place cvyi_cuda_place(const cuda_run *r, const step_view *view)
 {
     const cuda_state *state = r->plan->state;
     const place at = view->kind == VIEW_OWN ? (place){PLACE_WORKSPACE, view->at} : r->plan->places[view->value];
@@ -249,26 +240,30 @@ static CUdeviceptr find_view(const cuda_run *r, const step_view *view, int *tens
     const bool shadowed =
         is_tensor && view->kind == VIEW_VALUE && state->shadow[at.at] >= 0 && tensor_shadowed(r, (int)at.at);
 
-    *tensor = is_tensor && !shadowed && view->kind != VIEW_SHADOW ? (int)at.at : -1;
-    if (*tensor >= 0) return (CUdeviceptr)(uintptr_t)r->buffers[at.at].data;
-    return (CUdeviceptr)(uintptr_t)(r->workspace + (is_tensor ? state->shadow[at.at] : at.at));
+    if (is_tensor && !shadowed && view->kind != VIEW_SHADOW) return (view_place){(int)at.at, 0};
+    return (view_place){-1, is_tensor ? state->shadow[at.at] : at.at};
+}
+
+bool cvyi_cuda_strides(const cuda_run *r, const step_view *view, int tensor, int64_t out[EMIT_DIMS])
+{
+    const shape *s = view->value == CVY_NONE ? NULL : cvyi_shape_of(r->plan->graph, view->value);
+    const bool strided = tensor >= 0 && tensor_strided(r, tensor);
+    int64_t strides[CVY_MAX_RANK] = {0};
+
+    if (s) cvyi_contiguous_strides(s, strides);
+    if (strided) memcpy(strides, r->buffers[tensor].strides, (size_t)s->rank * sizeof *strides);
+    for (int d = 0; d < EMIT_DIMS; d++) out[d] = view->dim[d] < 0 ? 0 : strides[view->dim[d]] * view->times[d];
+    return strided;
 }
 
 /* Fills one view; *strided is set where the tensor is not contiguous. */
 static void fill_view(const cuda_run *r, const step_view *view, view_argument *out, bool *strided)
 {
-    const shape *s = view->value == CVY_NONE ? NULL : cvyi_shape_of(r->plan->graph, view->value);
-    int64_t strides[CVY_MAX_RANK] = {0};
-    int tensor;
+    const view_place at = cvyi_cuda_place(r, view);
+    const void *base = at.tensor >= 0 ? r->buffers[at.tensor].data : r->workspace;
 
-    if (s) cvyi_contiguous_strides(s, strides);
-    out->p = find_view(r, view, &tensor);
-    if (tensor >= 0 && tensor_strided(r, tensor)) {
-        memcpy(strides, r->buffers[tensor].strides, (size_t)s->rank * sizeof *strides);
-        *strided = true;
-    }
-    for (int d = 0; d < EMIT_DIMS; d++)
-        out->stride[d] = view->dim[d] < 0 ? 0 : strides[view->dim[d]] * view->times[d];
+    out->p = (CUdeviceptr)(uintptr_t)base + (CUdeviceptr)at.at;
+    if (cvyi_cuda_strides(r, view, at.tensor, out->stride)) *strided = true;
 }
 
 static cvy_status run_step(const cuda_run *r, const cuda_step *s, uint32_t flags)
@@ -288,8 +283,7 @@ static cvy_status run_step(const cuda_run *r, const cuda_step *s, uint32_t flags
     return st ? cvyi_fail_within(st, "%s: ", s->entry) : CVY_OK;
 }
 
-/* Does this run need the step? */
-static bool wanted(const cuda_run *r, const cuda_step *s, uint32_t flags)
+bool cvyi_cuda_wanted(const cuda_run *r, const cuda_step *s, uint32_t flags)
 {
     if (s->prepared && (flags & CVY_KEEP_PREPARED)) return false;
     return s->only_strided == CVY_NONE || tensor_shadowed(r, s->only_strided);
@@ -304,7 +298,7 @@ static cvy_status run_cuda(const cvy_plan *p, const cvy_buffer *buffers, void *w
 
     TRY(cvyi_cuda_enter(state->device, stream));
     for (int i = 0; i < state->n_steps && st == CVY_OK; i++)
-        if (wanted(&r, &state->steps[i], flags)) st = run_step(&r, &state->steps[i], flags);
+        if (cvyi_cuda_wanted(&r, &state->steps[i], flags)) st = run_step(&r, &state->steps[i], flags);
     cvyi_cuda_leave(state->device);
 fail:
     return st;
@@ -333,4 +327,5 @@ const engine cvyi_engine_cuda = {
     .run = run_cuda,
     .close = close_cuda,
     .describe = describe,
+    .launches = cvyi_cuda_launches,
 };

@@ -82,4 +82,30 @@ pattern cvyi_cuda_pattern(const cvy_plan *p, const pass *s);
 cvy_status cvyi_cuda_lower(cvy_plan *p);
 cvy_status cvyi_cuda_compile_steps(cvy_plan *p);
 
+/* ---- one run: engine.c launches it, describe.c writes it down ---- */
+
+typedef struct cuda_run {
+    const cvy_plan *plan;
+    const cvy_buffer *buffers;
+    char *workspace;
+    CUstream stream;
+} cuda_run;
+
+/* Tensor number `tensor` of run(); where that is -1, byte `at` of the workspace. */
+typedef struct view_place {
+    int tensor;
+    int64_t at;
+} view_place;
+
+/* Does this run need the step? */
+bool cvyi_cuda_wanted(const cuda_run *r, const cuda_step *s, uint32_t flags);
+view_place cvyi_cuda_place(const cuda_run *r, const step_view *view);
+/* The strides of a view that lies in `tensor` (or, -1, in the workspace); true where it is not contiguous. */
+bool cvyi_cuda_strides(const cuda_run *r, const step_view *view, int tensor, int64_t out[EMIT_DIMS]);
+/* The two codes of a step, 0 and 1, go by names of their own. */
+const char *cvyi_cuda_entry(const cuda_step *s, int which, char entry[ENTRY_BYTES + 8]);
+
+/* cvy_plan_launches() */
+cvy_status cvyi_cuda_launches(const cvy_plan *p, const cvy_buffer *buffers, text *t);
+
 #endif

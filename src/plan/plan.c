@@ -214,6 +214,25 @@ cvy_status cvy_plan_print(const cvy_plan *p, char *dst, size_t capacity, size_t 
     return st;
 }
 
+cvy_status cvy_plan_launches(const cvy_plan *p, const cvy_buffer *buffers, int32_t n_buffers, char *dst,
+                             size_t capacity, size_t *needed)
+{
+    text t = {0};
+    cvy_status st;
+
+    if (!p) return cvyi_fail(CVY_INVALID, "plan is NULL");
+    if (!p->engine->launches)
+        return cvyi_fail(CVY_UNSUPPORTED, "launches: the plan is for %s, which launches no kernels",
+                         p->engine->name);
+    if (n_buffers != p->n_tensors || (n_buffers && !buffers))
+        return cvyi_fail(CVY_INVALID, "launches: the plan takes %d buffers, got %d", p->n_tensors, (int)n_buffers);
+    TRY(p->engine->launches(p, buffers, &t));
+    TRY(cvyi_text_copy(&t, dst, capacity, needed));
+fail:
+    cvyi_text_free(&t);
+    return st;
+}
+
 static cvy_status check_buffers(const cvy_plan *p, const cvy_buffer *buffers, int32_t n)
 {
     if (n != p->n_tensors || (n && !buffers))

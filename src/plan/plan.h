@@ -71,6 +71,8 @@ typedef struct engine {
     cvy_status (*run)(const cvy_plan *p, const cvy_buffer *buffers, void *workspace, uint32_t flags, void *stream);
     void (*close)(cvy_plan *p);                   /* frees p->state; accepts half-built */
     void (*describe)(const cvy_plan *p, text *t); /* engine's lines of the printed plan; may be NULL */
+    /* cvy_plan_launches(); may be NULL */
+    cvy_status (*launches)(const cvy_plan *p, const cvy_buffer *buffers, text *t);
     /* For effort "measure": names of tunings, ended by NULL; number 0 lets the cost model decide. A tuning reaches
      * legal and cost as p->tuning. Both may be NULL: nothing is measured. */
     const char *const *tunings;

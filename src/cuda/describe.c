@@ -1,0 +1,151 @@
+/* describe.c - the launches of a run as JSON, for programs that write them down (`convoy eject`).
+ *
+ *   {"device": "NVIDIA H200", "capability": [9, 0], "multiprocessors": 132, "nvrtc": "13.0", "workspace": 4096,
+ *    "launches": [{"entry", "source", "epilogue", "options", "arch_specific", "prepared", "grid", "block",
+ * "cluster", "shared", "cooperative", "extent", "views": [{"tensor" or "at", "name", "strides"}], "tc"}], "files":
+ * {"common.cuh": "..."}}
+ *
+ * A view lies in a tensor of run() or at a byte of the workspace. "prepared" launches depend on parameters alone.
+ * "tc" stands in tensor-core launches only, whose arguments are their own: numbers of views, -1 for NULL, the
+ * tensor map, and how many bytes from `part` on must be zero when a workspace is new. */
+#include <string.h>
+#include "tc.h"
+
+/* ---- JSON ---- */
+
+static void add_string(text *t, const char *string)
+{
+    cvyi_text_add(t, "\"");
+    while (*string) {
+        size_t plain = 0;
+        while ((unsigned char)string[plain] >= ' ' && string[plain] != '"' && string[plain] != '\\') plain++;
+        if (plain) cvyi_text_add(t, "%.*s", (int)plain, string);
+        string += plain;
+        if (*string) cvyi_text_add(t, "\\u%04x", (unsigned)(unsigned char)*string++);
+    }
+    cvyi_text_add(t, "\"");
+}
+
+static void add_named(text *t, const char *name, const char *string)
+{
+    cvyi_text_add(t, "\"%s\": ", name);
+    add_string(t, string);
+    cvyi_text_add(t, ", ");
+}
+
+static void add_three(text *t, const char *name, const unsigned three[3])
+{
+    cvyi_text_add(t, "\"%s\": [%u, %u, %u], ", name, three[0], three[1], three[2]);
+}
+
+static const char *word(bool truth)
+{
+    return truth ? "true" : "false";
+}
+
+/* ---- parts of a launch ---- */
+
+static void add_view(const cuda_run *r, const step_view *view, text *t, bool *strided)
+{
+    const view_place at = cvyi_cuda_place(r, view);
+    int64_t strides[EMIT_DIMS];
+
+    if (cvyi_cuda_strides(r, view, at.tensor, strides)) *strided = true;
+    cvyi_text_add(t, "{");
+    if (view->value != CVY_NONE) add_named(t, "name", r->plan->graph->values[view->value].name);
+    cvyi_text_add(t, "\"%s\": %lld, \"strides\": [", at.tensor >= 0 ? "tensor" : "at",
+                  at.tensor >= 0 ? at.tensor : (long long)at.at);
+    for (int d = 0; d < EMIT_DIMS; d++) cvyi_text_add(t, "%s%lld", d ? ", " : "", (long long)strides[d]);
+    cvyi_text_add(t, "]}");
+}
+
+static void add_code(const cuda_step *s, int which, text *t)
+{
+    char entry[ENTRY_BYTES + 8];
+
+    add_named(t, "entry", cvyi_cuda_entry(s, which, entry));
+    add_named(t, "source", s->source);
+    add_named(t, "epilogue", s->epilogue[which]);
+    cvyi_text_add(t, "\"options\": [");
+    for (int i = 0; i < s->n_options[which]; i++) {
+        if (i) cvyi_text_add(t, ", ");
+        add_string(t, s->options[which][i]);
+    }
+    cvyi_text_add(t, "], ");
+}
+
+static void add_tc(const tc_step *s, text *t)
+{
+    const struct {
+        const char *name;
+        int view;
+    } all[] = {{"x", s->x},       {"w", s->w},         {"packed", s->packed}, {"unscale", s->unscale},
+               {"bias", s->bias}, {"gamma", s->gamma}, {"beta", s->beta},     {"y", s->y},
+               {"part", s->part}, {"state", s->state}};
+
+    cvyi_text_add(t, ", \"tc\": {\"packs\": %s, \"tma\": %s, \"zero_bytes\": %lld, \"eps\": ", word(s->packs),
+                  word(s->tma), (long long)s->zero_bytes);
+    cvyi_text_add_number(t, s->eps);
+    for (int i = 0; i < COUNT_OF(all); i++) cvyi_text_add(t, ", \"%s\": %d", all[i].name, all[i].view);
+    cvyi_text_add(t, ", \"dims\": [%llu, %llu, %llu, %llu]", (unsigned long long)s->dims[0],
+                  (unsigned long long)s->dims[1], (unsigned long long)s->dims[2], (unsigned long long)s->dims[3]);
+    cvyi_text_add(t, ", \"steps\": [%llu, %llu, %llu]", (unsigned long long)s->strides[0],
+                  (unsigned long long)s->strides[1], (unsigned long long)s->strides[2]);
+    cvyi_text_add(t, ", \"box\": [%u, %u, %u, %u]}", s->box[0], s->box[1], s->box[2], s->box[3]);
+}
+
+static void add_launch(const cuda_run *r, const cuda_step *s, text *t)
+{
+    bool strided = false;
+
+    cvyi_text_add(t, "{\"views\": [");
+    for (int i = 0; i < s->n_views; i++) {
+        if (i) cvyi_text_add(t, ", ");
+        add_view(r, &s->views[i], t, &strided);
+    }
+    cvyi_text_add(t, "], ");
+    add_code(s, strided && !s->tc, t);
+    add_three(t, "grid", s->launch.grid);
+    add_three(t, "block", s->launch.block);
+    add_three(t, "cluster", s->launch.cluster);
+    cvyi_text_add(t,
+                  "\"shared\": %u, \"cooperative\": %s, \"prepared\": %s, \"arch_specific\": %s, \"extent\": %lld",
+                  s->launch.dynamic_shared, word(s->launch.cooperative), word(s->prepared), word(s->tc),
+                  (long long)s->extent);
+    if (s->tc) add_tc(s->tc, t);
+    cvyi_text_add(t, "}");
+}
+
+/* ---- all of it ---- */
+
+cvy_status cvyi_cuda_launches(const cvy_plan *p, const cvy_buffer *buffers, text *t)
+{
+    const cuda_state *state = p->state;
+    const cuda_run r = {.plan = p, .buffers = buffers};
+    const nvrtc_api *rtc;
+    bool any = false;
+    cvy_status st;
+
+    TRY(cvyi_cuda_nvrtc(&rtc));
+    cvyi_text_add(t, "{");
+    add_named(t, "device", state->device->name);
+    cvyi_text_add(t, "\"capability\": [%d, %d], \"multiprocessors\": %d, \"nvrtc\": \"%d.%d\", \"workspace\": %zu",
+                  state->device->major, state->device->minor, state->device->sms, rtc->major, rtc->minor,
+                  p->workspace);
+    cvyi_text_add(t, ", \"launches\": [");
+    for (int i = 0; i < state->n_steps; i++) {
+        if (!cvyi_cuda_wanted(&r, &state->steps[i], 0)) continue;
+        if (any) cvyi_text_add(t, ",\n");
+        add_launch(&r, &state->steps[i], t);
+        any = true;
+    }
+    cvyi_text_add(t, "], \"files\": {");
+    for (const jit_file *f = cvyi_cuda_files; f->name; f++) {
+        if (f != cvyi_cuda_files) cvyi_text_add(t, ",\n");
+        cvyi_text_add(t, "\"%s\": ", f->name);
+        add_string(t, f->data);
+    }
+    cvyi_text_add(t, "}}");
+fail:
+    return st;
+}
