@@ -8,6 +8,7 @@
 4. replace     each region worth it becomes one call
 """
 
+import contextvars
 import linecache
 import operator
 import weakref
@@ -60,7 +61,8 @@ def trace(function, params, tensors, mode):
 
     # Tensors that are neither parameters nor arguments, kept in plain attributes, become constants of the graph.
     tracer = make_fx(flat, tracing_mode=mode, pre_dispatch=True, _allow_non_fake_inputs=True)
-    captured = tracer(*params, *tensors)
+    # In a context of its own: PyTorch's settings leave a variable in it for every trace, for ever.
+    captured = contextvars.copy_context().run(tracer, *params, *tensors)
     forget_source(source_name(captured))
     return captured, spec
 
