@@ -11,7 +11,12 @@
  * runs of contiguous floats where a row of the grid lies in src, zeros where it does not. All phases along W go
  * into scratch before they are interleaved into dst, so that rows are written whole.
  *
- * packed: [groups][phase 0][phase 1][phase 2] of [K/groups][taps][C/groups]; each tap is in one phase. */
+ * Those zeros are harmless while weights are finite. Packing finds out, and weights that are not take a plain loop
+ * over the positions that exist.
+ *
+ * packed: [groups][phase 0][phase 1][phase 2] of [K/groups][taps][C/groups]; each tap is in one phase. Behind it
+ * one float: 0, or NaN where a weight is not finite. */
+#include <math.h>
 #include <string.h>
 #include "convt.h"
 
@@ -108,10 +113,15 @@ void cvyi_convt_plan(cpu_isa isa, const conv_geom *g, convt_plan *out)
     out->units = g->groups * g->stride[0] * g->stride[1] * out->m_chunks * out->n_chunks;
 }
 
-size_t cvyi_convt_packed_bytes(const convt_plan *p)
+static int64_t weights_of(const convt_plan *p)
 {
     const conv_geom *g = &p->g;
-    return (size_t)(g->C * group_rows(p) * g->kernel[0] * g->kernel[1] * g->kernel[2]) * sizeof(float);
+    return g->C * group_rows(p) * g->kernel[0] * g->kernel[1] * g->kernel[2];
+}
+
+size_t cvyi_convt_packed_bytes(const convt_plan *p)
+{
+    return (size_t)(weights_of(p) + 1) * sizeof(float);
 }
 
 /* Scratch: a block of B, then the results of the phases along W: [phase][rows][width]. */
@@ -165,6 +175,7 @@ static void pack_phase(const conv_geom *g, int64_t group, const int64_t phase[3]
 void cvyi_convt_pack(const convt_plan *p, const float *weight, float *packed)
 {
     const conv_geom *g = &p->g;
+    packed[weights_of(p)] = cvyi_all_finite(weight, weights_of(p)) ? 0 : NAN;
     for (int64_t group = 0; group < g->groups; group++) {
         for (int64_t phase[3] = {0, 0, 0}; phase[0] < g->stride[0]; phase[0]++) {
             for (phase[1] = 0; phase[1] < g->stride[1]; phase[1]++) {
@@ -195,6 +206,7 @@ typedef struct panel_work {
     int64_t start, n, width;      /* positions of the panel; n of width exist */
     stretch stretches[MAX_PANEL]; /* the panel by rows of the grid */
     int n_stretches;
+    bool plain; /* weights that are not finite */
 } panel_work;
 
 static void find_stretches(panel_work *w)
@@ -243,7 +255,7 @@ static void gather(const panel_work *w, int64_t k0, int64_t kc, int64_t r[3])
 }
 
 /* result[m][position] of the phase. */
-static void run_phase(panel_work *w, float *result)
+static void run_phase(const panel_work *w, float *result)
 {
     const conv_geom *g = &w->p->g;
     const int64_t chans = g->C / g->groups, all_rows = g->K / g->groups;
@@ -266,6 +278,28 @@ static void run_phase(panel_work *w, float *result)
         w->k->block(&block);
         k0 += GEMM_KC;
     } while (k0 < depth);
+}
+
+/* The same for weights that are not finite: no zeros are multiplied. */
+static void run_phase_plain(const panel_work *w, float *result)
+{
+    const conv_geom *g = &w->p->g;
+    const int64_t chans = g->C / g->groups, plane = g->in[0] * g->in[1] * g->in[2];
+    const int64_t kernel = g->kernel[0] * g->kernel[1] * g->kernel[2];
+    int64_t before, depth = phase_taps(g, w->phase, &before) * chans;
+    const float *a = w->packed + (w->group * kernel + before) * group_rows(w->p) * chans + w->m0 * depth;
+
+    for (int64_t i = 0; i < w->rows * w->width; i++) result[i] = w->bias ? w->bias[i / w->width] : 0;
+    for (int64_t r[3] = {0, 0, 0}; next_tap(g, w->phase, r); r[2]++, a += chans) {
+        gemm_run runs[MAX_PANEL];
+        const int n = find_runs(w, r, runs);
+        for (int64_t mc = 0; mc < w->rows * chans; mc++) {
+            const float f = a[mc / chans * depth + mc % chans], *src = w->src + mc % chans * plane;
+            float *dst = result + mc / chans * w->width;
+            for (int i = 0; i < n; i++)
+                for (int64_t j = 0; j < runs[i].n; j++) dst[runs[i].dst + j] += f * src[runs[i].src + j];
+        }
+    }
 }
 
 /* dst[j * s + phase] = result[phase][j] for one stretch; the last positions of the last phases may not exist. */
@@ -305,7 +339,7 @@ static void run_panel(panel_work *w)
 {
     find_stretches(w);
     for (w->phase[2] = 0; w->phase[2] < w->p->g.stride[2]; w->phase[2]++) {
-        run_phase(w, w->result + w->phase[2] * w->rows * w->width);
+        (w->plain ? run_phase_plain : run_phase)(w, w->result + w->phase[2] * w->rows * w->width);
     }
     write_rows(w);
 }
@@ -321,6 +355,7 @@ void cvyi_convt_run(const convt_plan *p, const float *src, const float *packed, 
     const int64_t positions = p->grid[0] * p->grid[1] * p->grid[2], vectors = cvyi_ceil_div(positions, k->vl);
     panel_work w = {.p = p, .k = k, .packed = packed, .block = scratch, .group = group};
     w.result = scratch + GEMM_KC * k->nv * k->vl;
+    w.plain = packed[weights_of(p)] != 0;
     w.phase[0] = phase / g->stride[1];
     w.phase[1] = phase % g->stride[1];
     w.m0 = cvyi_part_start(group_rows(p), p->m_chunks, m_chunk);

@@ -40,14 +40,21 @@ typedef struct operand {
     int reg;     /* written: register that stands in where the tensor is strided or streamed */
 } operand;
 
-typedef enum instr_kind { INSTR_UNARY, INSTR_BINARY, INSTR_AFFINE, INSTR_ROW, INSTR_COPY } instr_kind;
+typedef enum instr_kind {
+    INSTR_UNARY,
+    INSTR_BINARY,
+    INSTR_AFFINE,
+    INSTR_ROW,
+    INSTR_ROW_WEIGHTED,
+    INSTR_COPY
+} instr_kind;
 typedef struct instr {
     instr_kind kind;
     op_id op;
     prog_arg a, b, dst; /* dst: a register, or a written operand */
     float p[2];
     int coef;  /* INSTR_AFFINE */
-    int stats; /* INSTR_ROW: value of the statistics, one row of them per run */
+    int stats; /* INSTR_ROW...: value of the statistics, one row of them per run */
     bool last; /* dst is a written operand that no later instruction reads */
 } instr;
 

@@ -286,12 +286,16 @@ static void build_apply_row(assembler *s, const node *n)
     const bool weight = n->arg[2] != CVY_NONE, bias = n->arg[3] != CVY_NONE;
     const prog_arg dst = destination(s, n->out);
     const prog_arg w = weight ? row_affine(s, n, n->arg[2]) : x, shift = bias ? row_affine(s, n, n->arg[3]) : x;
+    norm_geom e;
 
-    i = emit(s, INSTR_ROW);
+    cvyi_norm_geom(s->b->g, n, &e);
+    i = emit(s, weight && !cvyi_norm_rows(&e) ? INSTR_ROW_WEIGHTED : INSTR_ROW);
     i->a = x;
     i->stats = n->arg[1];
     i->dst = dst;
-    if (weight) {
+    if (i->kind == INSTR_ROW_WEIGHTED) {
+        i->b = w;
+    } else if (weight) {
         i = emit(s, INSTR_BINARY);
         *i = (instr){.kind = INSTR_BINARY, .op = OP_mul, .a = dst, .b = w, .dst = dst, .coef = -1, .p = {0, 1}};
     }

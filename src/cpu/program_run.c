@@ -22,11 +22,28 @@ typedef struct tiles {
 
 /* ---- coefficients ---- */
 
-/* x -> scale * x + shift, composed in double; pivot: the x that the first norm of the chain takes to zero. */
+/* x -> scale * x + shift, composed in double; pivot: the x that the first norm of the chain takes to zero.
+ * A scale that is not finite asks for the sign of what it multiplies: x -> (x - pivot) * scale + shift then, the
+ * pivot where the chain in front of it is zero. Results are NaN and infinities where operator by operator has them.
+ */
 typedef struct affine {
     double scale, shift, pivot;
-    bool centred; /* x is near zero itself: no pivot */
+    bool centred;  /* x is near zero itself: no pivot */
+    bool infinite; /* the second form */
 } affine;
+
+static affine multiply(affine f, double number)
+{
+    if (isfinite(number) || f.infinite) {
+        f.scale *= number;
+        f.shift *= number;
+    } else if (!isfinite(f.shift) || f.scale == 0) { /* the same for every finite x */
+        f.shift *= number;
+    } else {
+        f = (affine){f.scale * number, 0, -f.shift / f.scale, f.centred, true};
+    }
+    return f;
+}
 
 static double channel_value(const cpu_unit *u, int v, int64_t channel)
 {
@@ -40,7 +57,7 @@ static affine apply_norm(const cpu_unit *u, int index, int64_t outer, int64_t ch
     const node *n = &g->nodes[index];
     const float *stats = cvyi_unit_data(u, n->arg[1]);
     norm_geom e;
-    double w = 1, bias = 0, mean, rstd;
+    double w = 1, bias = 0, mean, rstd, a;
 
     cvyi_norm_geom(g, n, &e);
     stats += STATS_FIELDS * ((e.over_outer ? 0 : outer * e.groups) + channel / e.chan);
@@ -48,9 +65,15 @@ static affine apply_norm(const cpu_unit *u, int index, int64_t outer, int64_t ch
     rstd = stats[STATS_RSTD];
     if (n->arg[2] != CVY_NONE) w = channel_value(u, n->arg[2], channel);
     if (n->arg[3] != CVY_NONE) bias = channel_value(u, n->arg[3], channel);
+    a = rstd * w;
+    if (!isfinite(a) || f.infinite) { /* as PyTorch works: x a + (bias - mean a) */
+        f = multiply(f, a);
+        f.shift += bias - mean * a;
+        return f;
+    }
     if (!f.centred && f.pivot == 0 && f.scale != 0) f.pivot = (mean - f.shift) / f.scale;
-    f.shift = (f.shift - mean) * rstd * w + bias;
-    f.scale *= rstd * w;
+    f.shift = (f.shift - mean) * a + bias;
+    f.scale *= a;
     return f;
 }
 
@@ -70,8 +93,7 @@ static affine apply_coef(const cpu_unit *u, const coef_op *op, int64_t outer, in
         f.centred = true;
         break;
     case COEF_MUL:
-        f.scale *= number;
-        f.shift *= number;
+        f = multiply(f, number);
         break;
     case COEF_ADD:
         f.shift += alpha * number;
@@ -103,7 +125,7 @@ static affine32 rounded(affine f)
 {
     affine32 r = {(float)f.pivot, (float)f.scale, 0};
     if (!isfinite(r.from)) r.from = 0;
-    r.shift = (float)(f.shift + f.scale * (double)r.from);
+    r.shift = (float)(f.infinite ? f.shift : f.shift + f.scale * (double)r.from);
     return r;
 }
 
@@ -115,7 +137,7 @@ void cvyi_program_coefs(const program *p, const cpu_unit *u)
         affine32 *out = (affine32 *)(void *)(u->slices + c->at);
         for (int64_t r = 0; r < rows; r++)
             for (int64_t k = 0; k < p->channels; k++) {
-                affine f = {1, 0, 0, false};
+                affine f = {1, 0, 0, false, false};
                 for (int j = 0; j < c->n; j++) f = apply_coef(u, &c->ops[j], r, k, p->channels, f);
                 out[r * p->channels + k] = rounded(f);
             }
@@ -230,6 +252,20 @@ static void run_row(const tiles *t, const instr *i, float *dst)
     t->vec->affine(dst, dst, t->n, rstd, (float)(-(double)stats[STATS_MEAN_LOW] * rstd));
 }
 
+/* The same times a weight per channel; one that is not finite in PyTorch's order: x a - mean a. */
+static void run_row_weighted(const tiles *t, const instr *i, float *dst)
+{
+    const float *stats = cvyi_unit_data(t->u, i->stats) + STATS_FIELDS * t->run;
+    const float mean = stats[STATS_MEAN], rstd = stats[STATS_RSTD], low = stats[STATS_MEAN_LOW] * rstd;
+    const float *x = address(t, &i->a), *w = address(t, &i->b);
+    const int64_t dx = !is_scalar(t, &i->a), dw = !is_scalar(t, &i->b);
+
+    for (int64_t j = 0; j < t->n; j++) {
+        const float a = rstd * w[j * dw], v = x[j * dx];
+        dst[j] = isfinite(a) ? ((v - mean) * rstd - low) * w[j * dw] : v * a - mean * a;
+    }
+}
+
 static void run_copy(const tiles *t, const instr *i, float *dst)
 {
     if (is_scalar(t, &i->a))
@@ -240,8 +276,8 @@ static void run_copy(const tiles *t, const instr *i, float *dst)
 
 static void run_tile(tiles *t, int64_t at, int64_t n)
 {
-    static void (*const run[])(const tiles *, const instr *, float *) = {run_unary, run_binary, run_affine, run_row,
-                                                                         run_copy};
+    static void (*const run[])(const tiles *, const instr *, float *) = {run_unary, run_binary,       run_affine,
+                                                                         run_row,   run_row_weighted, run_copy};
     t->at = at;
     t->n = n;
     for (int k = 0; k < t->p->n_instrs; k++) {

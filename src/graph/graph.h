@@ -226,6 +226,11 @@ typedef struct norm_geom {
     double eps;
 } norm_geom;
 void cvyi_norm_geom(const cvy_graph *g, const node *n, norm_geom *out);
+/* Layer and RMS norms: a weight per element of a row, applied to what is already normalised. */
+static inline bool cvyi_norm_rows(const norm_geom *e)
+{
+    return e->groups == 1 && e->inner == 1 && !e->over_outer;
+}
 /* Which args of a NORM node are what; CVY_NONE where absent. */
 typedef struct norm_args {
     int x, weight, bias, mean, var; /* values */

@@ -1,8 +1,8 @@
 /* conv.c - convolution, transposed convolution, linear and matmul as their definitions read.
  *
  * Layouts: src [N][C][D][H][W], dst [N][K][O][P][Q], weight [K][C/groups][kernel] (transposed:
- * [C][K/groups][kernel]). Taps that fall on padding are left out, not multiplied by zero: an infinite weight over
- * padding adds nothing. */
+ * [C][K/groups][kernel]). Padding is zeros that are multiplied, as in PyTorch in float64: an infinite weight over
+ * it is NaN. A transposed convolution has no such zeros: what no input reaches is the bias. */
 #include "ref.h"
 
 /* Row-major position inside a box of three extents. */

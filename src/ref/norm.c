@@ -2,7 +2,9 @@
  *
  * Statistics take two passes, the mean first and then the squared distances from it: no cancellation however large
  * the mean is. The variance is the biased one everywhere, as PyTorch normalises. An infinite element makes its
- * slice's mean infinite and its variance NaN, so the whole slice comes out NaN, also as in PyTorch. */
+ * slice's mean infinite and its variance NaN, so the whole slice comes out NaN, also as in PyTorch. An infinite
+ * weight shows the order in which PyTorch works: norms with a weight per channel are x a + (bias - mean a) with
+ * a = weight / deviation there, NaN wherever x and the mean have one sign. */
 #include <math.h>
 #include "ref.h"
 
@@ -48,9 +50,11 @@ static void apply_slice(const norm_geom *e, const double *x, const double *weigh
                         int64_t outer, int64_t group, moments m, double *dst)
 {
     for (int64_t k = group * e->chan; k < (group + 1) * e->chan; k++) {
+        const double w = weight ? weight[k] : 1, shift = bias ? bias[k] : 0, a = m.rstd * w;
+        const bool by_channel = !cvyi_norm_rows(e) && !isfinite(a);
         for (int64_t i = 0; i < e->inner; i++) {
             const int64_t p = position(e, outer, k, i);
-            dst[p] = (x[p] - m.mean) * m.rstd * (weight ? weight[k] : 1) + (bias ? bias[k] : 0);
+            dst[p] = by_channel ? x[p] * a + (shift - m.mean * a) : (x[p] - m.mean) * m.rstd * w + shift;
         }
     }
 }

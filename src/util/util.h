@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include "convoy.h"
 
 #if defined(__GNUC__)
@@ -70,6 +71,16 @@ static inline int64_t cvyi_ceil_div(int64_t a, int64_t b)
 static inline int64_t cvyi_round_up(int64_t a, int64_t b)
 {
     return (a + b - 1) / b * b;
+}
+/* No NaN, no infinity among n floats. */
+static inline bool cvyi_all_finite(const float *x, int64_t n)
+{
+    uint32_t bits, found = 0;
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(&bits, x + i, sizeof bits);
+        found |= (bits & 0x7f800000u) == 0x7f800000u;
+    }
+    return !found;
 }
 
 /* ---- text that grows (text.c). A failed allocation sticks: `failed` is checked once, at the end ---- */
