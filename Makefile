@@ -73,6 +73,7 @@ demo: ## build, then describe, plan, run and check three blocks
 # ---- tests: every file in test/unit, test/fuse and test/fault is one cmocka program -------------------------------
 TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard test/unit/*.c test/fuse/*.c test/fault/*.c))
 STANDINS := $(addprefix $(BUILD)/test/standin/,libcuda.so.1 libnvrtc.so.13)
+EMULATORS := $(addprefix $(BUILD)/test/emulate/,libcuda.so.1 libnvrtc.so.13)
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
 PROGRAMS := $(EXAMPLES) $(patsubst %.c,$(BUILD)/%,$(wildcard test/*.c test/gpu/*.c bench/*.c))
 
@@ -80,17 +81,26 @@ test: ## everything, with its own set-up; the last line is the sum
 	@test/run.sh
 check-c: tests ## the C tests alone (also under SAN=..., CC=clang)
 	@test/run-c.sh $(BUILD)
-tests: $(TESTS) $(STANDINS) $(EXAMPLES)
+tests: $(TESTS) $(STANDINS) $(EMULATORS) $(EXAMPLES)
 
 $(TESTS): %: %.o $(filter-out %/main.o,$(CLI)) $(BUILD)/libconvoy.a
 	$(say) LINK $@
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 
-$(BUILD)/test/standin/libcuda.so.1: test/standin/cuda.c
+# Two libcuda without a GPU: one whose kernels do nothing, and one that runs them (test/emulate, never under sanitizers,
+# which cannot follow its fibers).
+STANDIN_FLAGS = $(filter-out -fvisibility=hidden -MMD -MP,$(CFLAGS)) -shared
+$(BUILD)/test/standin/libcuda.so.1: $(addprefix test/standin/,cuda.c nothing.c)
 $(BUILD)/test/standin/libnvrtc.so.13: test/standin/nvrtc.c
-$(STANDINS):
-	$(say) CC $<
-	$(Q)$(CC) $(filter-out -fvisibility=hidden -MMD -MP,$(CFLAGS)) -shared $(LDFLAGS) -o $@ $<
+$(BUILD)/test/emulate/libcuda.so.1: test/standin/cuda.c $(addprefix test/emulate/,run.c fiber.c memory.c module.c)
+$(BUILD)/test/emulate/libnvrtc.so.13: test/emulate/nvrtc.c
+$(STANDINS): $(wildcard test/standin/*.h)
+	$(say) CC $@
+	$(Q)$(CC) $(STANDIN_FLAGS) $(LDFLAGS) -o $@ $(filter %.c,$^)
+$(EMULATORS): $(wildcard test/standin/*.h test/emulate/*.h)
+	$(say) CC $@
+	$(Q)$(CC) $(filter-out -fsanitize% -fno-sanitize%,$(STANDIN_FLAGS)) -DEMULATE_DIR='"$(CURDIR)/test/emulate"' \
+	    -o $@ $(filter %.c,$^) $(LDLIBS)
 
 $(PROGRAMS): %: %.o $(BUILD)/libconvoy.a
 	$(say) LINK $@

@@ -1,8 +1,8 @@
-/* cuda.c - a libcuda without a GPU; see standin.h. */
+/* cuda.c - a libcuda without a GPU; see standin.h. What a device does is left to one (device.h). */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../../src/cuda/api.h"
+#include "device.h"
 #include "standin.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -30,9 +30,9 @@ static int fails(const char *call, int frees)
     STEP(name);                                                                                                    \
     state.live++;                                                                                                  \
     *(out) = malloc(16)
-#define FREES(name, object)                                                                                        \
+#define FREES(name, release, object)                                                                               \
     state.live--;                                                                                                  \
-    free(object);                                                                                                  \
+    release(object);                                                                                               \
     return fails(#name, 1) ? FAKE_ERROR : 0
 
 static int context; /* its address stands for the primary context */
@@ -57,7 +57,7 @@ static CUresult fake_cuGetErrorName(CUresult error, const char **name)
 }
 static CUresult fake_cuGetErrorString(CUresult error, const char **words)
 {
-    *words = error == FAKE_ERROR ? "made to fail" : "some error";
+    *words = error == FAKE_ERROR ? "made to fail" : error == DEVICE_FAULT ? device_error() : "some error";
     return 0;
 }
 static CUresult fake_cuDeviceGetCount(int *count)
@@ -81,18 +81,18 @@ static CUresult fake_cuDeviceGetName(char *name, int bytes, CUdevice device)
 }
 static CUresult fake_cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
-    static const int values[][2] = {{CU_CAPABILITY_MAJOR, 9},
-                                    {CU_CAPABILITY_MINOR, 0},
-                                    {CU_MULTIPROCESSORS, 132},
-                                    {CU_L2_BYTES, 1 << 16},
-                                    {CU_SHARED_MEMORY_OPTIN, 227 * 1024},
-                                    {CU_SHARED_MEMORY_PER_SM, 228 * 1024},
-                                    {CU_REGISTERS_PER_SM, 65536},
-                                    {CU_THREADS_PER_SM, 2048},
-                                    {CU_COOPERATIVE_LAUNCH, 1},
-                                    {CU_CLOCK_RATE, 1980000},
-                                    {CU_MEMORY_CLOCK_RATE, 3201000},
-                                    {CU_MEMORY_BUS_WIDTH, 6144}};
+    const int values[][2] = {{CU_CAPABILITY_MAJOR, device_capability[0]},
+                             {CU_CAPABILITY_MINOR, device_capability[1]},
+                             {CU_MULTIPROCESSORS, 132},
+                             {CU_L2_BYTES, 1 << 16},
+                             {CU_SHARED_MEMORY_OPTIN, device_shared_bytes},
+                             {CU_SHARED_MEMORY_PER_SM, device_shared_bytes + 1024},
+                             {CU_REGISTERS_PER_SM, 65536},
+                             {CU_THREADS_PER_SM, 2048},
+                             {CU_COOPERATIVE_LAUNCH, 1},
+                             {CU_CLOCK_RATE, 1980000},
+                             {CU_MEMORY_CLOCK_RATE, 3201000},
+                             {CU_MEMORY_BUS_WIDTH, 6144}};
     (void)device;
     STEP(cuDeviceGetAttribute);
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
@@ -117,7 +117,7 @@ static CUresult fake_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device)
 static CUresult fake_cuDevicePrimaryCtxRelease(CUdevice device)
 {
     (void)device;
-    FREES(cuDevicePrimaryCtxRelease, NULL);
+    FREES(cuDevicePrimaryCtxRelease, free, NULL);
 }
 static CUresult fake_cuCtxPushCurrent(CUcontext ctx)
 {
@@ -140,7 +140,7 @@ static CUresult fake_cuStreamCreate(CUstream *stream, unsigned flags)
 }
 static CUresult fake_cuStreamDestroy(CUstream stream)
 {
-    FREES(cuStreamDestroy, stream);
+    FREES(cuStreamDestroy, free, stream);
 }
 static CUresult fake_cuStreamSynchronize(CUstream stream)
 {
@@ -163,7 +163,7 @@ static CUresult fake_cuEventCreate(CUevent *event, unsigned flags)
 }
 static CUresult fake_cuEventDestroy(CUevent event)
 {
-    FREES(cuEventDestroy, event);
+    FREES(cuEventDestroy, free, event);
 }
 static CUresult fake_cuEventRecord(CUevent event, CUstream stream)
 {
@@ -187,16 +187,15 @@ static CUresult fake_cuEventElapsedTime(float *ms, CUevent start, CUevent end)
 static CUresult fake_cuMemAlloc(CUdeviceptr *memory, size_t bytes)
 {
     STEP(cuMemAlloc);
-    void *p = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    void *p = device_alloc(bytes);
     if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
-    memset(p, 0, bytes);
     state.live++;
     *memory = (CUdeviceptr)(uintptr_t)p;
     return 0;
 }
 static CUresult fake_cuMemFree(CUdeviceptr memory)
 {
-    FREES(cuMemFree, (void *)(uintptr_t)memory);
+    FREES(cuMemFree, device_free, (void *)(uintptr_t)memory);
 }
 static CUresult fake_cuMemcpyHtoDAsync(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream)
 {
@@ -221,13 +220,15 @@ static CUresult fake_cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_
 }
 static CUresult fake_cuModuleLoadData(CUmodule *module, const void *image)
 {
-    (void)image;
-    MAKES(cuModuleLoadData, (void **)module);
+    STEP(cuModuleLoadData);
+    *module = device_load(image);
+    if (!*module) return CUDA_ERROR_NOT_FOUND;
+    state.live++;
     return 0;
 }
 static CUresult fake_cuModuleUnload(CUmodule module)
 {
-    FREES(cuModuleUnload, module);
+    FREES(cuModuleUnload, device_unload, module);
 }
 static CUresult fake_cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
@@ -238,9 +239,8 @@ static CUresult fake_cuModuleGetFunction(CUfunction *function, CUmodule module, 
 }
 static CUresult fake_cuFuncGetAttribute(int *value, int attribute, CUfunction function)
 {
-    (void)function;
     STEP(cuFuncGetAttribute);
-    *value = attribute == CU_FUNC_MAX_THREADS ? 1024 : 0;
+    *value = device_attribute(function, attribute);
     return 0;
 }
 static CUresult fake_cuFuncSetAttribute(CUfunction function, int attribute, int value)
@@ -267,12 +267,12 @@ static CUresult fake_cuOccupancyMaxActiveClusters(int *clusters, CUfunction func
 static CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments,
                                       void **extra)
 {
-    (void)function, (void)arguments, (void)extra;
+    (void)extra;
     STEP(cuLaunchKernelEx);
     if (!config->grid[0] || !config->grid[1] || !config->grid[2] || !config->block[0]) return 1;
     if (config->grid[1] > 65535 || config->grid[2] > 65535 || config->block[0] > 1024) return 1;
     state.launches++;
-    return 0;
+    return device_launch(function, config, arguments);
 }
 static CUresult fake_cuTensorMapEncodeTiled(CUtensorMap *map, int type, unsigned rank, void *base,
                                             const uint64_t *dims, const uint64_t *strides, const unsigned *box,

@@ -1,8 +1,8 @@
 /* standin.h - what a test steers and reads of the stand-ins for libcuda and libnvrtc.
  *
- * They need no GPU: device memory is host memory, kernels do nothing, "machine code" is a digest of the texts.
- * Every call is counted; call number fail_at (0: the first) fails. A call that frees does so even when told to
- * fail. */
+ * They need no GPU: device memory is host memory, kernels do nothing, "machine code" is a digest of the texts
+ * (../emulate has the same libcuda with a device that runs kernels, and a libnvrtc that compiles them). Every call
+ * is counted; call number fail_at (0: the first) fails. A call that frees does so even when told to fail. */
 #ifndef STANDIN_H
 #define STANDIN_H
 

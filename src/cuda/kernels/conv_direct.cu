@@ -69,6 +69,7 @@
 #define BLOCKS 3 // at least so many blocks of a multiprocessor: bounds the registers
 #endif
 
+#include "copy.cuh"
 #include "epilogue.cuh"
 #include "tile.cuh"
 #include "window.cuh"

@@ -1,0 +1,80 @@
+/* module.c - a kernel's object, which nvrtc.c compiled, is loaded as a shared library. */
+#include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "run.h"
+
+const int device_capability[2] = {8, 0};
+const int device_shared_bytes = EMULATED_SHARED;
+
+/* The table of sections is the last thing in what the linker writes. */
+static size_t image_bytes(const void *image)
+{
+    const Elf64_Ehdr *head = image;
+
+    if (memcmp(head->e_ident, ELFMAG, SELFMAG) != 0) return 0;
+    return head->e_shoff + (size_t)head->e_shnum * head->e_shentsize;
+}
+
+/* The loader wants a file, under a name that no library has which is still open. */
+static void *open_image(const void *image, size_t bytes)
+{
+    static int number;
+    char path[128];
+    void *library = NULL;
+    int file;
+
+    snprintf(path, sizeof path, "/tmp/convoy-kernel.%ld.%d", (long)getpid(), number++);
+    file = open(path, O_WRONLY | O_CREAT | O_EXCL, 0700);
+    if (file < 0) return NULL;
+    if (write(file, image, bytes) == (ssize_t)bytes) library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) fprintf(stderr, "emulate: %s: %s\n", path, dlerror());
+    close(file);
+    unlink(path);
+    return library;
+}
+
+static bool find(void *library, const char *name, void *slot)
+{
+    void *address = dlsym(library, name);
+    memcpy(slot, &address, sizeof address);
+    return address != NULL;
+}
+
+void *device_load(const void *image)
+{
+    const size_t bytes = image_bytes(image);
+    emulated_kernel *k = calloc(1, sizeof *k);
+    char *(*begin)(void), *(*end)(void);
+
+    if (k && bytes) k->library = open_image(image, bytes);
+    if (k && k->library && find(k->library, "emulated_entry", &k->call) &&
+        find(k->library, "emulated_now", &k->now) && find(k->library, "emulated_shared_begin", &begin) &&
+        find(k->library, "emulated_shared_end", &end)) {
+        k->shared_begin = begin();
+        k->shared_end = end();
+        return k;
+    }
+    device_unload(k);
+    return NULL;
+}
+
+void device_unload(void *kernel)
+{
+    emulated_kernel *k = kernel;
+
+    if (k && k->library) dlclose(k->library);
+    free(k);
+}
+
+int device_attribute(const void *kernel, int attribute)
+{
+    const emulated_kernel *k = kernel;
+
+    if (attribute == CU_FUNC_SHARED_BYTES) return (int)(k->shared_end - k->shared_begin);
+    return attribute == CU_FUNC_MAX_THREADS ? EMULATED_THREADS : 0;
+}
