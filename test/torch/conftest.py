@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -19,3 +20,9 @@ settings.register_profile(
 settings.register_profile("long", max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("CONVOY_TEST_PROFILE", "ci"))
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def same_numbers():
+    """Every test draws the same numbers, alone or among others."""
+    torch.manual_seed(0)

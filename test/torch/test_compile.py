@@ -39,11 +39,6 @@ class Net(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
-@pytest.fixture(autouse=True)
-def same_numbers():
-    torch.manual_seed(0)
-
-
 @pytest.fixture
 def net():
     net = Net().eval()

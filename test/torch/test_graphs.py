@@ -26,7 +26,6 @@ class Branching(Net):
 
 @pytest.fixture(autouse=True)
 def fresh():
-    torch.manual_seed(0)
     torch._dynamo.reset()
 
 
