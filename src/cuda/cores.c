@@ -55,7 +55,7 @@ fail:
 /* value + bias in front of everything else of the epilogue. */
 static void add_bias(maker *m, int core, const space *over, int bias, int slot)
 {
-    emit_line load = {.kind = EMIT_LOAD, .note = m->g->values[bias].name};
+    emit_line load = {.kind = EMIT_LOAD, .note = cvyi_make_label(m, bias)};
     emit_line add = {.kind = EMIT_OP, .op = OP_add, .a = EMIT_ARGUMENT, .p = {0, 1}, .note = "bias"};
 
     m->post.over = *over;
@@ -338,7 +338,7 @@ static const char *define_stats(maker *m, const norm_geom *e, int form, int64_t 
 /* value * sign[channel], in front of the statistics. */
 static void add_sign(maker *m, const space *over, int sign)
 {
-    emit_line load = {.kind = EMIT_LOAD, .note = m->g->values[sign].name};
+    emit_line load = {.kind = EMIT_LOAD, .note = cvyi_make_label(m, sign)};
     emit_line mul = {.kind = EMIT_OP, .op = OP_mul, .a = m->pre.n - 1, .p = {0, 1}, .note = "sign"};
 
     load.view = cvyi_make_channel_view(m, sign, over->place[over->logical.rank > 1]);

@@ -33,7 +33,7 @@ typedef struct emit_line {
     int var, weight, bias; /* views of EMIT_APPLY and EMIT_NORM; CVY_NONE: none */
     double p[2];           /* EMIT_OP: cvyi_pointwise_params; b == CVY_NONE: p[0] is the operand. EMIT_NORM: eps */
     norm_geom norm;        /* EMIT_APPLY: which statistics an element has */
-    const char *note;      /* the node's name */
+    const char *note;      /* what the line makes, as a comment: an operator, never a value's own name */
 } emit_line;
 enum { EMIT_ARGUMENT = -2, EMIT_BEFORE = -4 }; /* t0; y, a second argument */
 

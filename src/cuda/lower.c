@@ -59,7 +59,7 @@ static cvy_status make_norm(maker *m, int index)
 {
     const node *n = &m->g->nodes[index];
     const space over = cvyi_space_plain(cvyi_shape_of(m->g, n->out));
-    emit_line l = {.kind = EMIT_APPLY, .op = n->op, .note = m->g->values[n->out].name};
+    emit_line l = {.kind = EMIT_APPLY, .op = n->op, .note = cvyi_info(n)->name};
     norm_args args;
     int64_t at;
     cvy_status st;

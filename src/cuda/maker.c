@@ -69,13 +69,21 @@ void cvyi_make_define_extents(maker *m, char letter, const space *s)
 
 /* ---- views ---- */
 
-/* "x[*,8,128,128]": the extent of the batch stays out of the text, which is part of the cache's key. */
+const char *cvyi_make_label(const maker *m, int v)
+{
+    const value *of = &m->g->values[v];
+    return of->kind == VALUE_NODE    ? cvyi_info(&m->g->nodes[of->node])->name
+           : of->kind == VALUE_INPUT ? "input"
+                                     : "parameter";
+}
+
+/* "input[*,8,128,128]": the extent of the batch stays out of the text, which is part of the cache's key. */
 static void name_view(const maker *m, int v, char out[NAME_LENGTH])
 {
     const shape *s = cvyi_shape_of(m->g, v);
     text t = {0};
 
-    cvyi_text_add(&t, "%s[", m->g->values[v].name);
+    cvyi_text_add(&t, "%s[", cvyi_make_label(m, v));
     for (int d = 0; d < s->rank; d++) {
         if (d == 0 && !m->plan->prepared[v])
             cvyi_text_add(&t, "*");
@@ -85,8 +93,6 @@ static void name_view(const maker *m, int v, char out[NAME_LENGTH])
     cvyi_text_add(&t, "]");
     snprintf(out, NAME_LENGTH, "%s", t.data ? t.data : "");
     cvyi_text_free(&t);
-    for (char *c = out; *c; c++) /* a comment is one line */
-        if (*c == '\n' || *c == '\\') *c = '?';
 }
 
 static int new_view(maker *m, int v, const char *name)
@@ -181,7 +187,7 @@ int cvyi_make_operand(maker *m, program *p, int v)
 
     if (p->line_of[v] == LINE_NONE) {
         load.view = cvyi_make_view(m, v, &p->over);
-        load.note = m->g->values[v].name;
+        load.note = cvyi_make_label(m, v);
         p->line_of[v] = cvyi_make_line(m, p, &load);
     }
     return p->line_of[v];
@@ -189,7 +195,7 @@ int cvyi_make_operand(maker *m, program *p, int v)
 
 void cvyi_make_store(maker *m, program *p, int v)
 {
-    emit_line store = {.kind = EMIT_STORE, .a = p->line_of[v], .note = m->g->values[v].name};
+    emit_line store = {.kind = EMIT_STORE, .a = p->line_of[v], .note = cvyi_make_label(m, v)};
 
     store.view = m->step.n_views && m->views[0].value == v ? 0 : cvyi_make_view(m, v, &p->over);
     cvyi_make_line(m, p, &store);
@@ -216,7 +222,7 @@ static void apply_line(maker *m, program *p, const node *n)
     l.view = cvyi_make_raw_view(m, n->arg[1]);
     l.weight = cvyi_make_affine_view(m, p, &l.norm, n->n_args > 2 ? n->arg[2] : CVY_NONE);
     l.bias = cvyi_make_affine_view(m, p, &l.norm, n->n_args > 3 ? n->arg[3] : CVY_NONE);
-    l.note = m->g->values[n->out].name;
+    l.note = cvyi_info(n)->name;
     p->line_of[n->out] = cvyi_make_line(m, p, &l);
 }
 
@@ -232,7 +238,7 @@ static void running_line(maker *m, program *p, const node *n)
     l.weight = cvyi_make_affine_view(m, p, &l.norm, args.weight);
     l.bias = cvyi_make_affine_view(m, p, &l.norm, args.bias);
     l.p[0] = l.norm.eps;
-    l.note = m->g->values[n->out].name;
+    l.note = cvyi_info(n)->name;
     p->line_of[n->out] = cvyi_make_line(m, p, &l);
 }
 
@@ -242,7 +248,7 @@ static void op_line(maker *m, program *p, const node *n)
 
     cvyi_pointwise_params(n, l.p);
     if (n->n_args > 1 && n->arg[1] != CVY_NONE) l.b = cvyi_make_operand(m, p, n->arg[1]);
-    l.note = m->g->values[n->out].name;
+    l.note = cvyi_info(n)->name;
     p->line_of[n->out] = cvyi_make_line(m, p, &l);
 }
 

@@ -49,6 +49,9 @@ void cvyi_make_define(maker *m, const char *name, int64_t value);
 void cvyi_make_define_text(maker *m, const char *option); /* as it stands */
 void cvyi_make_define3(maker *m, const char *const names[3], const int64_t values[3]);
 void cvyi_make_define_extents(maker *m, char letter, const space *s); /* X1...X5 */
+/* What a value is called in generated text: the operator that makes it, "input" or "parameter". Never its own name:
+ * the text is part of the compile cache's key, and a renamed value must find the same code. */
+const char *cvyi_make_label(const maker *m, int v);
 /* A view of a value that broadcasts to the space; its number. */
 int cvyi_make_view(maker *m, int v, const space *over);
 /* A view of a value whose only dimension runs along one dimension of the space. */

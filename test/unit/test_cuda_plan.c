@@ -1,5 +1,5 @@
 /* test_cuda_plan.c - whole plans for the GPU, without one: each call fails in turn, runs allocate nothing, a new
- * batch size compiles nothing, and every operator has a kernel. */
+ * batch size and new names compile nothing, and every operator has a kernel. */
 #include <sys/wait.h>
 #include "../standin/fixture.h"
 #include "../../src/cuda/exec.h"
@@ -142,9 +142,13 @@ static void runs_without_allocating(void)
     cvy_graph_free(g);
 }
 
-static void a_new_batch_compiles_nothing(void)
+static void new_names_and_batches_compile_nothing(void)
 {
     static const char *const pairs[][2] = {
+        {"x[3,8,12,13] | conv2d(64,3) @c | group_norm(16) | mul(s[64,1,1]) | add(@c)",
+         "in[3,8,12,13] | conv2d(64,3) @first | group_norm(16) @norm | mul(scale[64,1,1]) @out | add(@first) @y"},
+        {"x[3,8,12,13] | batch_norm() | tanh @t | max_pool2d(2) | softmax(1)",
+         "q[3,8,12,13] | batch_norm() @r | tanh | max_pool2d(2) @u | softmax(1) @v"},
         {"x[3,8,12,13] | conv2d(64,3) | group_norm(16) | tanh | logsumexp(1)",
          "x[9,8,12,13] | conv2d(64,3) | group_norm(16) | tanh | logsumexp(1)"},
         {"x[3,40] | linear(7) | softmax(1)", "x[30,40] | linear(7) | softmax(1)"},
@@ -195,7 +199,7 @@ int main(int argc, char **argv)
     fail_each(gpu);
     fail_each_allocation();
     runs_without_allocating();
-    a_new_batch_compiles_nothing();
+    new_names_and_batches_compile_nothing();
     takes_everything();
     return finish("cuda_plan");
 }

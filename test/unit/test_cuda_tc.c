@@ -222,13 +222,13 @@ static void texts(void)
         HEAD(0, 1) PRE(SAME)
             POST("    const cvy_at at = {n, k, 0, pixel / OW, pixel % OW, 0, ((cvy_index)n * K + k) * (OH * OW) + "
                  "pixel};\n"
-                 "    const float t1 = __ldg(&a.t[6].p[(cvy_index)at.i3 * 126 + at.i4]); // r\n"
+                 "    const float t1 = __ldg(&a.t[6].p[(cvy_index)at.i3 * 126 + at.i4]); // parameter\n"
                  "    const float t2 = cvy_add(t0, t1); // add\n"
                  "    const float t3 = cvy_relu(t2); // relu\n"
                  "    return t3;\n")
                 LAST("    const cvy_at at = {n, 0, 0, pixel / OW, pixel % OW, 0, (cvy_index)n * (OH * OW) + "
                      "pixel};\n"
-                     "    const float t1 = __ldg(&a.t[7].p[at.i4]); // s\n"
+                     "    const float t1 = __ldg(&a.t[7].p[at.i4]); // parameter\n"
                      "    const float t2 = cvy_mul(t0, t1); // mul\n"
                      "    const float t3 = cvy_fast_tanh(t2); // tanh\n"
                      "    return t3;\n"));
