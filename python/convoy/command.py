@@ -23,6 +23,13 @@ def main():
             print(f"convoy: a problem file needs PyTorch ({error})", file=sys.stderr)
             return 2
         return bench(arguments[1:])
+    if arguments[:1] == ["eject"]:
+        try:
+            from .eject import eject
+        except ModuleNotFoundError as error:
+            print(f"convoy: a problem file needs PyTorch ({error})", file=sys.stderr)
+            return 2
+        return eject(arguments[1:])
     if arguments[:1] == ["report"]:
         from .report import main as report
 

@@ -1,0 +1,133 @@
+"""`convoy eject FILE.py`: a problem file's model as one Python file with its CUDA kernels as text, without Convoy.
+
+The model is traced on fake tensors, planned for this machine's GPU exactly as convoy.compile() does it, and the
+launches of each region are written down (eject_text.py). What Convoy leaves to PyTorch is written as PyTorch calls. No
+tensor is put on the GPU, and nothing runs there.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+
+from . import binding as b
+from . import eject_text as texts
+from .eject_model import Traced, Writer, build_model, input_names, problem_text
+from .engine import ConvoyError, Graph, Plan
+from .problem import Bad, load
+from .region import strides_of
+from .settings import Settings
+
+# ---- the file ----------------------------------------------------------------------------------------------------
+
+
+def checks_text(names, inputs, training):
+    lines = []
+    for name, value in zip(names, inputs):
+        if isinstance(value, torch.Tensor):
+            lines.append(f'expect("{name}", {name}, {value.dtype}, {tuple(value.shape)})')
+        else:
+            told = f'"ModelNew was made for {name} = {value!r}"'.replace("{", "(")
+            lines += [f"if {name} != {value!r}:", f"    raise ValueError({told})"]
+    if training:
+        lines += ["if self.training:", '    raise RuntimeError("ModelNew was made for evaluation: call .eval() first")']
+    return lines
+
+
+def region_constant(number, runner, labels, workspace):
+    order = runner.program.order()
+    lines = [f'region{number} = Region("region{number}", {workspace}, [']
+    for i, label in zip(order, labels):
+        shape, stride = runner.sources[i]
+        lines.append(f'    ("{label}", {runner.program.params[i]}, {tuple(shape)}, {tuple(stride)}),')
+    lines.append("], [" + ", ".join(f"({tuple(s)}, {tuple(t)})" for s, t in runner.outputs) + "])")
+    return "\n".join(lines)
+
+
+def file_text(path, model_text, names, inputs, writer, plans, training, precision):
+    kernels = texts.Kernels()
+    functions = []
+    for i, (plan, (runner, labels)) in enumerate(zip(plans, writer.regions)):
+        results = [f"result{k}" for k in range(len(runner.outputs))]
+        functions.append(texts.region_text(f"region{i}", plan, labels, results, str(runner.graph), kernels))
+    head, launches = texts.launches_text(plans, functions)
+    every = [launch for plan in plans for launch in plan["launches"]]
+    major, minor = plans[0]["capability"]
+    forward = [*checks_text(names, inputs, training), *writer.lines]
+    return texts.FILE.format(
+        title=Path(path).name,
+        version=b.CVY_VERSION,
+        precision=precision,
+        device=plans[0]["device"],
+        nvrtc=plans[0]["nvrtc"],
+        problem=model_text,
+        signature=", ".join(["self", *names]),
+        forward="\n".join("        " + line for line in forward),
+        runtime=texts.RUNTIME,
+        major=major,
+        minor=minor,
+        together=max([launch["grid"][0] for launch in every if launch["cooperative"]], default=0),
+        arch=f"{major}{minor}" + "a" * any(launch["arch_specific"] for launch in every),
+        functions=", ".join(f'"region{i}"' for i in range(len(plans))),
+        regions="\n".join(region_constant(i, *writer.regions[i], p["workspace"]) for i, p in enumerate(plans)),
+        declarations="".join(texts.SIGNATURE.format(name=f"region{i}") + ";\n" for i in range(len(plans))),
+        head=texts.quoted(head),
+        launches=texts.quoted(launches),
+        kernels=texts.kernels_text(kernels),
+        files=texts.files_text(kernels),
+    )
+
+
+def plan_of(runner):
+    """What a run of the region launches: sources and results with the strides that they have."""
+    described = [runner.sources[i] for i in runner.program.order()] + list(runner.outputs)
+    return runner.plan.launches([strides_of(*d) for d in described])
+
+
+def check_gpu():
+    """The library's own message where there is no GPU, no driver or no compiler."""
+    graph = Graph()
+    x = graph.source("x", (4,), False)
+    graph.output(graph.apply("relu", [x], {}))
+    Plan(graph, "cuda")
+
+
+def eject_file(path, precision="fp32"):
+    """The text, and what to tell of it."""
+    problem, model_text = load(path), problem_text(path)
+    try:
+        check_gpu()
+    except ConvoyError as error:
+        raise Bad(f"eject needs the GPU that the file is made for: {error}") from error
+    model, inputs = build_model(problem, path)
+    names = input_names(model, inputs)
+    traced = Traced(model, inputs, path)
+    entry = traced.entry(Settings(precision=precision))
+    writer = Writer(traced, entry, names, inputs)
+    plans = [plan_of(runner) for runner, _ in writer.regions]
+    text = file_text(path, model_text, names, inputs, writer, plans, traced.depends_on_training(), precision)
+    compile(text, str(path), "exec")
+    launches = [launch for plan in plans for launch in plan["launches"]]
+    told = [
+        f"{len(plans)} region{'s' * (len(plans) != 1)}, {len(launches)} launches "
+        f"({sum(launch['prepared'] for launch in launches)} only when parameters change), for {plans[0]['device']}",
+        *(f"stays in PyTorch: {n.name} ({n.target}): {why}" for n, why in entry.capture.kept.items()),
+    ]
+    return text, told
+
+
+def eject(arguments):
+    parser = argparse.ArgumentParser("convoy eject", description=__doc__.split("\n\n")[0])
+    parser.add_argument("file", metavar="FILE.py", help="defines Model, get_init_inputs() and get_inputs()")
+    parser.add_argument("-o", "--output", metavar="FILE.py", default="model_new.py", help="default: model_new.py")
+    parser.add_argument("--precision", choices=("fp32", "tf32"), default="fp32")
+    options = parser.parse_args(arguments)
+    try:
+        text, told = eject_file(options.file, options.precision)
+        Path(options.output).write_text(text)
+    except (Bad, OSError) as error:
+        print(f"convoy: {error}", file=sys.stderr)
+        return 2
+    print(f"{options.output}: {len(text.splitlines())} lines; " + "\n  ".join(told))
+    return 0

@@ -1,0 +1,460 @@
+"""Texts of an ejected file: launches as C++, kernels as CUDA C, and the Python that compiles and calls them.
+
+`launches` is what engine.Plan.launches() gives. Nothing here needs PyTorch.
+"""
+
+import re
+import struct
+import textwrap
+
+WIDTH = 116
+
+# ---- numbers and names -------------------------------------------------------------------------------------------
+
+
+def float_text(number):
+    """The shortest decimal that reads back as the same float."""
+    single = struct.pack("f", number)
+    digits = next(d for d in (f"{number:.{n}g}" for n in range(1, 18)) if struct.pack("f", float(d)) == single)
+    return digits + ("" if set(digits) & set(".e") else ".0") + "f"
+
+
+def identifiers(names, taken):
+    """C++ names for dotted ones, all different: "conv.weight" is conv_weight."""
+    made = []
+    for name in names:
+        word = re.sub(r"\W", "_", name)
+        while not word[:1].isalpha() or word in taken:
+            word = "t_" + word if not word[:1].isalpha() else word + "_"
+        taken = taken | {word}
+        made.append(word)
+    return made
+
+
+def wrapped(words, indent, width=WIDTH):
+    return textwrap.fill(" ".join(words), width, initial_indent=indent, subsequent_indent=indent,
+                         break_long_words=False, break_on_hyphens=False)
+
+
+# ---- launches ----------------------------------------------------------------------------------------------------
+
+RESERVED = {"tensors", "workspace", "work", "prepare", "stream", "number", "a", "b", "map", "launch", "check", "view",
+            "arguments", "tc_arguments", "tensor_map", "tiles", "char", "int", "float", "double", "long", "bool",
+            "class", "new", "this", "default", "register", "switch", "union", "template", "operator", "k"}  # fmt: skip
+
+HEAD = r"""#include <cuda.h>
+#include <cuda_runtime.h>
+#include <cstdint>
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+// ---- launching ----
+
+// What most kernels are handed (cvy_args of common.cuh): an extent, and tensors with strides in elements.
+struct view {
+    void *p;
+    long long s[6];
+};
+template <int N> struct arguments {
+    long long extent;
+    view t[N];
+};
+
+static void check(cudaError_t error, const char *what)
+{
+    if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
+}
+
+// `together`: all blocks at once, since they wait for each other.
+static void launch(const char *name, const void *kernel, dim3 grid, unsigned threads, unsigned shared, bool together,
+                   cudaStream_t stream, std::initializer_list<const void *> list)
+{
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t config = {};
+    attribute.id = cudaLaunchAttributeCooperative;
+    attribute.val.cooperative = 1;
+    config.gridDim = grid;
+    config.blockDim = dim3(threads, 1, 1);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = together;
+    if (shared > 48 * 1024)
+        check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), name);
+    check(cudaLaunchKernelExC(&config, kernel, const_cast<void **>(list.begin())), name);
+}
+"""
+
+HEAD_TC = r"""
+// What conv_tc.cu is handed beside that (tc_args and tensor_map of conv_tc.cuh).
+struct tc_arguments {
+    void *x, *w, *packed, *unscale, *bias, *gamma, *beta, *y, *part, *state;
+    int n;
+    float eps;
+};
+struct alignas(64) tensor_map {
+    char opaque[128];
+};
+"""
+
+HEAD_TMA = r"""
+// x as tensor copies see it: extents, strides in bytes, and the box that one copy brings. The driver encodes it.
+static tensor_map tiles(void *x, std::initializer_list<cuuint64_t> dims, std::initializer_list<cuuint64_t> strides,
+                        std::initializer_list<cuuint32_t> box)
+{
+    static decltype(&cuTensorMapEncodeTiled) encode = nullptr;
+    static const cuuint32_t steps[4] = {1, 1, 1, 1};
+    cudaDriverEntryPointQueryResult found;
+    tensor_map map = {};
+    if (!encode) {
+#if CUDART_VERSION >= 12050
+        check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&encode, 12000, cudaEnableDefault,
+                                               &found),
+              "cuTensorMapEncodeTiled");
+#else
+        check(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", (void **)&encode, cudaEnableDefault, &found),
+              "cuTensorMapEncodeTiled");
+#endif
+        if (!encode) throw std::runtime_error("the driver has no cuTensorMapEncodeTiled");
+    }
+    if (encode((CUtensorMap *)&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, x, dims.begin(), strides.begin(), box.begin(),
+               steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+        throw std::runtime_error("cuTensorMapEncodeTiled failed");
+    return map;
+}
+"""
+
+
+class Kernels:
+    """Every kernel once, whoever launches it; numbered k0, k1, ..."""
+
+    def __init__(self):
+        self.number, self.all, self.files = {}, [], {}
+
+    def add(self, launch, files):
+        key = launch["entry"], launch["source"], launch["epilogue"], tuple(launch["options"])
+        if key not in self.number:
+            self.number[key] = len(self.all)
+            self.all.append(launch)
+            self.keep(launch["source"], files)
+            for name in included(launch["epilogue"]):
+                self.keep(name, files)
+        return f"k{self.number[key]}::{launch['entry']}"
+
+    def keep(self, name, files):
+        if name not in self.files and name != "epilogue.cuh":
+            self.files[name] = files[name]
+            for other in included(files[name]):
+                self.keep(other, files)
+
+
+def included(text):
+    return re.findall(r'^#include "(\w+\.cuh)"', text, flags=re.M)
+
+
+def view_names(launch):
+    """What each view is called, from the generated text's first comment."""
+    told = dict(re.findall(r"^//   t\[(\d+)\]  ([^\[\n]+)", launch["epilogue"], flags=re.M))
+    return [v.get("name") or told.get(str(i), "").strip() for i, v in enumerate(launch["views"])]
+
+
+def place(view, name, tensors):
+    """A view's pointer as C++."""
+    if "tensor" in view:
+        return tensors[view["tensor"]]
+    note = re.sub(r"[^\w .]", "", name)
+    return f"work + {view['at']}" + (f" /* {note} */" if note else "")
+
+
+def braces(numbers):
+    return "{" + ", ".join(map(str, numbers)) + "}"
+
+
+def plain_arguments(launch, pointers, name):
+    rows = [f"{{{p}, {braces(v['strides'])}}}" for p, v in zip(pointers, launch["views"])]
+    return [f"const arguments<{len(rows)}> {name} = {{{launch['extent']}, {{", *(f"    {row}," for row in rows), "}};"]
+
+
+def tc_lines(launch, pointers):
+    """A tensor-core convolution: the tensor map, arguments of its own, the tensors of what follows it."""
+    tc = launch["tc"]
+    at = {k: "nullptr" if tc[k] < 0 else pointers[tc[k]] for k in
+          ("x", "w", "packed", "unscale", "bias", "gamma", "beta", "y", "part", "state")}  # fmt: skip
+    lines = ["const tensor_map map = {};"]
+    if tc["tma"]:
+        sizes = ", ".join(map(braces, (tc["dims"], tc["steps"], tc["box"])))
+        lines = [f"const tensor_map map = tiles({at['x']}, {sizes});"]
+    lines.append("const tc_arguments b = {")
+    lines += wrapped([v + "," for v in at.values()], "    ", WIDTH - 8).splitlines()
+    lines.append(f"    {launch['extent']}, {float_text(tc['eps'])}}};")
+    lines += plain_arguments(launch, pointers, "a")
+    if tc["zero_bytes"]:
+        lines.append(f"if (prepare) check(cudaMemsetAsync({at['part']}, 0, {tc['zero_bytes']}, stream), \"zeros\");")
+    return lines, "&map, &b, &a"
+
+
+def pack_lines(launch, pointers):
+    tc = launch["tc"]
+    named = [("w", pointers[tc["w"]]), ("gamma", "nullptr"), ("packed", pointers[tc["packed"]]),
+             ("unscale", pointers[tc["unscale"]])]  # fmt: skip
+    return [f"void *const {n} = {p};" for n, p in named], ", ".join("&" + n for n, _ in named)
+
+
+def launch_lines(launch, tensors, kernels, files):
+    if any(launch["cluster"]) or launch["block"][1:] != [1, 1]:
+        raise ValueError(f"{launch['entry']}: a launch of clusters, or of blocks in two dimensions")
+    pointers = [place(v, n, tensors) for v, n in zip(launch["views"], view_names(launch))]
+    if "tc" not in launch:
+        lines, given = plain_arguments(launch, pointers, "a"), "&a"
+    elif launch["tc"]["packs"]:
+        lines, given = pack_lines(launch, pointers)
+    else:
+        lines, given = tc_lines(launch, pointers)
+    together = "true" if launch["cooperative"] else "false"
+    lines += [
+        f'launch("{launch["entry"]}", (const void *){kernels.add(launch, files)},',
+        f"       dim3({', '.join(map(str, launch['grid']))}), {launch['block'][0]}, {launch['shared']}, {together}, "
+        f"stream, {{{given}}});",
+    ]
+    return ["if (prepare) {" if launch["prepared"] else "{", *("    " + line for line in lines), "}"]
+
+
+SIGNATURE = "void {name}(const std::vector<int64_t> &tensors, int64_t workspace, bool prepare, int64_t number)"
+
+
+def region_text(name, plan, sources, results, chain, kernels):
+    """One C++ function: the launches of a region in order. sources, results: names for the library's tensors."""
+    tensors = identifiers([*sources, *results], RESERVED)
+    lines = [f"// {line}" for line in textwrap.wrap(chain, WIDTH - 3)]
+    lines += [SIGNATURE.format(name=name), "{"]
+    lines += ["    const cudaStream_t stream = (cudaStream_t)number;", "    char *const work = (char *)workspace;"]
+    lines += [f"    void *const {t} = (void *)tensors[{i}];" for i, t in enumerate(tensors)]
+    body = [line for launch in plan["launches"] for line in launch_lines(launch, tensors, kernels, plan["files"])]
+    used = "\n".join(body)
+    lines = [line for line in lines if not (m := re.match(r"    \S.*\*const (\w+) =", line)) or
+             re.search(rf"\b{m[1]}\b", used)]  # fmt: skip
+    if not body:
+        lines = [line for line in lines if "stream" not in line]
+    return "\n".join([*lines, *("    " + line for line in body), "}", ""])
+
+
+def launches_text(plans, regions):
+    """plans: of all regions; regions: region_text() of each."""
+    tc = [launch["tc"] for plan in plans for launch in plan["launches"] if "tc" in launch]
+    head = HEAD + (HEAD_TC if any(not t["packs"] for t in tc) else "") + (HEAD_TMA if any(t["tma"] for t in tc) else "")
+    return head, "\n// ---- launches, in order ----\n\n" + "\n".join(regions)
+
+
+# ---- kernels -----------------------------------------------------------------------------------------------------
+
+
+def quoted(text):
+    """A raw string of Python."""
+    if '"""' in text or text.endswith(("\\", '"')):
+        raise ValueError("a text with three quotes in it")
+    return f'r"""{text}"""'
+
+
+def kernels_text(kernels):
+    lines = ["KERNELS = ["]
+    for i, k in enumerate(kernels.all):
+        options = [o.removeprefix("-D").replace('="epilogue.cuh"', "=1") for o in k["options"]]
+        lines += [f"    (  # k{i}", f'        "{k["entry"]}", "{k["source"]}",']
+        lines += [f'        "{line} "' for line in wrapped(options, "", WIDTH - 14).splitlines()]
+        lines += ["        ,", f"        {quoted(k['epilogue'])},", "    ),"]
+    return "\n".join([*lines, "]", ""])
+
+
+def files_text(kernels):
+    """Kernels' sources first, then what they include."""
+    names = sorted(kernels.files, key=lambda n: (n.endswith(".cuh"), n))
+    return "FILES = {}\n" + "".join(f'\nFILES["{n}"] = {quoted(kernels.files[n])}\n' for n in names)
+
+
+# ---- Python ------------------------------------------------------------------------------------------------------
+
+FILE = '''"""{title}: ModelNew computes what Model does by the CUDA kernels below, which nvcc compiles at its first call.
+
+Made by `convoy eject` {version} for {device} (compute capability {major}.{minor}), precision {precision}, and for
+inputs with exactly the shapes of get_inputs(). It needs PyTorch with CUDA, nvcc and ninja; Convoy it does without.
+Kernels, launches, their order and arguments are those of convoy.compile(), which compiled them with NVRTC {nvrtc}.
+"""
+
+{problem}
+
+
+# ---- the same by kernels ---------------------------------------------------------------------------------------------
+
+import functools
+import hashlib
+import re
+
+import torch
+from torch.utils.cpp_extension import load_inline
+
+
+class ModelNew(Model):
+    """The same constructor, parameters and results as Model; inference only."""
+
+    def forward({signature}):
+{forward}
+
+    def __getstate__(self):
+        return {{k: v for k, v in self.__dict__.items() if k != "_workspaces"}}
+
+{runtime}
+
+# ---- what it was made for --------------------------------------------------------------------------------------------
+
+CAPABILITY = ({major}, {minor})
+BLOCKS_AT_ONCE = {together}  # blocks that wait for each other, one on a multiprocessor; 0: none do
+FLAGS = ["-gencode=arch=compute_{arch},code=sm_{arch}", "-lineinfo", "-diag-suppress=177"]  # 177: unused functions
+FUNCTIONS = [{functions}]
+
+{regions}
+
+# ---- launches --------------------------------------------------------------------------------------------------------
+
+DECLARATIONS = r"""#include <cstdint>
+#include <vector>
+{declarations}"""
+
+HEAD = {head}
+
+LAUNCHES = {launches}
+
+# ---- kernels: name, source, options, and the generated epilogue.cuh --------------------------------------------------
+
+{kernels}
+
+# ---- sources ---------------------------------------------------------------------------------------------------------
+
+{files}'''
+
+RUNTIME = r'''
+# ---- calling the launches ------------------------------------------------------------------------------------------
+
+
+class Region:
+    """A C++ function below: launches on tensors of these shapes and strides, with a workspace per stream.
+
+    sources: name, is it a parameter, shape, strides; results: shape, strides. What depends on parameters alone
+    (`prepare`) is launched again only when one of them has changed.
+    """
+
+    def __init__(self, name, workspace, sources, results):
+        self.name, self.workspace, self.sources, self.results = name, workspace, sources, results
+
+    def __call__(self, module, *tensors):
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            return Forward.apply(self, module, *tensors)
+        return self.run(module, tensors)
+
+    def run(self, module, tensors):
+        device = tensors[0].device
+        for (name, _, shape, _), tensor in zip(self.sources, tensors):
+            expect(name, tensor, torch.float32, shape, device)
+        with torch.cuda.device(device):
+            launches, stream = getattr(library(device.index), self.name), torch.cuda.current_stream().cuda_stream
+            tensors = [fit(t, stride) for t, (_, _, _, stride) in zip(tensors, self.sources)]
+            results = [torch.empty_strided(*r, dtype=torch.float32, device=device) for r in self.results]
+            state = [version(t) for t, (_, is_param, _, _) in zip(tensors, self.sources) if is_param]
+            kept, key = module.__dict__.setdefault("_workspaces", {}), (self.name, device, stream)
+            memory, before = kept.pop(key, (None, None))
+            if memory is None:
+                memory = torch.empty(self.workspace + 256, dtype=torch.uint8, device=device)
+            start = -(-memory.data_ptr() // 256) * 256
+            launches([t.data_ptr() for t in (*tensors, *results)], start, state != before, stream)
+            kept[key] = memory, state
+        return tuple(results)
+
+
+class Forward(torch.autograd.Function):
+    """Results keep their place in autograd's graph, so that gradients are refused, and not forgotten."""
+
+    @staticmethod
+    def forward(ctx, region, module, *tensors):
+        return region.run(module, tensors)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise RuntimeError("ModelNew computes no gradients: train Model, and load its state_dict here")
+
+
+def expect(name, value, dtype, shape, device="cuda"):
+    """Refuses a tensor that the kernels were not made for."""
+    got = type(value).__name__
+    if isinstance(value, torch.Tensor):
+        if value.dtype == dtype and value.shape == shape and value.device.type == "cuda":
+            if device in ("cuda", value.device):
+                return
+        got = f"{value.dtype} {list(value.shape)} on {value.device}"
+    raise ValueError(f"ModelNew was made for {name} as {dtype} {list(shape)} on {device}, got {got}")
+
+
+def fit(tensor, stride):
+    """The tensor with these strides, from a multiple of 16 bytes on: itself, or a copy."""
+    if tensor.stride() == stride and tensor.data_ptr() % 16 == 0:
+        return tensor
+    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def version(tensor):
+    """Another one after each change; inference tensors do not count theirs, and are new every time."""
+    return tensor.data_ptr(), object() if tensor.is_inference() else tensor._version
+
+
+# ---- compiling -----------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=None)
+def library(index):
+    """The compiled launches, for a device that they were made for."""
+    made, got = CAPABILITY, torch.cuda.get_device_capability(index)
+    if got != made:
+        made, got = (".".join(map(str, c)) for c in (made, got))
+        raise RuntimeError(f"ModelNew was made for compute capability {made}; cuda:{index} has {got}")
+    count = torch.cuda.get_device_properties(index).multi_processor_count
+    if count < BLOCKS_AT_ONCE:
+        raise RuntimeError(f"ModelNew was made for {BLOCKS_AT_ONCE} multiprocessors; cuda:{index} has {count}")
+    return compiled()
+
+
+@functools.lru_cache(maxsize=None)
+def compiled():
+    text = source()
+    name = "model_new_" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    return load_inline(name, DECLARATIONS, text, functions=FUNCTIONS, extra_cuda_cflags=FLAGS)
+
+
+def source():
+    """All kernels and launches as one text."""
+    return HEAD + "".join(map(kernel, range(len(KERNELS)))) + LAUNCHES
+
+
+def kernel(number):
+    """A kernel is a namespace; its options are macros, which end with it."""
+    name, file, options, epilogue = KERNELS[number]
+    text = expand(file, {**FILES, "epilogue.cuh": epilogue}, set()).replace("#pragma once\n", "")
+    text = text.replace('extern "C" __device__', "__device__")  # variables are the namespace's own
+    macros = [option.split("=") for option in options.split()] + [["KERNEL_NAME", name]]
+    used = sorted({m for m, _ in macros} | set(re.findall(r"^ *# *define +(\w+)", text, flags=re.M)))
+    defines = "".join(f"#define {m} {value}\n" for m, value in macros)
+    return f"\n{defines}namespace k{number} {{\n{text}\n}}\n" + "".join(f"#undef {m}\n" for m in used)
+
+
+def expand(name, files, seen):
+    """A file with what it includes in the place of the #include, each once."""
+
+    def include(match):
+        other = match[1] or "epilogue.cuh"
+        if other in seen:
+            return ""
+        seen.add(other)
+        return expand(other, files, seen)
+
+    return re.sub(r'^#include (?:"(\w+\.cuh)"|TC_EPILOGUE).*$', include, files[name], flags=re.M)
+'''
