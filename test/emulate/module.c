@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "run.h"
 
+const char *const device_name = "emulator";
 const int device_capability[2] = {8, 0};
 const int device_shared_bytes = EMULATED_SHARED;
 

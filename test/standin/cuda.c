@@ -76,7 +76,7 @@ static CUresult fake_cuDeviceGetName(char *name, int bytes, CUdevice device)
 {
     (void)device;
     STEP(cuDeviceGetName);
-    strncpy(name, "stand-in", (size_t)bytes);
+    strncpy(name, device_name, (size_t)bytes);
     return 0;
 }
 static CUresult fake_cuDeviceGetAttribute(int *value, int attribute, CUdevice device)

@@ -8,6 +8,7 @@
 
 enum { DEVICE_FAULT = 718 }; /* a launch that went wrong; device_error() says how */
 
+extern const char *const device_name;
 extern const int device_capability[2];
 extern const int device_shared_bytes; /* that a block may ask for */
 

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "device.h"
 
+const char *const device_name = "stand-in";
 const int device_capability[2] = {9, 0};
 const int device_shared_bytes = 227 * 1024;
 

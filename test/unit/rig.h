@@ -52,7 +52,7 @@ static inline float *rig_at(const rig_tensor *t, int64_t i)
 /* Strides in any order of the dimensions, with gaps and signs; returns the cells, tells where element 0 lies. */
 static inline int64_t rig_random_strides(uint64_t *seed, rig_tensor *t, int64_t *first)
 {
-    int order[CVY_MAX_RANK];
+    int order[CVY_MAX_RANK] = {0};
     int64_t step = 1;
     const int rank = t->info.rank;
     const bool output = t->info.role == CVY_OUTPUT;

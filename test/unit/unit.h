@@ -1,4 +1,5 @@
-/* unit.h - cmocka and what its header needs in front of it. */
+/* unit.h - cmocka and what its header needs in front of it; TEST_WITHOUT_CMOCKA: for programs that run where there
+ * is none, the few checks that rig.h and its like make, which end the program. */
 #ifndef TEST_UNIT_H
 #define TEST_UNIT_H
 
@@ -6,11 +7,19 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#ifndef TEST_WITHOUT_CMOCKA
 #include <cmocka.h>
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../../src/graph/graph.h"
+
+#ifdef TEST_WITHOUT_CMOCKA
+#define fail_msg(...)          (fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), exit(1))
+#define assert_true(condition) ((condition) ? (void)0 : fail_msg("%s:%d: %s", __FILE__, __LINE__, #condition))
+#define assert_non_null(p)     assert_true((p) != NULL)
+#endif
 
 /* Fails with the library's message, unless the call went well. */
 #define assert_ok(call)                                                                                            \

@@ -1,0 +1,69 @@
+/* chain_list.h - chains that between them run every kind of kernel, with the sizes that are odd for it. */
+#ifndef TEST_GPU_CHAIN_LIST_H
+#define TEST_GPU_CHAIN_LIST_H
+
+static const char *const chains[] = {
+    /* the three blocks, small, and their odd relatives */
+    "x[3,8,20,22] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
+    "x[3,8,20,22] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
+    "x[3,8,20,22] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)",
+    /* convolutions: every rank, stride, padding, dilation, groups, few and many channels */
+    "x[2,3,50] | conv1d(5,7,stride=2,padding=3) | relu",
+    "x[1,5,9,11] | conv2d(7,(3,2),stride=(2,1),padding=(1,2),dilation=(1,2)) | silu",
+    "x[2,16,9,10] | conv2d(40,3,padding=1,groups=4) | gelu",
+    "x[2,12,14,13] | conv2d(12,3,padding=1,groups=12) | hardswish",
+    "x[2,20,8,8] | conv2d(130,1) | relu",
+    "x[2,4,6,7,8] | conv3d(18,3,padding=1,stride=(1,2,1)) | elu(0.7)",
+    "x[1,3,30,30] | conv2d(20,11,stride=4,padding=2) | relu",
+    "x[1,2,40,40] | conv2d(9,7,padding=3) | mish",
+    "x[8,20,22] | conv2d(24,3) | tanh",
+    "x[2,33,7,7] | conv2d(65,3,padding=1) | leaky_relu(0.2)",
+    /* transposed */
+    "x[2,6,9] | conv_transpose1d(8,4,stride=2,padding=1) | relu",
+    "x[2,8,7,9] | conv_transpose2d(20,3,stride=2,padding=1,output_padding=1) | softplus",
+    "x[1,8,5,6] | conv_transpose2d(6,(3,2),groups=2,dilation=2) | selu",
+    "x[1,4,3,4,5] | conv_transpose3d(5,2,stride=2) | erf",
+    /* matrix products */
+    "x[5,70] | linear(33) | relu",
+    "x[3,4,37] | linear(65) | gelu('tanh') | add(r[3,4,65])",
+    "x[200,130] | linear(150) | square",
+    "x[2,3,17,19] | matmul(w[3,19,23]) | abs",
+    "x[7] | matmul(w[7,5])",
+    "x[4,6,7] | matmul(w[7])",
+    /* norms */
+    "x[4,12,5,6] | batch_norm(training=True) | relu",
+    "x[4,12,5,6] | batch_norm() | relu",
+    "x[4,12,5,6] | instance_norm()",
+    "x[4,5,24] | layer_norm(24) | tanh",
+    "x[4,5,6,4] | layer_norm((6,4))",
+    "x[4,5,24] | rms_norm(24)",
+    "x[2,8,300,301] | group_norm(2) | neg",
+    /* pooling */
+    "x[2,3,17,19] | relu | max_pool2d(3,2,1) | exp",
+    "x[2,3,17,19] | max_pool2d(3,stride=2,ceil_mode=True,dilation=2)",
+    "x[2,3,17,19] | avg_pool2d(3,2,1,ceil_mode=True) | sqrt",
+    "x[2,3,17,19] | avg_pool2d(3,2,1,count_include_pad=False)",
+    "x[2,3,8,9,10] | avg_pool3d(2)",
+    "x[2,3,31] | max_pool1d(4)",
+    "x[2,3,17,19] | sigmoid | adaptive_avg_pool2d(1) | relu6",
+    /* reductions and softmax */
+    "x[2,3,17,19] | sum((2,3)) | neg",
+    "x[5,33,19] | mean(1) | hardsigmoid",
+    "x[5,33,2050] | max(2,keepdim=True)",
+    "x[5,33,19] | min(0)",
+    "x[5,1030,19] | logsumexp(1)",
+    "x[4,5,6] | logsumexp((0,2))",
+    "x[3,7,40] | sum()",
+    "x[5,1030] | softmax(1)",
+    "x[5,33,19] | tanh | softmax(1) | mul(2)",
+    "x[50,7] | log_softmax(-1)",
+    "x[9,5] | softmax(0)",
+    /* pointwise, broadcasting, reshapes, several outputs */
+    "x[2,3,4,5] | add(y[4,1]) | maximum(z[2,1,1,5]) | div(3) | hardtanh(-0.5,0.5)",
+    "x[2,3,4,5] | sub(y[3,1,5],alpha=2) | minimum(0.3) | softsign | abs | add(0.1) | rsqrt",
+    "x[2,3,4] | flatten(1) | linear(9) | reshape(2,3,3) | relu",
+    "x[2,1,4] | squeeze(1) | log",
+    "x[1000,1001] | mul(x2[1001]) | clamp(-1,None)",
+};
+
+#endif
