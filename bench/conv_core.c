@@ -70,9 +70,9 @@ static void *member(void *arg)
         conv_job job = t->job;
         job.src = t->x + n * t->nx;
         if (job.dst) job.dst = n ? l->y : t->y;
-        if (job.sum) job.sum = l->stats, job.sumsq = l->stats + job.tiling->bands * job.tiling->geom.K;
+        if (job.sumsq) job.sumsq = l->stats;
         if (job.tiling->ph > 1) job.pool = l->pool;
-        if (job.sum) { /* means first, as the engine does in front of a norm */
+        if (job.sumsq) { /* means first, as the engine does in front of a norm */
             const conv_geom *g = &job.tiling->geom;
             for (int64_t c = 0; c < g->C; c++)
                 cvyi_conv_window_sums(job.tiling->kernels, g, job.src, c, &l->window);
@@ -184,10 +184,10 @@ static void bench(const shape_row *row, const cpu_conv_kernels *k, int threads, 
                            .dst_chan = P * P,
                            .dst_plane = P * P,
                            .dst_row = P,
-                           .sum = row->stats ? mean : NULL};
+                           .sumsq = row->stats ? mean : NULL};
         for (int i = 0; i < threads; i++)
             t.lots[i] = (struct lot){memory(tile.scratch),
-                                     memory((size_t)(tile.bands * row->K) * 16),
+                                     memory((size_t)(tile.bands * row->K) * 8),
                                      memory((size_t)t.np * 4 + 64),
                                      memory((size_t)t.ny * 4),
                                      {memory((size_t)(row->C * row->R * row->R) * 8), memory((size_t)row->C * 8)}};

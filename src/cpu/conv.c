@@ -244,11 +244,10 @@ static void cut_winograd(conv_tiling *t)
     t->packed = t->blocks * t->kt * points * channels;
     t->view_floats = points * (t->chunk * strip + k->vl);
     t->tmp_floats = sums;
-    t->scratch = (size_t)(t->view_floats + sums + t->blocks_per_unit * t->kt * 2 * k->vl + /* V, M, runs of sums */
-                          6 * (strip * 4 + 2 * k->vl) + /* rows being transformed */
-                          k->wino_nt * 16 * k->vl) *    /* masks */
-                     4 +
-                 (size_t)(t->blocks_per_unit * t->kt * 2) * 8; /* sums in double */
+    const int64_t runs = t->blocks_per_unit * t->kt; /* sums of squares in the making: in double, and a vector */
+    const int64_t floats = t->view_floats + sums + runs * (2 + k->vl) + 6 * (strip * 4 + 2 * k->vl) /* rows */ +
+                           k->wino_nt * 16 * k->vl /* masks */;
+    t->scratch = (size_t)cvyi_round_up(floats * 4, 64);
 }
 
 void cvyi_conv_tile(conv_algo_id algo, const conv_geom *g, const cpu_conv_kernels *kernels, int64_t ph, int64_t pw,

@@ -59,10 +59,11 @@ typedef struct conv_job {
     const float *xmean;  /* [C], Winograd only, or NULL: dst becomes conv(x - xmean), with zero padding read as
                             -xmean,  so that it differs from conv(x) by a constant per channel: `shift` of
                             cvyi_conv_means() */
-    float *dst;          /* [K][O][P][Q] with the strides below; or NULL */
+    /* One of dst and pool, or neither. */
+    float *dst;                           /* [K][O][P][Q] with the strides below */
     int64_t dst_chan, dst_plane, dst_row; /* strides; dst_row >= Q */
-    double *sum, *sumsq;                  /* [bands][K]: of the values produced, band by band; each may be NULL */
-    float *pool;                          /* [K][O][P / ph][Q / pw] contiguous: maxima of whole windows; or NULL */
+    float *pool;                          /* [K][O][P / ph][Q / pw] contiguous: maxima of whole windows */
+    double *sumsq;                        /* [bands][K]: squares of the values produced, band by band; or NULL */
 } conv_job;
 
 /* What the cost of an algorithm is made of. */

@@ -20,15 +20,14 @@ typedef struct work {
     const float *w; /* of channel k, one float every wstride */
     int64_t wstride;
     float start;
-    float *dst;        /* of channel k, first row of the band, first column; or NULL */
-    float part[2][VL]; /* float runs of sum and sum of squares */
-    double total[2];
+    float *dst;     /* of channel k, first row of the band, first column; or NULL */
+    float part[VL]; /* float runs of the sum of squares */
+    double total;
 } work;
 
 /* vt vectors of outputs of one row: to dst and into the runs. */
 INLINE void finish(work *w, const vf *y, int64_t row, int64_t q, const int vt)
 {
-    const bool stats = w->job->sum || w->job->sumsq;
     UNROLL for (int v = 0; v < vt; v++)
     {
         const int64_t n = w->cols - q - v * VL;
@@ -38,20 +37,17 @@ INLINE void finish(work *w, const vf *y, int64_t row, int64_t q, const int vt)
             v_store(dst, y[v]);
         else if (w->dst)
             v_store_n(dst, n, y[v]);
-        if (stats) {
+        if (w->job->sumsq) {
             const vf z = n >= VL ? y[v] : v_sel(v_first(n), y[v], v_zero());
-            v_store(w->part[0], v_add(v_load(w->part[0]), z));
-            v_store(w->part[1], v_fma(z, z, v_load(w->part[1])));
+            v_store(w->part, v_fma(z, z, v_load(w->part)));
         }
     }
 }
 
 static void merge(work *w)
 {
-    for (int i = 0; i < 2; i++) {
-        w->total[i] += (double)v_hsum(v_load(w->part[i]));
-        v_store(w->part[i], v_zero());
-    }
+    w->total += (double)v_hsum(v_load(w->part));
+    v_store(w->part, v_zero());
 }
 
 /* rt rows x vt vectors, any filter. */
@@ -123,14 +119,13 @@ static void channel(work *w, int64_t plane, int64_t band, int64_t row0, int64_t 
     w->dst = job->dst;
     if (w->dst) w->dst += w->k * job->dst_chan + plane * job->dst_plane + row0 * job->dst_row + col0;
     memset(w->part, 0, sizeof w->part);
-    memset(w->total, 0, sizeof w->total);
+    w->total = 0;
     if (rolls)
         columns(w);
     else
         tiles(w);
     merge(w);
-    if (job->sum) job->sum[band * g->K + w->k] = (col0 ? job->sum[band * g->K + w->k] : 0) + w->total[0];
-    if (job->sumsq) job->sumsq[band * g->K + w->k] = (col0 ? job->sumsq[band * g->K + w->k] : 0) + w->total[1];
+    if (job->sumsq) job->sumsq[band * g->K + w->k] = (col0 ? job->sumsq[band * g->K + w->k] : 0) + w->total;
 }
 
 void ISA(cvyi_conv_depthwise)(const conv_job *job, int64_t unit, void *scratch);

@@ -29,9 +29,9 @@ typedef struct work {
     float *tmp;             /* [KT][rows][pitch], or NULL: tiles go straight to dst */
     float *line;            /* [cols + 4 VL]: maxima of the rows of a window */
     int64_t col0, cols;
-    float start[KT];       /* bias */
-    float part[KT][2][VL]; /* float runs of sum and sum of squares */
-    double total[KT][2];
+    float start[KT];    /* bias */
+    float part[KT][VL]; /* float runs of the sum of squares */
+    double total[KT];
 } work;
 
 INLINE void store_first(float *p, int64_t n, vf a)
@@ -42,27 +42,24 @@ INLINE void store_first(float *p, int64_t n, vf a)
         v_store_n(p, n, a);
 }
 
-/* Adds the first n of vt vectors of values to a channel's runs. */
-INLINE void count(float part[2][VL], const vf *y, int64_t n, const int vt)
+/* Adds the squares of the first n of vt vectors of values to a channel's runs. */
+INLINE void count(float part[VL], const vf *y, int64_t n, const int vt)
 {
-    vf s = v_load(part[0]), q = v_load(part[1]);
+    vf q = v_load(part);
     UNROLL for (int v = 0; v < vt; v++)
     {
         const vf z = n >= (v + 1) * VL ? y[v] : v_sel(v_first(n - v * VL), y[v], v_zero());
-        s = v_add(s, z);
         q = v_fma(z, z, q);
     }
-    v_store(part[0], s);
-    v_store(part[1], q);
+    v_store(part, q);
 }
 
 static void merge(work *w)
 {
-    for (int k = 0; k < w->block.kn; k++)
-        for (int i = 0; i < 2; i++) {
-            w->total[k][i] += (double)v_hsum(v_load(w->part[k][i]));
-            v_store(w->part[k][i], v_zero());
-        }
+    for (int k = 0; k < w->block.kn; k++) {
+        w->total[k] += (double)v_hsum(v_load(w->part[k]));
+        v_store(w->part[k], v_zero());
+    }
 }
 
 /* One register tile. `left` positions are outputs, the rest of the last vector is dropped (tmp has room for it);
@@ -85,7 +82,7 @@ INLINE void tile(work *w, const float *x, float *dst, int64_t chan, int64_t left
                 UNROLL for (int v = 0; v < vt; v++) acc[k][v] = v_fma(wv, xv[v], acc[k][v]);
             }
         }
-    const bool stats = !w->t->flat && (w->job->sum || w->job->sumsq);
+    const bool stats = !w->t->flat && w->job->sumsq;
     UNROLL for (int k = 0; k < kt; k++)
     {
         if (k >= w->block.kn) break;
@@ -159,7 +156,7 @@ static void pool_rows(const float *y, int64_t pitch, int64_t ph, int64_t pw, flo
     }
 }
 
-static void count_row(float part[2][VL], const float *y, int64_t n)
+static void count_row(float part[VL], const float *y, int64_t n)
 {
     for (; n >= 2 * VL; n -= 2 * VL, y += 2 * VL) {
         const vf two[2] = {v_load(y), v_load(y + VL)};
@@ -185,7 +182,7 @@ static void finish(work *w, int64_t row, int64_t rows, int64_t pitch)
             float *dst = job->dst;
             if (dst) dst += (w->block.k0 + k) * job->dst_chan + w->span.plane * job->dst_plane;
             if (dst) memcpy(dst + (row + r) * job->dst_row + w->col0, y, (size_t)w->cols * sizeof *y);
-            if (w->t->flat && (job->sum || job->sumsq)) count_row(w->part[k], y, w->cols);
+            if (w->t->flat && job->sumsq) count_row(w->part[k], y, w->cols);
         }
         if (!job->pool) continue;
         const int64_t n = cvyi_min64(w->cols / pw, PW - w->col0 / pw);
@@ -245,10 +242,8 @@ static void block_start(work *w, int64_t b)
 static void block_end(const work *w)
 {
     const int64_t at = w->span.band * w->t->geom.K + w->block.k0;
-    for (int k = 0; k < w->block.kn; k++) {
-        if (w->job->sum) w->job->sum[at + k] = (w->col0 ? w->job->sum[at + k] : 0) + w->total[k][0];
-        if (w->job->sumsq) w->job->sumsq[at + k] = (w->col0 ? w->job->sumsq[at + k] : 0) + w->total[k][1];
-    }
+    for (int k = 0; w->job->sumsq && k < w->block.kn; k++)
+        w->job->sumsq[at + k] = (w->col0 ? w->job->sumsq[at + k] : 0) + w->total[k];
 }
 
 void ISA(cvyi_conv_direct)(const conv_job *job, int64_t unit, void *scratch)

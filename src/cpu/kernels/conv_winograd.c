@@ -7,9 +7,10 @@
  *   2. products          M[kt][point][strip] += U V      KT x NT register tiles, weights broadcast
  *   3. output transform  y = At M A, + bias, then statistics, maxima and dst straight from registers
  *
- * with 2 and 3 for KT output channels at a time. With few input channels V and M stay in L1 and nothing else is
- * stored; with many, chunks of them add up in M, which then holds all output channels of the unit. A kernel of
- * depth kd is 2-D with C * kd input channels.
+ * with 2 and 3 for KT output channels at a time, one behind the other (3 of one block interleaved with 2 of the
+ * next gained nothing). With few input channels V and M stay in L1 and nothing else is stored; with many, chunks of
+ * them add up in M, which then holds all output channels of the unit. A kernel of depth kd is 2-D with C * kd input
+ * channels.
  *
  * Points: 0, +-1, infinity for m = 2; 0, +-5/8, +-3/2, infinity for m = 4 (all powers used are exact in fp32).
  * Numerics: everything fp32, weights transformed in double. xmean and zero padding: padding is read as -xmean,
@@ -41,7 +42,7 @@ typedef struct work {
     int64_t row0;     /* of the band, in tiles */
     int64_t channels; /* C * kernel depth */
     float *V, *M, *rows, *part;
-    double *total; /* [channels of the unit][2] */
+    double *total; /* [channels of the unit] */
     lanes lanes[NT];
 } work;
 
@@ -203,45 +204,49 @@ INLINE void products(const float *U, const float *V, float *M, int64_t channels,
     }
 }
 
-/* nj vectors of columns interleaved, then the part of them that lies in P x Q; piece by piece where need be. */
-INLINE void store_row(const vf *y, const lanes *l, float *dst, int64_t pitch, int64_t P, int64_t Q, const int i,
-                      const int ni, const int nj)
+/* Where a vector of tiles that is not one piece goes, value by value. y: [ni][nj][VL]. */
+static __attribute__((noinline)) void store_pieces(const float *y, const lanes *l, float *dst, int64_t pitch,
+                                                   int64_t P, int64_t Q, int ni, int nj)
 {
-    vf z[4];
-    if (nj == 4)
-        v_zip4(y, z);
-    else if (nj == 2)
-        v_zip2(y[0], y[1], &z[0], &z[1]);
-    else
-        z[0] = y[0];
-    if (l->n == 1) {
-        const piece *p = l->piece;
-        const int64_t left = cvyi_min64(Q - p->col * nj, (int64_t)p->n * nj);
-        dst += (p->row * ni + i) * pitch + p->col * nj;
-        if (p->row * ni + i >= P) return;
-        UNROLL for (int j = 0; j < nj; j++)
-        {
-            if (left >= (j + 1) * VL)
-                v_store(dst + j * VL, z[j]);
-            else if (left > j * VL)
-                v_store_n(dst + j * VL, left - j * VL, z[j]);
-        }
-        return;
-    }
-    float line[4 * VL];
-    UNROLL for (int j = 0; j < nj; j++) v_store(line + j * VL, z[j]);
     for (int k = 0; k < l->n; k++) {
         const piece *p = l->piece + k;
-        const int64_t left = cvyi_min64(Q - p->col * nj, (int64_t)p->n * nj);
-        float *to = dst + (p->row * ni + i) * pitch + p->col * nj;
-        for (int64_t q = 0; q < left && p->row * ni + i < P; q++) to[q] = line[p->lane * nj + q];
+        const int64_t rows = cvyi_min64(P - p->row * ni, ni),
+                      cols = cvyi_min64(Q - p->col * nj, (int64_t)p->n * nj);
+        for (int64_t i = 0; i < rows; i++) {
+            float *to = dst + (p->row * ni + i) * pitch + p->col * nj;
+            for (int64_t q = 0; q < cols; q++) to[q] = y[(i * nj + q % nj) * VL + p->lane + q / nj];
+        }
     }
 }
 
+/* ni rows of nj interleaved vectors of columns, the part of them that lies in P x Q. */
 INLINE void store_tiles(const vf *y, const lanes *l, float *dst, int64_t pitch, int64_t P, int64_t Q, const int ni,
                         const int nj)
 {
-    UNROLL for (int i = 0; i < ni; i++) store_row(y + i * nj, l, dst, pitch, P, Q, i, ni, nj);
+    if (l->n > 1) {
+        float line[16 * VL];
+        UNROLL for (int e = 0; e < ni * nj; e++) v_store(line + e * VL, y[e]);
+        store_pieces(line, l, dst, pitch, P, Q, ni, nj);
+        return;
+    }
+    const piece *p = l->piece;
+    const int64_t rows = P - p->row * ni, cols = cvyi_min64(Q - p->col * nj, (int64_t)p->n * nj);
+    dst += p->row * ni * pitch + p->col * nj;
+    UNROLL for (int i = 0; i < ni; i++, dst += pitch)
+    {
+        vf z[4];
+        if (nj == 4)
+            v_zip4(y + i * nj, z);
+        else if (nj == 2)
+            v_zip2(y[i * nj], y[i * nj + 1], &z[0], &z[1]);
+        else
+            z[0] = y[i];
+        if (i >= rows) return;
+        if (cols == nj * VL)
+            UNROLL for (int j = 0; j < nj; j++) v_store(dst + j * VL, z[j]);
+        else
+            UNROLL for (int j = 0; j < nj; j++) v_store_n(dst + j * VL, cols - j * VL, z[j]);
+    }
 }
 
 /* Maxima of windows of ph x pw values of the tile, and their way out. */
@@ -281,18 +286,16 @@ INLINE void pool_any(const work *w, const vf *y, const lanes *l, int64_t k, cons
 #undef POOL
 }
 
-/* Adds a tile's outputs to the runs of its channel; `both`: their sum as well as their squares. */
-INLINE void count(const vf *y, const lanes *l, float *part, const int outputs, const bool both)
+/* Adds the squares of a tile's outputs to the runs of its channel. */
+INLINE void count(const vf *y, const lanes *l, float *part, const int outputs)
 {
-    vf s[2] = {v_zero(), v_zero()}, q[2] = {v_load(part + VL), v_zero()};
+    vf q[2] = {v_load(part), v_zero()};
     UNROLL for (int e = 0; e < outputs; e++)
     {
         const vf v = l->full ? y[e] : v_and(y[e], v_load(l->mask + e * VL));
-        if (both) s[e % 2] = v_add(s[e % 2], v);
         q[e % 2] = v_fma(v, v, q[e % 2]);
     }
-    if (both) v_store(part, v_add(v_load(part), v_add(s[0], s[1])));
-    v_store(part + VL, v_add(q[0], q[1]));
+    v_store(part, v_add(q[0], q[1]));
 }
 
 /* Output transform of channel k (number i of the unit) for one vector of tiles, and all that follows. */
@@ -315,12 +318,10 @@ INLINE void output_tiles(work *w, const float *M, const lanes *l, int64_t k, int
         }
         UNROLL for (int r = 0; r < mh; r++) output_1d(mw, j, z[r], keep + r, y + r * mw, &start);
     }
-    if (job->sum)
-        count(y, l, w->part + i * 2 * VL, mh * mw, true);
-    else if (job->sumsq)
-        count(y, l, w->part + i * 2 * VL, mh * mw, false);
-    if (job->pool) pool_any(w, y, l, k, mh, mw);
-    if (job->dst)
+    if (job->sumsq) count(y, l, w->part + i * VL, mh * mw);
+    if (job->pool)
+        pool_any(w, y, l, k, mh, mw);
+    else if (job->dst)
         store_tiles(y, l, job->dst + k * job->dst_chan + w->span.plane * job->dst_plane, job->dst_row, g->out[1],
                     g->out[2], mh, mw);
 }
@@ -383,7 +384,7 @@ static void place(work *w, int64_t t0, int64_t n, int mh, int mw)
 
 static void merge(work *w)
 {
-    for (int64_t i = 0; i < w->span.blocks * KT * 2; i++) {
+    for (int64_t i = 0; i < w->span.blocks * KT; i++) {
         w->total[i] += (double)v_hsum(v_load(w->part + i * VL));
         v_store(w->part + i * VL, v_zero());
     }
@@ -420,7 +421,7 @@ static void strip(work *w, const form *f, int64_t t0, int64_t n)
 static void winograd(const conv_job *job, int64_t unit, float *scratch, const form *f)
 {
     const conv_tiling *t = job->tiling;
-    const int64_t runs = t->blocks_per_unit * KT * 2, K = t->geom.K;
+    const int64_t runs = t->blocks_per_unit * KT, K = t->geom.K;
     work w;
 
     w.job = job, w.t = t, w.span = cvyi_conv_unit(t, unit);
@@ -438,12 +439,10 @@ static void winograd(const conv_job *job, int64_t unit, float *scratch, const fo
     const int64_t tiles = cvyi_ceil_div(w.span.rows, f->mh) * t->tiles[1], first = w.span.block0 * KT;
     for (int64_t i = 0; i * STRIP < tiles; i++) {
         strip(&w, f, i * STRIP, cvyi_min64(STRIP, tiles - i * STRIP));
-        if ((job->sum || job->sumsq) && (i % RUN == RUN - 1 || (i + 1) * STRIP >= tiles)) merge(&w);
+        if (job->sumsq && (i % RUN == RUN - 1 || (i + 1) * STRIP >= tiles)) merge(&w);
     }
-    for (int64_t k = 0; k < w.span.blocks * KT && first + k < K; k++) {
-        if (job->sum) job->sum[w.span.band * K + first + k] = w.total[2 * k];
-        if (job->sumsq) job->sumsq[w.span.band * K + first + k] = w.total[2 * k + 1];
-    }
+    for (int64_t k = 0; job->sumsq && k < w.span.blocks * KT && first + k < K; k++)
+        job->sumsq[w.span.band * K + first + k] = w.total[k];
 }
 
 #define WINOGRAD(mh, mw)                                                                                           \
