@@ -58,6 +58,7 @@ static const char *const tunings[TUNE_COUNT + 1] = {
 const engine cvyi_engine_cpu = {.device = CVY_CPU,
                                 .name = "cpu",
                                 .lowers = true,
+                                .watches = true,
                                 .open = open_cpu,
                                 .legal = cvyi_cpu_legal,
                                 .cost = cvyi_cpu_cost,

@@ -92,11 +92,19 @@ typedef struct shape {
 
 typedef enum value_kind { VALUE_INPUT, VALUE_PARAM, VALUE_NODE } value_kind;
 
+/* What rewrites that hold for finite values alone do (plan/watch.c). */
+typedef enum rewrite_mode {
+    REWRITE_TRUST,  /* they are taken: infinities may come out elsewhere */
+    REWRITE_WATCH,  /* they are taken, and the values watched */
+    REWRITE_CAREFUL /* they are left out */
+} rewrite_mode;
+
 typedef struct value {
     value_kind kind;
-    int node;   /* VALUE_NODE: who computes it; else -1 */
-    char *name; /* unique in the graph */
-    bool fixed; /* depends on parameters alone */
+    int node;     /* VALUE_NODE: who computes it; else -1 */
+    char *name;   /* unique in the graph */
+    bool fixed;   /* depends on parameters alone */
+    bool watched; /* lowered graphs: a rewrite holds only while it is finite (plan/watch.c) */
     shape shape;
 } value;
 

@@ -53,6 +53,8 @@ static void find_last_readers(cvy_plan *p)
         for (int a = 0; a < g->nodes[i].n_args; a++)
             if (g->nodes[i].arg[a] != CVY_NONE) p->last_reader[g->nodes[i].arg[a]] = i;
     for (int i = 0; i < g->n_outputs; i++) p->last_reader[g->outputs[i]] = g->n_nodes;
+    for (int v = 0; v < g->n_values; v++)
+        if (cvyi_is_watched(g, v)) p->last_reader[v] = g->n_nodes; /* looked at behind the last pass */
 }
 
 cvy_status cvyi_find_roots(cvy_plan *p)
@@ -97,7 +99,7 @@ static void find_last_uses(cvy_plan *p)
             for (int a = 0; a < g->nodes[k].n_args; a++)
                 if (g->nodes[k].arg[a] != CVY_NONE) p->last_use[p->root[g->nodes[k].arg[a]]] = i;
     for (int v = 0; v < g->n_values; v++)
-        if (cvyi_is_output(g, v)) p->last_use[p->root[v]] = p->n_passes;
+        if (cvyi_is_output(g, v) || cvyi_is_watched(g, v)) p->last_use[p->root[v]] = p->n_passes;
 }
 
 /* A value that lives in the workspace from pass `from` to pass `to`. */

@@ -76,7 +76,7 @@ static cvy_status lower(cvy_plan *p)
     if (!p->graph->n_outputs)
         for (int i = 0; i < n; i++) TRY(cvy_graph_output(p->graph, outputs[i]));
     if (!p->engine->lowers) return list_tensors(p);
-    TRY(cvyi_simplify(p->graph, &p->rewrites));
+    TRY(cvyi_simplify(p->graph, p->mode, &p->rewrites));
     TRY(list_tensors(p));
     TRY(cvyi_find_roots(p));
     TRY(cvyi_choose(p));
@@ -116,6 +116,7 @@ static cvy_status begin(const cvy_graph *graph, const cvy_options *options, cvy_
     TRY(take_options(options, &p->options));
     TRY(cvyi_graph_copy(graph, &p->source));
     TRY(open_engine(p));
+    p->mode = p->engine->watches ? REWRITE_WATCH : REWRITE_TRUST;
     *out = p;
     return CVY_OK;
 fail:
@@ -129,6 +130,7 @@ static cvy_status finish(cvy_plan *p)
     TRY(lower(p));
     TRY(p->engine->prepare(p));
     p->workspace = (size_t)cvyi_round_up((int64_t)p->workspace + !p->workspace, CVY_ALIGN);
+    cvyi_watch(p);
 fail:
     return st;
 }
@@ -141,6 +143,24 @@ cvy_status cvyi_plan_tuned(const cvy_graph *graph, const cvy_options *options, i
     *out = NULL;
     TRY(begin(graph, options, &p));
     p->tuning = tuning;
+    TRY(finish(p));
+    *out = p;
+    return CVY_OK;
+fail:
+    cvy_plan_free(p);
+    return st;
+}
+
+cvy_status cvyi_plan_careful(const cvy_plan *of, cvy_plan **out)
+{
+    cvy_options options = of->options;
+    cvy_status st = CVY_OK;
+    cvy_plan *p = NULL;
+
+    *out = NULL;
+    options.device = of->engine->device;
+    TRY(begin(of->source, &options, &p));
+    p->mode = REWRITE_CAREFUL;
     TRY(finish(p));
     *out = p;
     return CVY_OK;
@@ -257,7 +277,7 @@ cvy_status cvy_plan_run(const cvy_plan *p, const cvy_buffer *buffers, int32_t n_
     if (p->engine->device != CVY_CUDA && stream)
         return cvyi_fail(CVY_INVALID, "run: a stream is for the cuda device, this plan is for %s", p->engine->name);
     TRY(check_buffers(p, buffers, n_buffers));
-    TRY(p->engine->run(p, buffers, workspace, flags, stream));
+    TRY((p->watches ? cvyi_watched_run : p->engine->run)(p, buffers, workspace, flags, stream));
 fail:
     return st;
 }

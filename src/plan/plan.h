@@ -63,7 +63,8 @@ typedef struct device_model {
 typedef struct engine {
     cvy_device device;
     const char *name;
-    bool lowers; /* runs passes of the lowered graph; false: runs the graph as it was given (the reference) */
+    bool lowers;  /* runs passes of the lowered graph; false: runs the graph as it was given (the reference) */
+    bool watches; /* its buffers are in host memory, when run() returns it is done: values can be watched */
     cvy_status (*open)(cvy_plan *p);                        /* is it there? fills p->machine, may set p->state */
     const char *(*legal)(const cvy_plan *p, const pass *s); /* NULL, or the reason in words */
     void (*cost)(const cvy_plan *p, pass *s);               /* fills variant, way, bytes, seconds, note */
@@ -85,6 +86,8 @@ struct cvy_plan {
     const engine *engine;
     cvy_options options; /* defaults filled in */
     int tuning;          /* of the engine's tunings */
+    rewrite_mode mode;
+    bool watches; /* some value of the lowered graph is watched */
     double measured;     /* seconds, where the choice was measured; else 0 */
     cvy_graph *source;   /* as it was given */
     cvy_graph *graph;    /* lowered; the same inputs, parameters and outputs in the same order */
@@ -119,6 +122,8 @@ cvy_status cvyi_find_roots(cvy_plan *p);
 cvy_status cvyi_place(cvy_plan *p);
 /* plan.c: a plan with one of the engine's tunings. */
 cvy_status cvyi_plan_tuned(const cvy_graph *graph, const cvy_options *options, int tuning, cvy_plan **out);
+/* plan.c: the same plan without rewrites that hold for finite values alone. */
+cvy_status cvyi_plan_careful(const cvy_plan *p, cvy_plan **out);
 /* measure.c: the fastest tuning and its seconds, measured now or remembered. */
 cvy_status cvyi_measure(cvy_plan *p, int *tuning, double *seconds);
 /* print.c */
@@ -147,6 +152,18 @@ static inline bool cvyi_is_pointwise(op_kind k)
 }
 
 /* simplify/simplify.h's entry, called by plan.c: rewrites g in place, one line of text per rewrite done. */
-cvy_status cvyi_simplify(cvy_graph *g, text *log);
+cvy_status cvyi_simplify(cvy_graph *g, rewrite_mode mode, text *log);
+
+/* ---- watch.c ---- */
+
+/* Is this value of a lowered graph, not of parameters alone, to be looked at behind the run? */
+static inline bool cvyi_is_watched(const cvy_graph *g, int v)
+{
+    return g->values[v].watched && g->values[v].node >= 0;
+}
+/* Are values watched? Then room for a mark is added to the workspace. Called when the plan stands. */
+void cvyi_watch(cvy_plan *p);
+cvy_status cvyi_watched_run(const cvy_plan *p, const cvy_buffer *buffers, void *workspace, uint32_t flags,
+                            void *stream);
 
 #endif

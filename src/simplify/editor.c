@@ -1,4 +1,5 @@
 /* editor.c - changing a graph: new nodes behind the last, readers moved over, then sorted and cleaned. */
+#include <math.h>
 #include <string.h>
 #include "simplify.h"
 
@@ -65,9 +66,24 @@ int cvyi_edit_per_channel(editor *e, int x, int front, int behind)
 int cvyi_edit_like(editor *e, const node *like, const int *args)
 {
     node_spec s = {.op = like->op, .n_args = like->n_args};
+    int out;
     memcpy(s.attr, like->attr, sizeof s.attr);
     memcpy(s.arg, args, sizeof s.arg);
-    return cvyi_edit_add(e, &s);
+    out = cvyi_edit_add(e, &s);
+    if (out != CVY_NONE) e->g->values[out].watched = e->g->values[like->out].watched;
+    return out;
+}
+
+void cvyi_edit_watch(editor *e, int v)
+{
+    const node *n;
+    if (v == CVY_NONE || e->mode != REWRITE_WATCH) return;
+    n = cvyi_maker(e->g, v);
+    if (!n || !e->g->values[v].fixed) {
+        e->g->values[v].watched = true;
+        return;
+    }
+    for (int a = 0; a < n->n_args; a++) cvyi_edit_watch(e, n->arg[a]);
 }
 
 void cvyi_edit_replace(editor *e, int old, int now)
@@ -95,6 +111,13 @@ int cvyi_readers(const cvy_graph *g, int v)
         for (int a = 0; a < g->nodes[i].n_args; a++) n += g->nodes[i].arg[a] == v;
     for (int i = 0; i < g->n_outputs; i++) n += g->outputs[i] == v;
     return n;
+}
+
+bool cvyi_finite_factor(const editor *e, const node *mul)
+{
+    double p[2];
+    cvyi_pointwise_params(mul, p);
+    return mul->arg[1] == CVY_NONE ? isfinite(p[0]) : e->mode != REWRITE_CAREFUL;
 }
 
 bool cvyi_per_channel(const cvy_graph *g, int v, const shape *of)

@@ -82,12 +82,15 @@ bool cvyi_pool_before_norm(editor *e, int index)
     producer = cvyi_maker(e->g, maker->arg[0]);
     of = lone_stats(e->g, maker);
     if (!of || !producer || cvyi_info(producer)->kind != KIND_CONV) return false;
+    /* An infinite weight makes NaN of every x with the mean's sign: no affine that rises or falls. */
+    if (maker->arg[2] != CVY_NONE && e->mode == REWRITE_CAREFUL) return false;
     if (maker->arg[2] != CVY_NONE && (!e->g->values[maker->arg[2]].fixed || !e->g->values[producer->arg[1]].fixed))
         return false;
     apply = *maker, stats = *of, conv = *producer;
     c = conv.out;
     pooled = CVY_NONE;
     if (apply.arg[2] != CVY_NONE) {
+        cvyi_edit_watch(e, apply.arg[2]);
         sign = cvyi_edit_unary(e, OP_sign_or_one, apply.arg[2]);
         c = signed_conv(e, &conv, sign);
         stats.arg[0] = c;

@@ -78,6 +78,7 @@ bool cvyi_fold_conv_affine(editor *e, int index)
     if ((n.op != OP_mul && n.op != OP_add && n.op != OP_sub) || !maker || !channels_are_outputs(e->g, maker))
         return false;
     if (cvyi_readers(e->g, n.arg[0]) != 1 || !e->g->values[maker->arg[1]].fixed) return false;
+    if (n.op == OP_mul && !cvyi_finite_factor(e, &n)) return false;
     if (maker->arg[2] != CVY_NONE && !e->g->values[maker->arg[2]].fixed) return false;
     y = cvyi_shape_of(e->g, n.out);
     if (!cvyi_same_shape(y, cvyi_shape_of(e->g, maker->out))) return false;
@@ -92,11 +93,16 @@ bool cvyi_fold_conv_affine(editor *e, int index)
     if (n.arg[1] != CVY_NONE) vector = as_outputs(e, n.arg[1], K);
     if (n.op == OP_mul ? !scale_producer(e, &c, vector, p[0]) : !shift_producer(e, &c, &n, vector, p[0], p[1], K))
         return false;
+    if (n.op == OP_mul) cvyi_edit_watch(e, n.arg[1]);
     cvyi_edit_replace(e, n.out, cvyi_edit_like(e, &c, c.arg));
     return true;
 }
 
-/* ---- linear reductions ---- */
+/* ---- linear reductions ----
+ *
+ * An infinite x times weights of both signs is NaN if the products are added, not if the weights are: the sum over
+ * outputs is watched itself. Not so the pixels, whose products keep their tap; there it is an infinite weight that
+ * meets the mean of pixels instead of each. */
 
 static int reduce_first_dim(editor *e, op_id op, int v)
 {
@@ -124,6 +130,7 @@ static bool reduce_outputs(editor *e, const node *n, const node *maker)
     if (maker->arg[2] != CVY_NONE) c.arg[2] = reduce_first_dim(e, op, maker->arg[2]);
     c.attr[0] = (attr_value){.set = true, .count = 1, .i = {1}};
     y = cvyi_edit_like(e, &c, c.arg);
+    cvyi_edit_watch(e, y);
     for (int i = 0; i < out.rank; i++) dims[i] = out.dim[i];
     cvyi_edit_replace(e, n->out, cvyi_edit_reshape(e, y, out.rank, dims));
     return true;
@@ -138,7 +145,7 @@ static bool mean_of_pixels(editor *e, const node *n, const node *maker)
     const int spatial = cvyi_info(&c)->spatial;
     const shape out = *cvyi_shape_of(e->g, n->out);
     int64_t flat[2], weight[2];
-    int x;
+    int x, y;
 
     cvyi_conv_geom(e->g, &c, &g);
     for (int a = 3 - spatial; a < 3; a++)
@@ -164,7 +171,10 @@ static bool mean_of_pixels(editor *e, const node *n, const node *maker)
     linear.arg[2] = c.arg[2];
     linear.attr[0] = (attr_value){.set = true, .count = 1, .i = {g.K}};
     linear.attr[1] = (attr_value){.set = true, .count = 1, .i = {c.arg[2] != CVY_NONE}};
-    cvyi_edit_replace(e, n->out, cvyi_edit_reshape(e, cvyi_edit_add(e, &linear), out.rank, out.dim));
+    cvyi_edit_watch(e, c.arg[1]);
+    y = cvyi_edit_add(e, &linear);
+    if (e->g->values[c.out].watched) cvyi_edit_watch(e, y);
+    cvyi_edit_replace(e, n->out, cvyi_edit_reshape(e, y, out.rank, out.dim));
     return true;
 }
 
@@ -177,7 +187,7 @@ bool cvyi_reduce_producer(editor *e, int index)
     unsigned dims, pixels;
     int rank;
 
-    if (n.op != OP_sum && !average) return false;
+    if ((n.op != OP_sum && !average) || e->mode == REWRITE_CAREFUL) return false;
     if (!maker || (maker->op != OP_linear && cvyi_info(maker)->kind != KIND_CONV)) return false;
     if (cvyi_readers(e->g, n.arg[0]) != 1 || !e->g->values[maker->arg[1]].fixed) return false;
     rank = cvyi_shape_of(e->g, maker->out)->rank;

@@ -111,9 +111,9 @@ static bool apply_one(editor *e, const rewrite *r)
     return false;
 }
 
-cvy_status cvyi_simplify(cvy_graph *g, text *log)
+cvy_status cvyi_simplify(cvy_graph *g, rewrite_mode mode, text *log)
 {
-    editor e = {.g = g, .log = log};
+    editor e = {.g = g, .log = log, .mode = mode};
     cvy_status st = CVY_OK;
 
     TRY(clean(g));

@@ -2,7 +2,10 @@
  *
  * A rewrite looks at one node and changes the graph or leaves it alone. They run over all nodes, again and again,
  * until none finds anything. What a rewrite adds on parameters alone (a scale times a weight) are ordinary nodes:
- * the planner runs them when parameters change and not otherwise. CVY_SIMPLIFY=-name,-name leaves rewrites out. */
+ * the planner runs them when parameters change and not otherwise. CVY_SIMPLIFY=-name,-name leaves rewrites out.
+ *
+ * NaN and infinities stay where they are. A rewrite that needs a value to be finite for that (a scale folded into
+ * weights: an infinite one would meet products instead of their sum) has it watched; plan/watch.c does the rest. */
 #ifndef CVYI_SIMPLIFY_H
 #define CVYI_SIMPLIFY_H
 
@@ -11,6 +14,7 @@
 typedef struct editor {
     cvy_graph *g;
     text *log;
+    rewrite_mode mode;
     cvy_status st; /* of the first edit that failed; edits behind it do nothing */
 } editor;
 
@@ -35,6 +39,9 @@ int cvyi_edit_per_channel(editor *e, int x, int front, int behind);
 /* A node as it stands, with other arguments; attributes from `like`. */
 int cvyi_edit_like(editor *e, const node *like, const int *args);
 int cvyi_edit_add(editor *e, const node_spec *spec);
+/* The rewrite being done holds only while v is finite; of a value made of parameters these are watched. To be asked
+ * for before: e->mode == REWRITE_CAREFUL, where nothing is to be watched. */
+void cvyi_edit_watch(editor *e, int v);
 /* Everyone who reads `old` reads `now`; outputs too. */
 void cvyi_edit_replace(editor *e, int old, int now);
 
@@ -42,6 +49,8 @@ void cvyi_edit_replace(editor *e, int old, int now);
 
 const node *cvyi_maker(const cvy_graph *g, int v); /* NULL: an input or a parameter */
 int cvyi_readers(const cvy_graph *g, int v);       /* nodes that read it, and outputs that are it */
+/* Is the factor of a mul a finite number, or one that can be watched? */
+bool cvyi_finite_factor(const editor *e, const node *mul);
 /* Is v one number per channel of a tensor of this shape (channels: dimension 1), or one number for all? */
 bool cvyi_per_channel(const cvy_graph *g, int v, const shape *of);
 

@@ -1,0 +1,86 @@
+/* watch.c - rewrites that hold for finite values alone, and what is done when one is not finite.
+ *
+ * (conv(x, W) * s) and conv(x, W s) agree for every finite s; an infinite one makes infinities of sums here and NaN
+ * of sums of infinities there. PyTorch's result is the first. So simplify marks what must be finite: parameters,
+ * which are looked at when they are prepared, and small results, which are looked at behind the run (they are kept
+ * until then). Where one is not finite, the run is done by a plan without those rewrites, made for the occasion, in
+ * memory of its own: nothing is held ready, and all that finite values pay is the look.
+ *
+ * Last CVY_ALIGN bytes of the workspace: whether parameters were finite when they were prepared. */
+#include "plan.h"
+
+void cvyi_watch(cvy_plan *p)
+{
+    for (int v = 0; v < p->graph->n_values; v++) {
+        const value *at = &p->graph->values[v];
+        p->watches |= at->watched && (at->kind != VALUE_NODE || at->node >= 0);
+    }
+    if (p->watches) p->workspace += CVY_ALIGN;
+}
+
+/* No NaN, no infinity in a tensor with any strides. */
+static bool finite_tensor(const shape *s, const int64_t *strides, const float *data)
+{
+    const int64_t n = cvyi_elements(s);
+    bool finite = true;
+    if (!strides) return cvyi_all_finite(data, n);
+    for (int64_t i = 0; i < n && finite; i++) {
+        int64_t at = 0, rest = i;
+        for (int d = s->rank - 1; d >= 0; d--) {
+            at += rest % s->dim[d] * strides[d];
+            rest /= s->dim[d];
+        }
+        finite = cvyi_all_finite(data + at, 1);
+    }
+    return finite;
+}
+
+static bool finite_value(const cvy_plan *p, const cvy_buffer *buffers, const char *workspace, int v)
+{
+    const place *at = &p->places[p->root[v]];
+    if (at->kind == PLACE_TENSOR) {
+        const cvy_buffer *b = &buffers[at->at];
+        return finite_tensor(cvyi_shape_of(p->graph, p->tensor_value[at->at]), b->strides, b->data);
+    }
+    return finite_tensor(cvyi_shape_of(p->graph, v), NULL, (const float *)(const void *)(workspace + at->at));
+}
+
+/* Are all watched values of one kind finite: parameters, or what the run has made? */
+static bool all_finite(const cvy_plan *p, const cvy_buffer *buffers, const char *workspace, bool made)
+{
+    for (int v = 0; v < p->graph->n_values; v++) {
+        const value *at = &p->graph->values[v];
+        if (!at->watched || (at->kind == VALUE_NODE) != made || (made && at->node < 0)) continue;
+        if (!finite_value(p, buffers, workspace, v)) return false;
+    }
+    return true;
+}
+
+static cvy_status run_carefully(const cvy_plan *p, const cvy_buffer *buffers)
+{
+    cvy_status st = CVY_OK;
+    cvy_plan *c = NULL;
+    void *workspace = NULL;
+
+    TRY(cvyi_plan_careful(p, &c));
+    workspace = cvyi_alloc_aligned(c->workspace);
+    TRY(workspace ? c->engine->run(c, buffers, workspace, 0, NULL) : CVY_NO_MEMORY);
+fail:
+    cvyi_free(workspace);
+    cvy_plan_free(c);
+    return st;
+}
+
+cvy_status cvyi_watched_run(const cvy_plan *p, const cvy_buffer *buffers, void *workspace, uint32_t flags,
+                            void *stream)
+{
+    bool *finite = (bool *)workspace + p->workspace - CVY_ALIGN;
+    cvy_status st = CVY_OK;
+
+    if (!(flags & CVY_KEEP_PREPARED)) *finite = all_finite(p, buffers, workspace, false);
+    if (!*finite) return run_carefully(p, buffers);
+    TRY(p->engine->run(p, buffers, workspace, flags, stream));
+    if (!all_finite(p, buffers, workspace, true)) TRY(run_carefully(p, buffers));
+fail:
+    return st;
+}
