@@ -41,6 +41,7 @@ static const char *legal(const cvy_plan *p, const pass *s)
     const char *why = cvyi_cuda_pattern(p, s).why;
     tc_form f;
 
+    if (p->tuning == TUNE_APART && s->count > 1) return "this tuning keeps operators apart";
     if (!why) return NULL;
     f = cvyi_tc_form(p, s);
     return !f.why ? NULL : cvyi_info(&p->graph->nodes[s->first])->kind == KIND_CONV ? f.why : why;
@@ -328,4 +329,6 @@ const engine cvyi_engine_cuda = {
     .close = close_cuda,
     .describe = describe,
     .launches = cvyi_cuda_launches,
+    .tunings = cvyi_cuda_tunings,
+    .measure = cvyi_cuda_measure,
 };

@@ -63,8 +63,14 @@ tc_form cvyi_tc_form(const cvy_plan *p, const pass *s);
 double cvyi_tc_seconds(const cvy_plan *p, const tc_form *f);
 way cvyi_tc_way(const tc_form *f);
 
-/* The best tuning for blocks of at most `shared` bytes on `sms` multiprocessors; false: none fits. */
-bool cvyi_tc_tune(const tc_problem *b, int64_t shared, int sms, tc_tuning *out);
+/* Tunings for effort "measure": the cost model's choice, its next best tiles, and doing without. */
+enum { TUNE_COST, TUNE_TILES = 4 /* 0 to 3: by rank */, TUNE_GENERIC = TUNE_TILES, TUNE_APART, CUDA_TUNINGS };
+extern const char *const cvyi_cuda_tunings[CUDA_TUNINGS + 1];
+cvy_status cvyi_cuda_measure(const cvy_plan *p, double *seconds);
+
+/* A tuning for blocks of at most `shared` bytes on `sms` multiprocessors: rank 0 is the best, others have other
+ * tiles or strips (the last of them where there are fewer); false: none fits. */
+bool cvyi_tc_tune(const tc_problem *b, int64_t shared, int sms, int rank, tc_tuning *out);
 
 /* The generated epilogue.cuh. */
 cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out);

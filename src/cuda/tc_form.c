@@ -309,13 +309,13 @@ static const char *check_device(const cuda_device *d, const tc_problem *b)
 
 /* Few samples: with a full batch's strips some multiprocessors would have nothing to do. Decided by this, and not
  * by the number itself, so that nearly every new batch size finds its code compiled. */
-static const char *tune(const cuda_device *d, tc_form *f)
+static const char *tune(const cuda_device *d, int rank, tc_form *f)
 {
     const char *const nothing_fits = "tensor cores: no tile of it fits into shared memory";
 
-    if (!cvyi_tc_tune(&f->problem, d->shared_block, d->sms, &f->tuning)) return nothing_fits;
+    if (!cvyi_tc_tune(&f->problem, d->shared_block, d->sms, rank, &f->tuning)) return nothing_fits;
     f->problem.few = f->samples * f->tuning.strips < 2 * (int64_t)d->sms;
-    if (f->problem.few && !cvyi_tc_tune(&f->problem, d->shared_block, d->sms, &f->tuning)) return nothing_fits;
+    if (f->problem.few && !cvyi_tc_tune(&f->problem, d->shared_block, d->sms, rank, &f->tuning)) return nothing_fits;
     return NULL;
 }
 
@@ -331,7 +331,8 @@ tc_form cvyi_tc_form(const cvy_plan *p, const pass *s)
     if (!f.why) f.why = check_device(state->device, &f.problem);
     for (int i = s->first; i < w.end; i++) views += p->graph->nodes[i].n_args;
     if (!f.why && views > MAX_VIEWS - 6) f.why = "tensor cores: more tensors than a launch takes";
-    if (!f.why) f.why = tune(state->device, &f);
+    if (!f.why && p->tuning >= TUNE_GENERIC) f.why = "tensor cores: this tuning does without";
+    if (!f.why) f.why = tune(state->device, p->tuning, &f);
     return f;
 }
 

@@ -1,7 +1,8 @@
 /* tc_tune.c - tile, strip and buffers of the tensor-core convolution, from geometry and the device's limits.
  *
  * All tunings that fit into shared memory are tried, and their cycles estimated: tensor cores and epilogue of a
- * tile, or staging, whichever is longer, times the strips of the busiest multiprocessor. The formulas of layout
+ * tile, or staging, whichever is longer, times the strips of the busiest multiprocessor. The best few are kept, for
+ * effort "measure" to try. The formulas of layout
  * follow conv_tc.cuh name by name; the kernel asserts that its shared memory is no larger than what is computed
  * here. */
 #include <math.h>
@@ -164,9 +165,33 @@ typedef struct search {
     const tc_problem *b;
     int64_t shared;
     int sms, samples;
-    double least; /* cycles of the best so far */
-    tc_tuning *best;
+    struct ranked {
+        double cycles;
+        tc_tuning tuning;
+    } best[TUNE_TILES]; /* so far, by cycles; no two with the same tile and strip */
+    int n;
 } search;
+
+static bool same_tile(const tc_tuning *a, const tc_tuning *b)
+{
+    return a->tile == b->tile && a->rowsm == b->rowsm && a->flat == b->flat && a->strip == b->strip &&
+           a->span == b->span && a->slices == b->slices;
+}
+
+/* Of those that are equally good the first stays in front. */
+static void keep(search *s, const tc_tuning *t, double cycles)
+{
+    int at = 0, i;
+
+    while (at < s->n && s->best[at].cycles <= cycles)
+        if (same_tile(&s->best[at++].tuning, t)) return;
+    if (at == TUNE_TILES) return;
+    for (i = at; i < s->n && !same_tile(&s->best[i].tuning, t); i++) continue;
+    if (i == s->n && s->n < TUNE_TILES) s->n++;
+    if (i == TUNE_TILES) i--;
+    for (; i > at; i--) s->best[i] = s->best[i - 1];
+    s->best[at] = (struct ranked){cycles, *t};
+}
 
 static void try_one(search *s, tc_tuning *t)
 {
@@ -190,9 +215,7 @@ static void try_one(search *s, tc_tuning *t)
     estimate(b, t, &l);
     cycles = t->strip_cycles * up((int64_t)s->samples * t->strips, s->sms) + t->start_cycles;
     cycles *= penalty(b, t, &l);
-    if (cycles >= s->least) return;
-    s->least = cycles;
-    *s->best = *t;
+    keep(s, t, cycles);
 }
 
 /* Buffers: stages and chunks of results. */
@@ -233,13 +256,13 @@ static void try_slices(search *s, tc_tuning *t, int p, int q)
     }
 }
 
-bool cvyi_tc_tune(const tc_problem *b, int64_t shared, int sms, tc_tuning *out)
+bool cvyi_tc_tune(const tc_problem *b, int64_t shared, int sms, int rank, tc_tuning *out)
 {
     const int p = (b->h + 2 * b->pad_h - b->r) / b->stride + 1, q = (b->w + 2 * b->pad_w - b->s) / b->stride + 1;
     /* Two warpgroups for statistics were faster for block C in float32, though ptxas then spills three registers.
      */
     const bool two = b->pass == TC_BOTH && b->products == 3 && b->sink == TC_STORE;
-    search s = {b, shared, sms, b->few ? 4 : 128, INFINITY, out};
+    search s = {.b = b, .shared = shared, .sms = sms, .samples = b->few ? 4 : 128};
     layout l;
 
     for (int flat = 0; flat <= (b->sink == TC_STORE); flat++)
@@ -248,7 +271,8 @@ bool cvyi_tc_tune(const tc_problem *b, int64_t shared, int sms, tc_tuning *out)
                 tc_tuning t = {.tile = tile, .rowsm = rowsm, .flat = flat, .statw = two && tile == 128 ? 2 : 1};
                 if (rowsm == 1 || (b->k <= 64 / rowsm && b->r > 1)) try_slices(&s, &t, p, q);
             }
-    if (isinf(s.least)) return false;
+    if (!s.n) return false;
+    *out = s.best[least(rank, s.n - 1)].tuning;
     l = find_layout(b, out);
     out->threads = (l.multiply * 4 + 8) * 32;
     out->channels = l.blocks * l.km;

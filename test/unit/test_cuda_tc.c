@@ -139,7 +139,7 @@ static void tunings_keep_the_rules(void)
         b.groups = pick(2);
         b.pass = !b.groups ? TC_PLAIN : b.sink == TC_POOL && b.k <= 64 ? TC_FOLD : TC_BOTH;
         b.few = pick(2);
-        if (!cvyi_tc_tune(&b, 227 * 1024, 132, &t)) {
+        if (!cvyi_tc_tune(&b, 227 * 1024, 132, 0, &t)) {
             none++;
             continue;
         }
@@ -165,7 +165,7 @@ static void tunings_keep_the_rules(void)
                              .pool_h = 1,
                              .pool_w = 2};
     tc_tuning t;
-    CHECK(!cvyi_tc_tune(&huge, 227 * 1024, 132, &t), "eight megabytes of weights in shared memory");
+    CHECK(!cvyi_tc_tune(&huge, 227 * 1024, 132, 0, &t), "eight megabytes of weights in shared memory");
 }
 
 /* ---- text ---- */

@@ -1,0 +1,104 @@
+/* measure.c - how long a plan takes on this GPU: random data in memory of its own, the least of a few runs, each
+ * behind a flush of the L2. */
+#include <math.h>
+#include "tc.h"
+
+enum { RUNS = 6, BLOCK = 1 << 18 };
+
+const char *const cvyi_cuda_tunings[CUDA_TUNINGS + 1] = {
+    "by cost", "second best tile", "third best tile", "fourth best tile", "no tensor cores", "operators apart",
+    NULL};
+
+typedef struct bench {
+    const cvy_plan *p;
+    const cuda_device *d;
+    CUstream stream;
+    cuda_timer timer;
+    cvy_buffer *buffers;
+    CUdeviceptr workspace;
+} bench;
+
+/* The address of device memory, as run() takes it. */
+static void *pointer(CUdeviceptr at)
+{
+    return (void *)(uintptr_t)at;
+}
+
+/* Values in 0 ... 1, the same BLOCK of them again and again: what they are matters to no kernel's speed. */
+static cvy_status fill(const bench *b, CUdeviceptr dst, int64_t n)
+{
+    float *values = cvyi_alloc(BLOCK, sizeof *values);
+    uint32_t x = 1;
+    cvy_status st = values ? CVY_OK : CVY_NO_MEMORY;
+
+    for (int i = 0; !st && i < BLOCK; i++) {
+        x = x * 1664525u + 1013904223u;
+        values[i] = (float)(x >> 8) * 0x1p-24f;
+    }
+    for (int64_t at = 0; !st && at < n; at += BLOCK)
+        st = cvyi_cuda_upload(b->d, dst + 4 * (CUdeviceptr)at, values, 4 * (size_t)cvyi_min64(BLOCK, n - at),
+                              b->stream);
+    cvyi_free(values);
+    return st;
+}
+
+static cvy_status make_tensors(bench *b)
+{
+    cvy_status st;
+
+    b->buffers = cvyi_alloc((size_t)b->p->n_tensors + 1, sizeof *b->buffers);
+    if (!b->buffers) return CVY_NO_MEMORY;
+    TRY(cvyi_cuda_stream_create(b->d, &b->stream));
+    TRY(cvyi_cuda_timer_create(b->d, &b->timer));
+    TRY(cvyi_cuda_alloc(b->d, b->p->workspace, &b->workspace));
+    for (int i = 0; i < b->p->n_tensors; i++) {
+        const int64_t n = cvyi_elements(cvyi_shape_of(b->p->graph, b->p->tensor_value[i]));
+        CUdeviceptr at = 0;
+        TRY(cvyi_cuda_alloc(b->d, 4 * (size_t)n, &at));
+        b->buffers[i].data = pointer(at);
+        TRY(fill(b, at, n));
+    }
+fail:
+    return st;
+}
+
+static cvy_status time_runs(bench *b, double *seconds)
+{
+    cvy_status st = CVY_OK;
+
+    for (int i = 0; !st && i < RUNS; i++) {
+        double s = INFINITY;
+        TRY(cvyi_cuda_timer_start(b->d, &b->timer, b->stream));
+        TRY(cvy_plan_run(b->p, b->buffers, b->p->n_tensors, pointer(b->workspace), i ? CVY_KEEP_PREPARED : 0,
+                         b->stream));
+        TRY(cvyi_cuda_timer_stop(b->d, &b->timer, b->stream, &s));
+        if (i && s < *seconds) *seconds = s; /* the first one prepares */
+    }
+fail:
+    return st;
+}
+
+static void clear(bench *b)
+{
+    for (int i = 0; b->buffers && i < b->p->n_tensors; i++)
+        cvyi_cuda_free(b->d, (CUdeviceptr)(uintptr_t)b->buffers[i].data);
+    cvyi_free(b->buffers);
+    cvyi_cuda_free(b->d, b->workspace);
+    cvyi_cuda_timer_free(b->d, &b->timer);
+    cvyi_cuda_stream_free(b->d, b->stream);
+}
+
+cvy_status cvyi_cuda_measure(const cvy_plan *p, double *seconds)
+{
+    bench b = {.p = p, .d = ((const cuda_state *)p->state)->device};
+    cvy_status st;
+
+    *seconds = INFINITY;
+    TRY(cvyi_cuda_enter(b.d, NULL));
+    st = make_tensors(&b);
+    if (!st) st = time_runs(&b, seconds);
+    clear(&b);
+    cvyi_cuda_leave(b.d);
+fail:
+    return st;
+}
