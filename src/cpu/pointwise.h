@@ -51,22 +51,22 @@ typedef struct cpu_reduce_kernels {
     cpu_moments (*moments)(const float *src, int64_t n);
     float (*max)(const float *src, int64_t n);
     float (*min)(const float *src, int64_t n);
-    double (*sum_exp)(const float *src, int64_t n, float m); /* sum of exp(src[i] - m) */
+    double (*sum_exp)(const float *src, int64_t n, float m); /* sum of exp(src[i] - m), none above m */
     /* softmax's two numbers. With an infinite maximum the sum is NaN, as PyTorch's softmax; logsumexp is below. */
     cpu_max_sum_exp (*max_sum_exp)(const float *src, int64_t n);
     float (*logsumexp)(const float *src, int64_t n); /* all -inf: -inf; any +inf: inf; any NaN: NaN */
-    void (*softmax_row)(float *dst, const float *src, int64_t n, float m, float r); /* exp(src[i] - m) * r */
+    double (*exp_sum)(float *dst, const float *src, int64_t n, float m); /* dst[i] = exp(src[i] - m); their sum */
 
     /* ---- vertical: one accumulator per element ---- */
     void (*add_to)(float *dst, const float *src, int64_t n);                     /* dst[i] += src[i] */
     void (*max_to)(float *dst, const float *src, int64_t n);                     /* NaN if either is */
     void (*min_to)(float *dst, const float *src, int64_t n);                     /* NaN if either is */
     void (*add_exp_to)(float *dst, const float *src, const float *m, int64_t n); /* dst[i] += exp(src[i] - m[i]) */
-    /* logsumexp over several vectors: m by max_to; logsumexp_shift(m), which puts 0 where m is infinite, so that
-     * infinities go through exp and log instead of becoming inf - inf; s by add_exp_to; then m[i] + log(s[i]). */
-    void (*logsumexp_shift)(float *m, int64_t n);
+    /* logsumexp over several vectors: m by max_to, s by add_exp_to, then m[i] + log(s[i]), m[i] where it is
+     * infinite */
     void (*finish_logsumexp)(float *dst, const float *m, const float *s, int64_t n);
-    void (*softmax_vec)(float *dst, const float *src, const float *m, const float *r, int64_t n);
+    /* dst[i] = exp(src[i] - m[i]), s[i] += dst[i] */
+    void (*exp_sum_to)(float *dst, const float *src, const float *m, float *s, int64_t n);
 } cpu_reduce_kernels;
 
 typedef struct cpu_vector_kernels {
@@ -81,10 +81,14 @@ typedef struct cpu_vector_kernels {
     void (*affine_vec)(float *dst, const float *src, int64_t n, const float *scale, const float *shift);
     void (*copy)(float *dst, const float *src, int64_t n);
     void (*fill)(float *dst, int64_t n, float value);
-    /* The same with stores past the caches, for outputs that nobody reads soon; they end with a store fence. */
+    /* The same with stores past the caches, for outputs that nobody reads soon. dst must not be a source; others
+     * see the results behind stream_end(). */
+    cpu_unary_fn *unary_stream[OP_COUNT];
+    cpu_binary_fn *binary_stream[BINARY_FORMS][OP_COUNT];
     void (*affine_stream)(float *dst, const float *src, int64_t n, float scale, float shift);
     void (*pivot_stream)(float *dst, const float *src, int64_t n, float from, float scale, float shift);
     void (*copy_stream)(float *dst, const float *src, int64_t n);
+    void (*stream_end)(void);
 } cpu_vector_kernels;
 
 extern const cpu_vector_kernels cvyi_vector_portable;

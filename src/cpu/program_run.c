@@ -10,8 +10,11 @@ typedef struct tiles {
     const cpu_vector_kernels *vec;
     float *reg[PROG_INSTRS + PROG_OPERANDS];
     float *base[PROG_OPERANDS];
-    bool aside[PROG_OPERANDS];     /* written to its register first, copied out behind the last instruction */
-    bool direct[PROG_OPERANDS];    /* streamed by the instruction itself */
+    bool aside[PROG_OPERANDS];  /* written to its register first, copied out behind the last instruction */
+    bool direct[PROG_OPERANDS]; /* streamed by the instruction itself */
+    bool streams;               /* some operand or the sink's result is streamed */
+    float *sink;                /* the sink's result; NULL: strided, to be scattered */
+    bool sink_streams;
     int64_t offset[PROG_OPERANDS]; /* of the current run */
     int64_t coef;                  /* index of the current run's coefficients */
     int64_t run;                   /* number of the current run */
@@ -146,6 +149,14 @@ void cvyi_program_coefs(const program *p, const cpu_unit *u)
 
 /* ---- tiles ---- */
 
+/* Larger than the caches: nobody finds it there. */
+static bool past_caches(const cpu_unit *u, int v)
+{
+    const spot *at = &u->pass->spots[u->run->plan->root[v]];
+    const int64_t bytes = 4 * cvyi_elements(cvyi_shape_of(u->run->plan->graph, v));
+    return at->kind == SPOT_TENSOR && bytes > u->run->state->host.l3;
+}
+
 static tiles begin(const program *p, const cpu_unit *u, char *scratch)
 {
     tiles t = {.p = p, .u = u, .vec = u->run->state->vec};
@@ -154,13 +165,19 @@ static tiles begin(const program *p, const cpu_unit *u, char *scratch)
         const operand *at = &p->operands[o];
         t.base[o] = cvyi_unit_data(u, at->v); /* NULL: a strided output without a shadow */
         t.aside[o] = at->written && (!t.base[o] || at->stream);
+        t.streams |= at->stream;
     }
-    for (int k = 0; k < p->n_instrs; k++) {
+    for (int k = 0; t.streams && k < p->n_instrs; k++) {
         const instr *i = &p->instrs[k];
-        if (i->kind != INSTR_AFFINE || !i->last || !p->operands[i->dst.index].stream || !t.base[i->dst.index])
-            continue;
+        const bool can = i->kind == INSTR_UNARY || i->kind == INSTR_BINARY || i->kind == INSTR_AFFINE;
+        if (!can || !i->last || !p->operands[i->dst.index].stream || !t.base[i->dst.index]) continue;
         t.direct[i->dst.index] = true;
         t.aside[i->dst.index] = false;
+    }
+    if (p->sink != SINK_NONE) {
+        t.sink = cvyi_unit_data(u, p->sink_v);
+        t.sink_streams = t.sink && past_caches(u, p->sink_v);
+        t.streams |= t.sink_streams;
     }
     return t;
 }
@@ -202,6 +219,11 @@ static bool is_scalar(const tiles *t, const prog_arg *a)
     return a->kind == ARG_NUM || (a->kind == ARG_MEM && t->p->operands[a->index].scalar);
 }
 
+static bool streamed(const tiles *t, const instr *i)
+{
+    return i->dst.kind == ARG_MEM && t->direct[i->dst.index];
+}
+
 static void run_binary(const tiles *t, const instr *i, float *dst)
 {
     const bool sa = is_scalar(t, &i->a), sb = is_scalar(t, &i->b);
@@ -212,7 +234,8 @@ static void run_binary(const tiles *t, const instr *i, float *dst)
         t->vec->binary[BINARY_VV][i->op](&one, address(t, &i->a), address(t, &i->b), 1, alpha);
         t->vec->fill(dst, t->n, one);
     } else {
-        t->vec->binary[form][i->op](dst, address(t, &i->a), address(t, &i->b), t->n, alpha);
+        (streamed(t, i) ? t->vec->binary_stream : t->vec->binary)[form][i->op](dst, address(t, &i->a),
+                                                                               address(t, &i->b), t->n, alpha);
     }
 }
 
@@ -223,14 +246,14 @@ static void run_unary(const tiles *t, const instr *i, float *dst)
         t->vec->unary[i->op](&one, address(t, &i->a), 1, i->p);
         t->vec->fill(dst, t->n, one);
     } else {
-        t->vec->unary[i->op](dst, address(t, &i->a), t->n, i->p);
+        (streamed(t, i) ? t->vec->unary_stream : t->vec->unary)[i->op](dst, address(t, &i->a), t->n, i->p);
     }
 }
 
 static void run_affine(const tiles *t, const instr *i, float *dst)
 {
     const affine32 f = ((const affine32 *)(const void *)(t->u->slices + t->p->coefs[i->coef].at))[t->coef];
-    const bool stream = i->dst.kind == ARG_MEM && t->direct[i->dst.index];
+    const bool stream = streamed(t, i);
     const float *x = address(t, &i->a);
 
     if (is_scalar(t, &i->a))
@@ -294,9 +317,36 @@ static void run_tile(tiles *t, int64_t at, int64_t n)
     }
 }
 
+/* Columns at a time: what a register holds; one instruction from memory to memory needs none. */
+static int64_t tile_columns(const tiles *t)
+{
+    const instr *only = &t->p->instrs[0];
+    const bool straight = t->p->n_instrs == 1 && only->dst.kind == ARG_MEM && !t->aside[only->dst.index];
+    return straight ? INT64_MAX : TILE;
+}
+
 static void run_columns(tiles *t, int64_t from, int64_t to)
 {
-    for (int64_t i = from; i < to; i += TILE) run_tile(t, i, cvyi_min64(TILE, to - i));
+    const int64_t columns = cvyi_min64(tile_columns(t), to - from);
+    for (int64_t i = from; i < to; i += columns) run_tile(t, i, cvyi_min64(columns, to - i));
+}
+
+/* Tiles first ... end - 1, counted through all runs. */
+static void run_tiles(tiles *t, int64_t first, int64_t end)
+{
+    const int64_t inner = t->p->inner, pieces = cvyi_ceil_div(inner, TILE);
+    for (int64_t i = first; i < end;) {
+        const int64_t at = i % pieces, n = cvyi_min64(pieces - at, end - i);
+        seek(t, i / pieces);
+        run_columns(t, at * TILE, cvyi_min64((at + n) * TILE, inner));
+        i += n;
+    }
+}
+
+/* What was streamed is there for others. */
+static void finish_streams(const tiles *t)
+{
+    if (t->streams) t->vec->stream_end();
 }
 
 void cvyi_program_run_band(const program *p, const cpu_unit *u, const prog_band *band, char *scratch)
@@ -307,6 +357,7 @@ void cvyi_program_run_band(const program *p, const cpu_unit *u, const prog_band 
         seek(&t, k);
         run_columns(&t, band->i0, band->i1);
     }
+    finish_streams(&t);
 }
 
 /* ---- sinks ---- */
@@ -358,7 +409,6 @@ static void reduce_rows(const tiles *t, float *rows, int64_t n, float *out)
 
     if (p->sink_op == OP_logsumexp) {
         max_rows(t, rows, n, m);
-        red->logsumexp_shift(m, n);
         exp_rows(t, rows, n, m, s);
         red->finish_logsumexp(out, m, s, n);
     } else if (p->sink_op == OP_max) {
@@ -378,35 +428,36 @@ static void reduce_rows(const tiles *t, float *rows, int64_t n, float *out)
 /* Where the sink's results go: element `at` of the unit's part, or aside to be scattered. */
 static void put(const tiles *t, int64_t at, int64_t n, const float *from)
 {
-    const int v = t->p->sink_v;
-    float *data = cvyi_unit_data(t->u, v);
-    if (data)
-        t->vec->copy(data + at, from, n);
+    if (t->sink)
+        t->vec->copy(t->sink + at, from, n);
     else
-        cvyi_unit_scatter(t->u, v, at, n, from);
+        cvyi_unit_scatter(t->u, t->p->sink_v, at, n, from);
 }
 
 static void softmax_rows(const tiles *t, float *rows, int64_t n, int64_t at)
 {
     const program *p = t->p;
-    float *m = rows + rows_floats(p), *s = m + TILE, *out = s + TILE;
+    const cpu_vector_kernels *vec = t->vec;
+    cpu_binary_fn *const *last = (t->sink_streams ? vec->binary_stream : vec->binary)[BINARY_VV];
+    const bool logs = p->sink_op == OP_log_softmax;
+    float *m = rows + rows_floats(p), *s = m + TILE;
     const float one = 1;
 
     max_rows(t, rows, n, m);
-    exp_rows(t, rows, n, m, s);
-    if (p->sink_op == OP_log_softmax)
-        t->vec->unary[OP_log](s, s, n, (float[2]){0, 0});
-    else
-        t->vec->binary[BINARY_SV][OP_div](s, &one, s, n, 1);
+    if (logs) {
+        exp_rows(t, rows, n, m, s);
+        vec->unary[OP_log](s, s, n, (float[2]){0, 0});
+    } else {
+        vec->fill(s, n, 0);
+        for (int64_t r = 0; r < p->reduced; r++)
+            vec->reduce->exp_sum_to(rows + r * p->width, rows + r * p->width, m, s, n);
+        vec->binary[BINARY_SV][OP_div](s, &one, s, n, 1);
+    }
     for (int64_t r = 0; r < p->reduced; r++) {
-        float *row = rows + r * p->width;
-        if (p->sink_op == OP_log_softmax) {
-            t->vec->binary[BINARY_VV][OP_sub](out, row, m, n, 1);
-            t->vec->binary[BINARY_VV][OP_sub](out, out, s, n, 1);
-        } else {
-            t->vec->reduce->softmax_vec(out, row, m, s, n);
-        }
-        put(t, at + r * p->inner, n, out);
+        float *row = rows + r * p->width, *out = t->sink ? t->sink + at + r * p->inner : row;
+        if (logs) vec->binary[BINARY_VV][OP_sub](row, row, m, n, 1);
+        last[logs ? OP_sub : OP_mul](out, row, s, n, 1);
+        if (!t->sink) cvyi_unit_scatter(t->u, p->sink_v, at + r * p->inner, n, row);
     }
 }
 
@@ -459,19 +510,30 @@ float cvyi_reduce_row(const cpu_reduce_kernels *red, op_id op, const float *row,
     }
 }
 
-static void softmax_row(const tiles *t, float *row, int64_t at)
+/* Where in `room` a row lies as its source does in a page. A load that is as far into its page as a store that is
+ * still under way waits for it: with results just ahead of the source exponentials take a third longer. */
+static float *beside(const float *src, float *room)
 {
+    const uintptr_t page = 4096;
+    return room + ((uintptr_t)src - (uintptr_t)room) % page / sizeof *room;
+}
+
+/* Exponentials are taken once and wait in `row`, in cache; src may be the row itself. */
+static void softmax_row(const tiles *t, const float *src, float *row, int64_t at)
+{
+    const cpu_vector_kernels *vec = t->vec;
     const int64_t n = t->p->reduced;
-    const cpu_max_sum_exp e = t->vec->reduce->max_sum_exp(row, n);
-    const float log_sum = (float)log(e.sum);
+    const float max = vec->reduce->max(src, n);
+    float *out = t->sink ? t->sink + at : row;
 
     if (t->p->sink_op == OP_log_softmax) {
-        t->vec->binary[BINARY_VS][OP_sub](row, row, &e.max, n, 1);
-        t->vec->binary[BINARY_VS][OP_sub](row, row, &log_sum, n, 1);
+        const float shift = -(float)log(vec->reduce->sum_exp(src, n, max));
+        (t->sink_streams ? vec->pivot_stream : vec->pivot)(out, src, n, max, 1, shift);
     } else {
-        t->vec->reduce->softmax_row(row, row, n, e.max, (float)(1 / e.sum));
+        const float r = (float)(1 / vec->reduce->exp_sum(row, src, n, max));
+        (t->sink_streams ? vec->binary_stream : vec->binary)[BINARY_VS][OP_mul](out, row, &r, n, 1);
     }
-    put(t, at, n, row);
+    if (!t->sink) cvyi_unit_scatter(t->u, t->p->sink_v, at, n, row);
 }
 
 static void run_horizontal(tiles *t, int64_t pre, float *row)
@@ -481,7 +543,7 @@ static void run_horizontal(tiles *t, int64_t pre, float *row)
     float out;
     const float *whole = row;
 
-    if (!p->n_instrs && runs == 1 && p->sink == SINK_REDUCE && !is_scalar(t, &p->sink_arg)) {
+    if (!p->n_instrs && runs == 1 && !is_scalar(t, &p->sink_arg)) {
         seek(t, pre);
         t->at = 0;
         whole = address(t, &p->sink_arg);
@@ -489,7 +551,7 @@ static void run_horizontal(tiles *t, int64_t pre, float *row)
         for (int64_t r = 0; r < runs; r++) fill_row(t, pre * runs + r, 0, p->inner, row + r * p->inner);
     }
     if (p->sink == SINK_SOFTMAX) {
-        softmax_row(t, row, pre * p->reduced);
+        softmax_row(t, whole, beside(whole, row), pre * p->reduced);
         return;
     }
     out = cvyi_reduce_row(t->vec->reduce, p->sink_op, whole, p->reduced);
@@ -533,18 +595,12 @@ void cvyi_program_run(const program *p, const cpu_unit *u, int64_t part, char *s
 {
     tiles t = begin(p, u, scratch);
     const items it = items_of(p, u);
-    const int64_t end = cvyi_min64(it.count, (part + 1) * it.per_part), pieces = cvyi_ceil_div(p->inner, TILE);
+    const int64_t first = part * it.per_part, end = cvyi_min64(it.count, first + it.per_part);
     float *rows = rows_of(p, scratch);
 
-    for (int64_t i = part * it.per_part; i < end; i++) {
-        if (p->sink == SINK_NONE) {
-            const int64_t from = i % pieces * TILE;
-            seek(&t, i / pieces);
-            run_columns(&t, from, cvyi_min64(from + TILE, p->inner));
-        } else if (p->horizontal) {
-            run_horizontal(&t, i, rows);
-        } else {
-            run_vertical(&t, i, rows);
-        }
-    }
+    if (p->sink == SINK_NONE)
+        run_tiles(&t, first, end);
+    else
+        for (int64_t i = first; i < end; i++) (p->horizontal ? run_horizontal : run_vertical)(&t, i, rows);
+    finish_streams(&t);
 }

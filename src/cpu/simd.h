@@ -10,6 +10,7 @@
  *   v_store_n     likewise
  *   v_first(n)    mask of the first n lanes, any n
  *   v_max, v_min  second operand if either is NaN (as x86); v_max_nan, v_min_nan give NaN if either is NaN
+ *   v_unordered   lanes in which either is NaN
  *   v_sel(m,a,b)  a where m, else b
  *   v_quot(a,b)   a / b for 2^-60 < |b| < 2^60, finite, within 0.6 ULP; v_div is exact and for all
  *   v_quot_near   (a,b,&r): about a / b, and r about 1 / b; the remainder times r makes up for what the first lacks

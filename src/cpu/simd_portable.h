@@ -54,6 +54,7 @@ INLINE vm v_lt(vf a, vf b) { return a < b; }
 INLINE vm v_le(vf a, vf b) { return a <= b; }
 INLINE vm v_eq(vf a, vf b) { return a == b; }
 INLINE vm v_isnan(vf a) { return a != a; }
+INLINE vm v_unordered(vf a, vf b) { return v_isnan(a) | v_isnan(b); }
 INLINE vi v_bits(vf a) { return (vi)a; }
 INLINE vf v_from_bits(vi a) { return (vf)a; }
 INLINE vf v_sel(vm m, vf a, vf b) { return (vf)(((vi)a & m) | ((vi)b & ~m)); }

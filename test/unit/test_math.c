@@ -222,7 +222,8 @@ static void check_copies(const cpu_vector_kernels *k, int n, int shift)
     static float src[SHORT], buffer[SHORT + 40], scale[SHORT], add[SHORT];
     float *dst = buffer + 1 + shift;
     for (int i = 0; i < SHORT; i++) src[i] = (float)i, scale[i] = (float)(i % 5), add[i] = (float)(i % 3);
-    for (int which = 0; which < 8; which++) {
+    const float p[2] = {0, 0}, three = 3;
+    for (int which = 0; which < 12; which++) {
         for (int i = 0; i < SHORT + 40; i++) buffer[i] = 77;
         if (which == 0) k->copy(dst, src, n);
         if (which == 1) k->copy_stream(dst, src, n);
@@ -232,12 +233,21 @@ static void check_copies(const cpu_vector_kernels *k, int n, int shift)
         if (which == 5) k->fill(dst, n, 5);
         if (which == 6) k->pivot(dst, src, n, 3, 2, -1);
         if (which == 7) k->pivot_stream(dst, src, n, 3, 2, -1);
+        if (which == 8) k->unary_stream[OP_neg](dst, src, n, p);
+        if (which == 9) k->binary_stream[BINARY_VV][OP_sub](dst, scale, src, n, 1);
+        if (which == 10) k->binary_stream[BINARY_VS][OP_sub](dst, src, &three, n, 1);
+        if (which == 11) k->binary_stream[BINARY_SV][OP_sub](dst, &three, src, n, 1);
+        k->stream_end();
         for (int i = 0; i < n; i++) {
-            const float want = which < 2   ? src[i]
-                               : which < 4 ? 2 * src[i] - 1
-                               : which < 5 ? src[i] * scale[i] + add[i]
-                               : which < 6 ? 5
-                                           : 2 * (src[i] - 3) - 1;
+            const float want = which < 2    ? src[i]
+                               : which < 4  ? 2 * src[i] - 1
+                               : which < 5  ? src[i] * scale[i] + add[i]
+                               : which < 6  ? 5
+                               : which < 8  ? 2 * (src[i] - 3) - 1
+                               : which < 9  ? -src[i]
+                               : which < 10 ? scale[i] - src[i]
+                               : which < 11 ? src[i] - 3
+                                            : 3 - src[i];
             assert_true(dst[i] == want);
         }
         assert_true(dst[-1] == 77 && dst[n] == 77);
@@ -354,15 +364,14 @@ static void test_exp_rows(void **state)
         const cpu_reduce_kernels *r = isas[k]->reduce;
         for (int n = 1; n < LONG; n = n * 3 + 1) {
             const cpu_max_sum_exp got = r->max_sum_exp(x, n);
-            const float inverse = (float)(1 / got.sum);
             double sum = 0;
             for (int i = 0; i < n; i++) sum += exp((double)x[i] - got.max);
             assert_true(got.max == r->max(x, n) && fabs(got.sum - sum) <= 40 * 0x1p-24 * sum);
             assert_true(fabs(r->logsumexp(x, n) - (got.max + log(sum))) <= 40 * 0x1p-24 + 0x1p-24 * 10);
-            r->softmax_row(y, x, n, got.max, inverse);
+            assert_true(r->exp_sum(y, x, n, got.max) == got.sum);
             for (int i = 0; i < n; i++) {
-                const double want = exp((double)x[i] - got.max) / sum;
-                assert_true(fabs(y[i] - want) <= 64 * 0x1p-24 * want);
+                const double want = exp((double)x[i] - got.max);
+                assert_true(fabs(y[i] - want) <= 40 * 0x1p-24 * want);
             }
         }
     }
@@ -405,7 +414,6 @@ static void check_vertical(const cpu_reduce_kernels *r, int n, float rows[][SHOR
         assert_true(low[i] == bottom || (isnan(low[i]) && isnan(bottom)));
         assert_true(total[i] == sum || isnan(total[i]));
     }
-    r->logsumexp_shift(m, n);
     for (int j = 0; j < count; j++) r->add_exp_to(s, rows[j], m, n);
     r->finish_logsumexp(m, m, s, n);
     for (int i = 0; i < n; i++) {
@@ -435,17 +443,18 @@ static void test_vertical(void **state)
     }
 }
 
-static void test_softmax_vec(void **state)
+static void test_exp_sum_to(void **state)
 {
-    float x[SHORT], m[SHORT], r[SHORT], y[SHORT];
+    float x[SHORT], m[SHORT], s[SHORT], y[SHORT];
     (void)state;
-    for (int i = 0; i < SHORT; i++) x[i] = (float)(i % 9), m[i] = 8, r[i] = (float)(1 + i % 4);
+    for (int i = 0; i < SHORT; i++) x[i] = (float)(i % 9), m[i] = 8;
     for (int k = 0; k < n_isas; k++) {
         for (int n = 0; n < SHORT; n++) {
-            for (int i = 0; i < SHORT; i++) y[i] = 77;
-            isas[k]->reduce->softmax_vec(y, x, m, r, n);
-            for (int i = 0; i < n; i++) assert_true(ulp_error(y[i], exp((double)x[i] - 8) * r[i], x[i]) <= 3);
-            for (int i = n; i < SHORT; i++) assert_true(y[i] == 77);
+            for (int i = 0; i < SHORT; i++) y[i] = 77, s[i] = (float)(i % 4);
+            isas[k]->reduce->exp_sum_to(y, x, m, s, n);
+            for (int i = 0; i < n; i++) assert_true(ulp_error(y[i], exp((double)x[i] - 8), x[i]) <= 2);
+            for (int i = 0; i < n; i++) assert_true(s[i] == (float)(i % 4) + y[i]);
+            for (int i = n; i < SHORT; i++) assert_true(y[i] == 77 && s[i] == (float)(i % 4));
         }
     }
 }
@@ -459,7 +468,7 @@ int main(void)
         cmocka_unit_test(test_sums_exact),  cmocka_unit_test(test_moments),
         cmocka_unit_test(test_sums_repeat), cmocka_unit_test(test_exp_rows),
         cmocka_unit_test(test_vertical),    cmocka_unit_test(test_logsumexp_special),
-        cmocka_unit_test(test_softmax_vec),
+        cmocka_unit_test(test_exp_sum_to),
     };
     n_isas = runnable_kernels(isas);
     return cmocka_run_group_tests(tests, NULL, NULL);

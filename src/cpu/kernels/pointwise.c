@@ -12,6 +12,10 @@
     static void unary_##name(float *dst, const float *src, int64_t n, const float p[2])                            \
     {                                                                                                              \
         map(dst, run_of(src), all_of(p[0]), all_of(p[1]), n, act_##name);                                          \
+    }                                                                                                              \
+    static void unary_stream_##name(float *dst, const float *src, int64_t n, const float p[2])                     \
+    {                                                                                                              \
+        map_stream(dst, run_of(src), all_of(p[0]), all_of(p[1]), n, act_##name);                                   \
     }
 
 UNARY(relu)
@@ -45,6 +49,11 @@ UNARY(sign_or_one)
 static void unary_gelu(float *dst, const float *src, int64_t n, const float p[2])
 {
     (p[0] != 0 ? unary_gelu_tanh : unary_gelu_erf)(dst, src, n, p);
+}
+
+static void unary_stream_gelu(float *dst, const float *src, int64_t n, const float p[2])
+{
+    (p[0] != 0 ? unary_stream_gelu_tanh : unary_stream_gelu_erf)(dst, src, n, p);
 }
 
 /* ---- binary: f(a, b, alpha) ---- */
@@ -82,6 +91,10 @@ INLINE vf op_minimum(vf a, vf b, vf alpha)
     static void binary_##form##_##name(float *dst, const float *a, const float *b, int64_t n, float alpha)         \
     {                                                                                                              \
         if (n > 0) map(dst, a_operand, b_operand, all_of(alpha), n, op_##name);                                    \
+    }                                                                                                              \
+    static void binary_stream_##form##_##name(float *dst, const float *a, const float *b, int64_t n, float alpha)  \
+    {                                                                                                              \
+        if (n > 0) map_stream(dst, a_operand, b_operand, all_of(alpha), n, op_##name);                             \
     }
 #define BINARY(name)                                                                                               \
     BINARY_FORM(vv, name, run_of(a), run_of(b))                                                                    \
@@ -151,14 +164,25 @@ extern const cpu_reduce_kernels ISA(cvyi_reduce);
 #define TEXT_OF_(x)       #x
 #define TEXT_OF(x)        TEXT_OF_(x)
 
+static void stream_end(void)
+{
+    v_stream_end();
+}
+
 const cpu_vector_kernels ISA(cvyi_vector) = {
     .isa = &TEXT_OF(ISA())[1], /* without its underscore */
     .reduce = &ISA(cvyi_reduce),
+#define OP(name, kind, spatial, attributes, tensors, reference, flags)                                             \
+    [OP_##name] = SECOND_OF(ONLY_##kind(name), NULL, ~),
     .unary =
         {
 #define ONLY_UNARY(name) ~, unary_##name
-#define OP(name, kind, spatial, attributes, tensors, reference, flags)                                             \
-    [OP_##name] = SECOND_OF(ONLY_##kind(name), NULL, ~),
+#include "../../graph/ops.def"
+#undef ONLY_UNARY
+        },
+    .unary_stream =
+        {
+#define ONLY_UNARY(name) ~, unary_stream_##name
 #include "../../graph/ops.def"
 #undef ONLY_UNARY
         },
@@ -181,6 +205,27 @@ const cpu_vector_kernels ISA(cvyi_vector) = {
 #define ONLY_BINARY(name) ~, binary_sv_##name
 #include "../../graph/ops.def"
 #undef ONLY_BINARY
+                },
+        },
+    .binary_stream =
+        {
+            [BINARY_VV] =
+                {
+#define ONLY_BINARY(name) ~, binary_stream_vv_##name
+#include "../../graph/ops.def"
+#undef ONLY_BINARY
+                },
+            [BINARY_VS] =
+                {
+#define ONLY_BINARY(name) ~, binary_stream_vs_##name
+#include "../../graph/ops.def"
+#undef ONLY_BINARY
+                },
+            [BINARY_SV] =
+                {
+#define ONLY_BINARY(name) ~, binary_stream_sv_##name
+#include "../../graph/ops.def"
+#undef ONLY_BINARY
 #undef OP
                 },
         },
@@ -188,8 +233,9 @@ const cpu_vector_kernels ISA(cvyi_vector) = {
     .affine_vec = affine_vec,
     .copy = copy,
     .fill = fill,
-    .affine_stream = affine_stream,
     .pivot = pivot,
+    .affine_stream = affine_stream,
     .pivot_stream = pivot_stream,
     .copy_stream = copy_stream,
+    .stream_end = stream_end,
 };

@@ -19,10 +19,6 @@ INLINE vf term_plain(vf x, vf shift)
     (void)shift;
     return x;
 }
-INLINE vf term_offset(vf x, vf shift)
-{
-    return v_sub(x, shift);
-}
 INLINE vf term_square(vf x, vf shift)
 {
     const vf d = v_sub(x, shift);
@@ -30,32 +26,49 @@ INLINE vf term_square(vf x, vf shift)
 }
 INLINE vf term_exp(vf x, vf shift)
 {
-    return v_exp(v_sub(x, shift));
+    return v_exp_below(v_sub(x, shift));
 }
 
-/* Up to RUN whole vectors. */
-INLINE double sum_run(const float *src, int64_t vectors, vf shift, term_fn *term)
+INLINE double lane_sums(const vf s[LANES])
+{
+    return v_hsum_double(v_add(v_add(s[0], s[1]), v_add(s[2], s[3])));
+}
+
+INLINE vf term_at(const bool keep, float *dst, const float *src, int64_t at, vf shift, term_fn *term)
+{
+    const vf y = term(v_load(src + at), shift);
+    if (keep) v_store(dst + at, y);
+    return y;
+}
+
+/* Up to RUN whole vectors; `keep`: the terms are left in dst. */
+INLINE double sum_run(const bool keep, float *dst, const float *src, int64_t vectors, vf shift, term_fn *term)
 {
     vf s[LANES];
     int64_t i = 0;
     for (int k = 0; k < LANES; k++) s[k] = v_zero();
     for (; i + LANES <= vectors; i += LANES) {
-        for (int k = 0; k < LANES; k++) s[k] = v_add(s[k], term(v_load(src + (i + k) * VL), shift));
+        for (int k = 0; k < LANES; k++) s[k] = v_add(s[k], term_at(keep, dst, src, (i + k) * VL, shift, term));
     }
-    for (; i < vectors; i++) s[0] = v_add(s[0], term(v_load(src + i * VL), shift));
-    return v_hsum_double(v_add(v_add(s[0], s[1]), v_add(s[2], s[3])));
+    for (; i < vectors; i++) s[0] = v_add(s[0], term_at(keep, dst, src, i * VL, shift, term));
+    return lane_sums(s);
 }
 
-INLINE double sum_terms(const float *src, int64_t n, float by, term_fn *term)
+INLINE double sum_terms(const bool keep, float *dst, const float *src, int64_t n, float by, term_fn *term)
 {
     const vf shift = v_set1(by);
     double sum = 0;
     while (n >= VL) {
-        const int64_t vectors = n / VL < RUN ? n / VL : RUN;
-        sum += sum_run(src, vectors, shift, term);
+        const int64_t vectors = cvyi_min64(n / VL, RUN);
+        sum += sum_run(keep, dst, src, vectors, shift, term);
         src += vectors * VL, n -= vectors * VL;
+        if (keep) dst += vectors * VL;
     }
-    if (n > 0) sum += v_hsum_double(v_sel(v_first(n), term(v_load_n(src, n), shift), v_zero()));
+    if (n > 0) {
+        const vf y = term(v_load_n(src, n), shift);
+        if (keep) v_store_n(dst, n, y);
+        sum += v_hsum_double(v_sel(v_first(n), y, v_zero()));
+    }
     return sum;
 }
 
@@ -67,35 +80,79 @@ static double plain_sum(const float *src, int64_t n, double shift, int power)
     return s;
 }
 
-static double sum_offsets(const float *src, int64_t n, float shift)
-{
-    const double s = sum_terms(src, n, shift, term_offset);
-    return isfinite(s) ? s : plain_sum(src, n, shift, 1);
-}
 static double sum_squares(const float *src, int64_t n, float shift)
 {
-    const double s = sum_terms(src, n, shift, term_square);
+    const double s = sum_terms(false, NULL, src, n, shift, term_square);
     return isfinite(s) ? s : plain_sum(src, n, shift, 2);
 }
 static double sum(const float *src, int64_t n)
 {
-    const double s = sum_terms(src, n, 0.0f, term_plain);
+    const double s = sum_terms(false, NULL, src, n, 0.0f, term_plain);
     return isfinite(s) ? s : plain_sum(src, n, 0, 1);
 }
 
 static double sum_exp(const float *src, int64_t n, float m)
 {
-    return sum_terms(src, n, m, term_exp);
+    return sum_terms(false, NULL, src, n, m, term_exp);
+}
+static double exp_sum(float *dst, const float *src, int64_t n, float m)
+{
+    return sum_terms(true, dst, src, n, m, term_exp);
 }
 
 /* ---- moments: per block first the mean, then offsets and squares from it; blocks merged by Chan's formula ---- */
+
+/* Sums of offsets and of their squares at one look, both as sum_terms() has them. */
+typedef struct offset_sums {
+    double first, second;
+} offset_sums;
+
+INLINE void add_offset(vf x, vf shift, vf *first, vf *second)
+{
+    const vf d = v_sub(x, shift);
+    *first = v_add(*first, d);
+    *second = v_fma(d, d, *second);
+}
+
+INLINE offset_sums offset_run(const float *src, int64_t vectors, vf shift)
+{
+    vf s[LANES], q[LANES];
+    int64_t i = 0;
+    for (int k = 0; k < LANES; k++) s[k] = q[k] = v_zero();
+    for (; i + LANES <= vectors; i += LANES) {
+        for (int k = 0; k < LANES; k++) add_offset(v_load(src + (i + k) * VL), shift, &s[k], &q[k]);
+    }
+    for (; i < vectors; i++) add_offset(v_load(src + i * VL), shift, &s[0], &q[0]);
+    return (offset_sums){lane_sums(s), lane_sums(q)};
+}
+
+static offset_sums sum_offsets(const float *src, int64_t n, float by)
+{
+    const vf shift = v_set1(by);
+    offset_sums all = {0, 0};
+    int64_t i = 0;
+    while (i + VL <= n) {
+        const int64_t vectors = cvyi_min64((n - i) / VL, RUN);
+        const offset_sums run = offset_run(src + i, vectors, shift);
+        all.first += run.first, all.second += run.second;
+        i += vectors * VL;
+    }
+    if (i < n) {
+        const vf d = v_sel(v_first(n - i), v_sub(v_load_n(src + i, n - i), shift), v_zero());
+        all.first += v_hsum_double(d), all.second += v_hsum_double(v_mul(d, d));
+    }
+    if (!isfinite(all.first)) all.first = plain_sum(src, n, by, 1);
+    if (!isfinite(all.second)) all.second = plain_sum(src, n, by, 2);
+    return all;
+}
 
 /* The mean need only be near: what is left of it, the mean of the offsets, is taken out again at the end. */
 static cpu_moments block_moments(const float *src, int64_t n)
 {
     const float near = (float)(sum(src, n) / (double)n);
-    const double off = sum_offsets(src, n, near) / (double)n, squares = sum_squares(src, n, near);
-    return (cpu_moments){(double)n, near + off, squares - (double)n * off * off};
+    const offset_sums sums = sum_offsets(src, n, near);
+    const double off = sums.first / (double)n;
+    return (cpu_moments){(double)n, near + off, sums.second - (double)n * off * off};
 }
 
 static cpu_moments moments(const float *src, int64_t n)
@@ -110,33 +167,38 @@ static cpu_moments moments(const float *src, int64_t n)
 
 typedef vf pick_fn(vf a, vf b);
 
+/* NaNs are looked for beside the extremes, two vectors to a comparison. */
 INLINE float extreme(const float *src, int64_t n, float empty, pick_fn *pick)
 {
+    const vf start = v_set1(empty);
     vf s[LANES];
-    float lanes[VL], last;
+    vm nans = v_unordered(start, start);
     int64_t i = 0;
-    for (int k = 0; k < LANES; k++) s[k] = v_set1(empty);
+    for (int k = 0; k < LANES; k++) s[k] = start;
     for (; i + LANES * VL <= n; i += LANES * VL) {
-        for (int k = 0; k < LANES; k++) s[k] = pick(s[k], v_load(src + i + k * VL));
+        for (int k = 0; k < LANES; k += 2) {
+            const vf a = v_load(src + i + k * VL), b = v_load(src + i + (k + 1) * VL);
+            s[k] = pick(s[k], a), s[k + 1] = pick(s[k + 1], b);
+            nans = m_or(nans, v_unordered(a, b));
+        }
     }
-    for (; i + VL <= n; i += VL) s[0] = pick(s[0], v_load(src + i));
-    if (i < n) s[1] = pick(s[1], v_sel(v_first(n - i), v_load_n(src + i, n - i), v_set1(empty)));
-    v_store(lanes, pick(pick(s[0], s[1]), pick(s[2], s[3])));
-    last = lanes[0];
-    for (int k = 1; k < VL && !isnan(last); k++) {
-        const int better = empty < 0 ? lanes[k] > last : lanes[k] < last;
-        if (better || isnan(lanes[k])) last = lanes[k];
+    for (; i < n; i += VL) {
+        const vf a = i + VL <= n ? v_load(src + i) : v_sel(v_first(n - i), v_load_n(src + i, n - i), start);
+        s[0] = pick(s[0], a);
+        nans = m_or(nans, v_unordered(a, a));
     }
-    return last;
+    if (m_any(nans)) return NAN;
+    s[0] = pick(pick(s[0], s[1]), pick(s[2], s[3]));
+    return empty < 0 ? v_hmax(s[0]) : -v_hmax(v_neg(s[0]));
 }
 
 static float max(const float *src, int64_t n)
 {
-    return extreme(src, n, -INFINITY, v_max_nan);
+    return extreme(src, n, -INFINITY, v_max);
 }
 static float min(const float *src, int64_t n)
 {
-    return extreme(src, n, INFINITY, v_min_nan);
+    return extreme(src, n, INFINITY, v_min);
 }
 
 /* ---- rows of softmax and logsumexp ---- */
@@ -149,21 +211,8 @@ static cpu_max_sum_exp max_sum_exp(const float *src, int64_t n)
 
 static float logsumexp(const float *src, int64_t n)
 {
-    const float top = max(src, n), m = isinf(top) ? 0.0f : top; /* infinities go through exp and log */
-    return (float)(m + log(sum_exp(src, n, m)));
-}
-
-INLINE vf softmax_one(vf x, vf m, vf r)
-{
-    return v_mul(v_exp(v_sub(x, m)), r);
-}
-static void softmax_row(float *dst, const float *src, int64_t n, float m, float r)
-{
-    map(dst, run_of(src), all_of(m), all_of(r), n, softmax_one);
-}
-static void softmax_vec(float *dst, const float *src, const float *m, const float *r, int64_t n)
-{
-    map(dst, run_of(src), run_of(m), run_of(r), n, softmax_one);
+    const float top = max(src, n);
+    return isinf(top) ? top : (float)(top + log(sum_exp(src, n, top)));
 }
 
 /* ---- vertical ---- */
@@ -185,17 +234,13 @@ INLINE vf min_one(vf x, vf y, vf z)
 }
 INLINE vf add_exp_one(vf s, vf x, vf m)
 {
-    return v_add(s, v_exp(v_sub(x, m)));
+    return v_add(s, v_exp_below(v_sub(x, m)));
 }
-INLINE vf shift_one(vf m, vf y, vf z)
-{
-    (void)y, (void)z;
-    return v_sel(v_eq(v_abs(m), v_set1(INFINITY)), v_zero(), m);
-}
+/* An infinite maximum is the result itself; its s, made of inf - inf, is NaN. */
 INLINE vf finish_one(vf m, vf s, vf z)
 {
     (void)z;
-    return v_add(m, v_log(s));
+    return v_sel(v_eq(v_abs(m), v_set1(INFINITY)), m, v_add(m, v_log(s)));
 }
 
 static void add_to(float *dst, const float *src, int64_t n)
@@ -214,9 +259,21 @@ static void add_exp_to(float *dst, const float *src, const float *m, int64_t n)
 {
     map(dst, run_of(dst), run_of(src), run_of(m), n, add_exp_one);
 }
-static void logsumexp_shift(float *m, int64_t n)
+/* Two vectors in flight, as in map(). */
+static void exp_sum_to(float *dst, const float *src, const float *m, float *s, int64_t n)
 {
-    map(m, run_of(m), all_of(0), all_of(0), n, shift_one);
+    int64_t i = 0;
+    for (; i + 2 * VL <= n; i += 2 * VL) {
+        const vf a = v_exp_below(v_sub(v_load(src + i), v_load(m + i)));
+        const vf b = v_exp_below(v_sub(v_load(src + i + VL), v_load(m + i + VL)));
+        v_store(s + i, v_add(v_load(s + i), a)), v_store(s + i + VL, v_add(v_load(s + i + VL), b));
+        v_store(dst + i, a), v_store(dst + i + VL, b);
+    }
+    for (; i < n; i += VL) {
+        const vf a = v_exp_below(v_sub(v_load_n(src + i, n - i), v_load_n(m + i, n - i)));
+        v_store_n(s + i, n - i, v_add(v_load_n(s + i, n - i), a));
+        v_store_n(dst + i, n - i, a);
+    }
 }
 static void finish_logsumexp(float *dst, const float *m, const float *s, int64_t n)
 {
@@ -233,12 +290,11 @@ const cpu_reduce_kernels ISA(cvyi_reduce) = {
     .sum_exp = sum_exp,
     .max_sum_exp = max_sum_exp,
     .logsumexp = logsumexp,
-    .softmax_row = softmax_row,
+    .exp_sum = exp_sum,
     .add_to = add_to,
     .max_to = max_to,
     .min_to = min_to,
     .add_exp_to = add_exp_to,
-    .logsumexp_shift = logsumexp_shift,
     .finish_logsumexp = finish_logsumexp,
-    .softmax_vec = softmax_vec,
+    .exp_sum_to = exp_sum_to,
 };
