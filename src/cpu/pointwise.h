@@ -78,6 +78,9 @@ typedef struct cpu_vector_kernels {
     void (*affine)(float *dst, const float *src, int64_t n, float scale, float shift);
     /* (src[i] - from) * scale + shift: what is near `from` loses nothing to rounding */
     void (*pivot)(float *dst, const float *src, int64_t n, float from, float scale, float shift);
+    /* ((src[i] - p[0]) * p[1] + p[2]) * scale[i] + shift[i] */
+    void (*pivot_vec)(float *dst, const float *src, int64_t n, const float p[3], const float *scale,
+                      const float *shift);
     void (*affine_vec)(float *dst, const float *src, int64_t n, const float *scale, const float *shift);
     void (*copy)(float *dst, const float *src, int64_t n);
     void (*fill)(float *dst, int64_t n, float value);
@@ -87,6 +90,8 @@ typedef struct cpu_vector_kernels {
     cpu_binary_fn *binary_stream[BINARY_FORMS][OP_COUNT];
     void (*affine_stream)(float *dst, const float *src, int64_t n, float scale, float shift);
     void (*pivot_stream)(float *dst, const float *src, int64_t n, float from, float scale, float shift);
+    void (*pivot_vec_stream)(float *dst, const float *src, int64_t n, const float p[3], const float *scale,
+                             const float *shift);
     void (*copy_stream)(float *dst, const float *src, int64_t n);
     void (*stream_end)(void);
 } cpu_vector_kernels;

@@ -52,6 +52,7 @@ typedef struct instr {
     instr_kind kind;
     op_id op;
     prog_arg a, b, dst; /* dst: a register, or a written operand */
+    prog_arg c;         /* INSTR_ROW: b, c: weight and bias in memory that no instruction writes; or neither */
     float p[2];
     int coef;  /* INSTR_AFFINE */
     int stats; /* INSTR_ROW...: value of the statistics, one row of them per run */

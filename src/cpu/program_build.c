@@ -279,6 +279,11 @@ static prog_arg row_affine(assembler *s, const node *n, int v)
     return a;
 }
 
+static bool only_read(const assembler *s, const prog_arg *a)
+{
+    return a->kind == ARG_MEM && !s->p->operands[a->index].written;
+}
+
 static void build_apply_row(assembler *s, const node *n)
 {
     instr *i;
@@ -295,6 +300,10 @@ static void build_apply_row(assembler *s, const node *n)
     i->dst = dst;
     if (i->kind == INSTR_ROW_WEIGHTED) {
         i->b = w;
+    } else if (weight && bias && only_read(s, &w) && only_read(s, &shift)) {
+        i->b = w, i->c = shift;
+        hold(s, n->out, dst, -1);
+        return;
     } else if (weight) {
         i = emit(s, INSTR_BINARY);
         *i = (instr){.kind = INSTR_BINARY, .op = OP_mul, .a = dst, .b = w, .dst = dst, .coef = -1, .p = {0, 1}};

@@ -169,7 +169,7 @@ static tiles begin(const program *p, const cpu_unit *u, char *scratch)
     }
     for (int k = 0; t.streams && k < p->n_instrs; k++) {
         const instr *i = &p->instrs[k];
-        const bool can = i->kind == INSTR_UNARY || i->kind == INSTR_BINARY || i->kind == INSTR_AFFINE;
+        const bool can = i->kind != INSTR_ROW_WEIGHTED && i->kind != INSTR_COPY;
         if (!can || !i->last || !p->operands[i->dst.index].stream || !t.base[i->dst.index]) continue;
         t.direct[i->dst.index] = true;
         t.aside[i->dst.index] = false;
@@ -264,15 +264,24 @@ static void run_affine(const tiles *t, const instr *i, float *dst)
         (stream ? t->vec->pivot_stream : t->vec->pivot)(dst, x, t->n, f.from, f.scale, f.shift);
 }
 
-/* (x - mean) / deviation, the mean in two parts: x - mean is exact where it matters. */
+/* (x - mean) / deviation, the mean in two parts: x - mean is exact where it matters. Then weight and bias. */
 static void run_row(const tiles *t, const instr *i, float *dst)
 {
-    const float *stats = cvyi_unit_data(t->u, i->stats) + STATS_FIELDS * t->run;
-    const float rstd = stats[STATS_RSTD];
-    t->vec->binary[is_scalar(t, &i->a) ? BINARY_VV : BINARY_VS][OP_sub](dst, address(t, &i->a), stats + STATS_MEAN,
-                                                                        is_scalar(t, &i->a) ? 1 : t->n, 1);
-    if (is_scalar(t, &i->a)) t->vec->fill(dst, t->n, dst[0]);
-    t->vec->affine(dst, dst, t->n, rstd, (float)(-(double)stats[STATS_MEAN_LOW] * rstd));
+    const cpu_vector_kernels *vec = t->vec;
+    const float *stats = cvyi_unit_data(t->u, i->stats) + STATS_FIELDS * t->run, *x = address(t, &i->a);
+    const float mean = stats[STATS_MEAN], rstd = stats[STATS_RSTD];
+    const float shift = (float)(-(double)stats[STATS_MEAN_LOW] * rstd);
+    const bool stream = streamed(t, i);
+
+    if (is_scalar(t, &i->a)) {
+        vec->fill(dst, t->n, *x);
+        x = dst;
+    }
+    if (i->c.kind == ARG_NONE)
+        (stream ? vec->pivot_stream : vec->pivot)(dst, x, t->n, mean, rstd, shift);
+    else
+        (stream ? vec->pivot_vec_stream : vec->pivot_vec)(dst, x, t->n, (const float[]){mean, rstd, shift},
+                                                          address(t, &i->b), address(t, &i->c));
 }
 
 /* The same times a weight per channel; one that is not finite in PyTorch's order: x a - mean a. */

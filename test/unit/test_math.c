@@ -222,8 +222,8 @@ static void check_copies(const cpu_vector_kernels *k, int n, int shift)
     static float src[SHORT], buffer[SHORT + 40], scale[SHORT], add[SHORT];
     float *dst = buffer + 1 + shift;
     for (int i = 0; i < SHORT; i++) src[i] = (float)i, scale[i] = (float)(i % 5), add[i] = (float)(i % 3);
-    const float p[2] = {0, 0}, three = 3;
-    for (int which = 0; which < 12; which++) {
+    const float p[2] = {0, 0}, three = 3, row[3] = {1, 2, -1};
+    for (int which = 0; which < 14; which++) {
         for (int i = 0; i < SHORT + 40; i++) buffer[i] = 77;
         if (which == 0) k->copy(dst, src, n);
         if (which == 1) k->copy_stream(dst, src, n);
@@ -237,6 +237,8 @@ static void check_copies(const cpu_vector_kernels *k, int n, int shift)
         if (which == 9) k->binary_stream[BINARY_VV][OP_sub](dst, scale, src, n, 1);
         if (which == 10) k->binary_stream[BINARY_VS][OP_sub](dst, src, &three, n, 1);
         if (which == 11) k->binary_stream[BINARY_SV][OP_sub](dst, &three, src, n, 1);
+        if (which == 12) k->pivot_vec(dst, src, n, row, scale, add);
+        if (which == 13) k->pivot_vec_stream(dst, src, n, row, scale, add);
         k->stream_end();
         for (int i = 0; i < n; i++) {
             const float want = which < 2    ? src[i]
@@ -247,7 +249,8 @@ static void check_copies(const cpu_vector_kernels *k, int n, int shift)
                                : which < 9  ? -src[i]
                                : which < 10 ? scale[i] - src[i]
                                : which < 11 ? src[i] - 3
-                                            : 3 - src[i];
+                               : which < 12 ? 3 - src[i]
+                                            : (2 * (src[i] - 1) - 1) * scale[i] + add[i];
             assert_true(dst[i] == want);
         }
         assert_true(dst[-1] == 77 && dst[n] == 77);

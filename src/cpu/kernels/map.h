@@ -61,13 +61,18 @@ INLINE void map(float *dst, operand x, operand y, operand z, int64_t n, map_fn *
     map_some(dst, x, y, z, i, n, f);
 }
 
+/* Floats in front of the first whole vector that v_stream() takes. */
+INLINE int64_t to_boundary(const float *dst)
+{
+    return (int64_t)(-((uintptr_t)dst / sizeof(float)) % VL);
+}
+
 /* The same with stores past the caches, which must be aligned: the elements in front of the first boundary and
  * behind the last are stored as usual. Whoever hands the result on calls v_stream_end() first: once per part, since
  * a fence behind every few kilobytes costs a third of the bandwidth. */
 INLINE void map_stream(float *dst, operand x, operand y, operand z, int64_t n, map_fn *f)
 {
-    const int64_t to_boundary = (int64_t)(-((uintptr_t)dst / sizeof(float)) % VL);
-    int64_t i = to_boundary < n ? to_boundary : n;
+    int64_t i = to_boundary(dst) < n ? to_boundary(dst) : n;
     map_some(dst, x, y, z, 0, i, f);
     for (; i + IN_FLIGHT * VL <= n; i += IN_FLIGHT * VL) {
         vf r[IN_FLIGHT];

@@ -140,6 +140,41 @@ static void pivot_stream(float *dst, const float *src, int64_t n, float from, fl
 {
     map_stream(dst, run_less(src, from), all_of(scale), all_of(shift), n, affine_one);
 }
+/* A row of a norm: five operands, one more loop. */
+INLINE vf pivot_vec_at(const float *src, int64_t i, int64_t n, const vf p[3], const float *scale,
+                       const float *shift)
+{
+    const vf x = v_fma(v_sub(v_load_n(src + i, n), p[0]), p[1], p[2]);
+    return v_fma(x, v_load_n(scale + i, n), v_load_n(shift + i, n));
+}
+INLINE void pivot_vec_some(float *dst, const float *src, int64_t from, int64_t to, const vf p[3],
+                           const float *scale, const float *shift, const bool stream)
+{
+    int64_t i = from;
+    for (; i + VL <= to; i += VL) {
+        const vf x = v_fma(v_sub(v_load(src + i), p[0]), p[1], p[2]);
+        const vf y = v_fma(x, v_load(scale + i), v_load(shift + i));
+        if (stream)
+            v_stream(dst + i, y);
+        else
+            v_store(dst + i, y);
+    }
+    if (i < to) v_store_n(dst + i, to - i, pivot_vec_at(src, i, to - i, p, scale, shift));
+}
+static void pivot_vec(float *dst, const float *src, int64_t n, const float p[3], const float *scale,
+                      const float *shift)
+{
+    const vf all[3] = {v_set1(p[0]), v_set1(p[1]), v_set1(p[2])};
+    pivot_vec_some(dst, src, 0, n, all, scale, shift, false);
+}
+static void pivot_vec_stream(float *dst, const float *src, int64_t n, const float p[3], const float *scale,
+                             const float *shift)
+{
+    const vf all[3] = {v_set1(p[0]), v_set1(p[1]), v_set1(p[2])};
+    const int64_t first = cvyi_min64(to_boundary(dst), n);
+    pivot_vec_some(dst, src, 0, first, all, scale, shift, false);
+    pivot_vec_some(dst, src, first, n, all, scale, shift, true);
+}
 static void copy(float *dst, const float *src, int64_t n)
 {
     map(dst, run_of(src), all_of(0), all_of(0), n, same);
@@ -234,8 +269,10 @@ const cpu_vector_kernels ISA(cvyi_vector) = {
     .copy = copy,
     .fill = fill,
     .pivot = pivot,
+    .pivot_vec = pivot_vec,
     .affine_stream = affine_stream,
     .pivot_stream = pivot_stream,
+    .pivot_vec_stream = pivot_vec_stream,
     .copy_stream = copy_stream,
     .stream_end = stream_end,
 };
