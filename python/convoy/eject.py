@@ -24,25 +24,25 @@ from .settings import Settings
 
 def checks_text(names, inputs, training):
     lines = []
+    if training:
+        lines += ["if self.training:", '    raise RuntimeError("ModelNew was made for evaluation: call .eval() first")']
     for name, value in zip(names, inputs):
         if isinstance(value, torch.Tensor):
             lines.append(f'expect("{name}", {name}, {value.dtype}, {tuple(value.shape)})')
         else:
             told = f'"ModelNew was made for {name} = {value!r}"'.replace("{", "(")
             lines += [f"if {name} != {value!r}:", f"    raise ValueError({told})"]
-    if training:
-        lines += ["if self.training:", '    raise RuntimeError("ModelNew was made for evaluation: call .eval() first")']
     return lines
 
 
 def region_constant(number, runner, labels, workspace):
-    order = runner.program.order()
-    lines = [f'region{number} = Region("region{number}", {workspace}, [']
-    for i, label in zip(order, labels):
+    rows = {False: [], True: []}
+    for i, label in zip(runner.program.order(), labels):
         shape, stride = runner.sources[i]
-        lines.append(f'    ("{label}", {runner.program.params[i]}, {tuple(shape)}, {tuple(stride)}),')
-    lines.append("], [" + ", ".join(f"({tuple(s)}, {tuple(t)})" for s, t in runner.outputs) + "])")
-    return "\n".join(lines)
+        rows[runner.program.params[i]].append(f'    ("{label}", {tuple(shape)}, {tuple(stride)}),')
+    results = ", ".join(f"({tuple(shape)}, {tuple(stride)})" for shape, stride in runner.outputs)
+    first = f'region{number} = Region("region{number}", {workspace}, ['
+    return "\n".join([first, *rows[False], "], [", *rows[True], f"], [{results}])"])
 
 
 def file_text(path, model_text, names, inputs, writer, plans, training, precision):

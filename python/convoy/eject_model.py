@@ -17,8 +17,8 @@ from .problem import SEED, Bad, about
 from .region import Runner
 
 OWN = {"ModelNew", "Region", "Forward", "expect", "fit", "version", "library", "compiled", "source", "kernel", "expand",
-       "functools", "hashlib", "re", "load_inline", "CAPABILITY", "BLOCKS_AT_ONCE", "FLAGS", "FUNCTIONS", "HEAD",
-       "DECLARATIONS", "LAUNCHES", "KERNELS", "FILES"}  # of the new file; fmt: skip
+       "functools", "hashlib", "operator", "re", "load_inline", "CAPABILITY", "BLOCKS_AT_ONCE", "FLAGS", "FUNCTIONS",
+       "HEAD", "DECLARATIONS", "LAUNCHES", "KERNELS", "FILES"}  # names of the new file; fmt: skip
 
 
 # ---- the problem file's own text ---------------------------------------------------------------------------------
@@ -221,15 +221,14 @@ class Writer:
             self.text[node] = self.attribute(node)
         elif isinstance(node.target, Runner):
             self.call_region(node)
-        elif node.target is operator.getitem:
-            if node not in self.text:
-                self.text[node] = f"{self.literal(node.args[0])}[{self.literal(node.args[1])}]"
-        else:
+        elif node not in self.text:  # else a result of a region
             self.text[node] = self.name(node.name)
             self.lines.append(f"{self.text[node]} = {self.call(node)}")
 
     def call(self, node):
         given = [*map(self.literal, node.args), *(f"{k}={self.literal(v)}" for k, v in node.kwargs.items())]
+        if node.target is operator.getitem:
+            return f"{given[0]}[{given[1]}]"
         if isinstance(node.target, torch._ops.OpOverload):
             return f"torch.ops.{node.target}({', '.join(given)})"
         module, name = getattr(node.target, "__module__", None) or "", getattr(node.target, "__name__", "")
@@ -240,11 +239,11 @@ class Writer:
     def call_region(self, node):
         order = node.target.program.order()
         sources = [node.args[i] for i in order]
-        picks = {user.args[1]: user for user in node.users}
-        results = [self.name(f"y{len(self.regions)}" + (f"_{i}" if len(picks) > 1 else "")) for i in range(len(picks))]
-        for i, user in picks.items():
-            self.text[user] = results[i]
-        given = ", ".join(["self", *map(self.literal, sources)])
+        count = len(node.target.outputs)
+        results = [self.name(f"y{len(self.regions)}" + (f"_{i}" if count > 1 else "")) for i in range(count)]
+        self.text.update((user, results[user.args[1]]) for user in node.users)
+        inputs = [node.args[i] for i in order if not node.target.program.params[i]]  # parameters it finds itself
+        given = ", ".join(["self", *map(self.literal, inputs)])
         self.lines.append(f"{', '.join(results)}{',' * (len(results) == 1)} = region{len(self.regions)}({given})")
         self.regions.append((node.target, [self.label.get(s, s.name) for s in sources]))
 

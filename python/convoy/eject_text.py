@@ -276,7 +276,8 @@ def files_text(kernels):
 
 # ---- Python ------------------------------------------------------------------------------------------------------
 
-FILE = '''"""{title}: ModelNew computes what Model does by the CUDA kernels below, which nvcc compiles at its first call.
+FILE = '''\
+"""{title}: ModelNew computes what Model does by the CUDA kernels below, which nvcc compiles at its first call.
 
 Made by `convoy eject` {version} for {device} (compute capability {major}.{minor}), precision {precision}, and for
 inputs with exactly the shapes of get_inputs(). It needs PyTorch with CUDA, nvcc and ninja; Convoy it does without.
@@ -290,6 +291,7 @@ Kernels, launches, their order and arguments are those of convoy.compile(), whic
 
 import functools
 import hashlib
+import operator
 import re
 
 import torch
@@ -341,34 +343,38 @@ RUNTIME = r'''
 class Region:
     """A C++ function below: launches on tensors of these shapes and strides, with a workspace per stream.
 
-    sources: name, is it a parameter, shape, strides; results: shape, strides. What depends on parameters alone
+    inputs, params: (name, shape, strides) of each; results: (shape, strides). What depends on parameters alone
     (`prepare`) is launched again only when one of them has changed.
     """
 
-    def __init__(self, name, workspace, sources, results):
-        self.name, self.workspace, self.sources, self.results = name, workspace, sources, results
+    def __init__(self, name, workspace, inputs, params, results):
+        self.name, self.workspace, self.sources, self.results = name, workspace, [*inputs, *params], results
+        self.n_inputs, self.params = len(inputs), [operator.attrgetter(name) for name, _, _ in params]
 
-    def __call__(self, module, *tensors):
+    def __call__(self, module, *inputs):
+        tensors = [*inputs, *(param(module) for param in self.params)]
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             return Forward.apply(self, module, *tensors)
         return self.run(module, tensors)
 
     def run(self, module, tensors):
         device = tensors[0].device
-        for (name, _, shape, _), tensor in zip(self.sources, tensors):
+        for (name, shape, _), tensor in zip(self.sources, tensors):
             expect(name, tensor, torch.float32, shape, device)
         with torch.cuda.device(device):
             launches, stream = getattr(library(device.index), self.name), torch.cuda.current_stream().cuda_stream
-            tensors = [fit(t, stride) for t, (_, _, _, stride) in zip(tensors, self.sources)]
+            tensors = [fit(t, stride) for t, (_, _, stride) in zip(tensors, self.sources)]
             results = [torch.empty_strided(*r, dtype=torch.float32, device=device) for r in self.results]
-            state = [version(t) for t, (_, is_param, _, _) in zip(tensors, self.sources) if is_param]
+            state = [version(t) for t in tensors[self.n_inputs :]]
             kept, key = module.__dict__.setdefault("_workspaces", {}), (self.name, device, stream)
-            memory, before = kept.pop(key, (None, None))
+            capturing = torch.cuda.is_current_stream_capturing()  # then nothing runs before the graph is replayed
+            memory, before = (kept.get if capturing else kept.pop)(key, (None, None))
             if memory is None:
                 memory = torch.empty(self.workspace + 256, dtype=torch.uint8, device=device)
             start = -(-memory.data_ptr() // 256) * 256
             launches([t.data_ptr() for t in (*tensors, *results)], start, state != before, stream)
-            kept[key] = memory, state
+            if not capturing:
+                kept[key] = memory, state
         return tuple(results)
 
 
