@@ -1,5 +1,6 @@
 """pip install .: builds the library and the C program with make and puts both into the package."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ FOLDER = "build-wheel"  # of make
 class Build(build_py):
     def run(self):
         super().run()
-        subprocess.run(["make", "-j", f"BUILD={FOLDER}", "all"], cwd=ROOT, check=True)
+        subprocess.run(["make", f"-j{os.cpu_count()}", f"BUILD={FOLDER}", "all"], cwd=ROOT, check=True)
         target = Path(self.build_lib) / "convoy" / "lib"
         target.mkdir(parents=True, exist_ok=True)
         for name in ("libconvoy.so", "convoy"):

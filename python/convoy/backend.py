@@ -1,11 +1,11 @@
 """torch.compile(model, backend="convoy"): regions of what Dynamo captured run through Convoy, the rest as it is.
 
-Installed packages are found by name through an entry point; in a source tree importing this file registers it.
+Dynamo finds it by the name that the installed package tells (an entry point) and registers it then; in a source tree
+`backend=convoy.backend.compile_graph` is the same.
 """
 
 import torch
 from torch import nn
-from torch._dynamo import register_backend
 from torch.utils import _pytree as pytree
 
 from .module import Entry, MOST_ENTRIES, fill_entry, ordinary_world
@@ -72,7 +72,6 @@ def kind_of(argument):
     return argument
 
 
-@register_backend(name="convoy")
 def compile_graph(module, examples, **options):
     """options: those of convoy.compile()."""
     return CompiledGraph(module, examples, Settings(**(options.get("options") or {})))

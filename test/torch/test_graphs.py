@@ -2,14 +2,19 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import convoy
-import convoy.backend  # registers the name, as the installed package's entry point does
+import convoy.backend
 from agree import assert_near
+from convoy.backend import compile_graph
 from convoy.program import Program
 from test_compile import Net, X
 
@@ -37,7 +42,7 @@ def near(got, want):
 @pytest.mark.parametrize("kind", [Net, Branching])
 def test_backend(kind):
     model = kind().eval()
-    fast = torch.compile(model, backend="convoy")
+    fast = torch.compile(model, backend=compile_graph)
     with torch.no_grad():
         for n in (2, 3, 5):  # the second size makes Dynamo's shapes symbolic
             x = torch.randn(n, 3, 9, 7)
@@ -55,12 +60,34 @@ def test_backend_takes_options_and_uses_convoy(monkeypatch):
     made = []
     original = convoy.backend.fill_entry
     monkeypatch.setattr(convoy.backend, "fill_entry", lambda *a: made.append(original(*a)) or made[-1])
-    fast = torch.compile(Net().eval(), backend="convoy", options={"winograd": False})
+    fast = torch.compile(Net().eval(), backend=compile_graph, options={"winograd": False})
     with torch.no_grad():
         fast(X)
     assert [len(e.runners) for e in made] == [1]
     with pytest.raises(Exception, match="precision is fp32"):
-        torch.compile(Net().eval(), backend="convoy", options={"precision": "fp8"})(X)
+        torch.compile(Net().eval(), backend=compile_graph, options={"precision": "fp8"})(X)
+
+
+def test_the_installed_package_is_found_by_name(tmp_path):
+    """As pip leaves it: PyTorch looks the name up among the entry points, and registers what it finds there."""
+    project = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text()
+    section, line = '[project.entry-points."torch_dynamo_backends"]', 'convoy = "convoy.backend:compile_graph"'
+    assert f"{section}\n{line}\n" in project
+    told = tmp_path / "convoy-0.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: convoy\nVersion: 0\n")
+    (told / "entry_points.txt").write_text("[torch_dynamo_backends]\n" + line.replace('"', "") + "\n")
+    code = """
+import torch
+x = torch.randn(1, 3, 8, 8)
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU()).requires_grad_(False)
+fast = torch.compile(model, backend="convoy")
+torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
+import sys
+assert "convoy.backend" in sys.modules
+"""
+    paths = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": paths})
 
 
 def test_export_writes_operators():
