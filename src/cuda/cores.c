@@ -1,4 +1,5 @@
 /* cores.c - the kernels behind each kind of core: which one, with which tile, over which grid. */
+#include <math.h>
 #include <stdio.h>
 #include "maker.h"
 
@@ -331,7 +332,10 @@ static const char *define_stats(maker *m, const norm_geom *e, int form, int64_t 
     cvyi_make_define(m, "OVER_OUTER", e->over_outer);
     cvyi_make_define(m, "PARTS", parts);
     cvyi_make_define(m, "CENTRED", e->centred);
-    snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-DEPS=%.17g", e->eps);
+    if (isfinite(e->eps))
+        snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-DEPS=%.17g", e->eps);
+    else
+        cvyi_make_define_text(m, isnan(e->eps) ? "-DEPS=CVY_NAN" : e->eps > 0 ? "-DEPS=CVY_INF" : "-DEPS=-CVY_INF");
     return forms[form];
 }
 

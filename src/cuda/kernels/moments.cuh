@@ -28,23 +28,25 @@ CVY_INLINE cvy_moments cvy_merge(const cvy_moments a, const cvy_moments b)
     return r;
 }
 
-// Of the first `count` values (1...CVY_RUN).
+// Of the first `count` values (1...CVY_RUN). Sums are of distances from the first value: where all are equal they are
+// 0 exactly, and so is what a norm makes of them; a mean rounded in the seventh digit, times 1 / sqrt(eps), is not.
 CVY_INLINE cvy_moments cvy_run_moments(const float (&x)[CVY_RUN], int count)
 {
+    const float shift = CENTRED ? x[0] : 0.0f;
     float sum = 0.0f, squares = 0.0f;
 #pragma unroll
-    for (int i = 0; i < CVY_RUN; i++) sum += i < count ? x[i] : 0.0f;
+    for (int i = 0; i < CVY_RUN; i++) sum += i < count ? x[i] - shift : 0.0f;
     const float mean = CENTRED ? sum / (float)count : 0.0f;
 #pragma unroll
     for (int i = 0; i < CVY_RUN; i++) {
-        const float d = x[i] - mean;
+        const float d = x[i] - shift - mean;
         squares += i < count ? d * d : 0.0f;
     }
     // mean was rounded: the distances sum to (sum - count * mean), not to 0, and the true mean lies that bit
     // further.
     cvy_moments r;
     r.count = count;
-    r.mean = CENTRED ? (double)mean + ((double)sum - (double)count * mean) / count : 0.0;
+    r.mean = CENTRED ? (double)shift + (double)mean + ((double)sum - (double)count * mean) / count : 0.0;
     r.m2 = squares;
     return r;
 }
