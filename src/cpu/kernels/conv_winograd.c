@@ -204,7 +204,7 @@ INLINE void products(const float *U, const float *V, float *M, int64_t channels,
     }
 }
 
-/* Where a vector of tiles that is not one piece goes, value by value. y: [ni][nj][VL]. */
+/* Where a vector of tiles that is not one piece goes, piece by piece. y: [ni][nj * VL], columns in order. */
 static __attribute__((noinline)) void store_pieces(const float *y, const lanes *l, float *dst, int64_t pitch,
                                                    int64_t P, int64_t Q, int ni, int nj)
 {
@@ -212,20 +212,36 @@ static __attribute__((noinline)) void store_pieces(const float *y, const lanes *
         const piece *p = l->piece + k;
         const int64_t rows = cvyi_min64(P - p->row * ni, ni),
                       cols = cvyi_min64(Q - p->col * nj, (int64_t)p->n * nj);
-        for (int64_t i = 0; i < rows; i++) {
-            float *to = dst + (p->row * ni + i) * pitch + p->col * nj;
-            for (int64_t q = 0; q < cols; q++) to[q] = y[(i * nj + q % nj) * VL + p->lane + q / nj];
-        }
+        const float *from = y + p->lane * nj;
+        float *to = dst + p->row * ni * pitch + p->col * nj;
+        for (int64_t i = 0; i < rows; i++, from += nj * VL, to += pitch)
+            for (int64_t q = 0; q < cols; q += VL) v_store_n(to + q, cols - q, v_load_n(from + q, cols - q));
     }
+}
+
+/* nj vectors of tiles, one per column of a tile, as columns in order. */
+INLINE void zip_columns(const vf *y, vf *z, const int nj)
+{
+    if (nj == 4)
+        v_zip4(y, z);
+    else if (nj == 2)
+        v_zip2(y[0], y[1], &z[0], &z[1]);
+    else
+        z[0] = y[0];
 }
 
 /* ni rows of nj interleaved vectors of columns, the part of them that lies in P x Q. */
 INLINE void store_tiles(const vf *y, const lanes *l, float *dst, int64_t pitch, int64_t P, int64_t Q, const int ni,
                         const int nj)
 {
+    vf z[4];
     if (l->n > 1) {
         float line[16 * VL];
-        UNROLL for (int e = 0; e < ni * nj; e++) v_store(line + e * VL, y[e]);
+        UNROLL for (int i = 0; i < ni; i++)
+        {
+            zip_columns(y + i * nj, z, nj);
+            UNROLL for (int j = 0; j < nj; j++) v_store(line + (i * nj + j) * VL, z[j]);
+        }
         store_pieces(line, l, dst, pitch, P, Q, ni, nj);
         return;
     }
@@ -234,13 +250,7 @@ INLINE void store_tiles(const vf *y, const lanes *l, float *dst, int64_t pitch, 
     dst += p->row * ni * pitch + p->col * nj;
     UNROLL for (int i = 0; i < ni; i++, dst += pitch)
     {
-        vf z[4];
-        if (nj == 4)
-            v_zip4(y + i * nj, z);
-        else if (nj == 2)
-            v_zip2(y[i * nj], y[i * nj + 1], &z[0], &z[1]);
-        else
-            z[0] = y[i];
+        zip_columns(y + i * nj, z, nj);
         if (i >= rows) return;
         if (cols == nj * VL)
             UNROLL for (int j = 0; j < nj; j++) v_store(dst + j * VL, z[j]);
