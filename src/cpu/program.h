@@ -68,9 +68,10 @@ typedef struct affine32 {
 typedef enum coef_kind { COEF_SHIFT, COEF_MUL, COEF_ADD, COEF_SUB, COEF_APPLY } coef_kind;
 typedef struct coef_op {
     coef_kind kind;
-    int v;         /* COEF_SHIFT: whose shift; COEF_MUL ...: per-channel value, CVY_NONE: number */
-    double number; /* the number, or alpha of ADD and SUB of a value */
-    int index;     /* COEF_APPLY: node */
+    int v;          /* COEF_SHIFT: whose shift; COEF_MUL ...: per-channel value, CVY_NONE: number */
+    double number;  /* the number, or alpha of ADD and SUB of a value */
+    int index;      /* COEF_APPLY: node ... */
+    norm_geom norm; /* ... and its numbers */
 } coef_op;
 typedef struct coef {
     int n;

@@ -181,7 +181,7 @@ static holder *find(assembler *s, int v)
     o = new_operand(s, v, false);
     if (at->shift >= 0) {
         which = new_coef(s);
-        chain(s, which, (coef_op){COEF_SHIFT, root, 0, 0});
+        chain(s, which, (coef_op){.kind = COEF_SHIFT, .v = root});
     }
     return hold(s, v, (prog_arg){ARG_MEM, o, 0}, which);
 }
@@ -243,9 +243,9 @@ static void extend_chain(assembler *s, const node *n, int which)
     const coef_kind kind = n->op == OP_mul ? COEF_MUL : n->op == OP_add ? COEF_ADD : COEF_SUB;
     cvyi_pointwise_params(n, p);
     if (n->arg[1] != CVY_NONE)
-        chain(s, which, (coef_op){kind, n->arg[1], p[1], 0});
+        chain(s, which, (coef_op){.kind = kind, .v = n->arg[1], .number = p[1]});
     else
-        chain(s, which, (coef_op){kind, CVY_NONE, kind == COEF_MUL ? p[0] : p[0] * p[1], 0});
+        chain(s, which, (coef_op){.kind = kind, .v = CVY_NONE, .number = kind == COEF_MUL ? p[0] : p[0] * p[1]});
 }
 
 /* A value that only lives as a pending chain must be made real where memory wants it. */
@@ -318,15 +318,17 @@ static void build_apply_row(assembler *s, const node *n)
 static void build_apply(assembler *s, int index)
 {
     const node *n = &s->b->g->nodes[index];
+    coef_op apply = {.kind = COEF_APPLY, .v = CVY_NONE, .index = index};
     holder *h;
     int which;
     if (!applies_by_channel(s, n)) {
         build_apply_row(s, n);
         return;
     }
+    cvyi_norm_geom(s->b->g, n, &apply.norm);
     h = find(s, n->arg[0]);
     which = h->coef >= 0 ? copy_coef(s, h->coef) : new_coef(s);
-    chain(s, which, (coef_op){COEF_APPLY, CVY_NONE, 0, index});
+    chain(s, which, apply);
     finish_chain(s, n->out, h->arg, which);
 }
 

@@ -54,16 +54,14 @@ static double channel_value(const cpu_unit *u, int v, int64_t channel)
     return cvyi_unit_data(u, v)[cvyi_elements(s) == 1 ? 0 : channel];
 }
 
-static affine apply_norm(const cpu_unit *u, int index, int64_t outer, int64_t channel, affine f)
+static affine apply_norm(const cpu_unit *u, const coef_op *op, int64_t outer, int64_t channel, affine f)
 {
-    const cvy_graph *g = u->run->plan->graph;
-    const node *n = &g->nodes[index];
+    const node *n = &u->run->plan->graph->nodes[op->index];
+    const norm_geom *e = &op->norm;
     const float *stats = cvyi_unit_data(u, n->arg[1]);
-    norm_geom e;
     double w = 1, bias = 0, mean, rstd, a;
 
-    cvyi_norm_geom(g, n, &e);
-    stats += STATS_FIELDS * ((e.over_outer ? 0 : outer * e.groups) + channel / e.chan);
+    stats += STATS_FIELDS * ((e->over_outer ? 0 : outer * e->groups) + channel / e->chan);
     mean = (double)stats[STATS_MEAN] + (double)stats[STATS_MEAN_LOW];
     rstd = stats[STATS_RSTD];
     if (n->arg[2] != CVY_NONE) w = channel_value(u, n->arg[2], channel);
@@ -105,7 +103,7 @@ static affine apply_coef(const cpu_unit *u, const coef_op *op, int64_t outer, in
         f.shift -= alpha * number;
         break;
     case COEF_APPLY:
-        f = apply_norm(u, op->index, outer, channel, f);
+        f = apply_norm(u, op, outer, channel, f);
         break;
     }
     return f;

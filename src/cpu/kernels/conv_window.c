@@ -33,54 +33,63 @@ static double row_sum(const float *x, int64_t n, vf *most)
     return total;
 }
 
-/* The outputs whose tap r reads index i of an axis: 1 if there is one, 0 if not. */
+/* Is there an output whose tap r reads index i of an axis? */
 INLINE bool sees(const conv_geom *g, int axis, int64_t r, int64_t i)
 {
-    const int64_t at = i + g->pad[axis] - r * g->dil[axis];
-    return at >= 0 && at % g->stride[axis] == 0 && at / g->stride[axis] < g->out[axis];
+    const int64_t at = i + g->pad[axis] - r * g->dil[axis], stride = g->stride[axis];
+    if (stride == 1) return at >= 0 && at < g->out[axis];
+    return at >= 0 && at % stride == 0 && at / stride < g->out[axis];
 }
 
-/* Sums of one row over the columns that each tap along W sees (stride 1): the whole less both ends. */
-INLINE void window_row(const conv_geom *g, const float *x, double total, double *sums)
+/* Columns lo ... hi - 1 of a row are those that a tap along W sees (stride 1). */
+typedef struct columns {
+    int64_t lo, hi;
+} columns;
+
+INLINE columns columns_of(const conv_geom *g, int64_t s)
 {
-    const int64_t W = g->in[2];
-    for (int64_t s = 0; s < g->kernel[2]; s++) {
-        const int64_t lo = cvyi_min64(W, cvyi_max64(0, s * g->dil[2] - g->pad[2]));
-        const int64_t hi = cvyi_max64(lo, cvyi_min64(W, s * g->dil[2] - g->pad[2] + g->out[2]));
-        double t = total;
-        for (int64_t i = 0; i < lo; i++) t -= (double)x[i];
-        for (int64_t i = hi; i < W; i++) t -= (double)x[i];
-        sums[s] = lo < hi ? t : 0;
+    const int64_t W = g->in[2], at = s * g->dil[2] - g->pad[2];
+    const int64_t lo = cvyi_min64(W, cvyi_max64(0, at));
+    return (columns){lo, cvyi_max64(lo, cvyi_min64(W, at + g->out[2]))};
+}
+
+/* Sum of a row over these columns: the whole less both ends. */
+INLINE double columns_sum(const float *x, int64_t W, double whole, columns c)
+{
+    for (int64_t i = 0; i < c.lo; i++) whole -= (double)x[i];
+    for (int64_t i = c.hi; i < W; i++) whole -= (double)x[i];
+    return c.lo < c.hi ? whole : 0;
+}
+
+/* Taps s0 ... s0 + n - 1 along W of all rows of a channel; returns the sum of the channel. */
+enum { MOST = 32 };
+static double sum_taps(const conv_geom *g, const float *x, int64_t s0, int64_t n, double *sums, vf *most)
+{
+    const int64_t R = g->kernel[1], S = g->kernel[2], rows = g->in[0] * g->in[1], W = g->in[2];
+    double total = 0, one[MOST];
+    columns seen[MOST];
+    for (int64_t s = 0; s < n; s++) seen[s] = columns_of(g, s0 + s);
+    for (int64_t i = 0; i < rows; i++, x += W) {
+        const double whole = row_sum(x, W, most);
+        total += whole;
+        for (int64_t s = 0; s < n; s++) one[s] = columns_sum(x, W, whole, seen[s]);
+        for (int64_t t = 0; t < g->kernel[0] * R; t++)
+            if (sees(g, 1, t % R, i % g->in[1]) && sees(g, 0, t / R, i / g->in[1]))
+                for (int64_t s = 0; s < n; s++) sums[t * S + s0 + s] += one[s];
     }
+    return total;
 }
 
 static bool window_sums(const conv_geom *g, const float *src, int64_t c, const conv_window *out)
 {
-    enum { MOST = 32 }; /* kernel columns whose sums of a row are kept at once */
-    const int64_t R = g->kernel[1], S = g->kernel[2], rows = g->in[0] * g->in[1], W = g->in[2];
+    const int64_t S = g->kernel[2], pixels = g->in[0] * g->in[1] * g->in[2];
     double *sums = out->sums + c * cvyi_conv_taps(g), total = 0;
     vf most = v_zero();
 
     memset(sums, 0, sizeof *sums * (size_t)cvyi_conv_taps(g));
-    for (int64_t i = 0; i < rows; i++) {
-        const float *x = src + (c * rows + i) * W;
-        const double whole = row_sum(x, W, &most);
-        total += whole;
-        for (int64_t s0 = 0; s0 < S; s0 += MOST) {
-            double one[MOST];
-            conv_geom part = *g;
-            part.kernel[2] = cvyi_min64(MOST, S - s0);
-            part.pad[2] -= s0 * g->dil[2];
-            window_row(&part, x, whole, one);
-            for (int64_t d = 0; d < g->kernel[0]; d++) {
-                if (!sees(g, 0, d, i / g->in[1])) continue;
-                for (int64_t r = 0; r < R; r++)
-                    if (sees(g, 1, r, i % g->in[1]))
-                        for (int64_t s = 0; s < part.kernel[2]; s++) sums[(d * R + r) * S + s0 + s] += one[s];
-            }
-        }
-    }
-    out->xmean[c] = total / (double)cvyi_max64(rows * W, 1);
+    for (int64_t s0 = 0; s0 < S; s0 += MOST)
+        total = sum_taps(g, src + c * pixels, s0, cvyi_min64(MOST, S - s0), sums, &most);
+    out->xmean[c] = total / (double)cvyi_max64(pixels, 1);
     return isfinite(total) && (double)v_hmax(most) <= 1e15; /* a NaN never enters `most`, but the total */
 }
 
@@ -90,7 +99,7 @@ static void window_means(const conv_geom *g, const float *weight, const float *b
     const int64_t taps = cvyi_conv_taps(g), channels = g->C / g->groups, c0 = k / (g->K / g->groups) * channels;
     const float *f = weight + k * channels * taps;
     const double *sums = w->sums + c0 * taps, n = (double)(g->out[0] * g->out[1] * g->out[2]);
-    double part[8] = {0}, all = 0, lack = 0;
+    double part[8] = {0}, lacks[8] = {0}, all = 0, lack = 0;
     int64_t i = 0;
 
     for (; i + 8 <= channels * taps; i += 8)
@@ -100,10 +109,12 @@ static void window_means(const conv_geom *g, const float *weight, const float *b
     mean[k] = (bias ? (double)bias[k] : 0) + all / n;
     if (!shift) return;
     for (int64_t c = 0; c < channels; c++) {
-        double one = 0;
-        for (i = 0; i < taps; i++) one += (double)f[c * taps + i];
-        lack += one * (double)(float)w->xmean[c0 + c];
+        const double xmean = (double)(float)w->xmean[c0 + c];
+        for (i = 0; i + 8 <= taps; i += 8)
+            for (int j = 0; j < 8; j++) lacks[j] += (double)f[c * taps + i + j] * xmean;
+        for (; i < taps; i++) lack += (double)f[c * taps + i] * xmean;
     }
+    for (int j = 0; j < 8; j++) lack += lacks[j];
     shift[k] = lack;
 }
 
