@@ -104,6 +104,7 @@ int options_parse(options *o, unsigned command, int argc, char **argv)
     bool names = true; /* until "--" */
     memset(o, 0, sizeof *o);
     o->plan.size = sizeof o->plan;
+    o->plan.strided = CVY_OFF; /* the command lays tensors out itself */
     o->seed = SEED_UNSET;
     for (int i = 0; i < argc; i++) {
         const char *value = strchr(argv[i], '=');

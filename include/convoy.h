@@ -164,6 +164,8 @@ typedef struct cvy_options {
     int32_t fuse;      /* cvy_switch; CVY_OFF gives every operator a pass of its own */
     int32_t ordinal;   /* which GPU */
     uint32_t seed;     /* not 0: a random legal plan, for tests */
+    int32_t strided;   /* cvy_switch; CVY_OFF: run() gets contiguous buffers at multiples of 16 bytes, and the
+                          workspace has no room for copies of others */
 } cvy_options;
 
 /* What a plan expects to cost. */

@@ -69,6 +69,7 @@ class cvy_options(C.Structure):
         ("fuse", C.c_int32),
         ("ordinal", C.c_int32),
         ("seed", C.c_uint32),
+        ("strided", C.c_int32),
     ]
 
 

@@ -87,7 +87,11 @@ class Runner:
         """sources, outputs: (shape, stride) of each."""
         self.program, self.sources, self.outputs, self.device = program, sources, outputs, device
         self.graph = program.build([shape for shape, _ in sources])
-        self.plan = Plan(self.graph, **settings.options(device))
+        # On the GPU a plan for any strides and addresses keeps room for copies; most tensors need none.
+        dense = device.type == "cuda" and not any(strides_of(*d) for d in (*sources, *outputs))
+        strided = b.CVY_OFF if dense else b.CVY_DEFAULT
+        self.misaligned = 15 if dense else 0  # bits of an address that must be 0
+        self.plan = Plan(self.graph, strided=strided, **settings.options(device))
         self.slots = {}  # by stream
         self.__name__ = self.__qualname__ = "convoy_region"  # fx writes code that calls this object by its name
         self.n_buffers = len(sources) + len(outputs)
@@ -117,10 +121,12 @@ class Runner:
         for param in slot.params:
             if param.changed(tensors[param.index]):
                 flags = 0
+                if param.entry.data and param.entry.data & self.misaligned:
+                    return self.run_restrided(slot, tensors, stream, free)
         for entry, index, stride in slot.inputs:
             tensor = tensors[index]
-            entry.data = tensor.data_ptr()
-            if tensor.stride() != stride:
+            entry.data = pointer = tensor.data_ptr()
+            if tensor.stride() != stride or pointer & self.misaligned:
                 return self.run_restrided(slot, tensors, stream, free)
         results = []
         for entry, make in slot.outputs:
@@ -135,10 +141,12 @@ class Runner:
         return results
 
     def run_restrided(self, slot, tensors, stream, free):
-        """An operator of PyTorch laid its result out otherwise than it had announced."""
+        """An operator of PyTorch laid its result out otherwise than it had announced, or a tensor begins in the middle
+        of another one."""
+        slot.prepared = False
         free.append(slot)
-        copies = [t.as_strided(shape, stride) if t.stride() == stride else restride(t, shape, stride)
-                  for t, (shape, stride) in zip(tensors, self.sources)]
+        copies = [restride(t, shape, stride) if t.stride() != stride or t.data_ptr() & self.misaligned
+                  else t.as_strided(shape, stride) for t, (shape, stride) in zip(tensors, self.sources)]
         return self.run_on(copies, stream)
 
     def refresh(self):

@@ -5,17 +5,6 @@
 
 /* ---- where things are ---- */
 
-static bool contiguous(const shape *s, const int64_t *strides)
-{
-    int64_t expected = 1;
-    if (!strides) return true;
-    for (int i = s->rank - 1; i >= 0; i--) {
-        if (s->dim[i] > 1 && strides[i] != expected) return false;
-        expected *= s->dim[i];
-    }
-    return true;
-}
-
 static const shape *tensor_shape(const cpu_run *r, int64_t tensor)
 {
     return cvyi_shape_of(r->plan->graph, r->plan->tensor_value[tensor]);
@@ -23,7 +12,7 @@ static const shape *tensor_shape(const cpu_run *r, int64_t tensor)
 
 static bool tensor_strided(const cpu_run *r, int64_t tensor)
 {
-    return !contiguous(tensor_shape(r, tensor), r->buffers[tensor].strides);
+    return !cvyi_is_contiguous(tensor_shape(r, tensor), r->buffers[tensor].strides);
 }
 
 static char *tensor_data(const cpu_unit *u, const spot *s)

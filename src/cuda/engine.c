@@ -210,21 +210,10 @@ static void close_cuda(cvy_plan *p)
 
 /* ---- running ---- */
 
-static bool contiguous(const shape *s, const int64_t *strides)
-{
-    int64_t expected[CVY_MAX_RANK];
-
-    if (!strides) return true;
-    cvyi_contiguous_strides(s, expected);
-    for (int d = 0; d < s->rank; d++)
-        if (s->dim[d] > 1 && strides[d] != expected[d]) return false;
-    return true;
-}
-
 static bool tensor_strided(const cuda_run *r, int tensor)
 {
     const cvy_plan *p = r->plan;
-    return !contiguous(cvyi_shape_of(p->graph, p->tensor_value[tensor]), r->buffers[tensor].strides);
+    return !cvyi_is_contiguous(cvyi_shape_of(p->graph, p->tensor_value[tensor]), r->buffers[tensor].strides);
 }
 
 /* Must a copy stand in for the tensor, where it has one? */

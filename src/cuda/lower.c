@@ -179,7 +179,7 @@ static cvy_status make_shadows(maker *m)
     m->state->shadow = shadow;
     if (!shadow) return CVY_NO_MEMORY;
     for (int i = 0; i < p->n_tensors; i++)
-        shadow[i] = is_reshaped(p, i) || is_dense(p, i)
+        shadow[i] = p->options.strided != CVY_OFF && (is_reshaped(p, i) || is_dense(p, i))
                         ? cvyi_make_memory(m, 4 * cvyi_elements(cvyi_shape_of(m->g, p->tensor_value[i])))
                         : -1;
     return CVY_OK;

@@ -233,6 +233,16 @@ void cvyi_contiguous_strides(const shape *s, int64_t out[CVY_MAX_RANK])
     }
 }
 
+bool cvyi_is_contiguous(const shape *s, const int64_t *strides)
+{
+    int64_t usual[CVY_MAX_RANK];
+    if (!strides) return true;
+    cvyi_contiguous_strides(s, usual);
+    for (int i = 0; i < s->rank; i++)
+        if (s->dim[i] > 1 && strides[i] != usual[i]) return false;
+    return true;
+}
+
 void cvyi_broadcast_strides(const shape *from, const int64_t *strides, const shape *to, int64_t out[CVY_MAX_RANK])
 {
     for (int i = 0; i < to->rank; i++) {

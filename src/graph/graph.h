@@ -267,6 +267,8 @@ void cvyi_pointwise_params(const node *n, double p[2]);
 /* Strides of an operand of shape `from` read as shape `to` (0 along broadcast dims), from its own strides. */
 void cvyi_broadcast_strides(const shape *from, const int64_t *strides, const shape *to, int64_t out[CVY_MAX_RANK]);
 void cvyi_contiguous_strides(const shape *s, int64_t out[CVY_MAX_RANK]);
+/* strides: NULL, or one per dimension; of dimensions of one element any. */
+bool cvyi_is_contiguous(const shape *s, const int64_t *strides);
 
 /* Multiplications and additions of a node, a convolution counted as direct. */
 double cvyi_node_flops(const cvy_graph *g, const node *n);

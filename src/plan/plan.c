@@ -22,7 +22,7 @@ static cvy_status check_options(const cvy_options *o)
     const choice checks[] = {
         {"device", o->device, CVY_CUDA},    {"precision", o->precision, CVY_TF32},
         {"effort", o->effort, CVY_MEASURE}, {"winograd", o->winograd, CVY_OFF},
-        {"fuse", o->fuse, CVY_OFF},
+        {"fuse", o->fuse, CVY_OFF},         {"strided", o->strided, CVY_OFF},
     };
     for (int i = 0; i < COUNT_OF(checks); i++)
         if (checks[i].value < 0 || checks[i].value > checks[i].last)
@@ -261,6 +261,13 @@ static cvy_status check_buffers(const cvy_plan *p, const cvy_buffer *buffers, in
         const value *v = &p->graph->values[p->tensor_value[i]];
         if (!buffers[i].data && cvyi_elements(&v->shape))
             return cvyi_fail(CVY_INVALID, "run: buffer %d ('%s') is NULL", i, v->name);
+        if (p->options.strided != CVY_OFF) continue;
+        if (!cvyi_is_contiguous(&v->shape, buffers[i].strides) || (uintptr_t)buffers[i].data % 16)
+            return cvyi_fail(
+                CVY_INVALID,
+                "run: buffer %d ('%s') is strided or not at a multiple of 16 bytes: this plan was made "
+                "for buffers that are neither (option strided)",
+                i, v->name);
     }
     return CVY_OK;
 }

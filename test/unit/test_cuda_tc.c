@@ -246,6 +246,22 @@ static void a_new_batch_compiles_nothing(void)
     CHECK(rtc->compiles == compiles, "%d kernels", rtc->compiles - compiles);
 }
 
+/* Where no tensor will be strided, none has a copy. */
+static void promised_tensors_have_no_copies(void)
+{
+    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA, .strided = CVY_OFF};
+    cvy_graph *graph = NULL;
+    cvy_plan *plan = NULL, *any = plan_of("x[128,8,256,256] | " BLOCK_C, CVY_FP32);
+
+    CHECK(!cvy_graph_parse("x[128,8,256,256] | " BLOCK_C, &graph) && !cvy_plan_create(graph, &options, &plan), "%s",
+          cvy_last_error());
+    CHECK(cvy_plan_workspace(plan) < 1 << 20 && cvy_plan_workspace(any) > 1 << 30, "%zu and %zu bytes",
+          cvy_plan_workspace(plan), cvy_plan_workspace(any));
+    cvy_graph_free(graph);
+    cvy_plan_free(plan);
+    cvy_plan_free(any);
+}
+
 /* The words of statistics are zeroed when the workspace is new, and left alone when it is kept. */
 static void words_are_zeroed_once(void)
 {
@@ -294,6 +310,7 @@ int main(int argc, char **argv)
     tunings_keep_the_rules();
     texts();
     a_new_batch_compiles_nothing();
+    promised_tensors_have_no_copies();
     words_are_zeroed_once();
     CHECK(cvyi_alloc_live() == 0, "%lld allocations", (long long)cvyi_alloc_live());
     return finish("cuda_tc");

@@ -378,6 +378,8 @@ static void options_checked(void **state)
                    "options: winograd is 3, expected 0 to 2");
     assert_refused(cvy_plan_create(g, &(cvy_options){.size = sizeof o, .device = CVY_CPU, .fuse = 9}, &p),
                    "options: fuse is 9, expected 0 to 2");
+    assert_refused(cvy_plan_create(g, &(cvy_options){.size = sizeof o, .device = CVY_CPU, .strided = -1}, &p),
+                   "options: strided is -1, expected 0 to 2");
     assert_refused(cvy_plan_create(g, &(cvy_options){.size = sizeof o, .device = CVY_CPU, .threads = -1}, &p),
                    "options: threads is -1, expected 0 to 1024");
     assert_refused(cvy_plan_create(NULL, &o, &p), "graph is NULL");
@@ -430,6 +432,18 @@ static void runs_checked(void **state)
     assert_refused(cvy_plan_run(p, r.buffers, r.n, work, 0, NULL), "run: buffer 0 ('x') is NULL");
     r.buffers[0].data = data;
     assert_refused(cvy_plan_cost(p, NULL), "plan or result pointer is NULL");
+    cvy_plan *dense = plan_with(g, (cvy_options){.threads = 2, .strided = CVY_OFF});
+    r.buffers[0].data = (float *)data + 1;
+    assert_refused(
+        cvy_plan_run(dense, r.buffers, r.n, work, 0, NULL),
+        "run: buffer 0 ('x') is strided or not at a multiple of 16 bytes: this plan was made for buffers "
+        "that are neither (option strided)");
+    r.buffers[0] = (cvy_buffer){data, (const int64_t[]){192, 64, 1, 8}};
+    assert_int_equal(cvy_plan_run(dense, r.buffers, r.n, work, 0, NULL), CVY_INVALID);
+    r.buffers[0] = (cvy_buffer){data, (const int64_t[]){192, 64, 8, 1}};
+    assert_ok(cvy_plan_run(dense, r.buffers, r.n, work, 0, NULL));
+    r.buffers[0].strides = NULL;
+    cvy_plan_free(dense);
     b = rig_run(&r, p, &n); /* and after all that it runs as before */
     assert_true(rig_same_bits(a, b, n));
     free(a);
