@@ -106,8 +106,8 @@ $(PROGRAMS): %: %.o $(BUILD)/libconvoy.a
 	$(say) LINK $@
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-gpu-test: $(BUILD)/test/gpu/chains ## check and time the kernels on this machine's GPU
-	@bench/gpu_smoke.sh $<
+gpu-test: $(BUILD)/test/gpu/chains $(BUILD)/libconvoy.so ## check and time the kernels on this machine's GPU
+	@CONVOY_LIBRARY=$(CURDIR)/$(BUILD)/libconvoy.so bench/gpu_smoke.sh $<
 
 # ---- fuzzing: clang's libFuzzer, a build folder of its own -----------------------------------------------
 FUZZ_SECONDS ?= 60

@@ -1,7 +1,8 @@
 #!/bin/sh
 # gpu_smoke.sh PROGRAM [check|time] - checks and times the CUDA engine on the GPU of this machine with test/gpu/chains.c,
 # built as PROGRAM; without a second word both. NVRTC is looked for where wheels and toolkits put it, unless CVY_NVRTC_LIB
-# names it. RANDOM_CHAINS (default 40) and SEED say which random chains are checked.
+# names it. RANDOM_CHAINS (default 40) and SEED say which random chains are checked. Where GPU_PYTHON (default python3)
+# has PyTorch, ejected files are compared with convoy.compile() bit for bit.
 set -u
 program=${1:-build/test/gpu/chains} what=${2:-all} bad=0
 if [ -z "${CVY_NVRTC_LIB:-}" ]; then
@@ -14,6 +15,7 @@ echo "NVRTC: ${CVY_NVRTC_LIB:-found by the loader}"
 if [ "$what" != time ]; then
     "$program" || bad=1
     "$program" -r "${RANDOM_CHAINS:-40}" "${SEED:-1}" || bad=1
+    "${GPU_PYTHON:-python3}" test/gpu/eject.py || bad=1
 fi
 [ "$what" = check ] || "$program" -t \
     'x[128,8,128,128] | conv2d(64,3)' \

@@ -62,6 +62,7 @@ static void print_help(FILE *to)
         snprintf(left, sizeof left, "%s%s", commands[i].name, commands[i].argument);
         fprintf(to, "  %-16s %s\n", left, commands[i].summary);
     }
+    fputs("\nThe Python package adds bench FILE.py, eject FILE.py and report (doc/PYTORCH.md).\n", to);
     fputs("\nconvoy COMMAND --help lists the command's options. convoy --version prints the version.\n", to);
     print_chains(to);
     print_variables(to);
@@ -90,6 +91,12 @@ static int dispatch(const command *c, int argc, char **argv)
     return c->run(&o);
 }
 
+/* Commands of the Python package, which hands everything else to this program. */
+static bool is_python(const char *name)
+{
+    return !strcmp(name, "eject") || !strcmp(name, "report");
+}
+
 /* Output that could not be written is a failure too: a full disk, a closed pipe. */
 static int finish(int st)
 {
@@ -110,6 +117,10 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < N_COMMANDS; i++)
         if (!strcmp(name, commands[i].name)) return finish(dispatch(&commands[i], argc - 2, argv + 2));
+    if (is_python(name))
+        return cli_error("%s comes with the Python package: run `pip install .` in Convoy's source folder, then "
+                         "`convoy %s` from that environment",
+                         name, name);
     if (argc > 1) return cli_error("unknown command '%s'; convoy --help lists them", name);
     print_help(stderr);
     return EXIT_USAGE;

@@ -76,6 +76,7 @@ def test_no_command_prints_help_and_fails(convoy):
         (["check", SMALL, "--seed", "99999999999"], ["whole number"]),
         (["plan", "problem.py"], ["Python", "pip install ."]),
         (["bench", "problem.py"], ["Python", "pip install ."]),
+        (["eject", "problem.py"], ["Python", "pip install ."]),
         (["plan", "nothing.txt"], ["neither a chain", "No such file"]),
         (["plan", ""], ["neither a chain"]),
         (["plan", "x[1,2] | fly"], ["column 10", "fly"]),

@@ -1,4 +1,4 @@
-"""drive.py FOLDER: ejects every problem file of FOLDER, and lets Convoy launch the same on a driver that writes it down.
+"""drive.py FOLDER: ejects every problem file of FOLDER, and lets Convoy launch the same on a driver that notes it.
 
 Leaves beside NAME.py: NAME.new (the ejected file), NAME.sizes (bytes of each kernel's arguments), NAME.convoy (what
 cvy_plan_run() launched: each region without and with CVY_KEEP_PREPARED) and NAME.json (the regions' programs). Tensors

@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -33,107 +34,7 @@ CXX = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 NVCC = shutil.which("nvcc")
 
 import drive  # noqa: E402
-
-HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
-FOLD = HEAD + '''
-class Model(nn.Module):
-    """Block A, fewer samples: one pass on tensor cores, results wait in shared memory."""
-
-    def __init__(self, channels, groups=16, *, pool=4):
-        super().__init__()
-        self.conv = nn.Conv2d(8, channels, 3)
-        self.norm = nn.GroupNorm(groups, channels)
-        self.scale = nn.Parameter(torch.randn(channels, 1, 1))
-        self.pool = nn.MaxPool2d(pool)
-
-    def forward(self, x):
-        return torch.clamp(self.pool(self.norm(self.conv(x)) * self.scale), 0, 1)
-
-
-def get_inputs():
-    return [torch.rand(16, 8, 128, 128)]
-
-
-def get_init_inputs():
-    return [64]
-
-
-if __name__ == "__main__":
-    raise SystemExit("not in the new file")
-'''
-BOTH = HEAD + '''
-import convoy
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Conv2d(8, 64, 3), nn.Conv2d(64, 32, 3, padding=1)
-        self.norms = nn.ModuleList([nn.GroupNorm(16, 64), nn.GroupNorm(8, 32)])
-
-    def forward(self, x):
-        y = self.a(x)
-        y = y + F.hardswish(torch.tanh(self.norms[0](y)))
-        return self.norms[1](torch.sigmoid(self.b(y)))
-
-class ModelNew(nn.Module):
-    def __new__(cls):
-        return convoy.compile(Model())
-
-def get_inputs(): return [torch.rand(8, 8, 64, 64)]
-def get_init_inputs(): return []
-'''
-GENERIC = HEAD + '''
-class Model(nn.Module):
-    def __init__(self, k):
-        super().__init__()
-        self.conv = nn.Conv3d(3, k, 3, padding=1)
-        self.norm = nn.BatchNorm3d(k)
-        self.up = nn.ConvTranspose3d(k, 4, 2, stride=2, groups=2)
-        self.out = nn.Sequential(nn.Flatten(1), nn.Linear(4 * 8 * 10 * 12, 9), nn.LayerNorm(9))
-
-    def forward(self, x):
-        x = F.avg_pool3d(F.gelu(self.norm(self.conv(x))), 1)
-        return self.out(torch.tanh(self.up(x))).softmax(1)
-
-def get_inputs(): return [torch.rand(3, 3, 4, 5, 6)]
-def get_init_inputs(): return [6]
-'''
-STRIDED = HEAD + '''
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(5, 6, 3).to(memory_format=torch.channels_last)
-        self.late = nn.Conv2d(8, 64, 3)
-
-    def forward(self, x, y):
-        return torch.relu(self.conv(x)), F.relu(self.late(y)).mean((2, 3))
-
-def get_inputs():
-    return [torch.rand(2, 5, 9, 7).to(memory_format=torch.channels_last), torch.rand(4, 8, 64, 64).transpose(2, 3)]
-def get_init_inputs(): return []
-'''
-MIXED = HEAD + '''
-class Model(nn.Module):
-    """Regions with PyTorch's operators between, arguments that are no tensors, a nest of results."""
-
-    def __init__(self):
-        super().__init__()
-        self.down, self.up = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(32, 4, 1)
-        self.norm = nn.GroupNorm(4, 16)
-        self.register_buffer("shift", torch.full((4, 1, 1), 0.5))
-
-    def forward(self, x, times, mask, mode=None):
-        y = F.silu(self.norm(self.down(x)))
-        low = F.interpolate(F.max_pool2d(y, 2), scale_factor=2.0, mode="nearest")
-        first, second = torch.cat([y, low], 1).split(16, 1)
-        z = F.relu(self.up(torch.cat([second, first], 1)) + self.shift) * times
-        grid = torch.arange(3, device=x.device)
-        return {"z": z, "rest": [torch.where(mask, z, -1.0), (grid, self.shift.cumsum(0))]}
-
-def get_inputs(): return [torch.rand(2, 3, 8, 8), 2.5, torch.rand(2, 4, 8, 8) > 0.5, "plain"]
-def get_init_inputs(): return []
-'''
-PROBLEMS = {"fold": FOLD, "both": BOTH, "generic": GENERIC, "strided": STRIDED, "mixed": MIXED}
+from problems import FOLD, PROBLEMS  # noqa: E402
 
 
 def standins(**more):
@@ -146,7 +47,8 @@ def recorder(tmp_path_factory):
     if not (STANDIN / "libcuda.so.1").exists():
         pytest.skip(f"there is no {STANDIN}: make tests")
     library = tmp_path_factory.mktemp("recorder") / "librecorder.so"
-    subprocess.run(["cc", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", library, HERE / "recorder.c", "-ldl"], check=True)
+    flags = ["-D_GNU_SOURCE", "-Wall", "-Wextra", "-shared", "-fPIC"]
+    subprocess.run(["cc", *flags, "-o", library, HERE / "recorder.c", "-ldl"], check=True)
     return library
 
 
@@ -264,6 +166,26 @@ def test_compiles(name, fixture, request, tmp_path):
     assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
 
 
+@pytest.mark.skipif(NVCC is None, reason="no nvcc")
+@pytest.mark.skipif(os.environ.get("CONVOY_TEST_PROFILE") != "long", reason="PyTorch's headers take minutes")
+def test_compiles_beside_pytorch(ejected, monkeypatch):
+    """The two files that load_inline() writes, against PyTorch's own headers."""
+    from torch.utils import cpp_extension as cpp
+
+    written = []
+    monkeypatch.setattr(cpp, "_jit_compile", lambda name, files, *rest, **more: written.extend([name, *files]))
+    module = imported(ejected / "both.new")
+    module.compiled()
+    name, main, kernels = written
+    paths = [*cpp.include_paths(), sysconfig.get_paths()["include"], str(Path(NVCC).resolve().parents[1] / "include")]
+    flags = [f"-DTORCH_EXTENSION_NAME={name}", "-std=c++20", *(f"-I{p}" for p in paths if Path(p).exists())]
+    toolkit = subprocess.run([NVCC, "--dryrun", "-x", "cu", "-c", os.devnull], capture_output=True, text=True).stderr
+    flags += re.findall(r'"(-I[^"]+)"', toolkit)[:1]
+    subprocess.run([CXX, *flags, "-w", "-fPIC", "-c", main, "-o", ejected / "main.o"], check=True)
+    nvcc = [NVCC, *cpp.COMMON_NVCC_FLAGS, *module.FLAGS, *flags, "-w"]
+    subprocess.run([*nvcc, "-c", kernels, "-o", ejected / "cuda.o"], check=True)
+
+
 # ---- the file ----------------------------------------------------------------------------------------------------
 
 
@@ -275,7 +197,8 @@ def test_file_stands_alone(ejected, name):
     names |= {n.module.split(".")[0] for n in nodes if isinstance(n, ast.ImportFrom)}
     assert names == {"functools", "hashlib", "operator", "re", "torch"}
     assert "__main__" not in text and text.count("class ModelNew") == 1
-    assert len(re.findall(r"^FILES\[", text, flags=re.M)) == len(set(re.findall(r'^FILES\["(.*?)"\]', text, flags=re.M)))
+    files = re.findall(r'^FILES\["(.*?)"\]', text, flags=re.M)
+    assert "common.cuh" in files and len(files) == len(set(files))
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
