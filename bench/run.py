@@ -2,9 +2,8 @@
 
     python bench/run.py [--suite full|smoke] [--only TEXT] [--threads 2] [--out FILE]
 
-Chains come one at a time, peers in turn on each, so that a ratio compares moments close to each other. Rows are kept in
-a file beside the results while the suite runs: started again, it goes on where it stopped, unless the library or a
-peer's version has changed since.
+Chains come one at a time, peers in turn on each, so that a ratio compares moments close to each other. Started again
+after an interruption it goes on where it stopped, unless the library or a peer's version has changed since.
 """
 
 import argparse
@@ -25,6 +24,7 @@ import numpy as np
 import chains
 import peers
 import suite
+from process import Partial, Progress, Worker, write_results
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -59,57 +59,6 @@ def command_of(case, peer, threads):
     return shlex.join(["bench/bench.sh", "--only", case.chain, "--peer", peer, "--threads", str(threads)])
 
 
-# ---- processes ----
-
-
-class Worker:
-    """A peer in its own process."""
-
-    def __init__(self, peer, threads, folder):
-        # compiled code of its own: what an interrupted run left in a shared cache may be broken
-        env = dict(os.environ, OMP_NUM_THREADS=str(threads), TORCHINDUCTOR_CACHE_DIR=os.path.join(folder, "inductor"))
-        self.process = subprocess.Popen(
-            [sys.executable, str(ROOT / "bench" / "worker.py"), peer], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE if not os.environ.get("BENCH_VERBOSE") else None, text=True, env=env)
-        self.hello = self.read()
-
-    def read(self):
-        line = self.process.stdout.readline()
-        if line:
-            return json.loads(line)
-        told = self.process.communicate()[1] or "no message"
-        return {"error": "its process ended: " + told.strip().split("\n")[-1][:300], "dead": True}
-
-    def ask(self, task):
-        try:
-            self.process.stdin.write(json.dumps(task) + "\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass
-        return self.read()
-
-    def close(self):
-        if self.process.poll() is None:
-            self.process.stdin.close()
-            self.process.wait()
-
-
-class Progress:
-    def __init__(self, total):
-        self.total, self.done, self.start, self.counted = total, 0, time.time(), 0
-
-    def step(self, text, measured=True):
-        self.done += 1
-        self.counted += measured
-        left = (time.time() - self.start) / max(self.counted, 1) * (self.total - self.done)
-        bar = "#" * (24 * self.done // self.total)
-        line = f"[{bar:<24}] {self.done}/{self.total} {left / 60:4.1f} min left  {text}"
-        if sys.stderr.isatty():
-            print(f"\r\033[K{line[:118]}", end="" if self.done < self.total else "\n", file=sys.stderr, flush=True)
-        elif measured:
-            print(line, file=sys.stderr, flush=True)
-
-
 # ---- the reference ----
 
 
@@ -142,48 +91,32 @@ def library_digest():
     return hashlib.sha256(Path(peers.library_path()).read_bytes()).hexdigest()[:16]
 
 
-def stamp(suite_name, threads, patience):
-    library = library_digest()
+def stamp(args):
     wanted = (ROOT / "bench" / "requirements.txt").read_text()
-    return hashlib.sha256(f"{library} {wanted} {suite_name} {threads} {patience}".encode()).hexdigest()[:16]
-
-
-def load_partial(path, mark):
-    if not path.exists():
-        return {}
-    lines = path.read_text().splitlines()
-    if not lines or json.loads(lines[0]).get("stamp") != mark:
-        return {}
-    rows = {}
-    for line in lines[1:]:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue  # the line that an interruption cut
-        rows[row["series"], row["size"], row["chain"], row["peer"]] = row
-    return rows
+    told = f"{library_digest()} {wanted} {args.suite} {args.threads} {args.patience}"
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 class Run:
     def __init__(self, args):
-        self.args, self.start = args, time.time()
+        self.args, self.start = args, time.monotonic()
         self.cases = [c for c in suite.SUITES[args.suite]()
                       if args.only is None or args.only in (c.chain, c.block, c.series)]
         if args.only and not self.cases:
             self.cases = [suite.Case(args.only, None, "chain", args.only, suite.ALL)]
         self.chosen = lambda peer: not args.peer or peer in args.peer
         self.workers, self.versions, self.missing = {}, {"python": platform.python_version()}, {}
-        self.partial = args.out.with_suffix(".partial")
-        self.mark = stamp(args.suite, args.threads, args.patience)
-        self.rows = {} if args.fresh else load_partial(self.partial, self.mark)
-        if not self.rows:
-            self.partial.write_text(json.dumps({"stamp": self.mark}) + "\n")
+        self.partial = Partial(args.out.with_suffix(".partial"), stamp(args), args.fresh)
+        self.left_out = 0
 
     def worker(self, peer):
         if peer in self.missing:
             return None
         if peer not in self.workers:
-            worker = Worker(peer, self.args.threads, self.folder)
+            # compiled code of its own: what an interrupted run left in a shared cache may be broken
+            env = dict(os.environ, OMP_NUM_THREADS=str(self.args.threads),
+                       TORCHINDUCTOR_CACHE_DIR=os.path.join(self.folder, "inductor"))
+            worker = Worker([sys.executable, str(ROOT / "bench" / "worker.py"), peer], env)
             if "versions" not in worker.hello:
                 self.missing[peer] = worker.hello.get("missing") or worker.hello.get("error")
                 print(f"\nbench: {peer} is skipped: {self.missing[peer]}", file=sys.stderr)
@@ -192,22 +125,23 @@ class Run:
             self.workers[peer] = worker
         return self.workers[peer]
 
+    def row(self, case, peer):
+        return {"block": case.block, "chain": case.chain, "series": case.series, "size": case.size, "peer": peer,
+                "device": "cpu", "precision": "fp32", "threads": self.args.threads, "ms": None, "max_abs_error": None}
+
     def measure(self, case, peer, ref):
         worker = self.worker(peer)
         if worker is None:
             return None
         path, samples, bytes_ = ref
         answer = worker.ask({"chain": case.chain, "threads": self.args.threads, "repeats": self.args.repeats,
-                             "series": case.series != "full", "reference": path, "patience": self.args.patience})
+                             "series": case.series != "full", "reference": path, "patience": self.args.patience},
+                            self.args.row_seconds)
         if answer.pop("dead", False):
             del self.workers[peer]
-        row = {"block": case.block, "chain": case.chain, "series": case.series, "size": case.size, "peer": peer,
-               "device": "cpu", "precision": "fp32", "threads": self.args.threads, "ms": None, "max_abs_error": None,
-               "bytes": bytes_, "samples_checked": samples, "command": command_of(case, peer, self.args.threads)}
-        row |= answer
-        self.rows[case.key(peer)] = row
-        with self.partial.open("a") as f:
-            f.write(json.dumps(row) + "\n")
+        row = self.row(case, peer) | {"bytes": bytes_, "samples_checked": samples,
+                                      "command": command_of(case, peer, self.args.threads)} | answer
+        self.partial.keep(row)
         return row
 
     def all(self):
@@ -218,39 +152,39 @@ class Run:
             for case, names in todo:
                 ref = None
                 for peer in names:
-                    row = self.rows.get(case.key(peer))
+                    row = self.partial.rows.get(Partial.key(self.row(case, peer)))
                     known = row is not None
                     if not known and self.over():
-                        return False
-                    if not known and peer not in self.missing:
+                        self.left_out += 1
+                    elif not known and peer not in self.missing:
                         ref = ref or reference(case, folder)
                         row = self.measure(case, peer, ref)
-                    told = "skipped" if row is None else row.get("error") or f"{row['ms']:.3f} ms"
+                    told = "left out" if row is None else row.get("error") or f"{row['ms']:.3f} ms"
                     progress.step(f"{case.title}, {peer}: {told}", not known and row is not None)
-            for peer in {row["peer"] for row in self.rows.values()} - set(self.workers):
+            for peer in {row["peer"] for row in self.partial.rows.values()} - set(self.workers):
                 self.worker(peer)  # rows of an interrupted run: the versions are still told
-            return True
 
     def over(self):
-        return self.args.budget and time.time() - self.start > self.args.budget
+        return self.args.budget and time.monotonic() - self.start > self.args.budget
 
     def close(self):
         for worker in self.workers.values():
             worker.close()
 
     def save(self):
-        keys = [c.key(p) for c in self.cases for p in c.peers]
-        rows = [self.rows[k] for k in keys if k in self.rows]
+        """What has been measured; a run whose time was up says how much is missing."""
+        keys = [Partial.key(self.row(c, p)) for c in self.cases for p in c.peers]
+        rows = [self.partial.rows[k] for k in keys if k in self.partial.rows]
         flops = {r["chain"]: r["flops"] for r in rows if "flops" in r and r["peer"] == "convoy"}
         for row in rows:  # operations are the chain's, whoever computes it
             row["flops"] = flops.get(row["chain"])
-        told = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-                "machine": limits(), "versions": self.versions, "command": self.args.command, "suite": self.args.suite,
-                "threads": self.args.threads, "library": library_digest(), "missing": self.missing, "rows": rows}
-        aside = self.args.out.with_suffix(".new")
-        aside.write_text(json.dumps(told, indent=1) + "\n")
-        aside.replace(self.args.out)
-        self.partial.unlink()
+        told = {"machine": limits(), "versions": self.versions, "command": self.args.command, "suite": self.args.suite,
+                "threads": self.args.threads, "library": library_digest(), "missing": self.missing,
+                "left_out": self.left_out, "minutes": round((time.monotonic() - self.start) / 60, 1), "rows": rows}
+        write_results(self.args.out, told)
+        if not self.left_out:
+            self.partial.finish()
+        return rows
 
 
 def table(rows):
@@ -285,10 +219,11 @@ def main():
     parser.add_argument("--peer", action="append", choices=peers.PEERS, help="only these peers")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--patience", type=int, default=4,
+    parser.add_argument("--patience", type=int, default=3,
                         help="how often a measurement is repeated while other processes are busy")
     parser.add_argument("--budget", type=float, metavar="SECONDS",
-                        help="stop after this time; started again, it goes on")
+                        help="start no row after this time; what is missing is measured when it is started again")
+    parser.add_argument("--row-seconds", type=float, default=90, help="a row that takes longer is a failure")
     parser.add_argument("--fresh", action="store_true", help="do not go on with an interrupted run")
     parser.add_argument("--out", type=Path, help="default: bench/results/cpu-DATE.json")
     args = parser.parse_args()
@@ -300,16 +235,18 @@ def main():
         args.out = ROOT / "build" / "bench" / "smoke.json" if args.suite == "smoke" else RESULTS / name
     args.out.parent.mkdir(parents=True, exist_ok=True)
     run = Run(args)
-    finished = run.all()
-    run.close()
-    if not finished:
-        print("bench: time is up; the same command goes on from here", file=sys.stderr)
-        return 75  # EX_TEMPFAIL
-    run.save()
-    rows = json.loads(args.out.read_text())["rows"]
+    try:
+        run.all()
+    finally:
+        run.close()
+    rows = run.save()
     print(table(rows) if any(r["series"] == "full" for r in rows) else
           "\n".join(f"{r['peer']:<30}{r['ms'] or float('nan'):12.3f} ms  {r.get('error', '')}" for r in rows))
     print(f"written: {os.path.relpath(args.out)}")
+    if run.left_out:
+        print(f"bench: time was up, {run.left_out} rows are missing; the same command goes on from here",
+              file=sys.stderr)
+        return 75  # EX_TEMPFAIL
     return 1 if any(r["peer"] == "convoy" and r.get("error") for r in rows) else 0
 
 

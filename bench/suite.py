@@ -60,9 +60,6 @@ class Case:
     size: object
     peers: tuple
 
-    def key(self, peer):
-        return self.series, self.size, self.chain, peer
-
     @property
     def title(self):
         return f"{self.block} {self.series} {self.size}" if self.block else str(self.size)

@@ -6,6 +6,7 @@ belongs to Convoy alone lives in a slot beside that dictionary.
 """
 
 import functools
+import operator
 import threading
 
 import torch
@@ -74,7 +75,9 @@ def only_region(found):
     if len(found.regions) != 1 or rest[0].op != "call_function" or not isinstance(rest[0].target, Runner):
         return None
     call, picks = rest[0], rest[1:]
-    if any(p.args[0] is not call for p in picks) or any(s.op != "placeholder" for s in call.args):
+    if any(p.target is not operator.getitem or p.args[0] is not call for p in picks):
+        return None
+    if any(s.op != "placeholder" for s in call.args):
         return None
     results = nodes[-1].args[0]
     if any(r not in picks for r in results):

@@ -37,8 +37,11 @@ def runner_of(text, settings, sources, device, ambient, addresses):
     return Runner(program, sources, outputs, device, Settings(**json.loads(settings)))
 
 
-@torch.library.custom_op("convoy::program", mutates_args=())
-def program(tensors: list[torch.Tensor], text: str, settings: str) -> list[torch.Tensor]:
+SCHEMA = "(Tensor[] tensors, str text, str settings) -> Tensor[]"  # in words: PyTorch 2.4 knows no list[Tensor]
+
+
+@torch.library.custom_op("convoy::program", mutates_args=(), schema=SCHEMA)
+def program(tensors, text, settings):
     wanted = loaded(text)
     device = tensors[wanted.order()[0]].device
     if any(t.dtype != torch.float32 or t.device != device for t in tensors):

@@ -37,7 +37,8 @@ def test_an_interrupted_run_goes_on(tmp_path):
     out = tmp_path / "rows.json"
     peers = ("--peer", "convoy", "--peer", "convoy unfused")
     assert bench(out, *peers, "--budget", "0.000001").returncode == 75
-    assert not out.exists() and out.with_suffix(".partial").exists()
+    told = json.loads(out.read_text())
+    assert told["rows"] == [] and told["left_out"] == 2 and out.with_suffix(".partial").exists()
     made = {"series": "chain", "size": CHAIN, "chain": CHAIN, "block": None, "peer": "convoy", "ms": 123.0,
             "max_abs_error": 0.0, "device": "cpu", "precision": "fp32", "threads": 2}
     with out.with_suffix(".partial").open("a") as f:
@@ -46,6 +47,13 @@ def test_an_interrupted_run_goes_on(tmp_path):
     rows = {r["peer"]: r for r in json.loads(out.read_text())["rows"]}
     assert rows["convoy"]["ms"] == 123.0, "measured again"
     assert rows["convoy unfused"]["ms"] != 123.0
+
+
+def test_a_row_that_takes_too_long_is_a_failure(tmp_path):
+    out = tmp_path / "rows.json"
+    assert bench(out, "--peer", "convoy unfused", "--row-seconds", "0").returncode == 0
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["ms"] is None and row["error"] == "no answer within 0 s"
 
 
 def test_a_peer_that_is_not_installed_is_skipped_and_named(tmp_path):
@@ -69,7 +77,7 @@ def test_the_suite_is_read_alike_by_every_peer(name):
         sys.path.pop(0)
     cases = suite.SUITES[name]()
     assert {c.block for c in cases} == {"A", "B", "C", None}
-    assert len({c.key("convoy") for c in cases}) == len(cases)
+    assert len({(c.series, c.size, c.chain) for c in cases}) == len(cases)
     for case in cases:
         chain = chains.parse(case.chain)
         compile(chains.torch_source(chain), case.chain, "exec")

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 import convoy
 import convoy.backend
+import convoy.ops
 from agree import assert_near
 from convoy.backend import compile_graph
 from convoy.program import Program
@@ -90,10 +91,11 @@ assert "convoy.backend" in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": paths})
 
 
+@pytest.mark.skipif(torch.__version__.startswith("2.4."), reason="2.4 cannot trace instances of such a class")
 def test_export_writes_operators():
     model = Net().eval()
     fast = convoy.compile(model)
-    exported = torch.export.export(fast, (X,))
+    exported = torch.export.export(fast, (X,), strict=False)
     targets = [n.target for n in exported.graph.nodes if n.op == "call_function"]
     assert torch.ops.convoy.program.default in targets and len(targets) == 2  # and getitem
     assert set(exported.state_dict) == set(model.state_dict())

@@ -1,0 +1,235 @@
+"""One peer on the GPU in a process of its own: a task per line in, a row per line out.
+
+A task is {"chain", "precision", "repeats"}. Times are CUDA events around one run on the current stream, the L2 cache
+flushed in front of each by writing more than it holds; inputs alternate. The flush also keeps the GPU busy while the
+run is being launched, so that what is measured is the GPU's time. Errors are against float64 on some samples.
+"""
+
+import gc
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import chains
+import peers
+
+SAMPLES = 8  # of the batch whose outputs are compared with float64
+ENOUGH = 2.0  # seconds of timed runs
+FEWEST = 5  # runs, however slow
+
+
+class Gpu:
+    """The device, its clock, and what is to be known of it."""
+
+    name = "cuda"
+
+    def __init__(self):
+        if not torch.cuda.is_available():
+            raise OSError("PyTorch sees no GPU here")
+        self.properties = torch.cuda.get_device_properties(0)
+        cache = getattr(self.properties, "L2_cache_size", 1 << 26)
+        self.scratch = torch.empty(max(4 * cache, 1 << 28), dtype=torch.uint8, device=self.name)
+        self.start, self.stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def stream(self):
+        return torch.cuda.current_stream().cuda_stream
+
+    def flush(self):
+        self.scratch.zero_()
+
+    def time(self, run):
+        """Milliseconds of one run."""
+        self.start.record()
+        run()
+        self.stop.record()
+        self.stop.synchronize()
+        return self.start.elapsed_time(self.stop)
+
+    def tidy(self):
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def machine(self):
+        return {"name": self.properties.name, "peak_gbps": self.bandwidth(), "peak_gflops": None}
+
+    def bandwidth(self):
+        """GB/s of a copy through memory, read and write counted."""
+        a = torch.empty(1 << 28, device=self.name)
+        b = torch.empty_like(a)
+        b.copy_(a)
+        return 8e-6 * a.numel() / statistics.median(self.time(lambda: b.copy_(a)) for _ in range(10))
+
+    def versions(self):
+        return {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": str(torch.backends.cudnn.version())}
+
+
+# ---- peers: prepare(device, chain, inputs, params, precision) gives run(i) ----
+
+
+def convoy(device, chain, inputs, params, precision):
+    plan = peers.Convoy(chain.text, device=device.name, precision=precision)
+    out = next(torch.empty(shape, device=device.name) for _, role, shape in plan.tensors if role == 2)
+    workspace = torch.empty(plan.workspace + 256, dtype=torch.uint8, device=device.name)
+    address = workspace.data_ptr() + -workspace.data_ptr() % 256
+    known = {n: torch.from_numpy(p).to(device.name) for n, p in params.items()}
+    sets = []
+    for x in inputs:
+        arrays = [out if role == 2 else x if role == 0 else known[name] for name, role, _ in plan.tensors]
+        sets.append((peers.Buffer * len(arrays))(*(peers.Buffer(a.data_ptr(), None) for a in arrays)))
+    state = {"flags": 0, "alive": (workspace, known)}
+
+    def run(i):
+        plan.run(sets[i], address, state["flags"], device.stream())
+        state["flags"] = peers.KEEP_PREPARED
+        return out
+
+    cost = plan.cost()
+    run.extra = {"flops": cost.flops, "passes": cost.passes, "ms_predicted": 1e3 * cost.seconds}
+    run.close = plan.close
+    return run
+
+
+def module_of(device, chain, params, layout):
+    module = chains.torch_module(chain, params).to(device.name)
+    return module.to(memory_format=layout) if len(chain.shape) == 4 else module
+
+
+def convoy_compile(device, chain, inputs, params, precision):
+    """The PyTorch front end: the same plan, called as people call it."""
+    sys.path.insert(0, str(peers.ROOT / "python"))
+    import convoy as package
+
+    fast = package.compile(module_of(device, chain, params, torch.contiguous_format), precision=precision)
+
+    def run(i):
+        with torch.inference_mode():
+            return fast(inputs[i])
+
+    return run
+
+
+def pytorch(mode, layout):
+    def prepare(device, chain, inputs, params, precision):
+        module = module_of(device, chain, params, layout)
+        xs = [x.contiguous(memory_format=layout) if x.dim() == 4 else x for x in inputs]
+        if mode:
+            torch._dynamo.reset()
+            module = torch.compile(module, mode=None if mode == "default" else mode, dynamic=False)
+
+        def run(i):
+            with torch.inference_mode():
+                return module(xs[i])
+
+        return run
+
+    return prepare
+
+
+LAYOUTS = {"": torch.contiguous_format, " channels_last": torch.channels_last}
+MODES = {"torch eager": None, "torch.compile": "default", "torch.compile max-autotune": "max-autotune"}
+PEERS = {"convoy": convoy, "convoy.compile": convoy_compile} | {
+    name + suffix: pytorch(mode, layout) for name, mode in MODES.items() for suffix, layout in LAYOUTS.items()
+}
+
+
+def find_nvrtc():
+    """NVRTC comes with PyTorch's wheels; the library is told where."""
+    site = Path(torch.__file__).resolve().parents[1] / "nvidia"
+    found = sorted(site.glob("**/libnvrtc.so.1[23]"))
+    if found:
+        os.environ.setdefault("CVY_NVRTC_LIB", str(found[-1]))
+
+
+def set_precision(precision):
+    allowed = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.benchmark = True
+
+
+# ---- a row ----
+
+
+class Data:
+    """Inputs, parameters and float64 outputs of a chain, kept for its other precision."""
+
+    def __init__(self, device, text):
+        self.text, self.chain = text, chains.parse(text)
+        arrays, self.params = chains.data_of(self.chain)
+        self.inputs = [torch.from_numpy(x).to(device.name) for x in arrays]
+        batch = self.chain.shape[0]
+        self.samples = np.unique(np.linspace(0, batch - 1, min(batch, SAMPLES)).astype(int)).tolist()
+        module = chains.torch_module(self.chain, self.params, torch.float64).to(device.name)
+        with torch.inference_mode():
+            self.want = torch.cat([module(self.inputs[0][i : i + 1].double()) for i in self.samples])
+
+    def bytes(self):
+        """That must move: inputs and parameters read once, outputs written once."""
+        size = np.prod(self.chain.shape) + sum(np.prod(s) for s in self.chain.params.values())
+        return int(4 * (size + self.want[0].numel() * self.chain.shape[0]))
+
+
+def error(run, data):
+    got = run(0)[data.samples].double()
+    worst = (got - data.want).abs().max().item()
+    return {"max_abs_error": worst, "rel_error": worst / (data.want.abs().max().item() or 1.0)}
+
+
+def timed(device, run, inputs, repeats):
+    """Milliseconds of each run."""
+    for i in range(3):
+        run(i % inputs)
+    times, start = [], time.perf_counter()
+    while len(times) < repeats and (len(times) < FEWEST or time.perf_counter() - start < ENOUGH):
+        device.flush()
+        times.append(device.time(lambda: run(len(times) % inputs)))
+    return times
+
+
+def serve(device, prepare, data, task):
+    set_precision(task["precision"])
+    start = time.perf_counter()
+    run = prepare(device, data.chain, data.inputs, data.params, task["precision"])
+    row = error(run, data)  # also the first run, which compiles
+    row["prepare_s"] = round(time.perf_counter() - start, 3)
+    times = timed(device, run, len(data.inputs), task["repeats"])
+    row |= {"ms": statistics.median(times), "ms_min": min(times), "runs": len(times), "bytes": data.bytes(),
+            "samples_checked": len(data.samples), **getattr(run, "extra", {})}
+    getattr(run, "close", lambda: None)()
+    return row
+
+
+def main(make_device=Gpu):
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # libraries print what they like; standard output is for answers
+    name = sys.argv[1]
+    find_nvrtc()
+    try:
+        device = make_device()
+        versions = {"python": platform.python_version(), **device.versions(), **peers.ConvoyPeer().version()}
+        print(json.dumps({"versions": versions, "machine": device.machine()}), file=answers)
+    except (ImportError, OSError) as missing:
+        print(json.dumps({"missing": str(missing)}), file=answers)
+        return
+    data = None
+    for line in sys.stdin:
+        task = json.loads(line)
+        try:
+            if data is None or data.text != task["chain"]:
+                data = None
+                data = Data(device, task["chain"])
+            row = serve(device, PEERS[name], data, task)
+        except Exception as failure:  # a peer that cannot take a chain is a row that says so
+            row = {"error": f"{type(failure).__name__}: {failure}".split("\n")[0][:300]}
+        print(json.dumps(row), file=answers)
+        device.tidy()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""`make gpu-bench` without a GPU: its processes, its rows and its file, on stand-ins (gpu_stand_in.py)."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+START = f"import sys; sys.path.insert(0, {str(ROOT / 'bench')!r}); import gpu; " \
+        f"sys.exit(gpu.main((sys.executable, {str(HERE / 'gpu_stand_in.py')!r})))"
+KEYS = {"block", "chain", "series", "size", "peer", "device", "precision", "threads", "ms", "ms_min", "runs", "bytes",
+        "max_abs_error", "rel_error", "samples_checked", "flops", "prepare_s", "command"}
+
+
+def bench(out, *arguments, faults=""):
+    command = [sys.executable, "-c", START, "--suite", "smoke", "--repeats", "6", "--out", str(out), *arguments]
+    env = {**os.environ, "STAND_IN_FAULTS": faults}
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, env=env)
+
+
+def peers(*names):
+    return [word for name in names for word in ("--peer", name)]
+
+
+def test_rows_of_every_kind(tmp_path):
+    out = tmp_path / "gpu.json"
+    done = bench(out, *peers("convoy", "convoy.compile", "torch eager", "torch eager channels_last"))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(out.read_text())
+    assert told["left_out"] == [] and told["missing"] == {} and told["machine"]["name"] == "stand-in"
+    assert {"date", "versions", "command", "suite", "minutes"} <= set(told)
+    for row in told["rows"]:
+        assert KEYS <= set(row), row
+        assert row["ms"] == 1.25 and row["runs"] == 6 and row["max_abs_error"] < 1e-4 and row["flops"] > 0
+    found = {(r["block"] or r["size"], r["precision"], r["peer"]) for r in told["rows"]}
+    assert {(b, p, n) for b in "ABC" for p in ("fp32", "tf32") for n in ("convoy", "convoy.compile", "torch eager")} < found
+    assert ("gelu", "fp32", "convoy") in found and ("gelu", "tf32", "convoy") not in found
+    assert ("linear", "tf32", "torch eager") in found
+    assert not out.with_suffix(".partial").exists()
+    spec = importlib.util.spec_from_file_location("convoy_report", ROOT / "python" / "convoy" / "report.py")
+    report = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(report)
+    assert report.main(["--results", str(tmp_path), "-o", str(tmp_path / "page.html")]) == 0
+    assert 'id="speedup-cuda-tf32-A"' in (tmp_path / "page.html").read_text()
+
+
+def test_a_peer_that_fails_costs_its_own_rows(tmp_path):
+    out = tmp_path / "gpu.json"
+    chosen = peers("convoy", "torch eager", "torch eager channels_last")
+    done = bench(out, *chosen, "--only", "full", faults="torch eager=dies,torch eager channels_last=refuses")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(out.read_text())
+    rows = {(r["block"], r["precision"], r["peer"]): r for r in told["rows"]}
+    assert all(rows[b, p, "convoy"]["ms"] == 1.25 for b in "ABC" for p in ("fp32", "tf32"))
+    eager = [r for r in told["rows"] if r["peer"] == "torch eager"]
+    assert [r["ms"] for r in eager] == [1.25, None, 1.25, None]
+    assert eager[1]["error"] == "its process ended: these are the last words"
+    assert told["missing"] == {"torch eager channels_last": "there is no such thing here"}
+    assert len(told["left_out"]) == 2 + 6 and "C, tf32, torch eager" in told["left_out"]
+    # Started again, it measures what is missing and nothing else.
+    done = bench(out, *chosen, "--only", "full")
+    assert done.returncode == 0, done.stderr
+    again = json.loads(out.read_text())
+    assert again["left_out"] == [] and len(again["rows"]) == 18
+    assert [r for r in again["rows"] if r["peer"] == "torch eager"][:4] == eager
+
+
+def test_a_peer_that_hangs_is_ended(tmp_path):
+    out = tmp_path / "gpu.json"
+    done = bench(out, *peers("torch.compile"), "--only", "A", "--row-seconds", "0.5", faults="torch.compile=hangs")
+    assert done.returncode == 0, done.stderr
+    assert [r["error"] for r in json.loads(out.read_text())["rows"]] == ["no answer within 0 s"] * 2
+
+
+def test_the_budget_is_kept(tmp_path):
+    out = tmp_path / "gpu.json"
+    assert bench(out, *peers("convoy"), "--budget", "0").returncode == 2
+    assert not out.exists() and not out.with_suffix(".partial").exists()
+
+
+def test_without_a_gpu_it_says_so(tmp_path):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    command = [sys.executable, str(ROOT / "bench" / "gpu.py"), "--peer", "convoy", "--out", str(tmp_path / "gpu.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 2 and "PyTorch sees no GPU here" in done.stderr and not list(tmp_path.iterdir())
