@@ -280,7 +280,7 @@ static void run_units(const conv_job *job)
     float *scratch = guarded((int64_t)t->scratch / 4 + 16), *at = scratch;
     while ((uintptr_t)at % 64) at++;
     for (int64_t u = t->units - 1; u >= 0; u--) { /* any order will do */
-        memset(at, 0xff, t->scratch); /* NaN: what is left from before must not matter */
+        memset(at, 0xff, t->scratch);             /* NaN: what is left from before must not matter */
         cvyi_conv_run(job, u, at);
         check_guards(at, (int64_t)t->scratch / 4, "the scratch");
     }
@@ -399,22 +399,29 @@ static void test_window_means(void **unused)
     }
 }
 
+/* 3x3, no dilation: out is what padding and stride leave. */
+static conv_geom plain_geom(int64_t C, int64_t K, int64_t groups, int64_t H, int64_t W, int64_t stride, int64_t pad)
+{
+    return (conv_geom){.N = 1,
+                       .C = C,
+                       .K = K,
+                       .groups = groups,
+                       .in = {1, H, W},
+                       .out = {1, (H + 2 * pad - 3) / stride + 1, (W + 2 * pad - 3) / stride + 1},
+                       .kernel = {1, 3, 3},
+                       .stride = {1, stride, stride},
+                       .dil = {1, 1, 1},
+                       .pad = {0, pad, pad},
+                       .spatial = 2};
+}
+
 /* One bad value anywhere is seen. */
 static void test_window_flags(void **unused)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY, 2e15f, -3e38f};
     const cpu_conv_kernels *isa[3];
     const int n = isas(isa);
-    conv_geom g = {.N = 1,
-                   .C = 2,
-                   .K = 1,
-                   .groups = 1,
-                   .in = {1, 5, 37},
-                   .out = {1, 3, 35},
-                   .kernel = {1, 3, 3},
-                   .stride = {1, 1, 1},
-                   .dil = {1, 1, 1},
-                   .spatial = 2};
+    const conv_geom g = plain_geom(2, 1, 1, 5, 37, 1, 0);
     float x[2 * 5 * 37];
     double sums[18], xmean[2];
     const conv_window win = {sums, xmean};
@@ -434,17 +441,7 @@ static void test_direct_nan(void **unused)
 {
     const cpu_conv_kernels *isa[3];
     const int n = isas(isa);
-    conv_geom g = {.N = 1,
-                   .C = 1,
-                   .K = 9,
-                   .groups = 1,
-                   .in = {1, 20, 40},
-                   .out = {1, 20, 40},
-                   .kernel = {1, 3, 3},
-                   .stride = {1, 1, 1},
-                   .dil = {1, 1, 1},
-                   .pad = {0, 1, 1},
-                   .spatial = 2};
+    const conv_geom g = plain_geom(1, 9, 1, 20, 40, 1, 1);
     sample s;
     (void)unused;
     state = 99;
@@ -476,17 +473,7 @@ static void test_direct_columns(void **unused)
 {
     const cpu_conv_kernels *isa[3];
     const int n = isas(isa);
-    const conv_geom g = {.N = 1,
-                         .C = 60,
-                         .K = 3,
-                         .groups = 1,
-                         .in = {1, 5, 900},
-                         .out = {1, 5, 900},
-                         .kernel = {1, 3, 3},
-                         .stride = {1, 1, 1},
-                         .dil = {1, 1, 1},
-                         .pad = {0, 1, 1},
-                         .spatial = 2};
+    const conv_geom g = plain_geom(60, 3, 1, 5, 900, 1, 1);
     sample s;
     (void)unused;
     state = 5;
@@ -503,16 +490,7 @@ static void test_direct_columns(void **unused)
 
 static void test_refusals(void **unused)
 {
-    const conv_geom g = {.N = 1,
-                         .C = 4,
-                         .K = 4,
-                         .groups = 2,
-                         .in = {1, 9, 9},
-                         .out = {1, 4, 4},
-                         .kernel = {1, 3, 3},
-                         .stride = {1, 2, 2},
-                         .dil = {1, 1, 1},
-                         .spatial = 2};
+    const conv_geom g = plain_geom(4, 4, 2, 9, 9, 2, 0);
     (void)unused;
     assert_null(cvyi_conv_algos[CONV_DIRECT].legal(&g));
     for (int a = CONV_DEPTHWISE; a < CONV_ALGO_COUNT; a++) assert_non_null(cvyi_conv_algos[a].legal(&g));
