@@ -24,7 +24,8 @@ typedef char emulated_deposit[EMULATED_DEPOSIT];
 typedef struct emulated {
     emulated_place thread, block, grid, threads; /* CUDA's threadIdx, blockIdx, gridDim, blockDim */
     void *shared;                                /* dynamic shared memory */
-    /* bar.sync: returns when `threads` threads stand at barrier `id`; 0: all of the block that have not returned */
+    /* bar.sync: returns when `threads` threads stand at barrier `id`; 0: all of the block. Hardware lets those off
+     * that have returned; here they are missing, since CUDA's rules want them there. */
     void (*barrier)(int id, int threads);
     /* The lanes of `mask` meet, each with some bytes; afterwards every one may read what all of them brought, until
      * it calls again. The lane's own bit must be in the mask. */

@@ -1,15 +1,17 @@
 /* memory.c - device memory: host memory that notices what a kernel does beside it.
  *
- *   | fence: no access | guard bytes | the allocation | guard bytes, to a multiple of 256 | fence: no access |
+ *   | fence | guard bytes | the allocation | guard bytes, to a multiple of 256 | fence |
  *
- * A fresh allocation is all NaN, and -1 for those who read integers. */
+ * A fence is a megabyte that nobody may touch; guard bytes are looked at behind every launch. A fresh allocation is
+ * all NaN, and -1 for those who read integers. */
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include "run.h"
 
-enum { PAGE = 4096, ALIGN = 256, MOST = 4096 };
+enum { PAGE = 4096, FENCE = 1 << 20, ALIGN = 256, MOST = 4096 };
 
 typedef struct allocation {
     char *pages, *data;
@@ -18,41 +20,53 @@ typedef struct allocation {
 
 static allocation all[MOST];
 static int n_all;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static char *inner(const allocation *a)
 {
-    return a->pages + PAGE;
+    return a->pages + FENCE;
 }
 static char *inner_end(const allocation *a)
 {
-    return a->pages + a->page_bytes - PAGE;
+    return a->pages + a->page_bytes - FENCE;
+}
+
+static bool map(allocation *a)
+{
+    const size_t used = (a->bytes + ALIGN - 1) / ALIGN * ALIGN, pages = (used + PAGE - 1) / PAGE * PAGE;
+
+    a->page_bytes = pages + 2 * FENCE;
+    a->pages = mmap(NULL, a->page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (a->pages == MAP_FAILED) return false;
+    if (mprotect(inner(a), pages, PROT_READ | PROT_WRITE)) return munmap(a->pages, a->page_bytes), false;
+    a->data = inner_end(a) - used;
+    memset(inner(a), EMULATED_GUARD, pages);
+    memset(a->data, 0xff, a->bytes);
+    return true;
 }
 
 void *device_alloc(size_t bytes)
 {
-    const size_t used = (bytes + ALIGN - 1) / ALIGN * ALIGN, pages = (used + PAGE - 1) / PAGE * PAGE;
-    allocation a = {.bytes = bytes, .page_bytes = pages + 2 * PAGE};
+    allocation a = {.bytes = bytes};
+    bool good;
 
-    if (n_all == MOST) return NULL;
-    a.pages = mmap(NULL, a.page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (a.pages == MAP_FAILED) return NULL;
-    mprotect(a.pages, PAGE, PROT_NONE);
-    mprotect(inner_end(&a), PAGE, PROT_NONE);
-    a.data = inner_end(&a) - used;
-    memset(inner(&a), EMULATED_GUARD, pages);
-    memset(a.data, 0xff, bytes);
-    all[n_all++] = a;
-    return a.data;
+    pthread_mutex_lock(&lock);
+    good = n_all < MOST && map(&a);
+    if (good) all[n_all++] = a;
+    pthread_mutex_unlock(&lock);
+    return good ? a.data : NULL;
 }
 
 void device_free(void *memory)
 {
+    pthread_mutex_lock(&lock);
     for (int i = 0; i < n_all; i++)
         if (all[i].data == memory) {
             munmap(all[i].pages, all[i].page_bytes);
             all[i] = all[--n_all];
-            return;
+            break;
         }
+    pthread_mutex_unlock(&lock);
 }
 
 bool memory_changed(const char *guard, size_t bytes)

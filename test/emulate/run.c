@@ -40,7 +40,7 @@ typedef struct thread {
 static thread threads[EMULATED_THREADS];
 static emulated_deposit deposits[EMULATED_THREADS];
 static struct {
-    int arrived, expected; /* expected 0: all that have not returned */
+    int arrived, expected; /* expected 0: the whole block */
 } barriers[EMULATED_BARRIERS];
 static int n_threads, live, current;
 static fiber scheduler;
@@ -84,7 +84,7 @@ static void release_barrier(int id)
 {
     const int expected = barriers[id].expected;
 
-    if (!barriers[id].arrived || barriers[id].arrived < (expected ? expected : live)) return;
+    if (barriers[id].arrived < (expected ? expected : n_threads)) return;
     barriers[id].arrived = 0;
     for (int i = 0; i < n_threads; i++)
         if (threads[i].waits == AT_BARRIER && threads[i].barrier == id) threads[i].waits = READY;
@@ -170,7 +170,6 @@ static void thread_body(void)
     running->call(kernel_arguments);
     threads[current].waits = RETURNED;
     live--;
-    for (int id = 0; id < EMULATED_BARRIERS; id++) release_barrier(id); /* some wait for all that are left */
     for (;;) give_way();
 }
 

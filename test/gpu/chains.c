@@ -4,9 +4,9 @@
  *   chains -r COUNT SEED    checks COUNT random graphs of each flavour (../fuse/random_chain.h)
  *   chains -t [CHAIN...]    times chains (CUDA events, L2 thrown out before each run, median of 21)
  *
- * Each is planned as the cost model likes it, with every operator in a pass of its own, and twice at random. */
-#include "check.h"
-#include "../fuse/random_chain.h"
+ * A chain is planned as the cost model likes it, with every operator in a pass of its own, and twice at random; a
+ * random graph as the cost model likes it and once at random. */
+#include "check_random.h"
 #include "chain_list.h"
 
 static bool fail_here(const char *title)
@@ -24,27 +24,9 @@ static bool check_chain(const gpu *u, const char *words)
     if (cvy_graph_parse(words, &g)) return fail_here(words);
     check_open(&c, u, g, RIG_REAL, 12345);
     c.title = words;
-    good = check_plans(&c, 2, 1);
+    good = check_plans(&c, true, 2, 1);
     if (good) printf("ok %.1e  %s\n", c.worst, words);
     check_close(&c);
-    cvy_graph_free(g);
-    return good;
-}
-
-static bool check_random(const gpu *u, flavour f, uint64_t seed)
-{
-    cvy_graph *g = make_graph(f, seed);
-    checked_graph c;
-    char title[80];
-    bool good = true;
-
-    snprintf(title, sizeof title, "graph %llu of flavour %d", (unsigned long long)seed, (int)f);
-    if (g->n_nodes && cvy_graph_tensors(g) <= RIG_TENSORS) {
-        check_open(&c, u, g, f == EXACT ? RIG_WHOLE : RIG_REAL, seed * 77 + 13);
-        c.title = title;
-        good = check_plans(&c, 2, (uint32_t)seed);
-        check_close(&c);
-    }
     cvy_graph_free(g);
     return good;
 }
@@ -120,7 +102,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < n; i++) {
         const uint64_t seed = random ? strtoull(argv[3], NULL, 10) + (uint64_t)i : 0;
         if (random)
-            for (flavour f = EXACT; f <= WILD; f++) bad += !check_random(&u, f, seed);
+            for (flavour f = EXACT; f <= WILD; f++) bad += !check_random(&u, f, seed, 1);
         else
             bad += !(timing ? time_chain(&u, list[i]) : check_chain(&u, list[i]));
         fflush(stdout);

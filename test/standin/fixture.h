@@ -56,17 +56,25 @@ static void clear_cache(void)
     each_entry(cache_dir, remove_entry);
 }
 
-/* The stand-ins lie in ../standin of the test program. Opens one, so that the test can steer it. */
-static standin *use_standin(const char *program, const char *file, const char *variable)
+/* Libraries lie beside the test program's folder: the file "standin/libcuda.so.1", to be found through a variable.
+ */
+static inline void use_library(const char *program, const char *file, const char *variable, char path[1024])
 {
     const char *slash = strrchr(program, '/');
-    char path[1024];
+
+    snprintf(path, 1024, "%.*s/../%s", slash ? (int)(slash - program) : 1, slash ? program : ".", file);
+    setenv(variable, path, 1);
+}
+
+/* Opens a stand-in, so that the test can steer it. */
+static inline standin *use_standin(const char *program, const char *file, const char *variable)
+{
+    char path[1024], name[64];
     standin *(*state)(void);
     void *library, *address;
 
-    snprintf(path, sizeof path, "%.*s/../standin/%s", slash ? (int)(slash - program) : 1, slash ? program : ".",
-             file);
-    setenv(variable, path, 1);
+    snprintf(name, sizeof name, "standin/%s", file);
+    use_library(program, name, variable, path);
     library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     address = library ? dlsym(library, "standin_state") : NULL;
     if (!address) {
@@ -77,7 +85,7 @@ static standin *use_standin(const char *program, const char *file, const char *v
     return state();
 }
 
-static void use_cache(void)
+static inline void use_cache(void)
 {
     strcpy(cache_dir, "/tmp/convoy-test.XXXXXX");
     if (!mkdtemp(cache_dir)) exit(1);

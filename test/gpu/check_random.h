@@ -1,0 +1,40 @@
+/* check_random.h - random graphs (../fuse/random_chain.h) under the planner's plan and random ones, by check.h. */
+#ifndef TEST_GPU_CHECK_RANDOM_H
+#define TEST_GPU_CHECK_RANDOM_H
+
+#include "check.h"
+#include "../fuse/random_chain.h"
+
+/* What a report calls a graph: its text, and what makes it again. */
+static inline char *random_title(const cvy_graph *g, flavour f, uint64_t seed)
+{
+    size_t needed = 0;
+    char *words;
+
+    cvy_graph_print(g, NULL, 0, &needed);
+    words = malloc(needed + 80);
+    assert_non_null(words);
+    cvy_graph_print(g, words, needed, NULL);
+    snprintf(words + strlen(words), 80, "\n    (graph %llu of flavour %d)", (unsigned long long)seed, (int)f);
+    return words;
+}
+
+static inline bool check_random(const gpu *u, flavour f, uint64_t seed, int plans)
+{
+    cvy_graph *g = make_graph(f, seed);
+    checked_graph c;
+    bool good = true;
+
+    if (g->n_nodes && cvy_graph_tensors(g) <= RIG_TENSORS) {
+        char *title = random_title(g, f, seed);
+        check_open(&c, u, g, f == EXACT ? RIG_WHOLE : RIG_REAL, seed * 77 + 13);
+        c.title = title;
+        good = check_plans(&c, false, plans, (uint32_t)seed);
+        check_close(&c);
+        free(title);
+    }
+    cvy_graph_free(g);
+    return good;
+}
+
+#endif
