@@ -13,29 +13,6 @@
 //   t[2]  other: strides along the result's dimensions; slot ROW holds the one along k
 //   epilogue space: the result's shape, inner extents Y1...Y5
 //   grid: x tiles of columns, y and z tiles of rows
-#ifndef COLS
-#define COLS 512 // n
-#endif
-#ifndef TERMS
-#define TERMS 512 // k
-#endif
-#ifndef Y1
-#define Y1 COLS
-#define Y2 1
-#define Y3 1
-#define Y4 1
-#define Y5 1
-#endif
-#ifndef COLUMN
-#define COLUMN 1 // which coordinate is the column
-#define ROW    0 // which one is the row
-#endif
-#ifndef ROWS_OF_BATCH
-#define ROWS_OF_BATCH 0 // rows that share one `other`; 0: all rows do
-#endif
-#ifndef OTHER_NK
-#define OTHER_NK 1 // other lies as [n][k] (a linear layer's weight): neighbouring threads read along k
-#endif
 #ifndef BM
 #define BM    64
 #define BN    64
@@ -51,51 +28,13 @@
 #define BLOCKS 2
 #endif
 
-#include "epilogue.cuh"
+#include "rows.cuh"
 #include "tile.cuh"
 
 typedef cvy_tile<BM, BN, TM, TN> tile;
 constexpr int THREADS = tile::THREADS, PITCH_X = BM + 4, PITCH_O = BN + 4;
 static_assert(THREADS % DEPTH == 0 && BM * DEPTH % THREADS == 0 && BN * DEPTH % THREADS == 0,
               "every thread copies the same");
-
-CVY_INLINE int coordinate(const cvy_at &at, int d)
-{
-    return d == 0 ? at.i0 : d == 1 ? at.i1 : d == 2 ? at.i2 : d == 3 ? at.i3 : d == 4 ? at.i4 : at.i5;
-}
-
-// The offset of an operand for a row of the result; its slots of row and column are skipped where told so.
-CVY_INLINE long long row_offset(const cvy_view &v, const cvy_at &at, bool with_row)
-{
-    long long offset = 0;
-#pragma unroll
-    for (int d = 0; d < 6; d++)
-        if (d != COLUMN && (with_row || d != ROW)) offset += coordinate(at, d) * v.s[d];
-    return offset;
-}
-
-CVY_INLINE cvy_at row_at(long long row)
-{
-    return cvy_unravel<Y1, Y2, Y3, Y4, Y5>((cvy_index)(row * COLS));
-}
-
-struct tile_rows {
-    long long first, end; // end: of this batch
-};
-
-CVY_INLINE tile_rows rows_of_block(const cvy_args &a)
-{
-    tile_rows r;
-    if (ROWS_OF_BATCH) {
-        r.end = (blockIdx.z + 1LL) * ROWS_OF_BATCH;
-        r.first = (long long)blockIdx.z * ROWS_OF_BATCH + (long long)blockIdx.y * BM;
-    } else {
-        constexpr long long PER_SAMPLE = (long long)Y1 * Y2 * Y3 * Y4 * Y5 / COLS;
-        r.end = COLUMN ? a.extent * PER_SAMPLE : 1;
-        r.first = ((long long)blockIdx.z * gridDim.y + blockIdx.y) * BM;
-    }
-    return r;
-}
 
 constexpr int X_EACH = BM * DEPTH / THREADS, O_EACH = BN * DEPTH / THREADS; // elements a thread copies
 
@@ -141,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const 
 {
     extern __shared__ __align__(16) float shared[]; // max(DEPTH * (PITCH_X + PITCH_O), BM * BN) floats
     float *xs = shared, *os = shared + DEPTH * PITCH_X;
-    const tile_rows rows = rows_of_block(a);
+    const tile_rows rows = rows_of_block<BM>(a);
     const int n_first = blockIdx.x * BN;
     copier c;
     tile results;
