@@ -11,6 +11,8 @@
 enum {
     UNIT_FLOPS = 4000000,   /* a unit should not be smaller: about 40 us on one core */
     UNITS_WANTED = 16,      /* of one sample: enough for 16 threads */
+    BATCH_UNITS = 64,       /* of all samples: where there are so many, channels are not split */
+    COPY_CHANNELS = 64,     /* a copy of the input serves at least so many output channels */
     VIEW_BYTES = 256 << 10, /* input of a unit: a quarter of a usual L2 */
     FLAT_FLOATS = 4096,     /* of one channel of a flat band, kept until its rows are taken apart */
     CHUNK_MOST = 96,        /* Winograd: input channels transformed at once (AVX-512: 2.3 KiB each in L2) */
@@ -131,10 +133,21 @@ static int64_t units_wanted(const conv_tiling *t)
     return n < 1 ? 1 : n > UNITS_WANTED ? UNITS_WANTED : (int64_t)n;
 }
 
-/* Rows of bands are set: bands, and channels split until there are units enough. */
+/* Does every unit copy its part of the input first? Parts of the channels then each make the same copy. */
+static bool copies_view(const conv_tiling *t)
+{
+    const conv_geom *g = &t->geom;
+    if (t->algo != CONV_DIRECT || g->groups > 1) return false;
+    return g->stride[1] > 1 || g->stride[2] > 1 || g->pad[0] || g->pad[1] || g->pad[2];
+}
+
+/* Rows of bands are set: bands, and channels split until there are units enough. Bands decide in which order
+ * statistics are summed and depend on the sample alone; into how many parts channels are split changes no bit. */
 static void cut_units(conv_tiling *t, int64_t rows, int64_t least_blocks)
 {
-    const int64_t total = t->blocks * t->geom.groups, want = units_wanted(t);
+    const int64_t total = t->blocks * t->geom.groups;
+    const int64_t enough = cvyi_ceil_div(BATCH_UNITS, cvyi_max64(t->geom.N, 1));
+    const int64_t want = copies_view(t) ? cvyi_min64(units_wanted(t), enough) : units_wanted(t);
     int64_t parts;
     t->rows = rows;
     t->bands_per_plane = cvyi_ceil_div(t->geom.out[1], rows);
@@ -187,7 +200,7 @@ static void cut_direct(conv_tiling *t)
         cut_view(t, rows = cvyi_round_up(cvyi_ceil_div(P, parts), t->ph), cols);
     for (int64_t parts = 2; !t->flat && cols > step && t->view_floats > most; parts++)
         cut_view(t, rows, cols = cvyi_round_up(cvyi_ceil_div(Q, parts), step));
-    cut_units(t, rows, 1);
+    cut_units(t, rows, copies_view(t) ? cvyi_ceil_div(COPY_CHANNELS, t->kt) : 1);
 
     const int64_t slack = (k->direct_vt + 1) * k->vl, pitch = cvyi_max64(t->view[1], g->in[2]);
     t->view_floats = cvyi_round_up(t->view_floats + slack, 16);

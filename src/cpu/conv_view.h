@@ -73,22 +73,53 @@ INLINE void view_row(float *dst, int64_t n, const float *src, int64_t W, int64_t
     }
 }
 
+/* Both phases of stride 2 from one look: even[j] = src[x0 + 2 j], odd[j] = src[x0 + 2 j + 1]. Writes n floats each.
+ */
+INLINE void view_pair(float *even, float *odd, int64_t n, const float *src, int64_t W, int64_t x0)
+{
+    int64_t j = 0;
+    for (; j + VL <= n; j += VL) {
+        const vf a = view_load(src, x0 + 2 * j, W), b = view_load(src, x0 + 2 * j + VL, W);
+        v_store(even + j, v_even(a, b));
+        v_store(odd + j, v_odd(a, b));
+    }
+    if (j < n) {
+        const vf a = view_load(src, x0 + 2 * j, W), b = view_load(src, x0 + 2 * j + VL, W);
+        v_store_n(even + j, n - j, v_even(a, b));
+        v_store_n(odd + j, n - j, v_odd(a, b));
+    }
+}
+
+/* One row of all column phases, which lie `apart` from each other; row NULL: zeros. */
+INLINE void view_phases(const conv_tiling *t, const conv_part *p, const float *row, float *copy, int64_t apart)
+{
+    const conv_geom *g = &t->geom;
+    const int64_t first = p->col0 * g->stride[2] - g->pad[2], n = t->view[1];
+    if (row && g->stride[2] == 2 && t->phases[1] == 2) {
+        view_pair(copy, copy + apart, n, row, g->in[2], first);
+        return;
+    }
+    for (int64_t b = 0; b < t->phases[1]; b++) {
+        if (!row)
+            memset(copy + b * apart, 0, (size_t)n * sizeof *copy);
+        else
+            view_row(copy + b * apart, n, row, g->in[2], first + phase_value(b, g->dil[2], g->stride[2]),
+                     g->stride[2]);
+    }
+}
+
 INLINE void view_plane(const conv_tiling *t, const conv_part *p, const float *src, float *copy)
 {
     const conv_geom *g = &t->geom;
-    const int64_t H = g->in[1], W = g->in[2];
-    for (int64_t a = 0; a < t->phases[0]; a++)
-        for (int64_t b = 0; b < t->phases[1]; b++) {
-            const int64_t y0 = p->row0 * g->stride[1] - g->pad[1] + phase_value(a, g->dil[1], g->stride[1]);
-            const int64_t x0 = p->col0 * g->stride[2] - g->pad[2] + phase_value(b, g->dil[2], g->stride[2]);
-            for (int64_t i = 0; i < t->view[0]; i++, copy += t->view[1]) {
-                const int64_t y = y0 + i * g->stride[1];
-                if (!src || y < 0 || y >= H || i >= p->rows + t->view[0] - t->rows)
-                    memset(copy, 0, (size_t)t->view[1] * sizeof *copy);
-                else
-                    view_row(copy, t->view[1], src + y * W, W, x0, g->stride[2]);
-            }
+    const int64_t apart = t->view[0] * t->view[1];
+    for (int64_t a = 0; a < t->phases[0]; a++, copy += t->phases[1] * apart) {
+        const int64_t y0 = p->row0 * g->stride[1] - g->pad[1] + phase_value(a, g->dil[1], g->stride[1]);
+        for (int64_t i = 0; i < t->view[0]; i++) {
+            const int64_t y = y0 + i * g->stride[1];
+            const bool in = src && y >= 0 && y < g->in[1] && i < p->rows + t->view[0] - t->rows;
+            view_phases(t, p, in ? src + y * g->in[2] : NULL, copy + i * t->view[1], apart);
         }
+    }
 }
 
 /* True where every read of the part, vectors' overhang included, falls on the caller's tensor and no padding is
