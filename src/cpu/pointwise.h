@@ -65,6 +65,8 @@ typedef struct cpu_reduce_kernels {
     /* logsumexp over several vectors: m by max_to, s by add_exp_to, then m[i] + log(s[i]), m[i] where it is
      * infinite */
     void (*finish_logsumexp)(float *dst, const float *m, const float *s, int64_t n);
+    /* s[i], a sum with maximum m[i], for the maximum n[i] >= m[i]: s[i] * exp(m[i] - n[i]); 0 where m[i] is -inf */
+    void (*rescale)(float *s, const float *m, const float *n, int64_t count);
     /* dst[i] = exp(src[i] - m[i]), s[i] += dst[i] */
     void (*exp_sum_to)(float *dst, const float *src, const float *m, float *s, int64_t n);
 } cpu_reduce_kernels;

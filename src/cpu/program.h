@@ -118,7 +118,7 @@ bool cvyi_sink_fits(const builder *b, int index);
 /* Nodes first ... first + n - 1 as a program over bands of v, a convolution's result. (conv_group.c) */
 bool cvyi_band_program(const builder *b, int v, int first, int n, const conv_geom *g, program *out);
 
-/* ---- run (program_run.c) ---- */
+/* ---- run (program_run.c, program_sink.c) ---- */
 
 /* One of the REDUCE operators over a row; the empty row too. */
 float cvyi_reduce_row(const cpu_reduce_kernels *red, op_id op, const float *row, int64_t n);

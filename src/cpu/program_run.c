@@ -1,27 +1,7 @@
 /* program_run.c - tiles of a program. See program.h. */
 #include <math.h>
 #include <string.h>
-#include "program.h"
-
-/* A program at work on one unit, by one worker. */
-typedef struct tiles {
-    const program *p;
-    const cpu_unit *u;
-    const cpu_vector_kernels *vec;
-    float *reg[PROG_INSTRS + PROG_OPERANDS];
-    float *base[PROG_OPERANDS];
-    bool aside[PROG_OPERANDS];  /* written to its register first, copied out behind the last instruction */
-    bool direct[PROG_OPERANDS]; /* streamed by the instruction itself */
-    bool streams;               /* some operand or the sink's result is streamed */
-    float *sink;                /* the sink's result; NULL: strided, to be scattered */
-    bool sink_streams;
-    int64_t offset[PROG_OPERANDS]; /* of the current run */
-    int64_t coef;                  /* index of the current run's coefficients */
-    int64_t run;                   /* number of the current run */
-    int64_t at;                    /* first column of the tile */
-    int64_t n;
-    const prog_band *band;
-} tiles;
+#include "program_tiles.h"
 
 /* ---- coefficients ---- */
 
@@ -181,7 +161,7 @@ static tiles begin(const program *p, const cpu_unit *u, char *scratch)
 }
 
 /* Moves to run number `run`: its offsets in every operand and its coefficients. */
-static void seek(tiles *t, int64_t run)
+void cvyi_tiles_seek(tiles *t, int64_t run)
 {
     const program *p = t->p;
     int64_t digit[PROG_DIMS], rest = run;
@@ -200,7 +180,7 @@ static void seek(tiles *t, int64_t run)
     }
 }
 
-static float *address(const tiles *t, const prog_arg *a)
+float *cvyi_tiles_address(const tiles *t, const prog_arg *a)
 {
     const operand *o;
     if (a->kind == ARG_REG) return t->reg[a->index];
@@ -212,7 +192,7 @@ static float *address(const tiles *t, const prog_arg *a)
     return t->base[a->index] + t->offset[a->index] + (o->scalar ? 0 : t->at);
 }
 
-static bool is_scalar(const tiles *t, const prog_arg *a)
+bool cvyi_tiles_scalar(const tiles *t, const prog_arg *a)
 {
     return a->kind == ARG_NUM || (a->kind == ARG_MEM && t->p->operands[a->index].scalar);
 }
@@ -224,27 +204,29 @@ static bool streamed(const tiles *t, const instr *i)
 
 static void run_binary(const tiles *t, const instr *i, float *dst)
 {
-    const bool sa = is_scalar(t, &i->a), sb = is_scalar(t, &i->b);
+    const bool sa = cvyi_tiles_scalar(t, &i->a), sb = cvyi_tiles_scalar(t, &i->b);
     const cpu_binary_form form = sa && !sb ? BINARY_SV : !sa && sb ? BINARY_VS : BINARY_VV;
     const float alpha = i->p[1];
     float one;
     if (sa && sb) {
-        t->vec->binary[BINARY_VV][i->op](&one, address(t, &i->a), address(t, &i->b), 1, alpha);
+        t->vec->binary[BINARY_VV][i->op](&one, cvyi_tiles_address(t, &i->a), cvyi_tiles_address(t, &i->b), 1,
+                                         alpha);
         t->vec->fill(dst, t->n, one);
     } else {
-        (streamed(t, i) ? t->vec->binary_stream : t->vec->binary)[form][i->op](dst, address(t, &i->a),
-                                                                               address(t, &i->b), t->n, alpha);
+        (streamed(t, i) ? t->vec->binary_stream : t->vec->binary)[form][i->op](
+            dst, cvyi_tiles_address(t, &i->a), cvyi_tiles_address(t, &i->b), t->n, alpha);
     }
 }
 
 static void run_unary(const tiles *t, const instr *i, float *dst)
 {
     float one;
-    if (is_scalar(t, &i->a)) {
-        t->vec->unary[i->op](&one, address(t, &i->a), 1, i->p);
+    if (cvyi_tiles_scalar(t, &i->a)) {
+        t->vec->unary[i->op](&one, cvyi_tiles_address(t, &i->a), 1, i->p);
         t->vec->fill(dst, t->n, one);
     } else {
-        (streamed(t, i) ? t->vec->unary_stream : t->vec->unary)[i->op](dst, address(t, &i->a), t->n, i->p);
+        (streamed(t, i) ? t->vec->unary_stream : t->vec->unary)[i->op](dst, cvyi_tiles_address(t, &i->a), t->n,
+                                                                       i->p);
     }
 }
 
@@ -252,9 +234,9 @@ static void run_affine(const tiles *t, const instr *i, float *dst)
 {
     const affine32 f = ((const affine32 *)(const void *)(t->u->slices + t->p->coefs[i->coef].at))[t->coef];
     const bool stream = streamed(t, i);
-    const float *x = address(t, &i->a);
+    const float *x = cvyi_tiles_address(t, &i->a);
 
-    if (is_scalar(t, &i->a))
+    if (cvyi_tiles_scalar(t, &i->a))
         t->vec->fill(dst, t->n, (*x - f.from) * f.scale + f.shift);
     else if (f.from == 0)
         (stream ? t->vec->affine_stream : t->vec->affine)(dst, x, t->n, f.scale, f.shift);
@@ -266,12 +248,12 @@ static void run_affine(const tiles *t, const instr *i, float *dst)
 static void run_row(const tiles *t, const instr *i, float *dst)
 {
     const cpu_vector_kernels *vec = t->vec;
-    const float *stats = cvyi_unit_data(t->u, i->stats) + STATS_FIELDS * t->run, *x = address(t, &i->a);
+    const float *stats = cvyi_unit_data(t->u, i->stats) + STATS_FIELDS * t->run, *x = cvyi_tiles_address(t, &i->a);
     const float mean = stats[STATS_MEAN], rstd = stats[STATS_RSTD];
     const float shift = (float)(-(double)stats[STATS_MEAN_LOW] * rstd);
     const bool stream = streamed(t, i);
 
-    if (is_scalar(t, &i->a)) {
+    if (cvyi_tiles_scalar(t, &i->a)) {
         vec->fill(dst, t->n, *x);
         x = dst;
     }
@@ -279,7 +261,8 @@ static void run_row(const tiles *t, const instr *i, float *dst)
         (stream ? vec->pivot_stream : vec->pivot)(dst, x, t->n, mean, rstd, shift);
     else
         (stream ? vec->pivot_vec_stream : vec->pivot_vec)(dst, x, t->n, (const float[]){mean, rstd, shift},
-                                                          address(t, &i->b), address(t, &i->c));
+                                                          cvyi_tiles_address(t, &i->b),
+                                                          cvyi_tiles_address(t, &i->c));
 }
 
 /* The same times a weight per channel; one that is not finite in PyTorch's order: x a - mean a. */
@@ -287,8 +270,8 @@ static void run_row_weighted(const tiles *t, const instr *i, float *dst)
 {
     const float *stats = cvyi_unit_data(t->u, i->stats) + STATS_FIELDS * t->run;
     const float mean = stats[STATS_MEAN], rstd = stats[STATS_RSTD], low = stats[STATS_MEAN_LOW] * rstd;
-    const float *x = address(t, &i->a), *w = address(t, &i->b);
-    const int64_t dx = !is_scalar(t, &i->a), dw = !is_scalar(t, &i->b);
+    const float *x = cvyi_tiles_address(t, &i->a), *w = cvyi_tiles_address(t, &i->b);
+    const int64_t dx = !cvyi_tiles_scalar(t, &i->a), dw = !cvyi_tiles_scalar(t, &i->b);
 
     for (int64_t j = 0; j < t->n; j++) {
         const float a = rstd * w[j * dw], v = x[j * dx];
@@ -298,13 +281,13 @@ static void run_row_weighted(const tiles *t, const instr *i, float *dst)
 
 static void run_copy(const tiles *t, const instr *i, float *dst)
 {
-    if (is_scalar(t, &i->a))
-        t->vec->fill(dst, t->n, *address(t, &i->a));
+    if (cvyi_tiles_scalar(t, &i->a))
+        t->vec->fill(dst, t->n, *cvyi_tiles_address(t, &i->a));
     else
-        t->vec->copy(dst, address(t, &i->a), t->n);
+        t->vec->copy(dst, cvyi_tiles_address(t, &i->a), t->n);
 }
 
-static void run_tile(tiles *t, int64_t at, int64_t n)
+void cvyi_tiles_run(tiles *t, int64_t at, int64_t n)
 {
     static void (*const run[])(const tiles *, const instr *, float *) = {run_unary, run_binary,       run_affine,
                                                                          run_row,   run_row_weighted, run_copy};
@@ -312,7 +295,7 @@ static void run_tile(tiles *t, int64_t at, int64_t n)
     t->n = n;
     for (int k = 0; k < t->p->n_instrs; k++) {
         const instr *i = &t->p->instrs[k];
-        run[i->kind](t, i, address(t, &i->dst));
+        run[i->kind](t, i, cvyi_tiles_address(t, &i->dst));
     }
     for (int o = 0; o < t->p->n_operands; o++) {
         const operand *w = &t->p->operands[o];
@@ -335,7 +318,7 @@ static int64_t tile_columns(const tiles *t)
 static void run_columns(tiles *t, int64_t from, int64_t to)
 {
     const int64_t columns = cvyi_min64(tile_columns(t), to - from);
-    for (int64_t i = from; i < to; i += columns) run_tile(t, i, cvyi_min64(columns, to - i));
+    for (int64_t i = from; i < to; i += columns) cvyi_tiles_run(t, i, cvyi_min64(columns, to - i));
 }
 
 /* Tiles first ... end - 1, counted through all runs. */
@@ -344,7 +327,7 @@ static void run_tiles(tiles *t, int64_t first, int64_t end)
     const int64_t inner = t->p->inner, pieces = cvyi_ceil_div(inner, TILE);
     for (int64_t i = first; i < end;) {
         const int64_t at = i % pieces, n = cvyi_min64(pieces - at, end - i);
-        seek(t, i / pieces);
+        cvyi_tiles_seek(t, i / pieces);
         run_columns(t, at * TILE, cvyi_min64((at + n) * TILE, inner));
         i += n;
     }
@@ -361,208 +344,15 @@ void cvyi_program_run_band(const program *p, const cpu_unit *u, const prog_band 
     tiles t = begin(p, u, scratch);
     t.band = band;
     for (int64_t k = band->k0; k < band->k1; k++) {
-        seek(&t, k);
+        cvyi_tiles_seek(&t, k);
         run_columns(&t, band->i0, band->i1);
     }
     finish_streams(&t);
 }
 
-/* ---- sinks ---- */
-
-/* Room behind the registers: rows [reduced][width], then three vectors. */
-static float *rows_of(const program *p, char *scratch)
-{
-    return (float *)(void *)scratch + (int64_t)p->n_regs * TILE;
-}
-
-static int64_t rows_floats(const program *p)
-{
-    if (p->sink == SINK_NONE) return 0;
-    return cvyi_round_up(p->horizontal ? p->reduced : p->reduced * p->width, 16);
-}
-
 int64_t cvyi_program_scratch(const program *p)
 {
-    return 4 * ((int64_t)p->n_regs * TILE + rows_floats(p) + (p->sink == SINK_NONE ? 0 : 4 * TILE));
-}
-
-/* Sums rows pairwise, so that the error grows with the logarithm of their number; the result is row 0. */
-static void sum_rows(const cpu_reduce_kernels *red, float *rows, int64_t count, int64_t width, int64_t n)
-{
-    for (int64_t half = 1; half < count; half *= 2)
-        for (int64_t r = 0; r + half < count; r += 2 * half)
-            red->add_to(rows + r * width, rows + (r + half) * width, n);
-}
-
-/* m: maxima; s: sums of exp(row - m). */
-static void max_rows(const tiles *t, const float *rows, int64_t n, float *m)
-{
-    t->vec->copy(m, rows, n);
-    for (int64_t r = 1; r < t->p->reduced; r++) t->vec->reduce->max_to(m, rows + r * t->p->width, n);
-}
-static void exp_rows(const tiles *t, const float *rows, int64_t n, const float *m, float *s)
-{
-    t->vec->fill(s, n, 0);
-    for (int64_t r = 0; r < t->p->reduced; r++) t->vec->reduce->add_exp_to(s, rows + r * t->p->width, m, n);
-}
-
-/* Columns of rows to one row, into `out`. */
-static void reduce_rows(const tiles *t, float *rows, int64_t n, float *out)
-{
-    const program *p = t->p;
-    const cpu_reduce_kernels *red = t->vec->reduce;
-    float *m = rows + rows_floats(p), *s = m + TILE;
-    const float count = (float)p->reduced;
-
-    if (p->sink_op == OP_logsumexp) {
-        max_rows(t, rows, n, m);
-        exp_rows(t, rows, n, m, s);
-        red->finish_logsumexp(out, m, s, n);
-    } else if (p->sink_op == OP_max) {
-        max_rows(t, rows, n, out);
-    } else if (p->sink_op == OP_min) {
-        t->vec->copy(out, rows, n);
-        for (int64_t r = 1; r < p->reduced; r++) red->min_to(out, rows + r * p->width, n);
-    } else {
-        sum_rows(red, rows, p->reduced, p->width, n);
-        if (p->sink_op == OP_mean)
-            t->vec->binary[BINARY_VS][OP_div](out, rows, &count, n, 1);
-        else
-            t->vec->copy(out, rows, n);
-    }
-}
-
-/* Where the sink's results go: element `at` of the unit's part, or aside to be scattered. */
-static void put(const tiles *t, int64_t at, int64_t n, const float *from)
-{
-    if (t->sink)
-        t->vec->copy(t->sink + at, from, n);
-    else
-        cvyi_unit_scatter(t->u, t->p->sink_v, at, n, from);
-}
-
-static void softmax_rows(const tiles *t, float *rows, int64_t n, int64_t at)
-{
-    const program *p = t->p;
-    const cpu_vector_kernels *vec = t->vec;
-    cpu_binary_fn *const *last = (t->sink_streams ? vec->binary_stream : vec->binary)[BINARY_VV];
-    const bool logs = p->sink_op == OP_log_softmax;
-    float *m = rows + rows_floats(p), *s = m + TILE;
-    const float one = 1;
-
-    max_rows(t, rows, n, m);
-    if (logs) {
-        exp_rows(t, rows, n, m, s);
-        vec->unary[OP_log](s, s, n, (float[2]){0, 0});
-    } else {
-        vec->fill(s, n, 0);
-        for (int64_t r = 0; r < p->reduced; r++)
-            vec->reduce->exp_sum_to(rows + r * p->width, rows + r * p->width, m, s, n);
-        vec->binary[BINARY_SV][OP_div](s, &one, s, n, 1);
-    }
-    for (int64_t r = 0; r < p->reduced; r++) {
-        float *row = rows + r * p->width, *out = t->sink ? t->sink + at + r * p->inner : row;
-        if (logs) vec->binary[BINARY_VV][OP_sub](row, row, m, n, 1);
-        last[logs ? OP_sub : OP_mul](out, row, s, n, 1);
-        if (!t->sink) cvyi_unit_scatter(t->u, p->sink_v, at + r * p->inner, n, row);
-    }
-}
-
-/* Evaluates the program for one run into `row`. */
-static void fill_row(tiles *t, int64_t run, int64_t from, int64_t n, float *row)
-{
-    const prog_arg *a = &t->p->sink_arg;
-    seek(t, run);
-    for (int64_t i = 0; i < n; i += TILE) {
-        const int64_t count = cvyi_min64(TILE, n - i);
-        if (a->kind == ARG_REG) t->reg[a->index] = row + i;
-        run_tile(t, from + i, count);
-        if (a->kind == ARG_REG) continue;
-        if (is_scalar(t, a))
-            t->vec->fill(row + i, count, *address(t, a));
-        else
-            t->vec->copy(row + i, address(t, a), count);
-    }
-}
-
-static void run_vertical(tiles *t, int64_t item, float *rows)
-{
-    const program *p = t->p;
-    const int64_t pieces = cvyi_ceil_div(p->inner, p->width), pre = item / pieces, from = item % pieces * p->width;
-    const int64_t n = cvyi_min64(p->width, p->inner - from);
-    float *out = rows + rows_floats(p) + 2 * TILE;
-
-    for (int64_t r = 0; r < p->reduced; r++) fill_row(t, pre * p->reduced + r, from, n, rows + r * p->width);
-    if (p->sink == SINK_SOFTMAX) {
-        softmax_rows(t, rows, n, pre * p->reduced * p->inner + from);
-        return;
-    }
-    reduce_rows(t, rows, n, out);
-    put(t, pre * p->inner + from, n, out);
-}
-
-float cvyi_reduce_row(const cpu_reduce_kernels *red, op_id op, const float *row, int64_t n)
-{
-    switch (op) {
-    case OP_max:
-        return red->max(row, n);
-    case OP_min:
-        return red->min(row, n);
-    case OP_logsumexp:
-        return n ? red->logsumexp(row, n) : -INFINITY;
-    case OP_mean:
-        return (float)(red->sum(row, n) / (double)n);
-    default:
-        return (float)red->sum(row, n);
-    }
-}
-
-/* Where in `room` a row lies as its source does in a page. A load that is as far into its page as a store that is
- * still under way waits for it: with results just ahead of the source exponentials take a third longer. */
-static float *beside(const float *src, float *room)
-{
-    const uintptr_t page = 4096;
-    return room + ((uintptr_t)src - (uintptr_t)room) % page / sizeof *room;
-}
-
-/* Exponentials are taken once and wait in `row`, in cache; src may be the row itself. */
-static void softmax_row(const tiles *t, const float *src, float *row, int64_t at)
-{
-    const cpu_vector_kernels *vec = t->vec;
-    const int64_t n = t->p->reduced;
-    const float max = vec->reduce->max(src, n);
-    float *out = t->sink ? t->sink + at : row;
-
-    if (t->p->sink_op == OP_log_softmax) {
-        const float shift = -(float)log(vec->reduce->sum_exp(src, n, max));
-        (t->sink_streams ? vec->pivot_stream : vec->pivot)(out, src, n, max, 1, shift);
-    } else {
-        const float r = (float)(1 / vec->reduce->exp_sum(row, src, n, max));
-        (t->sink_streams ? vec->binary_stream : vec->binary)[BINARY_VS][OP_mul](out, row, &r, n, 1);
-    }
-    if (!t->sink) cvyi_unit_scatter(t->u, t->p->sink_v, at, n, row);
-}
-
-static void run_horizontal(tiles *t, int64_t pre, float *row)
-{
-    const program *p = t->p;
-    const int64_t runs = p->reduced / p->inner;
-    float out;
-    const float *whole = row;
-
-    if (!p->n_instrs && runs == 1 && !is_scalar(t, &p->sink_arg)) {
-        seek(t, pre);
-        t->at = 0;
-        whole = address(t, &p->sink_arg);
-    } else {
-        for (int64_t r = 0; r < runs; r++) fill_row(t, pre * runs + r, 0, p->inner, row + r * p->inner);
-    }
-    if (p->sink == SINK_SOFTMAX) {
-        softmax_row(t, whole, beside(whole, row), pre * p->reduced);
-        return;
-    }
-    out = cvyi_reduce_row(t->vec->reduce, p->sink_op, whole, p->reduced);
-    put(t, pre, 1, &out);
+    return 4 * ((int64_t)p->n_regs * TILE + cvyi_sink_floats(p));
 }
 
 /* ---- parts ---- */
@@ -603,11 +393,10 @@ void cvyi_program_run(const program *p, const cpu_unit *u, int64_t part, char *s
     tiles t = begin(p, u, scratch);
     const items it = items_of(p, u);
     const int64_t first = part * it.per_part, end = cvyi_min64(it.count, first + it.per_part);
-    float *rows = rows_of(p, scratch);
 
     if (p->sink == SINK_NONE)
         run_tiles(&t, first, end);
     else
-        for (int64_t i = first; i < end; i++) (p->horizontal ? run_horizontal : run_vertical)(&t, i, rows);
+        for (int64_t i = first; i < end; i++) cvyi_sink_run(&t, i, scratch);
     finish_streams(&t);
 }

@@ -350,6 +350,20 @@ static int64_t gather_parts(const step *s, const cpu_unit *u)
     return u->pass->samples > 1 ? results / u->pass->samples * u->m : results;
 }
 
+/* Runs along the last reduced dimension, into which lower_gather joined its neighbours. */
+static void gather_row(const gather_step *c, const cpu_vector_kernels *vec, const float *x, float *row)
+{
+    const int last = c->n_gone - 1;
+    const int64_t n = last < 0 ? 1 : c->gone_dim[last], apart = last < 0 ? 1 : c->gone_stride[last];
+    for (int64_t i = 0; i < c->reduced; i += n) {
+        const float *from = x + offset_of(last, c->gone_dim, c->gone_stride, i / n);
+        if (apart == 1)
+            vec->copy(row + i, from, n);
+        else
+            for (int64_t j = 0; j < n; j++) row[i + j] = from[j * apart];
+    }
+}
+
 static void run_gather(const step *s, const cpu_unit *u, int64_t part, char *scratch)
 {
     const gather_step *c = s->data;
@@ -358,7 +372,7 @@ static void run_gather(const step *s, const cpu_unit *u, int64_t part, char *scr
     const float *x = cvyi_unit_data(u, c->x) + base;
     float *row = (float *)(void *)scratch, *out = cvyi_unit_data(u, c->out);
 
-    for (int64_t i = 0; i < c->reduced; i++) row[i] = x[offset_of(c->n_gone, c->gone_dim, c->gone_stride, i)];
+    gather_row(c, vec, x, row);
     if (!c->keeps) {
         out[part] = cvyi_reduce_row(vec->reduce, c->op, row, c->reduced);
         return;
@@ -388,10 +402,12 @@ cvy_status cvyi_lower_gather(builder *b, int index)
     *c = (gather_step){.op = n->op, .x = n->arg[0], .out = n->out, .keeps = keeps, .results = 1, .reduced = 1};
     cvyi_contiguous_strides(x, strides);
     for (int d = 0; d < x->rank; d++) {
-        const bool is_gone = gone >> d & 1;
+        const bool is_gone = gone >> d & 1, joins = d && is_gone == (gone >> (d - 1) & 1);
         int *count = is_gone ? &c->n_gone : &c->n_free;
-        (is_gone ? c->gone_dim : c->free_dim)[*count] = x->dim[d];
-        (is_gone ? c->gone_stride : c->free_stride)[(*count)++] = strides[d];
+        int64_t *dims = is_gone ? c->gone_dim : c->free_dim;
+        if (!joins) dims[(*count)++] = 1;
+        dims[*count - 1] *= x->dim[d];
+        (is_gone ? c->gone_stride : c->free_stride)[*count - 1] = strides[d];
         *(is_gone ? &c->reduced : &c->results) *= x->dim[d];
     }
     s->scratch = 4 * cvyi_max64(c->reduced, 1);

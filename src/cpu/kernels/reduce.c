@@ -236,6 +236,11 @@ INLINE vf add_exp_one(vf s, vf x, vf m)
 {
     return v_add(s, v_exp_below(v_sub(x, m)));
 }
+/* Sums of exp(x - m) as sums of exp(x - n), n the larger maximum; nothing but -inf so far: 0. */
+INLINE vf rescale_one(vf s, vf m, vf n)
+{
+    return v_sel(v_eq(m, v_set1(-INFINITY)), v_zero(), v_mul(s, v_exp_below(v_sub(m, n))));
+}
 /* An infinite maximum is the result itself; its s, made of inf - inf, is NaN. */
 INLINE vf finish_one(vf m, vf s, vf z)
 {
@@ -275,6 +280,10 @@ static void exp_sum_to(float *dst, const float *src, const float *m, float *s, i
         v_store_n(dst + i, n - i, a);
     }
 }
+static void rescale(float *s, const float *m, const float *n, int64_t count)
+{
+    map(s, run_of(s), run_of(m), run_of(n), count, rescale_one);
+}
 static void finish_logsumexp(float *dst, const float *m, const float *s, int64_t n)
 {
     map(dst, run_of(m), run_of(s), all_of(0), n, finish_one);
@@ -297,4 +306,5 @@ const cpu_reduce_kernels ISA(cvyi_reduce) = {
     .add_exp_to = add_exp_to,
     .finish_logsumexp = finish_logsumexp,
     .exp_sum_to = exp_sum_to,
+    .rescale = rescale,
 };

@@ -1,0 +1,39 @@
+/* program_tiles.h - a program at work: what its tiles (program_run.c) and its sink (program_sink.c) share. */
+#ifndef CVYI_PROGRAM_TILES_H
+#define CVYI_PROGRAM_TILES_H
+
+#include "program.h"
+
+/* A program at work on one unit, by one worker. */
+typedef struct tiles {
+    const program *p;
+    const cpu_unit *u;
+    const cpu_vector_kernels *vec;
+    float *reg[PROG_INSTRS + PROG_OPERANDS];
+    float *base[PROG_OPERANDS];
+    bool aside[PROG_OPERANDS];  /* written to its register first, copied out behind the last instruction */
+    bool direct[PROG_OPERANDS]; /* streamed by the instruction itself */
+    bool streams;               /* some operand or the sink's result is streamed */
+    float *sink;                /* the sink's result; NULL: strided, to be scattered */
+    bool sink_streams;
+    int64_t offset[PROG_OPERANDS]; /* of the current run */
+    int64_t coef;                  /* index of the current run's coefficients */
+    int64_t run;                   /* number of the current run */
+    int64_t at;                    /* first column of the tile */
+    int64_t n;
+    const prog_band *band;
+} tiles;
+
+/* Moves to run number `run`: its offsets in every operand and its coefficients. */
+void cvyi_tiles_seek(tiles *t, int64_t run);
+/* All instructions for columns at ... at + n - 1 of the run. */
+void cvyi_tiles_run(tiles *t, int64_t at, int64_t n);
+/* Where an argument's tile lies, or the number that stands for all of it. */
+float *cvyi_tiles_address(const tiles *t, const prog_arg *a);
+bool cvyi_tiles_scalar(const tiles *t, const prog_arg *a);
+
+/* Room behind the registers, in floats; and one reduction: a row, or columns of rows. */
+int64_t cvyi_sink_floats(const program *p);
+void cvyi_sink_run(tiles *t, int64_t item, char *scratch);
+
+#endif
