@@ -1,4 +1,4 @@
-/* nvrtc.c - a libnvrtc that compiles kernels for the host, with the C++ compiler in CXX (default g++).
+/* nvrtc.c - a libnvrtc that compiles kernels for the host, with the C++ compiler in CXX; else g++, else clang++.
  *
  * Sources and headers are laid into a folder of their own as they came, with two exceptions: a header that this
  * directory has under the same name takes its place (those are the ones with inline PTX), and dynamic shared
@@ -35,9 +35,10 @@ EXPORT const char *nvrtcGetErrorString(nvrtcResult result)
 {
     return result == NVRTC_ERROR_COMPILATION ? "the compiler refuses it" : strerror(errno);
 }
+/* One that no real library has: its objects never meet a GPU's in a cache. */
 EXPORT nvrtcResult nvrtcVersion(int *major, int *minor)
 {
-    *major = 13;
+    *major = 99;
     *minor = 0;
     return 0;
 }
@@ -166,45 +167,57 @@ static void remove_files(const struct nvrtcProgram_st *p, const char *folder)
 
 /* ---- compiling ---- */
 
-/* Only macros mean the same to both compilers. */
-static int spawn_compiler(const char *folder, int n_options, const char *const *options)
+/* The first of the compilers that is there. */
+static int spawn_one(pid_t *child, const posix_spawn_file_actions_t *files, const char **arguments)
 {
-    const char *compiler = getenv("CXX");
+    const char *const compilers[] = {getenv("CXX"), "g++", "clang++"};
+    int error = ENOENT;
+
+    for (int i = 0; i < 3 && error == ENOENT; i++) {
+        if (!compilers[i] || !*compilers[i]) continue;
+        arguments[0] = compilers[i];
+        error = posix_spawnp(child, arguments[0], files, NULL, (char *const *)arguments, environ);
+    }
+    return error;
+}
+
+/* The compiler's exit status; negative: it did not run. Only macros mean the same to both compilers. */
+static int run_compiler(const char *folder, int n_options, const char *const *options)
+{
     char source[PATH_BYTES], object[PATH_BYTES], log[PATH_BYTES];
-    const char *const fixed[] = {compiler && *compiler ? compiler : "g++",
-                                 "-std=c++17",
-                                 "-O1",
-                                 "-w",
-                                 "-fPIC",
-                                 "-shared",
-                                 "-nostdlib",
-                                 "-fvisibility=hidden",
-                                 "-fno-exceptions",
-                                 "-fno-rtti",
-                                 "-fno-strict-aliasing",
-                                 "-fno-asynchronous-unwind-tables",
-                                 "-I",
-                                 EMULATE_DIR,
-                                 "-I",
-                                 folder,
-                                 source,
-                                 "-o",
-                                 object};
-    const char *arguments[MAX_OPTIONS] = {0};
-    int n = sizeof fixed / sizeof *fixed, status = 1;
+    const char *arguments[MAX_OPTIONS] = {"",
+                                          "-std=c++17",
+                                          "-O1",
+                                          "-w",
+                                          "-fPIC",
+                                          "-shared",
+                                          "-nostdlib",
+                                          "-fvisibility=hidden",
+                                          "-fno-exceptions",
+                                          "-fno-rtti",
+                                          "-fno-strict-aliasing",
+                                          "-fno-asynchronous-unwind-tables",
+                                          "-I",
+                                          EMULATE_DIR,
+                                          "-I",
+                                          folder,
+                                          "-o",
+                                          object,
+                                          source};
     posix_spawn_file_actions_t files;
     pid_t child;
+    int n = 0, status = -1;
 
-    memcpy(arguments, fixed, sizeof fixed);
     path_in(source, folder, "main.cpp");
     path_in(object, folder, "kernel.so");
     path_in(log, folder, "log.txt");
+    while (arguments[n]) n++;
     for (int i = 0; i < n_options && n + 1 < MAX_OPTIONS; i++)
         if (strncmp(options[i], "-D", 2) == 0) arguments[n++] = options[i];
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addopen(&files, 2, log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    if (posix_spawnp(&child, arguments[0], &files, NULL, (char *const *)arguments, environ)) status = -1;
-    while (status > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+    if (!spawn_one(&child, &files, arguments))
+        while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
     posix_spawn_file_actions_destroy(&files);
     return status;
 }
@@ -215,7 +228,7 @@ EXPORT nvrtcResult nvrtcCompileProgram(nvrtcProgram p, int n_options, const char
     int status;
 
     if (!mkdtemp(folder)) return FAILED;
-    status = write_files(p, folder) ? spawn_compiler(folder, n_options, options) : -1;
+    status = write_files(p, folder) ? run_compiler(folder, n_options, options) : -1;
     p->log = read_all(folder, "log.txt");
     if (status == 0) p->object = read_all(folder, "kernel.so");
     remove_files(p, folder);

@@ -197,6 +197,7 @@ static void start_block(emulated_place block, unsigned shared_bytes)
     memset(dynamic_shared + shared_bytes, EMULATED_GUARD, EMULATED_FENCE);
     memset(barriers, 0, sizeof barriers);
     live = n_threads;
+    for (int i = n_threads; i % EMULATED_LANES; i++) threads[i].waits = RETURNED; /* lanes that are not there */
     for (int i = 0; i < n_threads; i++) {
         thread *t = &threads[i];
         t->fiber = fiber_make(i, thread_body);
