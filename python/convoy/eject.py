@@ -13,7 +13,7 @@ import torch
 
 from . import binding as b
 from . import eject_text as texts
-from .eject_model import Traced, Writer, build_model, input_names, problem_text
+from .eject_model import GRAD_MODE, Traced, Writer, build_model, input_names, problem_text
 from .engine import ConvoyError, Graph, Plan
 from .problem import Bad, load
 from .region import strides_of
@@ -112,7 +112,8 @@ def eject_file(path, precision="fp32"):
     told = [
         f"{len(plans)} region{'s' * (len(plans) != 1)}, {len(launches)} launches "
         f"({sum(launch['prepared'] for launch in launches)} only when parameters change), for {plans[0]['device']}",
-        *(f"stays in PyTorch: {n.name} ({n.target}): {why}" for n, why in entry.capture.kept.items()),
+        *(f"stays in PyTorch: {n.name} ({n.target}): {why}" for n, why in entry.capture.kept.items()
+          if n.target is not GRAD_MODE),
     ]
     return text, told
 

@@ -20,6 +20,8 @@ OWN = {"ModelNew", "Region", "Forward", "expect", "fit", "version", "library", "
        "functools", "hashlib", "operator", "re", "load_inline", "CAPABILITY", "BLOCKS_AT_ONCE", "FLAGS", "FUNCTIONS",
        "HEAD", "DECLARATIONS", "LAUNCHES", "KERNELS", "FILES"}  # names of the new file; fmt: skip
 
+GRAD_MODE = torch._C._set_grad_enabled  # in the graph for torch.no_grad(); there are no gradients here
+
 
 # ---- the problem file's own text ---------------------------------------------------------------------------------
 
@@ -33,13 +35,16 @@ def problem_text(path):
     check_kept(path, tree.body, kept)
     for node in dropped:
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-        comment = lines[first - 1 : node.end_lineno] if is_docstring(node) else []
-        blank = [None] * (node.end_lineno - first + 1 - len(comment))
-        lines[first - 1 : node.end_lineno] = [("# " + c.strip().strip('"')).rstrip() for c in comment] + blank
-    body = "\n".join(line for line in lines if line is not None)
-    while "\n\n\n\n" in body:
-        body = body.replace("\n\n\n\n", "\n\n\n")
-    return body.strip()
+        if any(k.lineno <= node.end_lineno and first <= k.end_lineno for k in kept):
+            raise Bad(f"{path}: line {first}: another statement on the line of one that eject leaves out")
+        if is_docstring(node):
+            for i in range(first - 1, node.end_lineno):
+                lines[i] = ("# " + lines[i].strip().strip("\"'")).rstrip()
+            continue
+        while first > 1 and lines[first - 2] == "":  # the blank lines in front go as well
+            first -= 1
+        lines[first - 1 : node.end_lineno] = [None] * (node.end_lineno - first + 1)
+    return "\n".join(line for line in lines if line is not None).strip()
 
 
 def is_docstring(node):
@@ -79,11 +84,9 @@ def check_kept(path, body, kept):
         if used & convoy or "convoy" in inner:
             raise Bad(f"{path}: line {node.lineno}: uses Convoy, which the new file does without")
         for name in inner:
-            found = None if name else "."
-            if name and (beside / f"{name}.py").exists() or (beside / name / "__init__.py").exists():
-                found = name
-            if found:
-                raise Bad(f"{path}: line {node.lineno}: imports {found}, a file beside it: put that into it first")
+            if not name or (beside / f"{name}.py").exists() or (beside / name / "__init__.py").exists():
+                told = f"imports {name or '.'}, a file beside it: put that into it first"
+                raise Bad(f"{path}: line {node.lineno}: {told}")
         if not inner and (taken := bound(node) & OWN):
             raise Bad(f"{path}: line {node.lineno}: {taken.pop()} is a name that the new file needs: call it otherwise")
 
@@ -221,7 +224,7 @@ class Writer:
             self.text[node] = self.attribute(node)
         elif isinstance(node.target, Runner):
             self.call_region(node)
-        elif node not in self.text:  # else a result of a region
+        elif node not in self.text and node.target is not GRAD_MODE:  # a region's result has its name already
             self.text[node] = self.name(node.name)
             self.lines.append(f"{self.text[node]} = {self.call(node)}")
 

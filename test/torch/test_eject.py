@@ -376,6 +376,7 @@ def test_no_gpu(tmp_path):
         (FOLD.replace("class Model(nn.Module)", "import convoy\nclass Model(nn.Module)").replace(
             "def __init__(self", "hidden = convoy\n\n    def __init__(self"), "uses Convoy"),
         (FOLD + "import beside\n", "imports beside, a file beside it"),
+        (FOLD + "import convoy; import math\n", "another statement on the line"),
         (FOLD + "def expand(x): return x\n", "expand is a name that the new file needs"),
     ],
 )  # fmt: skip
@@ -387,6 +388,14 @@ def test_files_that_cannot_stand_alone(tmp_path, text, message):
     (tmp_path / "bad.py").write_text(text)
     with pytest.raises(Bad, match=message):
         problem_text(tmp_path / "bad.py")
+
+
+def test_text_of_the_problem_is_kept(tmp_path):
+    from convoy.eject_model import problem_text
+
+    text = '"""What\nit is."""\n\nimport convoy\n\nTEXT = """a\n\n\n\n\nb"""\n\n\n@convoy.x\nclass ModelNew: pass\n\n\n# end\n'
+    (tmp_path / "kept.py").write_text(text)
+    assert problem_text(tmp_path / "kept.py") == '# What\n# it is.\n\nTEXT = """a\n\n\n\n\nb"""\n\n\n# end'
 
 
 def test_inputs_that_cannot_be_written(tmp_path):
