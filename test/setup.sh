@@ -18,11 +18,21 @@ has_venv() {
     python3 -c 'import venv, ensurepip' 2>/dev/null
 }
 
+# torch.compile, one of the peers of `make bench`, writes C++ against Python's headers
+has_python_header() {
+    python3 -c 'import os, sysconfig; os.stat(os.path.join(sysconfig.get_paths()["include"], "Python.h"))' 2>/dev/null
+}
+
 missing=
-has_header cmocka.h || missing="$missing libcmocka-dev"
-command -v clang >/dev/null || missing="$missing clang"
-command -v clang-format >/dev/null || missing="$missing clang-format"
 [ "${1:-}" = c ] || has_venv || missing="$missing python3-venv"
+if [ "${1:-}" = bench ]; then
+    command -v g++ >/dev/null || missing="$missing g++"
+    has_python_header || missing="$missing python3-dev"
+else
+    has_header cmocka.h || missing="$missing libcmocka-dev"
+    command -v clang >/dev/null || missing="$missing clang"
+    command -v clang-format >/dev/null || missing="$missing clang-format"
+fi
 
 install_packages() {
     if [ "$(id -u)" = 0 ]; then
@@ -33,7 +43,7 @@ install_packages() {
         as_root=no
     fi
     if [ "$as_root" = no ] || ! command -v apt-get >/dev/null; then
-        echo "make test needs these packages (Debian's names), please install them: $*" >&2
+        echo "setup: these packages are missing (Debian's names), please install them: $*" >&2
         exit 2
     fi
     echo "setup: installing $*"
@@ -43,7 +53,7 @@ install_packages() {
 
 # shellcheck disable=SC2086 # one word per package
 [ -z "$missing" ] || install_packages $missing
-has_fuzzer || install_packages "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
+[ "${1:-}" = bench ] || has_fuzzer || install_packages "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
 [ "${1:-}" = c ] && exit 0
 
 # A virtual environment is made anew when its pinned versions change.
