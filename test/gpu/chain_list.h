@@ -38,8 +38,8 @@ static const char *const chains[] = {
     "x[4,5,6,4] | layer_norm((6,4))",
     "x[4,5,24] | rms_norm(24)",
     "x[2,8,300,301] | group_norm(2) | neg",
-    "x[1,10,13,4] | softmax(2) @a | logsumexp(1,keepdim=True) | clamp(-0.9,0.8) @b | batch_norm(training=True) | "
-    "mean(1,keepdim=True) | instance_norm()", /* norms of constants */
+    ("x[1,10,13,4] | softmax(2) @a | logsumexp(1,keepdim=True) | clamp(-0.9,0.8) @b | batch_norm(training=True) | "
+     "mean(1,keepdim=True) | instance_norm()"), /* norms of constants */
     /* pooling */
     "x[2,3,17,19] | relu | max_pool2d(3,2,1) | exp",
     "x[2,3,17,19] | max_pool2d(3,stride=2,ceil_mode=True,dilation=2)",
