@@ -31,9 +31,8 @@ def identifiers(names, taken):
     return made
 
 
-def wrapped(words, indent, width=WIDTH):
-    return textwrap.fill(" ".join(words), width, initial_indent=indent, subsequent_indent=indent,
-                         break_long_words=False, break_on_hyphens=False)
+def wrapped(words, width):
+    return textwrap.wrap(" ".join(words), width, break_long_words=False, break_on_hyphens=False)
 
 
 # ---- launches ----------------------------------------------------------------------------------------------------
@@ -170,7 +169,7 @@ def place(view, name, tensors):
 
 
 def braces(numbers):
-    return "{" + ", ".join(map(str, numbers)) + "}"
+    return "{" + ", ".join(map(str, numbers if any(numbers) else ())) + "}"  # what is not named is zero
 
 
 def plain_arguments(launch, pointers, name):
@@ -187,9 +186,8 @@ def tc_lines(launch, pointers):
     if tc["tma"]:
         sizes = ", ".join(map(braces, (tc["dims"], tc["steps"], tc["box"])))
         lines = [f"const tensor_map map = tiles({at['x']}, {sizes});"]
-    lines.append("const tc_arguments b = {")
-    lines += wrapped([v + "," for v in at.values()], "    ", WIDTH - 8).splitlines()
-    lines.append(f"    {launch['extent']}, {float_text(tc['eps'])}}};")
+    lines += ["const tc_arguments b = {", *(f"    {pointer}," for pointer in at.values())]
+    lines += [f"    {launch['extent']}, {float_text(tc['eps'])},", "};"]
     lines += plain_arguments(launch, pointers, "a")
     if tc["zero_bytes"]:
         lines.append(f"if (prepare) check(cudaMemsetAsync({at['part']}, 0, {tc['zero_bytes']}, stream), \"zeros\");")
@@ -263,8 +261,9 @@ def kernels_text(kernels):
     for i, k in enumerate(kernels.all):
         options = [o.removeprefix("-D").replace('="epilogue.cuh"', "=1") for o in k["options"]]
         lines += [f"    (  # k{i}", f'        "{k["entry"]}", "{k["source"]}",']
-        lines += [f'        "{line} "' for line in wrapped(options, "", WIDTH - 14).splitlines()]
-        lines += ["        ,", f"        {quoted(k['epilogue'])},", "    ),"]
+        rows = wrapped(options, WIDTH - 14)
+        lines += [f'        "{row} "' for row in rows[:-1]] + [f'        "{rows[-1]}",']
+        lines += [f"        {quoted(k['epilogue'])},", "    ),"]
     return "\n".join([*lines, "]", ""])
 
 

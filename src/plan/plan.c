@@ -234,40 +234,22 @@ cvy_status cvy_plan_print(const cvy_plan *p, char *dst, size_t capacity, size_t 
     return st;
 }
 
-cvy_status cvy_plan_launches(const cvy_plan *p, const cvy_buffer *buffers, int32_t n_buffers, char *dst,
-                             size_t capacity, size_t *needed)
-{
-    text t = {0};
-    cvy_status st;
-
-    if (!p) return cvyi_fail(CVY_INVALID, "plan is NULL");
-    if (!p->engine->launches)
-        return cvyi_fail(CVY_UNSUPPORTED, "launches: the plan is for %s, which launches no kernels",
-                         p->engine->name);
-    if (n_buffers != p->n_tensors || (n_buffers && !buffers))
-        return cvyi_fail(CVY_INVALID, "launches: the plan takes %d buffers, got %d", p->n_tensors, (int)n_buffers);
-    TRY(p->engine->launches(p, buffers, &t));
-    TRY(cvyi_text_copy(&t, dst, capacity, needed));
-fail:
-    cvyi_text_free(&t);
-    return st;
-}
-
-static cvy_status check_buffers(const cvy_plan *p, const cvy_buffer *buffers, int32_t n)
+/* Are these the buffers of a plan? `call` is named in messages; data may be missing where nothing runs. */
+static cvy_status check_buffers(const cvy_plan *p, const char *call, const cvy_buffer *buffers, int32_t n,
+                                bool runs)
 {
     if (n != p->n_tensors || (n && !buffers))
-        return cvyi_fail(CVY_INVALID, "run: the plan takes %d buffers, got %d", p->n_tensors, (int)n);
+        return cvyi_fail(CVY_INVALID, "%s: the plan takes %d buffers, got %d", call, p->n_tensors, (int)n);
     for (int i = 0; i < n; i++) {
         const value *v = &p->graph->values[p->tensor_value[i]];
-        if (!buffers[i].data && cvyi_elements(&v->shape))
-            return cvyi_fail(CVY_INVALID, "run: buffer %d ('%s') is NULL", i, v->name);
+        if (runs && !buffers[i].data && cvyi_elements(&v->shape))
+            return cvyi_fail(CVY_INVALID, "%s: buffer %d ('%s') is NULL", call, i, v->name);
         if (p->options.strided != CVY_OFF) continue;
         if (!cvyi_is_contiguous(&v->shape, buffers[i].strides) || (uintptr_t)buffers[i].data % 16)
-            return cvyi_fail(
-                CVY_INVALID,
-                "run: buffer %d ('%s') is strided or not at a multiple of 16 bytes: this plan was made "
-                "for buffers that are neither (option strided)",
-                i, v->name);
+            return cvyi_fail(CVY_INVALID,
+                             "%s: buffer %d ('%s') is strided or not at a multiple of 16 bytes: this plan was made "
+                             "for buffers that are neither (option strided)",
+                             call, i, v->name);
     }
     return CVY_OK;
 }
@@ -283,8 +265,26 @@ cvy_status cvy_plan_run(const cvy_plan *p, const cvy_buffer *buffers, int32_t n_
         return cvyi_fail(CVY_INVALID, "run: unknown flags 0x%x", (unsigned)flags);
     if (p->engine->device != CVY_CUDA && stream)
         return cvyi_fail(CVY_INVALID, "run: a stream is for the cuda device, this plan is for %s", p->engine->name);
-    TRY(check_buffers(p, buffers, n_buffers));
+    TRY(check_buffers(p, "run", buffers, n_buffers, true));
     TRY((p->watches ? cvyi_watched_run : p->engine->run)(p, buffers, workspace, flags, stream));
 fail:
+    return st;
+}
+
+cvy_status cvy_plan_launches(const cvy_plan *p, const cvy_buffer *buffers, int32_t n_buffers, char *dst,
+                             size_t capacity, size_t *needed)
+{
+    text t = {0};
+    cvy_status st;
+
+    if (!p) return cvyi_fail(CVY_INVALID, "plan is NULL");
+    if (!p->engine->launches)
+        return cvyi_fail(CVY_UNSUPPORTED, "launches: the plan is for %s, which launches no kernels",
+                         p->engine->name);
+    TRY(check_buffers(p, "launches", buffers, n_buffers, false));
+    TRY(p->engine->launches(p, buffers, &t));
+    TRY(cvyi_text_copy(&t, dst, capacity, needed));
+fail:
+    cvyi_text_free(&t);
     return st;
 }

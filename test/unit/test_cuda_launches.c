@@ -57,6 +57,20 @@ static void compare(const char *chain, const int64_t *strides)
     cvy_graph_free(g);
 }
 
+static void refuses_strides(void)
+{
+    const cvy_options dense = {.size = sizeof dense, .device = CVY_CUDA, .strided = CVY_OFF};
+    const cvy_buffer buffers[2] = {{NULL, (const int64_t[]){1, 2}}, {NULL, NULL}};
+    cvy_graph *g = NULL;
+    cvy_plan *p = NULL;
+
+    CHECK(!cvy_graph_parse("x[2,3] | relu", &g) && !cvy_plan_create(g, &dense, &p), "%s", cvy_last_error());
+    CHECK(cvy_plan_launches(p, buffers, 2, NULL, 0, NULL) == CVY_INVALID, "strides that run() refuses");
+    CHECK(strstr(cvy_last_error(), "launches: buffer 0 ('x') is strided"), "%s", cvy_last_error());
+    cvy_plan_free(p);
+    cvy_graph_free(g);
+}
+
 static void refuses(void)
 {
     const cvy_buffer buffers[MAX_TENSORS] = {{NULL, NULL}};
@@ -94,5 +108,6 @@ int main(int argc, char **argv)
     compare("x[4,6] | flatten(0) | relu", (const int64_t[]){1, 4});
     compare("x[4,6] | relu | softmax(1)", (const int64_t[]){1, 4});
     refuses();
+    refuses_strides();
     return finish("cuda_launches");
 }
