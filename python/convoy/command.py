@@ -1,9 +1,17 @@
 """The convoy command: problem files and reports here, everything else by the C program."""
 
 import os
+import subprocess
 import sys
 
 from .binding import candidates
+
+MORE = """
+With Python and PyTorch:
+  bench FILE.py    time a problem file's Model against eager PyTorch and torch.compile, and check that it agrees
+  eject FILE.py    write a problem file's model as one file that needs no Convoy
+  report           draw the files of bench/results as one page
+"""
 
 
 def program():
@@ -35,6 +43,10 @@ def main():
 
         return report(arguments[1:])
     path = program()
+    if arguments[:1] in (["--help"], ["-h"]):
+        status = subprocess.run([path, *arguments]).returncode
+        print(MORE, end="")
+        return status
     os.execv(path, ["convoy", *arguments])
 
 

@@ -90,3 +90,6 @@ def test_exit_status_and_forwarding(tmp_path):
     assert done.returncode == 0 and "conv2d" in done.stdout
     assert convoy("plan", "x[1").returncode == 2
     assert convoy("--version").stdout.startswith("convoy ")
+    told = convoy("--help").stdout
+    assert "usage: convoy COMMAND" in told
+    assert all(f"  {name} " in told for name in ("bench FILE.py", "eject FILE.py", "report"))
