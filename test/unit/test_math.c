@@ -462,6 +462,27 @@ static void test_exp_sum_to(void **state)
     }
 }
 
+/* Sums of blocks under one maximum; a block of nothing but -inf counts for nothing, whatever its sum is. */
+static void test_rescale(void **state)
+{
+    (void)state;
+    for (int k = 0; k < n_isas; k++) {
+        for (int n = 0; n < SHORT; n++) {
+            float s[SHORT], m[SHORT], top[SHORT];
+            for (int i = 0; i < SHORT; i++)
+                s[i] = i % 3 ? 2 : NAN, m[i] = i % 3 ? 5 : -INFINITY, top[i] = 5 + i % 2;
+            isas[k]->reduce->rescale(s, m, top, n);
+            for (int i = 0; i < n; i++) {
+                if (i % 3)
+                    assert_true(ulp_error(s[i], 2 * exp(-i % 2), s[i]) <= 2);
+                else
+                    assert_true(s[i] == 0);
+            }
+            for (int i = n; i < SHORT; i++) assert_true(i % 3 ? s[i] == 2 : isnan(s[i]));
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -471,7 +492,7 @@ int main(void)
         cmocka_unit_test(test_sums_exact),  cmocka_unit_test(test_moments),
         cmocka_unit_test(test_sums_repeat), cmocka_unit_test(test_exp_rows),
         cmocka_unit_test(test_vertical),    cmocka_unit_test(test_logsumexp_special),
-        cmocka_unit_test(test_exp_sum_to),
+        cmocka_unit_test(test_exp_sum_to),  cmocka_unit_test(test_rescale),
     };
     n_isas = runnable_kernels(isas);
     return cmocka_run_group_tests(tests, NULL, NULL);
