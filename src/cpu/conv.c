@@ -358,11 +358,6 @@ void cvyi_conv_run(const conv_job *job, int64_t unit, void *scratch)
 
 /* ---- means first ---- */
 
-const char *cvyi_conv_window_legal(const conv_geom *g)
-{
-    return g->stride[2] == 1 ? NULL : "the stride along W is not 1, window sums need that";
-}
-
 bool cvyi_conv_window_sums(const cpu_conv_kernels *k, const conv_geom *g, const float *src, int64_t c,
                            const conv_window *out)
 {

@@ -103,7 +103,6 @@ typedef struct conv_window {
     double *sums;  /* [C][taps] */
     double *xmean; /* [C] */
 } conv_window;
-const char *cvyi_conv_window_legal(const conv_geom *g);
 static inline int64_t cvyi_conv_taps(const conv_geom *g)
 {
     return g->kernel[0] * g->kernel[1] * g->kernel[2];

@@ -161,6 +161,15 @@ static bool same_as_result(const builder *b, int index, int v)
     return cvyi_same_shape(cvyi_shape_of(b->g, b->g->nodes[index].out), cvyi_shape_of(b->g, v));
 }
 
+/* Is v read by these two nodes alone? Statistics that are not taken along need it in memory. */
+static bool only_stats(const builder *b, int v, int stats, int pool)
+{
+    for (int i = b->out->pass->first; i < b->g->n_nodes; i++)
+        for (int a = 0; a < b->g->nodes[i].n_args; a++)
+            if (b->g->nodes[i].arg[a] == v && i != stats && i != pool) return false;
+    return true;
+}
+
 void cvyi_conv_group(const builder *b, int index, int end, conv_group *out)
 {
     const node *n = &b->g->nodes[index];
@@ -176,10 +185,10 @@ void cvyi_conv_group(const builder *b, int index, int end, conv_group *out)
         if (cvyi_is_winograd(out->algo)) out->algo = CONV_DIRECT;
         return;
     }
-    if (out->algo == CONV_BY_GEMM) return;
     out->stats = stats_of(b, n->out, index + 1, end, &g);
-    if (out->stats >= 0 && (cvyi_conv_window_legal(&g) || !may_be_centred(b, n->out, out->stats))) out->stats = -1;
+    if (out->stats >= 0 && !may_be_centred(b, n->out, out->stats)) out->stats = -1;
     out->centred = out->stats >= 0;
+    if (out->algo == CONV_BY_GEMM) return;
     if (out->stats >= 0 && b->out->pass->way == WAY_RECOMPUTE) {
         out->twice = true;
         out->prog = index + 2;
@@ -187,6 +196,7 @@ void cvyi_conv_group(const builder *b, int index, int end, conv_group *out)
         return;
     }
     out->pool = cvyi_conv_pool_node(b->plan, index, end, out->algo, &g);
+    if (out->pool >= 0 && !only_stats(b, n->out, out->stats, out->pool)) out->pool = -1;
     if (out->pool < 0 && out->stats < 0 && index + 1 < end &&
         same_as_result(b, index, b->g->nodes[index + 1].out)) {
         const int64_t keep = b->out->slice_bytes;
@@ -216,7 +226,7 @@ bool cvyi_conv_twice_fits(const cvy_plan *p, const pass *s)
     cvyi_conv_geom(g, n, &geom);
     cvyi_norm_geom(g, &g->nodes[s->first + 1], &e);
     if (e.groups * e.chan != geom.K || e.outer != geom.N || !e.centred || e.over_outer) return false;
-    if (e.inner != geom.out[0] * geom.out[1] * geom.out[2] || cvyi_conv_window_legal(&geom)) return false;
+    if (e.inner != geom.out[0] * geom.out[1] * geom.out[2]) return false;
     if (e.inner == 1) return false; /* one pixel: the norm runs by rows, which are not channels */
     for (int i = s->first + 2; i < s->first + s->count; i++) {
         const node *at = &g->nodes[i];

@@ -62,7 +62,7 @@ typedef struct step {
     int64_t scratch;  /* bytes per worker, contents meaningless between parts */
 } step;
 
-enum { MAX_STEPS = 4 }; /* a node becomes at most so many steps */
+enum { MAX_STEPS = 5 }; /* a node becomes at most so many steps */
 
 struct cpu_pass {
     const pass *pass;

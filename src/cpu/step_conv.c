@@ -3,7 +3,9 @@
  *   pack      weights, when parameters have changed
  *   window    window sums of every input channel      } where statistics follow, or a Winograd form is chosen:
  *   means     means of the result before it exists    } NaN, inf and huge values send the sample to the direct form
- *   centre    x less its means, padded with what zero becomes: for direct forms in front of statistics
+ *   starts    where the sums of every channel start
+ *   centre    x less its means, padded with what zero becomes: for direct forms in front of statistics, pointwise
+ *             operators between them or not
  *   conv      bands of rows: into memory, into maxima, or through a pointwise program
  *   stats     sums of the bands -> mean and deviation
  *
@@ -20,6 +22,7 @@ typedef struct conv_step {
     bool centres;                                      /* the direct form works on a centred copy of x */
     conv_geom copy;                                    /* its geometry: the padding is part of the copy */
     conv_tiling tiling[2];                             /* as chosen; direct, for samples with special values */
+    gemm_plan gemm;                                    /* in place of the first: 1x1 as a product of matrices */
     int64_t packed[2];                                 /* bytes of the workspace */
     bool window;
     norm_geom norm; /* of stats or prog_stats */
@@ -128,12 +131,30 @@ static void set_start(const conv_step *c, const cpu_unit *u, int64_t k, bool pla
     if (c->group.centred) ((double *)at(u, shift))[k] = whole - start[k];
 }
 
+enum { MEANS_PART = 64 }; /* output channels */
+
+static int64_t means_parts(const step *s, const cpu_unit *u)
+{
+    (void)u;
+    return cvyi_ceil_div(((const conv_step *)s->data)->geom.K, MEANS_PART);
+}
+
 static void run_means(const step *s, const cpu_unit *u, int64_t part, char *scratch)
 {
     const conv_step *c = s->data;
     const conv_window w = window_of(c, u);
+    (void)scratch;
+    cvyi_conv_means(u->run->state->conv, &c->geom, cvyi_unit_data(u, c->weight), bias_of(c, u), &w,
+                    part * MEANS_PART, cvyi_min64((part + 1) * MEANS_PART, c->geom.K), at(u, c->mean),
+                    at(u, c->constant));
+}
+
+static void run_starts(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    const conv_step *c = s->data;
+    const conv_window w = window_of(c, u);
     const int32_t *usable = at(u, c->usable);
-    double *mean = at(u, c->mean);
+    const double *mean = at(u, c->mean);
     float *xmean = at(u, c->xmean32);
     bool plain = !two_forms(c), finite = true;
 
@@ -143,8 +164,6 @@ static void run_means(const step *s, const cpu_unit *u, int64_t part, char *scra
         xmean[i] = (float)w.xmean[i];
         plain |= !usable[i];
     }
-    cvyi_conv_means(u->run->state->conv, &c->geom, cvyi_unit_data(u, c->weight), bias_of(c, u), &w, 0, c->geom.K,
-                    mean, at(u, c->constant));
     for (int64_t k = 0; k < c->geom.K; k++) finite &= isfinite(mean[k]) != 0;
     plain |= !finite; /* a weight that is NaN or inf would spread over Winograd's tiles */
     *(int32_t *)at(u, c->plain) = plain;
@@ -170,6 +189,57 @@ static void run_centre(const step *s, const cpu_unit *u, int64_t part, char *scr
         for (int64_t h = 0; h < in[1] && h + g->pad[1] < to[1]; h++)
             vec->pivot(dst + ((d + g->pad[0]) * to[1] + h + g->pad[1]) * to[2] + g->pad[2],
                        src + (d * in[1] + h) * in[2], cvyi_min64(in[2], to[2] - g->pad[2]), mean, 1, 0);
+}
+
+/* ---- 1x1: weights [K][C] times the sample's [C][pixels] ---- */
+
+static gemm_plan plan_product(const builder *b, const conv_geom *g)
+{
+    gemm_plan p;
+    cvyi_gemm_plan(b->state->isa, GEMM_KN, g->groups, g->K / g->groups, g->out[0] * g->out[1] * g->out[2],
+                   g->C / g->groups, &p);
+    return p;
+}
+
+static void multiply(const gemm_plan *p, const conv_geom *g, const float *weight, const float *x,
+                     const float *start, float *y, int64_t unit, char *scratch)
+{
+    const int64_t pixels = g->out[0] * g->out[1] * g->out[2], K = g->K / g->groups, C = g->C / g->groups;
+    const gemm_job job = {.a = weight,
+                          .b = x,
+                          .c = y,
+                          .bias_m = start,
+                          .lda = C,
+                          .ldb = pixels,
+                          .ldc = pixels,
+                          .a_batch = K * C,
+                          .b_batch = C * pixels,
+                          .c_batch = K * pixels,
+                          .bias_batch = K};
+    cvyi_gemm_run(p, &job, unit, (float *)(void *)scratch);
+}
+
+/* Does this sample go through the product of matrices? */
+static bool is_product(const conv_step *c, const cpu_unit *u)
+{
+    return c->group.algo == CONV_BY_GEMM && !form_of(c, u);
+}
+
+/* What a convolution sums while it goes, of a product's result. */
+static void run_squares(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    const conv_step *c = s->data;
+    const int64_t pixels = c->geom.out[0] * c->geom.out[1] * c->geom.out[2];
+    (void)scratch;
+    if (!is_product(c, u)) return;
+    ((double *)at(u, c->band_sums))[part] =
+        u->run->state->red->sum_squares(cvyi_unit_data(u, c->out) + part * pixels, pixels, 0);
+}
+
+static int64_t channel_parts(const step *s, const cpu_unit *u)
+{
+    (void)u;
+    return ((const conv_step *)s->data)->geom.K;
 }
 
 /* ---- the convolution ---- */
@@ -212,6 +282,11 @@ static void convolve(const conv_step *c, const cpu_unit *u, int64_t part, char *
     conv_job job = {.tiling = t, .dst_row = g->out[2], .dst_plane = plane, .dst_chan = g->out[0] * plane};
     prog_band band = {.data = (float *)(void *)(scratch + t->scratch)};
 
+    if (is_product(c, u)) {
+        multiply(&c->gemm, g, cvyi_unit_data(u, c->weight), at(u, c->centred_x), at(u, c->start),
+                 cvyi_unit_data(u, c->out), unit, scratch);
+        return;
+    }
     job.packed = (const float *)(const void *)(u->run->workspace + c->packed[form_of(c, u)]);
     job.src = cvyi_unit_data(u, c->x) + sample * g->C * g->in[0] * g->in[1] * g->in[2];
     if (c->centres && !form_of(c, u)) job.src = at(u, c->centred_x);
@@ -374,13 +449,25 @@ static cvy_status tile_and_pack(builder *b, conv_step *c)
         ph = pool.kernel[1];
         pw = pool.kernel[2];
     }
-    for (int i = 0; i < 1 + two_forms(c); i++) {
+    if (c->group.algo == CONV_BY_GEMM) {
+        c->gemm = plan_product(b, &c->geom);
+        c->tiling[0] = (conv_tiling){.geom = c->geom, .units = c->gemm.units, .bands = 1};
+        c->tiling[0].scratch = cvyi_gemm_scratch_bytes(&c->gemm);
+    }
+    for (int i = c->group.algo == CONV_BY_GEMM; i < 1 + two_forms(c); i++) {
         cvyi_conv_tile(algos[i], i || !c->centres ? &c->geom : &c->copy, b->state->conv, ph, pw, &c->tiling[i]);
         c->packed[i] = cvyi_persistent(b->state, 4 * c->tiling[i].packed);
         TRY(add_packing(b, c, i));
     }
 fail:
     return st;
+}
+
+/* A product sees pixels, not rows: one long row costs less than many short ones. */
+static void one_row(conv_geom *g)
+{
+    g->in[2] = g->out[2] = g->out[0] * g->out[1] * g->out[2];
+    g->in[0] = g->in[1] = g->out[0] = g->out[1] = 1;
 }
 
 static cvy_status lower_kernel(builder *b, int index)
@@ -393,12 +480,13 @@ static cvy_status lower_kernel(builder *b, int index)
     if (!c) return CVY_NO_MEMORY;
     cvyi_conv_geom(b->g, n, &c->geom);
     c->group = b->convs[index];
+    if (c->group.algo == CONV_BY_GEMM) one_row(&c->geom);
     c->x = n->arg[0], c->weight = n->arg[1], c->bias = n->arg[2], c->out = n->out;
     c->pool = value_of(b, c->group.pool);
     c->stats = value_of(b, c->group.stats);
     c->prog_stats = value_of(b, c->group.prog_stats);
-    c->window = c->group.centred || cvyi_is_winograd(c->group.algo);
-    c->centres = c->group.centred && !cvyi_is_winograd(c->group.algo);
+    c->window = c->group.centred || c->prog_stats != CVY_NONE || cvyi_is_winograd(c->group.algo);
+    c->centres = c->window && !cvyi_is_winograd(c->group.algo);
     c->copy = padded_geom(&c->geom);
     if (c->stats != CVY_NONE || c->prog_stats != CVY_NONE)
         cvyi_norm_geom(b->g, &b->g->nodes[c->stats != CVY_NONE ? c->group.stats : c->group.prog_stats], &c->norm);
@@ -413,10 +501,12 @@ static cvy_status lower_kernel(builder *b, int index)
         scratch += c->band_bytes + cvyi_program_scratch(&c->prog);
     }
     if (c->window) TRY(add_conv_step(b, c, "window sums", window_parts, run_window, 0));
-    if (c->window) TRY(add_conv_step(b, c, "means", one_part, run_means, 0));
+    if (c->window) TRY(add_conv_step(b, c, "means", means_parts, run_means, 0));
+    if (c->window) TRY(add_conv_step(b, c, "starts", one_part, run_starts, 0));
     if (c->centres) TRY(add_conv_step(b, c, "centre", window_parts, run_centre, 0));
     if (c->prog.n_coefs && !c->group.twice) TRY(add_conv_step(b, c, "coefficients", one_part, run_coefs, 0));
     TRY(add_conv_step(b, c, "convolution", conv_parts, run_conv, scratch));
+    if (c->group.algo == CONV_BY_GEMM) TRY(add_conv_step(b, c, "squares", channel_parts, run_squares, 0));
     if (c->norm.groups) TRY(add_conv_step(b, c, "statistics", one_part, run_stats, 0));
     if (c->group.twice) {
         TRY(add_conv_step(b, c, "coefficients", one_part, run_coefs, 0));
@@ -426,7 +516,7 @@ fail:
     return st;
 }
 
-/* ---- 1x1: weights [K][C] times the sample's [C][pixels] ---- */
+/* ---- 1x1 where nothing is taken along ---- */
 
 typedef struct product_step {
     conv_geom geom;
@@ -445,16 +535,10 @@ static void run_product(const step *s, const cpu_unit *u, int64_t part, char *sc
     const product_step *c = s->data;
     const conv_geom *g = &c->geom;
     const int64_t pixels = g->out[0] * g->out[1] * g->out[2], sample = part / c->plan.units;
-    gemm_job job = {.a = cvyi_unit_data(u, c->weight), .lda = g->C / g->groups, .ldb = pixels, .ldc = pixels};
 
-    job.b = cvyi_unit_data(u, c->x) + sample * g->C * pixels;
-    job.c = cvyi_unit_data(u, c->out) + sample * g->K * pixels;
-    job.a_batch = g->K / g->groups * (g->C / g->groups);
-    job.b_batch = g->C / g->groups * pixels;
-    job.c_batch = g->K / g->groups * pixels;
-    job.bias_batch = g->K / g->groups;
-    if (c->bias != CVY_NONE) job.bias_m = cvyi_unit_data(u, c->bias);
-    cvyi_gemm_run(&c->plan, &job, part % c->plan.units, (float *)(void *)scratch);
+    multiply(&c->plan, g, cvyi_unit_data(u, c->weight), cvyi_unit_data(u, c->x) + sample * g->C * pixels,
+             c->bias == CVY_NONE ? NULL : cvyi_unit_data(u, c->bias),
+             cvyi_unit_data(u, c->out) + sample * g->K * pixels, part % c->plan.units, scratch);
 }
 
 static cvy_status lower_product(builder *b, int index)
@@ -468,8 +552,7 @@ static cvy_status lower_product(builder *b, int index)
     c = data;
     cvyi_conv_geom(b->g, n, &c->geom);
     c->x = n->arg[0], c->weight = n->arg[1], c->bias = n->arg[2], c->out = n->out;
-    cvyi_gemm_plan(b->state->isa, GEMM_KN, c->geom.groups, c->geom.K / c->geom.groups,
-                   c->geom.out[0] * c->geom.out[1] * c->geom.out[2], c->geom.C / c->geom.groups, &c->plan);
+    c->plan = plan_product(b, &c->geom);
     s->parts = product_parts;
     s->run = run_product;
     s->scratch = (int64_t)cvyi_gemm_scratch_bytes(&c->plan);
@@ -478,5 +561,6 @@ static cvy_status lower_product(builder *b, int index)
 
 cvy_status cvyi_lower_conv(builder *b, int index)
 {
-    return b->convs[index].algo == CONV_BY_GEMM ? lower_product(b, index) : lower_kernel(b, index);
+    const conv_group *c = &b->convs[index];
+    return c->algo == CONV_BY_GEMM && !c->centred ? lower_product(b, index) : lower_kernel(b, index);
 }

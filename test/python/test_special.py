@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from cases import CASES
+from cases import BLOCKS, CASES, GRAPHS
 from compare import EPS, TINY, assert_agrees, check_arrays, is_reference, random_tensors, truth
 from library import Graph, run
 
@@ -92,6 +92,55 @@ def test_planted(text, planted, device):
     arrays = random_tensors(graph)
     arrays["x"].flat[arrays["x"].size // 2] = planted
     check_arrays(text, graph, arrays, device)
+
+
+# What engines fold, move and reorder while numbers are finite.
+REWRITTEN = [
+    "x[2,16,12,20] | conv2d(16,3,padding=1) | relu",
+    "x[2,3,12,14] | conv2d(4,3,padding=1) | group_norm(2) | relu",
+    "x[2,3,12,14] | conv2d(4,3,padding=1,stride=2) | group_norm(2) | relu",
+    "x[2,3,12,14] | conv2d(4,3,stride=3) | group_norm(4) | max_pool2d(2)",
+    "x[2,3,12,14] | conv2d(4,3) | group_norm(4) | max_pool2d(2)",
+    "x[2,3,12,14] | conv2d(4,3) | group_norm(4) | mul(s[4,1,1]) | add(t[4,1,1]) | max_pool2d(2)",
+    "x[2,3,12,14] | conv2d(4,3) | group_norm(4) | sub(t[4,1,1]) | mul(s[4,1,1]) | relu",
+    "x[2,3,12,14] | conv2d(4,3) | group_norm(4) | mul(inf) | add(1)",
+    "x[2,3,12,14] | conv2d(4,3) | mul(-inf) | sigmoid",
+    "x[2,3,12,14] | conv2d(4,3) | mul(s[4,1,1]) | add(t[4,1,1]) | relu",
+    "x[2,3,12,14] | conv2d(4,3) | add(t[4,1,1]) | mul(s[4,1,1]) | relu",
+    "x[2,3,12,14] | conv2d(4,3) | batch_norm | max_pool2d(2)",
+    "x[2,3,12,14] | conv2d(4,1) | group_norm(2) | max_pool2d(2)",
+    "x[2,3,12,14] | conv2d(4,3) | instance_norm(affine=True) | mul(s[4,1,1]) | max_pool2d(2) | clamp(0,1)",
+    "x[2,3,12,14] | conv2d(4,3) | group_norm(2) @g | sigmoid | mul(@g)",
+    "x[2,3,12,14] | conv2d(4,3,padding=1) | mean((2,3))",
+    "x[2,3,12,14] | conv2d(4,3) | mean(1) | sigmoid",
+    "x[2,3,12,14] | conv2d(4,3) | sum(1,keepdim=True) | mul(0.5) | add(1) | tanh",
+    "x[2,3,12,14] | conv2d(4,3) | sum(1,keepdim=True) | mean((2,3))",
+    "x[2,5] | linear(4) | sum(1,keepdim=True) | sigmoid",
+    "x[2,5] | linear(4) | mul(s[4]) | add(t[4])",
+    "x[2,3,12,14] | group_norm(3) | mul(s[3,1,1]) | add(0.5) | relu",
+    "x[2,3,14] | conv1d(4,3,padding=1) | group_norm(2)",
+    "x[2,3,5,6,7] | conv3d(4,3,padding=1) | group_norm(2) | max_pool3d(2)",
+    "x[2,3,7,7] | conv_transpose2d(4,3,stride=2,padding=1) | add(t[4,1,1]) | mul(s[4,1,1])",
+    "x[2,3,12,14] | softsign | max_pool2d(2)",
+    "x[2,3,12,14] | exp | max_pool2d(2)",
+]
+
+
+@pytest.mark.parametrize("text", [t for op in CASES for t in CASES[op]] + [*BLOCKS.values(), *GRAPHS, *REWRITTEN])
+def test_planted_in_every_tensor(text, device):
+    """NaN, inf and -inf in one place of one tensor: the results' lie where PyTorch has them in float64."""
+    graph = Graph(text)
+    for spec in graph.sources:
+        clean = random_tensors(graph)
+        size = clean[spec.name].size
+        for i, planted in enumerate([np.nan, np.inf, -np.inf] if size else []):
+            for place in {0, (2 * i + 1) * size // 6, size - 1}:
+                arrays = clean | {spec.name: clean[spec.name].copy()}
+                arrays[spec.name].flat[place] = planted
+                for got, want in zip(run(graph, arrays, device), truth(text, arrays)):
+                    note = f"{planted} at {place} of {spec.name}"
+                    got, want = (np.where(np.isfinite(y), 0, y) for y in (got, want))
+                    np.testing.assert_array_equal(got, want, note)
 
 
 INF_LINES = np.array(

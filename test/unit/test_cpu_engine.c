@@ -146,15 +146,28 @@ static const char *const normalised[] = {
     "x[2,8,26,29] | conv2d(16,3) | instance_norm",
     "x[2,8,26,29] | conv2d(16,5) | instance_norm",
     "x[2,8,26,29] | conv2d(16,5,padding=2) | instance_norm",
+    "x[2,8,26,29] | conv2d(16,3,stride=2) | instance_norm",
+    "x[2,8,26,29] | conv2d(16,3,stride=3) | instance_norm",
+    "x[2,8,26,29] | conv2d(16,5,stride=(1,2),padding=2) | instance_norm",
+    "x[2,8,26,29] | conv2d(16,3,stride=4,padding=1,dilation=2) | instance_norm",
+    "x[2,8,161] | conv1d(16,11,stride=5,padding=3) | instance_norm",
+    "x[2,128,26,29] | conv2d(16,1,stride=2) | instance_norm",
+    "x[2,128,7,7] | conv2d(128,1) | instance_norm",
+    "x[2,8,26,29] | conv2d(16,3,stride=2) | group_norm(4) | max_pool2d(2)",
     ("x[2,8,26,29] | " BLOCK_A),
 };
 
-/* Not produced centred: strides along W, and what a sigmoid stands behind. Nothing but the deviation of 1 is left
- * of sums whose terms are 1000 times a weight. These miss 1e-5: 3e-4 was measured with stride 2 and 4e-5
- * for C without Winograd. The bound was set behind those figures, to notice worse ones; it is not derived. */
-static const char *const cancelling[] = {
-    "x[2,8,26,29] | conv2d(16,3,stride=2) | instance_norm",
+/* A sigmoid stands in front of the statistics, so that values cannot be produced centred. It holds 1e-5 all the
+ * same. x less its means is convolved, starting from what that lacks, S = bias + sum of w * mean; then |y| is |S|
+ * within the sum M of |w| |x - mean|, and the error of y is at most 73 roundings of |y| + 2 M: u = 2^-24, |error of
+ * sigmoid(y)|  <=  73 u (|y| sigmoid'(y) + 2 M sigmoid'(y))  <=  73 u (0.224 + M / 2) With M near 4 that is 1e-5 if
+ * all roundings have one sign, 1e-6 if they do not. Behind the norm it is divided by the deviation, as the results
+ * are, whose largest is half the way from 0 to 1 or more. Without centring, 73 u times the sum of |w| |x|, 4000, is
+ * left: 4e-3. (Behind a relu instead, y stays as large as it is, and a float has no more than 14 bits for the
+ * deviation: PyTorch's own 4e-4 is what can be had there.) */
+static const char *const behind_sigmoid[] = {
     ("x[2,8,26,29] | " BLOCK_C),
+    "x[2,8,26,29] | conv2d(32,3,stride=2,padding=1) | sigmoid | group_norm(8)",
 };
 
 static void unit_scale(void **state)
@@ -208,19 +221,13 @@ static void at_scales(const char *const *list, int n, int first, int last, doubl
         }
 }
 
-static double with_cancellation(double scale)
-{
-    return 1e-3 * scale;
-}
-
 static void other_scales(void **state)
 {
     static const char *const b[] = {"x[2,8,26,29] | " BLOCK_B};
     (void)state;
     at_scales(normalised, COUNT_OF(normalised), 0, 4, relative);
     at_scales(b, 1, 0, 4, relative);
-    at_scales(cancelling, COUNT_OF(cancelling), 0, 2, relative);
-    at_scales(cancelling, COUNT_OF(cancelling), 3, 4, with_cancellation);
+    at_scales(behind_sigmoid, COUNT_OF(behind_sigmoid), 0, 4, relative);
 }
 
 /* ---- NaN and infinities ---- */
@@ -241,6 +248,8 @@ static const char *const exposed[] = {
     "x[2,3,12,14] | layer_norm(14)",
     "x[2,3,12,14] | conv2d(4,3) | group_norm(2) | relu",
     "x[2,3,12,14] | conv2d(4,3) | group_norm(4) | max_pool2d(2)",
+    "x[2,3,12,14] | conv2d(4,3,stride=2) | group_norm(2) | max_pool2d(2)",
+    "x[2,40,5,5] | conv2d(40,1) | group_norm(4) | relu",
     "x[2,3,12,14] | conv2d(4,3) | relu | max_pool2d(2)",
     "x[2,3,12,14] | conv2d(4,3) | sigmoid | clamp(0.25,0.75)",
     "x[2,3,12,14] | softmax(1)",
@@ -260,27 +269,24 @@ static double loosely(double scale)
     return 1e-4 * (scale + 1);
 }
 
-/* One special value, then two of different kinds, at places that differ from turn to turn: in x, then in weights
- * and biases too (but a transposed convolution's, which meet zeros at the border). */
+/* One special value, then two of different kinds, at places that differ from turn to turn: in x, then in weights,
+ * biases, norms and scales too. */
 static void special_values(void **state)
 {
     static const float special[] = {NAN, INFINITY, -INFINITY};
     uint64_t seed = 99;
     (void)state;
     for (int i = 0; i < COUNT_OF(exposed); i++)
-        for (int turn = 0; turn < 12; turn++) {
+        for (int turn = 0; turn < 18; turn++) {
             cvy_graph *g;
             rig r;
             char what[64];
             int tensor;
-            bool affine;
             open_chain(&r, &g, exposed[i]);
             fill(&r, 31, 0, 1, false);
-            tensor = turn < 9 || strstr(exposed[i], "transpose") ? 0 : random_below(&seed, r.n_sources);
-            affine = strstr(r.t[tensor].info.name, "norm.") || !strcmp(r.t[tensor].info.name, "scale");
+            tensor = turn < 9 ? 0 : random_below(&seed, r.n_sources);
             for (int k = 0; k <= turn / 3 % 2; k++)
-                *rig_at(&r.t[tensor], random_below(&seed, (int)r.t[tensor].count)) =
-                    special[affine ? 0 : (turn + k) % 3];
+                *rig_at(&r.t[tensor], random_below(&seed, (int)r.t[tensor].count)) = special[(turn + k) % 3];
             snprintf(what, sizeof what, "special values in %s, turn %d", r.t[tensor].info.name, turn);
             hold_to(exposed[i], &r, what, loosely);
             rig_close(&r);
