@@ -1,7 +1,8 @@
 /* cores.c - the kernels behind each kind of core: which one, with which tile, over which grid. */
 #include <math.h>
 #include <stdio.h>
-#include "maker.h"
+#include "mma.h"
+#include "tc.h"
 
 static const char *const in_names[3] = {"IN_D", "IN_H", "IN_W"};
 static const char *const out_names[3] = {"OUT_O", "OUT_P", "OUT_Q"};
@@ -107,20 +108,22 @@ static phases find_phases(const conv_geom *e, bool transposed)
     return p;
 }
 
-/* The block's tile: channels x pixels, per thread, terms at a time. */
+/* The block's tile: channels x pixels, per thread (of tensor cores per warp), terms at a time. */
 typedef struct conv_tile {
     int64_t channels, pixels, k_each, p_each, terms, blocks;
+    const mma_tile *mma; /* NULL: by multiply-adds */
 } conv_tile;
 
-static conv_tile choose_tile(const conv_geom *e, const phases *f)
+static conv_tile choose_tile(const conv_geom *e, const phases *f, const mma_tile *mma)
 {
     const int64_t K = e->K / e->groups, C = e->C / e->groups;
-    conv_tile t = {64, 128, 8, 8, 16, 3};
+    conv_tile t = {64, 128, 8, 8, 16, 3, NULL};
 
+    if (mma) return (conv_tile){mma->m, mma->n, mma->warp_m, mma->warp_n, 16, 3, mma};
     if (K <= 16)
-        t = (conv_tile){16, 256, 4, 8, 16, 4};
+        t = (conv_tile){16, 256, 4, 8, 16, 4, NULL};
     else if (K <= 32)
-        t = (conv_tile){32, 256, 8, 8, 16, 3};
+        t = (conv_tile){32, 256, 8, 8, 16, 3, NULL};
     /* Whole channels of up to 32 taps make every offset a constant; about 18 terms hide the copies' latency. */
     if (f->taps <= 32) t.terms = f->taps * cvyi_max64(1, cvyi_min64(C, 18 / f->taps));
     return t;
@@ -139,7 +142,7 @@ static packing find_packing(const conv_geom *e, const phases *f, const conv_tile
     return p;
 }
 
-static cvy_status make_pack(maker *m, const node *n, const conv_geom *e, const packing *p)
+static cvy_status make_pack(maker *m, const node *n, const conv_geom *e, const packing *p, bool channels_fastest)
 {
     const bool prepared = m->prepared, transposed = cvyi_info(n)->kind == KIND_CONVT;
     cvy_status st;
@@ -149,6 +152,7 @@ static cvy_status make_pack(maker *m, const node *n, const conv_geom *e, const p
     define_filter(m, e, transposed);
     cvyi_make_define(m, "K_PAD", p->k_pad);
     cvyi_make_define(m, "TERMS_PAD", p->terms);
+    if (channels_fastest) cvyi_make_define(m, "CHANNELS_FASTEST", 1);
     cvyi_make_own_view(m, p->at, "packed weights");
     cvyi_make_weight_view(m, n->arg[1], e, transposed);
     set_grid(m, cvyi_ceil_div(p->elements, 256), 1, 1, 256);
@@ -168,32 +172,45 @@ static void make_first_view(maker *m, int core, const space *over)
     cvyi_make_view(m, m->g->nodes[m->prepared ? core : first].out, over);
 }
 
+/* What both tensor-core kernels have beside a tile. */
+static void define_mma(maker *m, const mma_tile *t)
+{
+    cvyi_make_define(m, "PRODUCTS", t->products);
+    cvyi_make_define(m, "HOST_SHARED", t->shared_bytes);
+    m->step.launch.dynamic_shared = (unsigned)t->shared_bytes;
+}
+
 static void define_tile(maker *m, const conv_tile *t)
 {
     cvyi_make_define(m, "BK", t->channels);
     cvyi_make_define(m, "BP", t->pixels);
-    cvyi_make_define(m, "TK", t->k_each);
-    cvyi_make_define(m, "TP", t->p_each);
-    cvyi_make_define(m, "ROWS", t->terms);
+    cvyi_make_define(m, t->mma ? "WK" : "TK", t->k_each);
+    cvyi_make_define(m, t->mma ? "WP" : "TP", t->p_each);
+    if (!t->mma) cvyi_make_define(m, "ROWS", t->terms);
     cvyi_make_define(m, "BLOCKS", t->blocks);
+    if (t->mma) {
+        define_mma(m, t->mma);
+        return;
+    }
     m->step.launch.dynamic_shared =
         4 * (unsigned)cvyi_max64(2 * t->terms * (t->pixels + t->channels), t->channels * t->pixels);
 }
 
-static cvy_status make_direct(maker *m, int core, const conv_geom *e)
+/* mma: on tensor cores; NULL: by multiply-adds. */
+static cvy_status make_tiled(maker *m, int core, const conv_geom *e, const mma_tile *mma)
 {
     const node *n = &m->g->nodes[core];
     const bool transposed = cvyi_info(n)->kind == KIND_CONVT;
     const phases f = find_phases(e, transposed);
-    const conv_tile t = choose_tile(e, &f);
+    const conv_tile t = choose_tile(e, &f, mma);
     packing w = find_packing(e, &f, &t);
     const space in = cvyi_space_planes(cvyi_shape_of(m->g, n->arg[0]), e->spatial);
     const space out = cvyi_space_planes(cvyi_shape_of(m->g, n->out), e->spatial);
     cvy_status st;
 
     w.at = cvyi_make_memory(m, 4 * w.elements);
-    TRY(make_pack(m, n, e, &w));
-    cvyi_make_start(m, "conv_direct.cu");
+    TRY(make_pack(m, n, e, &w, mma != NULL));
+    cvyi_make_start(m, mma ? "conv_mma.cu" : "conv_direct.cu");
     define_filter(m, e, transposed);
     define_extents(m, e);
     define_tile(m, &t);
@@ -204,7 +221,7 @@ static cvy_status make_direct(maker *m, int core, const conv_geom *e)
     TRY(add_epilogue(m, core, &out));
     m->step.extent = e->N;
     set_grid(m, f.count * cvyi_ceil_div(e->N * f.places, t.pixels), w.k_pad / t.channels, e->groups,
-             (unsigned)(t.channels / t.k_each * t.pixels / t.p_each));
+             mma ? (unsigned)mma->threads : (unsigned)(t.channels / t.k_each * t.pixels / t.p_each));
     TRY(cvyi_make_end(m, t.channels == 64 ? "64x128" : t.channels == 32 ? "32x256" : "16x256"));
 fail:
     return st;
@@ -235,12 +252,14 @@ fail:
 
 cvy_status cvyi_make_conv(maker *m, int core)
 {
+    const mma_form f = cvyi_mma_form(m->plan, core);
     conv_geom e;
 
     cvyi_conv_geom(m->g, &m->g->nodes[core], &e);
     if (!cvyi_elements(cvyi_shape_of(m->g, m->g->nodes[core].out))) return CVY_OK;
+    if (m->pass->variant == VARIANT_MMA) return make_tiled(m, core, &e, &f.tile);
     /* A tile of 16 channels pays from about 4 on, if there are terms to share its cost. */
-    if (e.K / e.groups >= 4 && e.C / e.groups * product(e.kernel) >= 16) return make_direct(m, core, &e);
+    if (e.K / e.groups >= 4 && e.C / e.groups * product(e.kernel) >= 16) return make_tiled(m, core, &e, NULL);
     return make_simple(m, core, &e);
 }
 
@@ -280,42 +299,58 @@ static void product_views(maker *m, const node *n, int row, int column)
         if (w->dim[d] != 1) v->dim[row - (w->rank - 2 - d)] = d;
 }
 
+/* The tile of 64 rows x `columns`; the threads of a block. */
+static unsigned define_product_tile(maker *m, int64_t columns, const mma_tile *mma)
+{
+    const bool large = columns == 128;
+
+    cvyi_make_define(m, "BM", 64);
+    cvyi_make_define(m, "BN", columns);
+    if (mma) {
+        cvyi_make_define(m, "WM", mma->warp_m);
+        cvyi_make_define(m, "WN", mma->warp_n);
+        define_mma(m, mma);
+        return (unsigned)mma->threads;
+    }
+    cvyi_make_define(m, "TM", large ? 8 : 4);
+    cvyi_make_define(m, "TN", large ? 8 : 4);
+    cvyi_make_define(m, "DEPTH", large ? 8 : 16);
+    m->step.launch.dynamic_shared = (unsigned)(4 * 64 * columns);
+    return large ? 128 : 256;
+}
+
 cvy_status cvyi_make_matmul(maker *m, int core)
 {
     const node *n = &m->g->nodes[core];
+    const mma_form f = cvyi_mma_form(m->plan, core);
+    const bool mma = m->pass->variant == VARIANT_MMA;
     int row, column;
     const space out = product_space(m->g, n, &row, &column);
     matmul_geom e;
+    unsigned threads;
     cvy_status st;
 
     cvyi_matmul_geom(m->g, n, &e);
-    /* Large tiles where they still give every multiprocessor something to do. */
-    const bool large = e.N > 64 && e.M * e.N * e.batch >= (int64_t)64 * 128 * m->state->device->sms;
-    const int64_t columns = large ? 128 : 64;
+    const int64_t columns = cvyi_large_product(&e, m->state->device->sms) ? 128 : 64;
     const int64_t row_tiles = cvyi_ceil_div(e.M, 64), y_tiles = cvyi_min64(row_tiles, 65535);
     if (!cvyi_elements(cvyi_shape_of(m->g, n->out))) return CVY_OK;
-    cvyi_make_start(m, "matmul.cu");
+    cvyi_make_start(m, mma ? "matmul_mma.cu" : "matmul.cu");
     cvyi_make_define(m, "COLS", e.N);
     cvyi_make_define(m, "TERMS", e.K);
     cvyi_make_define(m, "ROW", row);
     cvyi_make_define(m, "COLUMN", column);
     cvyi_make_define(m, "ROWS_OF_BATCH", e.batch > 1 ? e.M : 0);
     cvyi_make_define(m, "OTHER_NK", e.other_is_nk);
-    cvyi_make_define(m, "BM", 64);
-    cvyi_make_define(m, "BN", columns);
-    cvyi_make_define(m, "TM", large ? 8 : 4);
-    cvyi_make_define(m, "TN", large ? 8 : 4);
-    cvyi_make_define(m, "DEPTH", large ? 8 : 16);
+    threads = define_product_tile(m, columns, mma ? &f.tile : NULL);
     cvyi_make_define_extents(m, 'Y', &out);
     make_first_view(m, core, &out);
     product_views(m, n, row, column);
     if (e.bias) add_bias(m, core, &out, n->arg[2], column);
     TRY(add_epilogue(m, core, &out));
     m->step.extent = out.extent[0];
-    m->step.launch.dynamic_shared = (unsigned)(4 * 64 * columns);
     set_grid(m, cvyi_ceil_div(e.N, columns), y_tiles, e.batch > 1 ? e.batch : cvyi_ceil_div(row_tiles, y_tiles),
-             large ? 128 : 256);
-    TRY(cvyi_make_end(m, large ? "64x128" : "64x64"));
+             threads);
+    TRY(cvyi_make_end(m, columns == 128 ? "64x128" : "64x64"));
 fail:
     return st;
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "mma.h"
 #include "tc.h"
 
 /* ---- what the planner asks ---- */
@@ -64,6 +65,28 @@ static void plain_cost(const cvy_plan *p, pass *s)
     snprintf(s->note, sizeof s->note, "%s", cvyi_info(n)->name);
 }
 
+/* The same pass through mma.sync, where its arithmetic is believed to be faster so; of a random plan at random. The
+ * note says why not, on devices where it might have been. */
+static void try_mma(const cvy_plan *p, pass *s)
+{
+    const int core = cvyi_cuda_pattern(p, s).core;
+    const mma_form f = cvyi_mma_form(p, core);
+    const node *n = &p->graph->nodes[core == CVY_NONE ? s->first : core];
+    const bool faster = p->options.seed ? p->options.seed >> 1 & 1 : f.flops > p->machine.flops;
+
+    if (!cvyi_is_producer(cvyi_info(n)->kind) || ((const cuda_state *)p->state)->device->major == 9) return;
+    if (f.why || !faster) {
+        snprintf(s->note, sizeof s->note, "%s; %s", cvyi_info(n)->name,
+                 f.why ? f.why : "mma.sync: multiply-adds are faster here");
+        return;
+    }
+    const double arithmetic = s->flops / f.flops, memory = s->bytes / p->machine.bandwidth;
+    s->variant = VARIANT_MMA;
+    s->seconds = p->machine.launch + (arithmetic > memory ? arithmetic : memory);
+    snprintf(s->note, sizeof s->note, "%s, mma.sync, %d product%s, tile %d x %d", cvyi_info(n)->name,
+             f.tile.products, f.tile.products == 1 ? "" : "s", f.tile.m, f.tile.n);
+}
+
 /* On tensor cores the estimate is that of the tile that was chosen. */
 static void tc_cost(const cvy_plan *p, const tc_form *f, pass *s)
 {
@@ -83,7 +106,10 @@ static void cost(const cvy_plan *p, pass *s)
     const tc_form f = cvyi_tc_form(p, s);
     pass tc = *s;
 
-    if (!cvyi_cuda_pattern(p, s).why) plain_cost(p, s);
+    if (!cvyi_cuda_pattern(p, s).why) {
+        plain_cost(p, s);
+        try_mma(p, s);
+    }
     if (f.why) return;
     tc_cost(p, &f, &tc);
     if (cvyi_cuda_pattern(p, s).why || tc.seconds < s->seconds) *s = tc;

@@ -82,6 +82,12 @@ cvy_status cvyi_make_pool(maker *m, int core);
 cvy_status cvyi_make_reduce(maker *m, int core);
 cvy_status cvyi_make_softmax(maker *m, int core);
 
+/* Large tiles where they still give every multiprocessor something to do. */
+static inline bool cvyi_large_product(const matmul_geom *e, int sms)
+{
+    return e->N > 64 && e->M * e->N * e->batch >= (int64_t)64 * 128 * sms;
+}
+
 /* The engine's memory behind the values: kept from run to run, or not. */
 int64_t cvyi_make_memory(maker *m, int64_t bytes);
 

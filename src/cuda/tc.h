@@ -14,7 +14,7 @@
 
 typedef enum tc_sink { TC_STORE, TC_POOL, TC_REDUCE } tc_sink; /* TC_SINK of conv_tc.cuh */
 typedef enum tc_pass { TC_PLAIN, TC_FOLD, TC_BOTH } tc_pass;   /* TC_PASS */
-enum { VARIANT_PLAIN, VARIANT_TC };                            /* pass.variant */
+enum { VARIANT_PLAIN, VARIANT_TC, VARIANT_MMA };               /* pass.variant */
 enum { TC_STRIP_MOST = 64, TC_RAWS = 4 };
 
 /* What the kernel computes, in its own words (conv_tc.cuh). No batch size: it is an argument of the launch. */

@@ -1,4 +1,5 @@
-// pack.cu - weights as conv_direct.cu copies them: [GROUPS][PHASES][TERMS_PAD][K_PAD], zero where it is padding.
+// pack.cu - weights as conv_direct.cu and conv_mma.cu copy them: [GROUPS][PHASES][TERMS_PAD][K_PAD], zero where it is
+// padding. Terms run over (channel, tap), the tap fastest, or over (tap, channel).
 //
 //   t[0]  packed weights        t[1]  weights, strides k, c, t, r, s, group (k and c of the group's own)
 //   grid: x elements over THREADS
@@ -37,6 +38,9 @@
 #ifndef TERMS_PAD
 #define TERMS_PAD 72 // C_IN x taps rounded up to the chunk
 #endif
+#ifndef CHANNELS_FASTEST
+#define CHANNELS_FASTEST 0
+#endif
 #ifndef THREADS
 #define THREADS 256
 #endif
@@ -57,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     if (i >= (long long)GROUPS * PHASES * TERMS_PAD * K_PAD) return;
     const int k = (int)(i % K_PAD), term = (int)(i / K_PAD % TERMS_PAD);
     const int phase = (int)(i / K_PAD / TERMS_PAD % PHASES), group = (int)(i / K_PAD / TERMS_PAD / PHASES);
-    const int c = term / TAPS, tap = term % TAPS;
+    const int c = CHANNELS_FASTEST ? term % C_IN : term / TAPS, tap = CHANNELS_FASTEST ? term / C_IN : term % TAPS;
     const int t = axis_d::first(phase / (axis_w::PHASES * axis_h::PHASES)) +
                   tap / (axis_h::TAPS * axis_w::TAPS) * axis_d::EVERY;
     const int r =

@@ -1,0 +1,144 @@
+// matmul_mma.cu - matrix products and linear layers on tensor cores through mma.sync, for devices of compute
+// capability 8.0 and later that have no wgmma: dst[row, n] = sum over k of x[row, k] * other[k, n].
+//
+// A block computes BM x BN results, DEPTH terms at a time through STAGES stages of shared memory, filled by cp.async,
+// 4 bytes each, as the operands lie:
+//
+//   xs [BM][DEPTH + 4]        os [BN][DEPTH + 4] where other lies as [n][k], else [DEPTH][BN + 8]
+//
+// The 4 and the 8 keep fragments off each other's banks (mma_tile.cuh, which also says who has which result: rows of
+// x as M, columns as N). One barrier per DEPTH terms: a stage is filled again two steps later. Results then lie in
+// shared memory as [BM][BN + 8] and go through the epilogue in the order of memory; those that are not finite are
+// first summed again by multiply-adds. Expected bound: tensor cores with three products, copies with one, memory for
+// few rows.
+//
+//   views, epilogue space and grid: rows.cuh
+#ifndef BM // tile of a block, and of a warp
+#define BM 64
+#define BN 128
+#define WM 32
+#define WN 32
+#endif
+#ifndef PRODUCTS
+#define PRODUCTS 3 // 1: tf32's accuracy, 3: float32's
+#endif
+// At least so many blocks of a multiprocessor, which bounds the registers; from sm_100 on the compiler wants more of
+// them for three products.
+#if PRODUCTS == 3 && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#define BLOCKS (BN == 64 ? 2 : 1)
+#else
+#define BLOCKS (BN == 64 ? 3 : 2)
+#endif
+#ifndef SRC_DENSE
+#define SRC_DENSE 1 // operands are contiguous: their inner strides are known
+#endif
+#ifndef HOST_SHARED
+#define HOST_SHARED 46080 // bytes of shared memory that the launch asks for
+#endif
+
+#include "copy.cuh"
+#include "mma_tile.cuh"
+#include "rows.cuh"
+
+typedef cvy_mma_tile<BM, BN, WM, WN, PRODUCTS> tile;
+constexpr int THREADS = tile::THREADS, DEPTH = tile::K, STEPS = (TERMS + DEPTH - 1) / DEPTH;
+constexpr int PITCH = DEPTH + 4;                                                      // of operands that lie along k
+constexpr int O_K = OTHER_NK ? 1 : BN + 8, O_N = OTHER_NK ? PITCH : 1;                // strides of os
+constexpr int STAGE = BM * PITCH + (OTHER_NK ? BN * PITCH : DEPTH * O_K), STAGES = 3; // floats
+constexpr int X_EACH = BM * DEPTH / THREADS, O_EACH = BN * DEPTH / THREADS;           // elements a thread copies
+static_assert(THREADS % DEPTH == 0 && BM * DEPTH % THREADS == 0 && BN * DEPTH % THREADS == 0 && X_EACH <= 32,
+              "every thread copies the same");
+static_assert(4 * STAGES * STAGE <= HOST_SHARED && 4 * BM * tile::PITCH <= HOST_SHARED, "what the host asked for");
+
+// A stride of an operand; `dense` where that is contiguous.
+CVY_INLINE cvy_index stride_of(const cvy_view &v, int slot, int dense)
+{
+    return SRC_DENSE ? dense : cvy_stride(v, slot);
+}
+
+// Where the rows of x lie. In shared memory: as registers they would be spilled.
+struct row_table {
+    int count; // of rows; the others are zeros
+    cvy_index at[BM];
+
+    CVY_INLINE_MEMBER void fill(const cvy_args &a, const tile_rows &rows)
+    {
+        if (threadIdx.x == 0) count = rows.end - rows.first < BM ? (int)(rows.end - rows.first) : BM;
+        for (int i = threadIdx.x; i < BM; i += THREADS)
+            at[i] = rows.first + i < rows.end ? (cvy_index)row_offset(a.t[1], row_at(rows.first + i), true) : 0;
+    }
+};
+
+// Begins the copy of one step into a stage.
+CVY_INLINE void copy(const cvy_args &a, const row_table &rows, const float *other, int step, int n_first, float *xs)
+{
+    const cvy_index x_k = stride_of(a.t[1], COLUMN, 1), o_k = stride_of(a.t[2], ROW, OTHER_NK ? 1 : COLS),
+                    o_n = stride_of(a.t[2], COLUMN, OTHER_NK ? TERMS : 1);
+    const bool all_k = TERMS % DEPTH == 0, all_n = COLS % BN == 0;
+    float *os = xs + BM * PITCH;
+#pragma unroll
+    for (int i = 0; i < X_EACH; i++) {
+        const int j = threadIdx.x + i * THREADS, k = step * DEPTH + j % DEPTH;
+        cvy_copy4(xs + j / DEPTH * PITCH + j % DEPTH, a.t[1].p + rows.at[j / DEPTH] + k * x_k,
+                  j / DEPTH < rows.count && (all_k || k < TERMS));
+    }
+#pragma unroll
+    for (int i = 0; i < O_EACH; i++) {
+        const int j = threadIdx.x + i * THREADS;
+        const int k = OTHER_NK ? j % DEPTH : j / BN, n = OTHER_NK ? j / DEPTH : j % BN;
+        cvy_copy4(os + k * O_K + n * O_N, other + (step * DEPTH + k) * o_k + (n_first + n) * o_n,
+                  (all_k || step * DEPTH + k < TERMS) && (all_n || n_first + n < COLS));
+    }
+}
+
+// One result by multiply-adds: rare, so out of the way.
+static __device__ __noinline__ float sum_again(const cvy_args &a, const float *other, long long row, int n)
+{
+    const float *x = a.t[1].p + row_offset(a.t[1], row_at(row), true);
+    float sum = 0.0f;
+#pragma unroll 1
+    for (int k = 0; k < TERMS; k++)
+        sum = fmaf(x[k * a.t[1].s[COLUMN]], other[k * a.t[2].s[ROW] + n * a.t[2].s[COLUMN]], sum);
+    return sum;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const __grid_constant__ cvy_args a)
+{
+    extern __shared__ __align__(16) float shared[]; // max(STAGES * STAGE, BM * tile::PITCH) floats
+    const tile_rows rows = rows_of_block<BM>(a);
+    const int n_first = blockIdx.x * BN;
+    const float *other = a.t[2].p + (ROWS_OF_BATCH ? row_offset(a.t[2], row_at(rows.first), false) : 0);
+    __shared__ row_table table;
+    tile results;
+
+    if (rows.first >= rows.end) return;
+    table.fill(a, rows);
+    __syncthreads();
+    results.start(threadIdx.x);
+#pragma unroll
+    for (int step = 0; step < STAGES - 1; step++) {
+        if (step < STEPS) copy(a, table, other, step, n_first, shared + step * STAGE);
+        cvy_copies_commit();
+    }
+#pragma unroll 1
+    for (int step = 0; step < STEPS; step++) {
+        const float *xs = shared + step % STAGES * STAGE;
+        const int next = step + STAGES - 1; // goes where the step before this one was
+        cvy_copies_wait<STAGES - 2>();
+        __syncthreads();
+        if (next < STEPS) copy(a, table, other, next, n_first, shared + next % STAGES * STAGE);
+        cvy_copies_commit();
+        results.template multiply<1, PITCH, O_K, O_N>(xs, xs + BM * PITCH);
+    }
+    __syncthreads();
+    results.spread(shared);
+    __syncthreads();
+    for (int i = threadIdx.x; i < BM * BN; i += THREADS) {
+        const long long row = rows.first + i / BN;
+        const int n = n_first + i % BN;
+        if (row >= rows.end || n >= COLS) continue;
+        const float result = shared[i / BN * tile::PITCH + i % BN];
+        cvy_epilogue(a, cvy_unravel<Y1, Y2, Y3, Y4, Y5>((cvy_index)(row * COLS + n)),
+                     tile::is_sound(result) ? result : sum_again(a, other, row, n));
+    }
+}

@@ -1,0 +1,125 @@
+// mma_tile.cuh - a block's matrix product out of shared memory on tensor cores: mma.sync, sm_80 and later.
+//
+//   acc[m][n] += sum over k of A(k, m) * B(k, n)      A(k, m) = A[k * A_K + m * A_M], B(k, n) = B[k * B_K + n * B_N]
+//
+// A warp owns M_EACH x N_EACH results as M_EACH / 16 x N_EACH / 8 tiles of mma.m16n8k8; which lane has what of a
+// tile stands in mma.cuh. Lane 4g + t reads A(t, g), so reads of a warp fall on 32 different banks where one stride
+// is 1 and the other 8 or 24 modulo 32 (rows of k), or 1 and 4, 12, 20 or 28 modulo 32 (rows of m or n).
+//
+// One product: operands are rounded to tf32, errors are up to 2^-11 of each. Three: x = big + small, both tf32's,
+// and small * big, big * small, big * big are added, small ones first; what is left out or rounded off is below
+// 3 * 2^-22 of a product. Tensor cores cut off when they add, always towards zero, and over a long sum that is a
+// bias: sums of 16 terms therefore start from zero and are added to acc by an ordinary, rounded addition.
+//
+// An operand that is inf or NaN, or so large that it rounds to inf, makes small a NaN or an inf, and every result it
+// has a part in is not finite. Those are for the kernel to compute in another way (is_sound): with three products
+// even inf * 1 would be inf * 1 + inf * 0.
+#ifndef CVY_MMA_TILE_CUH
+#define CVY_MMA_TILE_CUH
+
+#include "mma.cuh"
+
+template <int M, int N, int M_EACH, int N_EACH, int N_PRODUCTS> struct cvy_mma_tile {
+    static_assert(N_PRODUCTS == 1 || N_PRODUCTS == 3, "tf32's accuracy or float32's");
+    static_assert(M % M_EACH == 0 && N % N_EACH == 0 && M_EACH % 16 == 0 && N_EACH % 8 == 0, "whole tiles");
+    static constexpr int ACROSS = N / N_EACH, DOWN = M / M_EACH; // warps
+    static constexpr int THREADS = 32 * ACROSS * DOWN;
+    static constexpr int TILES_M = M_EACH / 16, TILES_N = N_EACH / 8;
+    static constexpr int K = 16;       // terms between two rounded additions
+    static constexpr int PITCH = N + 8; // of the results in shared memory: halves of a warp store to 32 banks
+
+    float acc[TILES_M][TILES_N][4];
+    int m, n; // first row and first column of the warp
+    int g, t; // of the lane
+
+    // COUNT registers of a fragment, in both parts.
+    template <int COUNT> struct operand {
+        float big[COUNT], small[COUNT];
+
+        CVY_INLINE_MEMBER void set(int i, float x)
+        {
+            big[i] = cvy_to_tf32(x);
+            small[i] = N_PRODUCTS == 3 ? cvy_to_tf32(x - big[i]) : 0.0f;
+        }
+    };
+
+    CVY_INLINE_MEMBER void start(int thread)
+    {
+        const int warp = thread / 32;
+        g = thread % 32 / 4;
+        t = thread % 4;
+        n = warp % ACROSS * N_EACH;
+        m = warp / ACROSS * M_EACH;
+#pragma unroll
+        for (int i = 0; i < TILES_M; i++)
+#pragma unroll
+            for (int j = 0; j < TILES_N; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) acc[i][j][e] = 0.0f;
+    }
+
+    // One tile's sum over K terms.
+    static CVY_INLINE_MEMBER void add(float sum[4], const operand<4> a[K / 8], const operand<2> b[K / 8])
+    {
+        float part[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (N_PRODUCTS == 1) {
+#pragma unroll
+            for (int s = 0; s < K / 8; s++) cvy_mma(sum, a[s].big, b[s].big);
+            return;
+        }
+#pragma unroll
+        for (int s = 0; s < K / 8; s++) {
+            cvy_mma(part, a[s].small, b[s].big);
+            cvy_mma(part, a[s].big, b[s].small);
+        }
+#pragma unroll
+        for (int s = 0; s < K / 8; s++) cvy_mma(part, a[s].big, b[s].big);
+#pragma unroll
+        for (int e = 0; e < 4; e++) sum[e] += part[e];
+    }
+
+    template <int A_K, int A_M, int B_K, int B_N> CVY_INLINE_MEMBER void multiply(const float *A, const float *B)
+    {
+        operand<4> a[TILES_M][K / 8];
+        A += t * A_K + (m + g) * A_M;
+        B += t * B_K + (n + g) * B_N;
+#pragma unroll
+        for (int i = 0; i < TILES_M; i++)
+#pragma unroll
+            for (int s = 0; s < K / 8; s++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    a[i][s].set(e, A[(8 * s + e / 2 * 4) * A_K + (16 * i + e % 2 * 8) * A_M]);
+#pragma unroll
+        for (int j = 0; j < TILES_N; j++) {
+            operand<2> b[K / 8];
+#pragma unroll
+            for (int s = 0; s < K / 8; s++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) b[s].set(e, B[(8 * s + 4 * e) * B_K + 8 * j * B_N]);
+#pragma unroll
+            for (int i = 0; i < TILES_M; i++) add(acc[i][j], a[i], b);
+        }
+    }
+
+    // Lays the results out as [M][PITCH] in shared memory, from where the epilogue takes them in the order of memory.
+    CVY_INLINE_MEMBER void spread(float *tile) const
+    {
+#pragma unroll
+        for (int i = 0; i < TILES_M; i++)
+#pragma unroll
+            for (int j = 0; j < TILES_N; j++)
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    *reinterpret_cast<float2 *>(tile + (m + 16 * i + 8 * h + g) * PITCH + n + 8 * j + 2 * t) =
+                        make_float2(acc[i][j][2 * h], acc[i][j][2 * h + 1]);
+    }
+
+    // Can a result be taken as it is?
+    static CVY_INLINE_MEMBER bool is_sound(float result)
+    {
+        return fabsf(result) < CVY_INF;
+    }
+};
+
+#endif

@@ -1,0 +1,108 @@
+/* mma.c - which producers run on tensor cores through mma.sync, with which tile, and how fast that may be. */
+#include "mma.h"
+#include "tc.h"
+
+enum { DEPTH = 16, STAGES = 3 }; /* of both kernels: terms of a step, stages of shared memory */
+
+int cvyi_mma_rate(int major, int minor)
+{
+    /* From the data sheets, dense: A100 156 TFLOP/s against 19.5 by multiply-adds (64 per cycle), so 512. GeForce
+     * and workstation cards of 8.6, 8.9 and 12.0 have the rate of their 128 multiply-adds: 35.6 (RTX 3090), 82.6
+     * (RTX 4090), 104.8 TFLOP/s (RTX 5090). Of 10.x only tcgen05's rate is published; mma.sync is taken to be as
+     * fast as on an A100. */
+    return (major == 8 && minor == 0) || major == 10 ? 512 : 128;
+}
+
+/* ---- what they take ---- */
+
+static const char *device_refusal(const cvy_plan *p, const cuda_device *d)
+{
+    if (d->major < 8) return "mma.sync: tf32 needs compute capability 8.0";
+    if (d->major == 9) return "mma.sync: Hopper's tensor cores have kernels of their own";
+    if (p->tuning >= TUNE_GENERIC) return "mma.sync: this tuning does without tensor cores";
+    return NULL;
+}
+
+static const char *conv_tile(const cvy_graph *g, const node *n, mma_tile *t)
+{
+    conv_geom e;
+
+    cvyi_conv_geom(g, n, &e);
+    const int64_t K = e.K / e.groups, terms = e.C / e.groups * e.kernel[0] * e.kernel[1] * e.kernel[2];
+    if (K < 4) return "mma.sync: fewer than 4 output channels in a group";
+    if (terms < DEPTH) return "mma.sync: fewer than 16 terms in a sum";
+    t->m = K <= 16 ? 16 : K <= 32 ? 32 : 64;
+    t->n = K <= 32 ? 256 : 128;
+    t->warp_m = t->m == 16 ? 16 : 32;
+    t->warp_n = 64;
+    /* pixels [DEPTH][n + 8], weights [DEPTH][m + 8] */
+    t->shared_bytes = 4 * STAGES * DEPTH * (t->n + 8 + t->m + 8);
+    return NULL;
+}
+
+static const char *product_tile(const cvy_graph *g, const node *n, int sms, mma_tile *t)
+{
+    matmul_geom e;
+
+    cvyi_matmul_geom(g, n, &e);
+    if (e.N < 8) return "mma.sync: fewer than 8 columns";
+    if (e.K < DEPTH) return "mma.sync: fewer than 16 terms in a sum";
+    t->m = 64;
+    t->n = cvyi_large_product(&e, sms) ? 128 : 64;
+    t->warp_m = t->warp_n = 32;
+    /* x [m][DEPTH + 4], other [n][DEPTH + 4] or [DEPTH][n + 8] */
+    t->shared_bytes = 4 * STAGES * (t->m * (DEPTH + 4) + (e.other_is_nk ? t->n * (DEPTH + 4) : DEPTH * (t->n + 8)));
+    return NULL;
+}
+
+/* ---- how fast ---- */
+
+/* Cycles of a quarter of a multiprocessor for DEPTH terms of a warp's results: its tensor core's, or the
+ * instructions it issues. Fragments are loaded and rounded, of three products also taken apart, and every sum of
+ * three products is added once more; a copied element takes about three instructions. */
+static double step_cycles(const mma_tile *t, int rate)
+{
+    const double all = t->warp_m * t->warp_n * (double)DEPTH, mma = t->products * all / (16 * 8 * 8);
+    const double tensor = t->products * all / (rate / 4.0);
+    const double fragments = (t->warp_m + t->warp_n) * DEPTH / 32.0, copies = (t->m + t->n) * DEPTH / t->threads;
+    const double issue =
+        mma + 3 * copies + (t->products == 1 ? 2 * fragments : 4 * fragments + t->warp_m * t->warp_n / 32.0);
+
+    return tensor > issue ? tensor : issue;
+}
+
+/* No device has run these kernels yet: they are taken to be as far from their bound as conv_direct.cu is on an
+ * H200, 51 % of the multiply-adds where its instructions would allow 93 %. */
+static double believed_flops(const mma_tile *t, const cuda_device *d)
+{
+    const double share = 0.51 / 0.93;
+
+    return share * 2 * t->warp_m * t->warp_n * DEPTH / step_cycles(t, cvyi_mma_rate(d->major, d->minor)) * 4 *
+           d->sms * d->clock;
+}
+
+mma_form cvyi_mma_form(const cvy_plan *p, int core)
+{
+    const cuda_device *d = ((const cuda_state *)p->state)->device;
+    const node *n = core == CVY_NONE ? NULL : &p->graph->nodes[core];
+    mma_form f = {.tile.products = p->options.precision == CVY_TF32 ? 1 : 3};
+    mma_tile *t = &f.tile;
+    int results;
+
+    if (!n || !cvyi_is_producer(cvyi_info(n)->kind)) {
+        f.why = "mma.sync: neither a convolution nor a matrix product";
+        return f;
+    }
+    f.why = device_refusal(p, d);
+    if (!f.why)
+        f.why = cvyi_info(n)->kind == KIND_CONV || cvyi_info(n)->kind == KIND_CONVT
+                    ? conv_tile(p->graph, n, t)
+                    : product_tile(p->graph, n, d->sms, t);
+    if (f.why) return f;
+    t->threads = 32 * (t->m / t->warp_m) * (t->n / t->warp_n);
+    results = 4 * t->m * (t->n + 8); /* they take the place of the stages */
+    if (t->shared_bytes < results) t->shared_bytes = results;
+    if (t->shared_bytes > d->shared_block) f.why = "mma.sync: its tiles do not fit into shared memory";
+    f.flops = believed_flops(t, d);
+    return f;
+}

@@ -1,0 +1,29 @@
+/* mma.h - convolutions and matrix products on tensor cores through mma.sync: kernels/conv_mma.cu, matmul_mma.cu.
+ *
+ * For devices that have no wgmma: compute capability 8.x and from 10.0 on. The passes are those of the kernels of
+ * multiply-adds (pattern.c), with the same prologue, epilogue and views; only the tile is another. */
+#ifndef CVYI_CUDA_MMA_H
+#define CVYI_CUDA_MMA_H
+
+#include "maker.h"
+
+typedef struct mma_tile {
+    int m, n;           /* results of a block: channels x pixels, or rows x columns */
+    int warp_m, warp_n; /* results of a warp */
+    int products;       /* 1: tf32's accuracy, 3: float32's */
+    int threads, shared_bytes;
+} mma_tile;
+
+typedef struct mma_form {
+    const char *why; /* NULL: these kernels can run it; else what is in the way, in words */
+    mma_tile tile;
+    double flops; /* per second that they are believed to reach, a multiply-add counted as two */
+} mma_form;
+
+/* The form of a pass whose core is node `core`. */
+mma_form cvyi_mma_form(const cvy_plan *p, int core);
+
+/* Multiply-adds of tf32 per multiprocessor and cycle through mma.sync. */
+int cvyi_mma_rate(int major, int minor);
+
+#endif
