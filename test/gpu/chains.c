@@ -24,7 +24,7 @@ static bool check_chain(const gpu *u, const char *words)
     if (cvy_graph_parse(words, &g)) return fail_here(words);
     check_open(&c, u, g, RIG_REAL, 12345);
     c.title = words;
-    good = check_plans(&c, true, 2, 1);
+    good = check_plans(&c, PLAN_LIKED | PLAN_ONE_BY_ONE, 2, 1);
     if (good) printf("ok %.1e  %s\n", c.worst, words);
     check_close(&c);
     cvy_graph_free(g);
@@ -102,7 +102,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < n; i++) {
         const uint64_t seed = random ? strtoull(argv[3], NULL, 10) + (uint64_t)i : 0;
         if (random)
-            for (flavour f = EXACT; f <= WILD; f++) bad += !check_random(&u, f, seed, 1);
+            for (flavour f = EXACT; f <= WILD; f++) bad += !check_random(&u, f, seed, PLAN_LIKED, 1);
         else
             bad += !(timing ? time_chain(&u, list[i]) : check_chain(&u, list[i]));
         fflush(stdout);

@@ -267,8 +267,10 @@ static inline bool check_plan(checked_graph *c, const cvy_options *o)
     return good;
 }
 
-/* The plan the engine likes, every operator by itself if told so, and `random` plans at random. */
-static inline bool check_plans(checked_graph *c, bool one_by_one, int random, uint32_t seed)
+enum { PLAN_LIKED = 1, PLAN_ONE_BY_ONE = 2 }; /* the plan that the engine likes; every operator by itself */
+
+/* Plans of the kinds asked for, and `random` ones at random. */
+static inline bool check_plans(checked_graph *c, int kinds, int random, uint32_t seed)
 {
     static const char *const names[] = {"planned", "one by one", "random"};
     bool good = true;
@@ -278,7 +280,7 @@ static inline bool check_plans(checked_graph *c, bool one_by_one, int random, ui
                                .device = CVY_CUDA,
                                .fuse = i == 1 ? CVY_OFF : CVY_DEFAULT,
                                .seed = i < 2 ? 0 : seed * 16 + (uint32_t)i - 1};
-        if ((i == 1 && !one_by_one) || check_plan(c, &o)) continue;
+        if ((i < 2 && !(kinds >> i & 1)) || check_plan(c, &o)) continue;
         fprintf(stderr, "    %s (CVY_PLAN_SEED=%u%s): %s\n", names[i < 2 ? i : 2], (unsigned)o.seed,
                 i == 1 ? " CVY_FUSE=0" : "", c->title);
         good = false;
