@@ -81,8 +81,8 @@ static CUresult fake_cuDeviceGetName(char *name, int bytes, CUdevice device)
 }
 static CUresult fake_cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
-    const int values[][2] = {{CU_CAPABILITY_MAJOR, device_capability[0]},
-                             {CU_CAPABILITY_MINOR, device_capability[1]},
+    const int values[][2] = {{CU_CAPABILITY_MAJOR, state.capability ? state.capability / 10 : device_capability[0]},
+                             {CU_CAPABILITY_MINOR, state.capability ? state.capability % 10 : device_capability[1]},
                              {CU_MULTIPROCESSORS, 132},
                              {CU_L2_BYTES, 1 << 16},
                              {CU_SHARED_MEMORY_OPTIN, device_shared_bytes},

@@ -16,6 +16,7 @@ typedef struct standin {
     atomic_int live;    /* objects that were made and not freed */
     int depth;          /* contexts pushed and not popped, by any thread */
     atomic_int compiles, launches;
+    int capability; /* of the device, 86 for 8.6; 0: its own */
 } standin;
 
 /* Exported by both, each for itself. */
