@@ -36,7 +36,7 @@ typedef struct operand {
     bool scalar;               /* one number along a run */
     int64_t stride[PROG_DIMS]; /* per outer dimension, in elements */
     bool written;
-    bool stream; /* larger than the caches: stores go past them */
+    bool stream; /* stores go past the caches */
     int reg;     /* written: register that stands in where the tensor is strided or streamed */
 } operand;
 
@@ -104,6 +104,13 @@ typedef struct program {
     int64_t reduced; /* elements of one reduction */
     int64_t width;   /* vertical: columns at a time */
 } program;
+
+/* Do stores of a result this large go past the caches? Together with a source of its size it does not fit the last.
+ */
+static inline bool cvyi_past_caches(const cpu_state *s, int64_t bytes)
+{
+    return 2 * bytes >= s->host.l3;
+}
 
 /* ---- build (program_build.c) ---- */
 

@@ -127,12 +127,11 @@ void cvyi_program_coefs(const program *p, const cpu_unit *u)
 
 /* ---- tiles ---- */
 
-/* Larger than the caches: nobody finds it there. */
 static bool past_caches(const cpu_unit *u, int v)
 {
     const spot *at = &u->pass->spots[u->run->plan->root[v]];
     const int64_t bytes = 4 * cvyi_elements(cvyi_shape_of(u->run->plan->graph, v));
-    return at->kind == SPOT_TENSOR && bytes > u->run->state->host.l3;
+    return at->kind == SPOT_TENSOR && cvyi_past_caches(u->run->state, bytes);
 }
 
 static tiles begin(const program *p, const cpu_unit *u, char *scratch)
