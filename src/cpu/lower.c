@@ -331,7 +331,7 @@ static int64_t choose_chunk(const builder *b, const pass *s)
         rows = cvyi_max64(m.M / s->samples, 1);
         chunk = cvyi_max64(chunk, 192 / rows);
     }
-    chunk = cvyi_max64(chunk, (int64_t)(16384 / most));
+    chunk = cvyi_max64(chunk, (int64_t)(32768 / most));
     return conv ? 1 : cvyi_min64(chunk, s->samples);
 }
 

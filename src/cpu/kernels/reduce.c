@@ -41,14 +41,20 @@ INLINE vf term_at(const bool keep, float *dst, const float *src, int64_t at, vf 
     return y;
 }
 
-/* Up to RUN whole vectors; `keep`: the terms are left in dst. */
-INLINE double sum_run(const bool keep, float *dst, const float *src, int64_t vectors, vf shift, term_fn *term)
+/* Up to RUN whole vectors; `keep`: the terms are left in dst. `ahead`: floats to where the next row begins. */
+INLINE double sum_run(const bool keep, float *dst, const float *src, int64_t vectors, vf shift, term_fn *term,
+                      int64_t ahead)
 {
     vf s[LANES];
     int64_t i = 0;
     for (int k = 0; k < LANES; k++) s[k] = v_zero();
     for (; i + LANES <= vectors; i += LANES) {
-        for (int k = 0; k < LANES; k++) s[k] = v_add(s[k], term_at(keep, dst, src, (i + k) * VL, shift, term));
+        for (int k = 0; k < LANES; k++) {
+            /* The last look at a row: what lies behind it, the next one as a rule, is fetched meanwhile, so that
+             * memory does not wait for arithmetic. */
+            if (keep) __builtin_prefetch(src + (i + k) * VL + ahead, 0, 3);
+            s[k] = v_add(s[k], term_at(keep, dst, src, (i + k) * VL, shift, term));
+        }
     }
     for (; i < vectors; i++) s[0] = v_add(s[0], term_at(keep, dst, src, i * VL, shift, term));
     return lane_sums(s);
@@ -57,10 +63,11 @@ INLINE double sum_run(const bool keep, float *dst, const float *src, int64_t vec
 INLINE double sum_terms(const bool keep, float *dst, const float *src, int64_t n, float by, term_fn *term)
 {
     const vf shift = v_set1(by);
+    const int64_t all = n;
     double sum = 0;
     while (n >= VL) {
         const int64_t vectors = cvyi_min64(n / VL, RUN);
-        sum += sum_run(keep, dst, src, vectors, shift, term);
+        sum += sum_run(keep, dst, src, vectors, shift, term, all);
         src += vectors * VL, n -= vectors * VL;
         if (keep) dst += vectors * VL;
     }
