@@ -68,7 +68,7 @@ def file_text(path, model_text, names, inputs, writer, plans, training, precisio
         major=major,
         minor=minor,
         together=max([launch["grid"][0] for launch in every if launch["cooperative"]], default=0),
-        arch=f"{major}{minor}" + "a" * any(launch["arch_specific"] for launch in every),
+        arch=f"{major}.{minor}" + "a" * any(launch["arch_specific"] for launch in every),
         functions=", ".join(f'"region{i}"' for i in range(len(plans))),
         regions="\n".join(region_constant(i, *writer.regions[i], p["workspace"]) for i, p in enumerate(plans)),
         declarations="".join(texts.SIGNATURE.format(name=f"region{i}") + ";\n" for i in range(len(plans))),

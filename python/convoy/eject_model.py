@@ -17,8 +17,8 @@ from .problem import SEED, Bad, about
 from .region import Runner
 
 OWN = {"ModelNew", "Region", "Forward", "expect", "fit", "version", "library", "compiled", "source", "kernel", "expand",
-       "functools", "hashlib", "operator", "re", "load_inline", "CAPABILITY", "BLOCKS_AT_ONCE", "FLAGS", "FUNCTIONS",
-       "HEAD", "DECLARATIONS", "LAUNCHES", "KERNELS", "FILES"}  # names of the new file; fmt: skip
+       "functools", "hashlib", "operator", "os", "re", "load_inline", "CAPABILITY", "BLOCKS_AT_ONCE", "FLAGS",
+       "ARCHITECTURE", "FUNCTIONS", "HEAD", "DECLARATIONS", "LAUNCHES", "KERNELS", "FILES"}  # of the new file; fmt: skip
 
 GRAD_MODE = torch._C._set_grad_enabled  # in the graph for torch.no_grad(); there are no gradients here
 

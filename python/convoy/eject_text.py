@@ -291,6 +291,7 @@ Kernels, launches, their order and arguments are those of convoy.compile(), whic
 import functools
 import hashlib
 import operator
+import os
 import re
 
 import torch
@@ -312,7 +313,8 @@ class ModelNew(Model):
 
 CAPABILITY = ({major}, {minor})
 BLOCKS_AT_ONCE = {together}  # blocks that wait for each other, one on a multiprocessor; 0: none do
-FLAGS = ["-gencode=arch=compute_{arch},code=sm_{arch}", "-lineinfo", "-diag-suppress=177"]  # 177: unused functions
+ARCHITECTURE = "{arch}"
+FLAGS = ["-lineinfo", "-diag-suppress=177"]  # 177: unused functions
 FUNCTIONS = [{functions}]
 
 {regions}
@@ -430,9 +432,16 @@ def library(index):
 
 @functools.lru_cache(maxsize=None)
 def compiled():
-    text = source()
+    text, variable = source(), "TORCH_CUDA_ARCH_LIST"
     name = "model_new_" + hashlib.sha256(text.encode()).hexdigest()[:16]
-    return load_inline(name, DECLARATIONS, text, functions=FUNCTIONS, extra_cuda_cflags=FLAGS)
+    before = os.environ.get(variable)
+    os.environ[variable] = ARCHITECTURE  # the only way that every PyTorch listens to
+    try:
+        return load_inline(name, DECLARATIONS, text, functions=FUNCTIONS, extra_cuda_cflags=FLAGS)
+    finally:
+        del os.environ[variable]
+        if before is not None:
+            os.environ[variable] = before
 
 
 def source():

@@ -125,7 +125,7 @@ def test_same_launches_without_tensor_cores(ejected_80, recorder):
     ours = launched(ejected_80, "fold", recorder)
     assert ours == (ejected_80 / "fold.convoy").read_text().splitlines()
     module = imported(ejected_80 / "fold.new")
-    assert module.CAPABILITY == (8, 0) and "sm_80" in module.FLAGS[0] and "sm_80a" not in module.FLAGS[0]
+    assert module.CAPABILITY == (8, 0) and module.ARCHITECTURE == "8.0"
     assert "conv_tc" not in (ejected_80 / "fold.new").read_text()
 
 
@@ -157,15 +157,35 @@ def test_same_kernels(ejected, name):
 # ---- what nvcc says ----------------------------------------------------------------------------------------------
 
 
+def architecture(module):
+    number = module.ARCHITECTURE.replace(".", "")
+    return f"-gencode=arch=compute_{number},code=sm_{number}"
+
+
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
 @pytest.mark.parametrize("name, fixture", [("both", "ejected"), ("fold", "ejected_80")])
 def test_compiles(name, fixture, request, tmp_path):
     """Two tensor-core kernels beside others in one text; and the generic form."""
     module, source = imported(request.getfixturevalue(fixture) / f"{name}.new"), tmp_path / "all.cu"
     source.write_text(module.source())
-    done = subprocess.run([NVCC, "-c", "-std=c++17", *module.FLAGS, "-o", tmp_path / "all.o", source],
-                          capture_output=True, text=True)  # fmt: skip
+    command = [NVCC, "-c", "-std=c++17", architecture(module), *module.FLAGS, "-o", tmp_path / "all.o", source]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
+
+
+def test_how_it_is_compiled(ejected, monkeypatch):
+    """For this architecture alone: sm_90 has no wgmma. Versions of PyTorch differ in which flags they heed."""
+    module, given = imported(ejected / "fold.new"), []
+
+    def load_inline(name, cpp, cuda, functions, extra_cuda_cflags):
+        given.append((os.environ["TORCH_CUDA_ARCH_LIST"], functions, cuda == module.source()))
+        assert not any("arch" in flag for flag in extra_cuda_cflags)
+
+    monkeypatch.setattr(module, "load_inline", load_inline)
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0+PTX")
+    module.compiled()
+    module.compiled()
+    assert given == [("9.0a", ["region0"], True)] and os.environ["TORCH_CUDA_ARCH_LIST"] == "8.0+PTX"
 
 
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
@@ -184,7 +204,7 @@ def test_compiles_beside_pytorch(ejected, monkeypatch):
     toolkit = subprocess.run([NVCC, "--dryrun", "-x", "cu", "-c", os.devnull], capture_output=True, text=True).stderr
     flags += re.findall(r'"(-I[^"]+)"', toolkit)[:1]
     subprocess.run([CXX, *flags, "-w", "-fPIC", "-c", main, "-o", ejected / "main.o"], check=True)
-    nvcc = [NVCC, *cpp.COMMON_NVCC_FLAGS, *module.FLAGS, *flags, "-w"]
+    nvcc = [NVCC, *cpp.COMMON_NVCC_FLAGS, architecture(module), *module.FLAGS, *flags, "-w"]
     subprocess.run([*nvcc, "-c", kernels, "-o", ejected / "cuda.o"], check=True)
 
 
@@ -197,7 +217,7 @@ def test_file_stands_alone(ejected, name):
     nodes = list(ast.walk(ast.parse(text)))
     names = {a.name.split(".")[0] for n in nodes if isinstance(n, ast.Import) for a in n.names}
     names |= {n.module.split(".")[0] for n in nodes if isinstance(n, ast.ImportFrom)}
-    assert names == {"functools", "hashlib", "operator", "re", "torch"}
+    assert names == {"functools", "hashlib", "operator", "os", "re", "torch"}
     assert "__main__" not in text and text.count("class ModelNew") == 1
     files = re.findall(r'^FILES\["(.*?)"\]', text, flags=re.M)
     assert "common.cuh" in files and len(files) == len(set(files))
@@ -393,8 +413,8 @@ def test_files_that_cannot_stand_alone(tmp_path, text, message):
 def test_text_of_the_problem_is_kept(tmp_path):
     from convoy.eject_model import problem_text
 
-    text = '"""What\nit is."""\n\nimport convoy\n\nTEXT = """a\n\n\n\n\nb"""\n\n\n@convoy.x\nclass ModelNew: pass\n\n\n# end\n'
-    (tmp_path / "kept.py").write_text(text)
+    text = '"""What\nit is."""\n\nimport convoy\n\nTEXT = """a\n\n\n\n\nb"""\n\n\n'
+    (tmp_path / "kept.py").write_text(text + "@convoy.x\nclass ModelNew: pass\n\n\n# end\n")
     assert problem_text(tmp_path / "kept.py") == '# What\n# it is.\n\nTEXT = """a\n\n\n\n\nb"""\n\n\n# end'
 
 
