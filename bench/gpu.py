@@ -2,8 +2,8 @@
 
     python bench/gpu.py [--suite full|smoke] [--only TEXT] [--peer NAME] [--budget SECONDS] [--out FILE]
 
-The interpreter is one with PyTorch for CUDA. Each peer runs in a process of its own (gpu_worker.py): one that fails, dies
-or hangs costs its rows alone. `fp32` rows are measured with tf32 forbidden in PyTorch, `tf32` rows with it allowed and
+The interpreter is one with PyTorch for CUDA. Each peer runs in a process of its own (gpu_worker.py): one that fails,
+dies or hangs costs its rows alone. `fp32` rows are measured with tf32 forbidden in PyTorch, `tf32` rows with it allowed and
 Convoy asked for it. The most telling rows come first; those for which the budget is too short are named in the file and
 measured when the same command is started again.
 """
@@ -33,6 +33,7 @@ STAGES = (
     ("torch.compile max-autotune", ("full", "chain")), ("torch.compile max-autotune channels_last", ("full", "chain")),
     ("torch.compile", ("operator",)),
 )
+SHORTEST = 20  # seconds that a row is given at the end of the budget
 MOST_DEATHS = 2  # of a peer's process, before the rest of its rows is given up
 
 
@@ -94,28 +95,34 @@ class Run:
         worker.close()
         return None
 
+    def measure(self, worker, row):
+        """The row, or None where the time of the whole run was up in the middle of it; and is the process still there?"""
+        limit = min(self.args.row_seconds, max(self.seconds_left(), SHORTEST))
+        task = {"chain": row["chain"], "precision": row["precision"], "repeats": self.args.repeats}
+        row = row | worker.ask(task, limit)
+        alive = not row.pop("dead", False)
+        if not alive and self.seconds_left() <= 0 and limit < self.args.row_seconds:
+            return None, False
+        self.partial.keep(row)
+        return row, alive
+
     def stage(self, peer, rows, progress, folder):
         worker, deaths = None, 0
         for row in rows:
-            known = self.partial.rows.get(Partial.key(row))
             what = f"{row['block'] or row['size']}, {row['precision']}, {peer}"
-            if known is None and (peer in self.missing or deaths == MOST_DEATHS or self.seconds_left() <= 0):
+            known = self.partial.rows.get(Partial.key(row))
+            if known is None:
+                possible = peer not in self.missing and deaths < MOST_DEATHS and self.seconds_left() > 0
+                worker = worker or (self.worker(peer, folder) if possible else None)
+                row, alive = self.measure(worker, row) if worker and possible else (None, True)
+                if not alive:
+                    worker.close()
+                    worker, deaths = None, deaths + 1
+            row = known or row
+            if row is None:
                 self.left_out.append(what)
                 progress.step(f"{what}: left out", False)
                 continue
-            if known is None:
-                worker = worker or self.worker(peer, folder)
-                if worker is None:
-                    self.left_out.append(what)
-                    progress.step(f"{what}: left out", False)
-                    continue
-                task = {"chain": row["chain"], "precision": row["precision"], "repeats": self.args.repeats}
-                row |= worker.ask(task, self.args.row_seconds)
-                if row.pop("dead", False):
-                    worker.close()
-                    worker, deaths = None, deaths + 1
-                self.partial.keep(row)
-            row = known or row
             told = row.get("error") or f"{row['ms']:.4f} ms, error {row['max_abs_error']:.1e}"
             progress.step(f"{what}: {told}", known is None)
         if worker:
@@ -152,7 +159,7 @@ def main(program=(sys.executable, str(peers.ROOT / "bench" / "gpu_worker.py"))):
     parser.add_argument("--precision", action="append", choices=PRECISIONS)
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--budget", type=float, default=360, metavar="SECONDS", help="start no row after this time")
-    parser.add_argument("--row-seconds", type=float, default=90, help="a row that takes longer is a failure")
+    parser.add_argument("--row-seconds", type=float, default=120, help="a row that takes longer is a failure")
     parser.add_argument("--fresh", action="store_true", help="do not go on with an interrupted run")
     parser.add_argument("--out", type=Path, default=RESULTS / f"gpu-{datetime.date.today()}.json")
     args = parser.parse_args()

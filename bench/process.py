@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-STARTING = 120  # seconds for the first line: importing PyTorch from a cold disk takes its time
+STARTING = 300  # seconds for the first line: importing PyTorch from a cold disk takes its time
 
 
 class Worker:

@@ -1,7 +1,7 @@
 """bench/gpu_worker.py on this machine's CPU with a clock that is made up: what `make gpu-bench` does, without a GPU.
 
-STAND_IN_FAULTS makes peers fail ("torch eager=dies,convoy=refuses"): one that refuses is not there, one that dies does so
-behind each row that it has answered, one that hangs never answers.
+STAND_IN_FAULTS makes peers fail ("torch eager=dies,convoy=refuses"): one that refuses is not there, one that dies does
+so behind each row that it has answered, one that hangs never answers.
 """
 
 import os

@@ -143,7 +143,7 @@ def test_a_browser_shows_every_figure(results, tmp_path, width):
     page.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
                f"--window-size={width},900", "--dump-dom", page.as_uri()]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    shown = subprocess.run(command, capture_output=True, text=True)
     told = re.search(r"<title>(\{.*?\})</title>", shown.stdout)
     assert told, shown.stderr[-2000:]
     seen = json.loads(told[1].replace("&quot;", '"'))
