@@ -47,17 +47,19 @@ EXPORT nvrtcResult nvrtcVersion(int *major, int *minor)
     *minor = 0;
     return 0;
 }
+static const int known_archs[] = {80, 86, 89, 90, 100, 120};
+enum { KNOWN_ARCHS = sizeof known_archs / sizeof *known_archs };
+
 EXPORT nvrtcResult nvrtcGetNumSupportedArchs(int *count)
 {
     STEP(nvrtcGetNumSupportedArchs);
-    *count = 2;
+    *count = KNOWN_ARCHS;
     return 0;
 }
 EXPORT nvrtcResult nvrtcGetSupportedArchs(int *archs)
 {
     STEP(nvrtcGetSupportedArchs);
-    archs[0] = 80;
-    archs[1] = 90;
+    memcpy(archs, known_archs, sizeof known_archs);
     return 0;
 }
 EXPORT nvrtcResult nvrtcCreateProgram(nvrtcProgram *program, const char *source, const char *name, int n_headers,

@@ -5,6 +5,8 @@
 #include "../standin/fixture.h"
 #include "../../src/cuda/exec.h"
 
+static standin *gpu;
+
 static const char *const chains[] = {
     "x[4,8,20,22] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
     "x[4,8,20,22] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
@@ -12,6 +14,12 @@ static const char *const chains[] = {
     "x[2,8,7,9] | conv_transpose2d(20,3,stride=2,padding=1) | gelu | avg_pool2d(2)",
     "x[2,12,14,13] | conv2d(12,3,padding=1,groups=12) | mish | mean((2,3)) | softmax(1)",
     "x[900,300] | linear(1500) | gelu | layer_norm(1500) | log_softmax(1)",
+};
+
+/* On a device without wgmma: tensor cores through mma.sync, in both precisions. */
+static const char *const mma_chains[] = {
+    "x[4,8,20,22] | conv2d(64,3) | add(bias[64,1,1]) | relu",
+    "x[900,300] | linear(1500) | gelu",
 };
 
 /* The virtual environment's wheel, where nothing else is named. */
@@ -54,6 +62,7 @@ static void compile_step(const cuda_step *s, const char *dump)
     options[s->n_options[0]] = "--ptxas-options=--verbose";
     for (int i = 0; i < COUNT_OF(archs); i++) {
         if (s->tc && archs[i] != 90) continue; /* wgmma is Hopper's alone */
+        if (gpu->capability && archs[i] / 10 != 8 && archs[i] != 120) continue;
         const jit_request request = {.entry = s->entry,
                                      .source = s->source,
                                      .epilogue = s->epilogue[0],
@@ -70,9 +79,9 @@ static void compile_step(const cuda_step *s, const char *dump)
     }
 }
 
-static void compile_chain(const char *chain, const char *dump)
+static void compile_chain(const char *chain, cvy_precision precision, const char *dump)
 {
-    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
+    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA, .precision = (int32_t)precision};
     cvy_graph *graph = NULL;
     cvy_plan *plan = NULL;
     const cvy_status st = cvy_graph_parse(chain, &graph) || cvy_plan_create(graph, &options, &plan);
@@ -80,7 +89,9 @@ static void compile_chain(const char *chain, const char *dump)
     CHECK(st == CVY_OK, "%s: %s", chain, cvy_last_error());
     for (int i = 0; !st && i < ((cuda_state *)plan->state)->n_steps; i++) {
         const cuda_step *s = &((cuda_state *)plan->state)->steps[i];
-        if (s->only_strided == CVY_NONE && (!s->prepared || strstr(s->source, "pack.cu"))) compile_step(s, dump);
+        const bool hot =
+            gpu->capability ? strstr(s->source, "_mma.cu") != NULL : !s->prepared || strstr(s->source, "pack.cu");
+        if (s->only_strided == CVY_NONE && hot) compile_step(s, dump);
     }
     cvy_plan_free(plan);
     cvy_graph_free(graph);
@@ -111,8 +122,11 @@ int main(int argc, char **argv)
     use_cache();
     snprintf(dump, sizeof dump, "%s/dump", cache_dir);
     setenv("CVY_DUMP", dump, 1);
-    use_standin(argv[0], "libcuda.so.1", "CVY_CUDA_LIB");
-    for (int i = 0; i < COUNT_OF(chains); i++) compile_chain(chains[i], dump);
+    gpu = use_standin(argv[0], "libcuda.so.1", "CVY_CUDA_LIB");
+    for (int i = 0; i < COUNT_OF(chains); i++) compile_chain(chains[i], CVY_FP32, dump);
+    gpu->capability = 80;
+    for (int i = 0; i < 2 * COUNT_OF(mma_chains); i++)
+        compile_chain(mma_chains[i / 2], i % 2 ? CVY_TF32 : CVY_FP32, dump);
     each_entry(dump, remove_folder);
     rmdir(dump);
     return finish("cuda_compile");

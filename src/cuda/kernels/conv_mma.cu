@@ -11,7 +11,7 @@
 // while the chunk before is multiplied (mma_tile.cuh; the 8 keep fragments off each other's banks). A stage is
 // filled again two chunks later: one barrier per chunk is enough. Results then lie in shared memory as [BK][BP + 8]
 // and go through the epilogue in the order of memory; those that are not finite are first summed again by
-// multiply-adds, straight from memory, which puts infs and NaNs where conv_direct.cu has them.
+// multiply-adds, straight from memory, which puts infs and NaNs where they belong.
 //
 //   thread -> data: lane 4g + t of a warp whose results start at channel m, pixel n of the tile:
 //     acc[i][j][2h + e] is channel m + 16i + 8h + g, pixel n + 8j + 2t + e; warps lie BP / WP across, BK / WK down
@@ -91,7 +91,8 @@ CVY_INLINE void gather(const cvy_args &a, const window *windows, const float *we
                    from + i / (BK / 4) * K_PAD + i % (BK / 4) * 4);
 }
 
-// One result by multiply-adds: rare, so out of the way.
+// One result by multiply-adds: rare, so out of the way. Padding is zeros, which an infinite weight makes NaN; where a
+// transposed convolution meets no source there is nothing.
 static __device__ __noinline__ float sum_again(const cvy_args &a, long long pixel, int phase, int group,
                                                const float *weights)
 {
@@ -100,8 +101,9 @@ static __device__ __noinline__ float sum_again(const cvy_args &a, long long pixe
 #pragma unroll 1
     for (int number = 0; number < TERMS; number++) {
         const term_at term = {number / C_IN, number % C_IN};
-        const float x = tap_inside(v, term.tap) ? v.origin[tap_offset(a, term)] : 0.0f;
-        sum = fmaf(weights[(long long)number * K_PAD], x, sum);
+        const bool inside = tap_inside(v, term.tap);
+        const float x = inside ? v.origin[tap_offset(a, term)] : 0.0f;
+        if (inside || !TRANSPOSED) sum = fmaf(weights[(long long)number * K_PAD], x, sum);
     }
     return sum;
 }

@@ -1,0 +1,161 @@
+/* test_cuda_mma.c - producers on tensor cores through mma.sync, without a GPU: on which devices, with which tile,
+ * and the words where they are not; a new batch compiles nothing. What they compute is test_cuda_mma_run.c's. */
+#include "../standin/fixture.h"
+#include "../../src/cuda/mma.h"
+#include "../../src/cuda/tc.h"
+
+static standin *gpu, *rtc;
+
+static cvy_plan *plan_of(const char *chain, int capability, cvy_precision precision)
+{
+    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA, .precision = precision};
+    cvy_graph *graph = NULL;
+    cvy_plan *plan = NULL;
+    cvy_status st;
+
+    gpu->capability = capability;
+    st = cvy_graph_parse(chain, &graph) || cvy_plan_create(graph, &options, &plan);
+    CHECK(st == CVY_OK, "%s: %s", chain, cvy_last_error());
+    cvy_graph_free(graph);
+    return plan;
+}
+
+static const cuda_step *step_of(const cvy_plan *p, const char *source)
+{
+    const cuda_state *state = p->state;
+    for (int i = 0; i < state->n_steps; i++)
+        if (strcmp(state->steps[i].source, source) == 0) return &state->steps[i];
+    return NULL;
+}
+
+static bool has_option(const cuda_step *s, const char *option)
+{
+    for (int i = 0; i < s->n_options[0]; i++)
+        if (strcmp(s->options[0][i], option) == 0) return true;
+    return false;
+}
+
+static const char conv_a[] = "x[128,8,128,128] | conv2d(64,3) | relu",
+                  linear[] = "x[4096,1024] | linear(1000) | gelu";
+
+/* One product pays wherever there are tensor cores, three only where they are much faster than multiply-adds. */
+static void devices_choose(void)
+{
+    static const struct {
+        int capability, precision;
+        bool taken;
+    } cases[] = {
+        {80, CVY_FP32, true},  {80, CVY_TF32, true},  {86, CVY_FP32, false},  {86, CVY_TF32, true},
+        {89, CVY_FP32, false}, {89, CVY_TF32, true},  {90, CVY_FP32, false},  {90, CVY_TF32, false},
+        {100, CVY_FP32, true}, {100, CVY_TF32, true}, {120, CVY_FP32, false}, {120, CVY_TF32, true},
+    };
+    for (int i = 0; i < COUNT_OF(cases); i++)
+        for (int k = 0; k < 2; k++) {
+            cvy_plan *p = plan_of(k ? linear : conv_a, cases[i].capability, cases[i].precision);
+            if (!p) continue;
+            const pass *last = &p->passes[p->n_passes - 1];
+            const cuda_step *s = step_of(p, k ? "matmul_mma.cu" : "conv_mma.cu");
+            CHECK((last->variant == VARIANT_MMA) == cases[i].taken && (s != NULL) == cases[i].taken, "%d.%d: %s",
+                  cases[i].capability / 10, cases[i].capability % 10, last->note);
+            if (s) {
+                CHECK(has_option(s, cases[i].precision == CVY_TF32 ? "-DPRODUCTS=1" : "-DPRODUCTS=3"), "%s",
+                      last->note);
+                CHECK(strstr(last->note, "mma.sync") && strstr(last->note, "64 x 128"), "%s", last->note);
+                CHECK(s->launch.block[0] == (k ? 256 : 128) && s->launch.dynamic_shared <= 48 * 1024, "%u threads",
+                      s->launch.block[0]);
+            } else if (cases[i].capability != 90) {
+                CHECK(strstr(last->note, "multiply-adds are faster"), "%s", last->note);
+            } else {
+                CHECK(!strstr(last->note, "mma.sync"), "%s", last->note);
+            }
+            cvy_plan_free(p);
+        }
+    CHECK(cvyi_mma_rate(8, 0) == 512 && cvyi_mma_rate(8, 9) == 128 && cvyi_mma_rate(12, 0) == 128, "rates");
+}
+
+/* Block A on an A100: its convolution on tensor cores, in front of the same passes. */
+static void block_a_takes_it(void)
+{
+    cvy_plan *p = plan_of("x[128,8,128,128] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | "
+                          "clamp(0,1)",
+                          80, CVY_FP32);
+    if (!p) return;
+    CHECK(step_of(p, "conv_mma.cu") && !step_of(p, "conv_direct.cu") && !step_of(p, "conv_tc.cu"), "other kernels");
+    CHECK(step_of(p, "pack.cu") && has_option(step_of(p, "pack.cu"), "-DCHANNELS_FASTEST=1"), "weights' order");
+    cvy_plan_free(p);
+}
+
+static void refusals_are_in_words(void)
+{
+    static const struct {
+        const char *chain, *why;
+        int capability;
+    } cases[] = {
+        {"x[2,8,20,20] | conv2d(16,3)", "kernels of their own", 90},
+        {"x[2,8,20,20] | relu", "neither", 80},
+        {"x[2,8,20,20] | conv2d(2,3)", "4 output channels", 80},
+        {"x[2,12,20,20] | conv2d(12,3,groups=12)", "4 output channels", 80},
+        {"x[2,8,20,20] | conv2d(16,1)", "16 terms", 80},
+        {"x[20,30] | linear(7)", "8 columns", 80},
+        {"x[20,15] | linear(70)", "16 terms", 80},
+        {"x[20,30] | matmul(w[30])", "8 columns", 80},
+    };
+    for (int i = 0; i < COUNT_OF(cases); i++) {
+        cvy_plan *p = plan_of(cases[i].chain, cases[i].capability, CVY_FP32);
+        if (!p) continue;
+        const pass *last = &p->passes[p->n_passes - 1];
+        const char *why = cvyi_mma_form(p, last->first).why;
+        CHECK(why && strstr(why, cases[i].why), "%s: \"%s\", not \"%s\"", cases[i].chain, why ? why : "(taken)",
+              cases[i].why);
+        CHECK(last->variant != VARIANT_MMA, "%s: %s", cases[i].chain, last->note);
+        cvy_plan_free(p);
+    }
+}
+
+/* Tiles go by the channels of a group. */
+static void tiles(void)
+{
+    static const struct {
+        const char *chain, *note;
+    } cases[] = {
+        {"x[2,8,20,20] | conv2d(12,3)", "tile 16 x 256"},
+        {"x[2,16,20,20] | conv2d(48,3,groups=2)", "tile 32 x 256"},
+        {"x[2,8,20,20] | conv2d(33,3)", "tile 64 x 128"},
+        {"x[2,8,9] | conv_transpose1d(20,4,stride=2)", "tile 32 x 256"},
+        {"x[1000,64] | linear(64)", "tile 64 x 64"},
+    };
+    for (int i = 0; i < COUNT_OF(cases); i++) {
+        cvy_plan *p = plan_of(cases[i].chain, 80, CVY_TF32);
+        if (!p) continue;
+        CHECK(strstr(p->passes[p->n_passes - 1].note, cases[i].note), "%s: %s", cases[i].chain,
+              p->passes[p->n_passes - 1].note);
+        cvy_plan_free(p);
+    }
+}
+
+static void a_new_batch_compiles_nothing(void)
+{
+    int compiles;
+
+    cvy_plan_free(plan_of("x[3,8,12,13] | conv2d(64,3) | relu", 80, CVY_FP32));
+    cvy_plan_free(plan_of("x[3,40] | linear(70) | relu", 80, CVY_FP32));
+    compiles = rtc->compiles;
+    cvy_plan_free(plan_of("x[9,8,12,13] | conv2d(64,3) | relu", 80, CVY_FP32));
+    cvy_plan_free(plan_of("x[90,40] | linear(70) | relu", 80, CVY_FP32));
+    CHECK(rtc->compiles == compiles, "%d kernels", rtc->compiles - compiles);
+}
+
+int main(int argc, char **argv)
+{
+    (void)argc;
+    use_cache();
+    gpu = use_standin(argv[0], "libcuda.so.1", "CVY_CUDA_LIB");
+    rtc = use_standin(argv[0], "libnvrtc.so.13", "CVY_NVRTC_LIB");
+    devices_choose();
+    block_a_takes_it();
+    refusals_are_in_words();
+    tiles();
+    a_new_batch_compiles_nothing();
+    CHECK(cvyi_alloc_live() == 0, "%lld allocations", (long long)cvyi_alloc_live());
+    return finish("cuda_mma");
+}

@@ -1,0 +1,203 @@
+/* test_cuda_mma_run.c - what the kernels on mma.sync compute, run on the host by test/emulate, against the
+ * reference.
+ *
+ *   test_cuda_mma_run [CASES [SEED]]      random convolutions and products in both precisions
+ *
+ * Whole numbers must come out exactly: tf32 holds them up to 2^11. Real data must be within the bound that follows
+ * from the kernels' arithmetic (mma_tile.cuh), in units of the sum of the products' magnitudes:
+ *   one product     2 x 2^-11 + 2^-22 of rounded operands, 2^-23 for each of the sums over 8 terms that is cut off
+ *   three products  3 x 2^-22 of split operands, 2^-23 for each of 6 cuts, 2^-24 for each rounded sum over 16 terms
+ * infs, NaNs and the largest floats must land where the reference has them. Contiguous and strided tensors, blocks
+ * and threads in another order: the same bits. */
+#include <float.h>
+#include "../gpu/check.h"
+#include "../standin/fixture.h"
+#include "../../src/cuda/tc.h"
+
+typedef struct problem {
+    char words[160];
+    int64_t terms; /* of a sum, at most */
+} problem;
+
+static int pick(uint64_t *seed, int first, int last)
+{
+    return first + random_below(seed, last - first + 1);
+}
+
+/* ---- random producers that the kernels take ---- */
+
+static problem random_conv(uint64_t *seed)
+{
+    static const int channels[] = {1, 3, 5, 8, 16, 20, 32}, outs[] = {4, 9, 16, 20, 33, 70};
+    const int rank = pick(seed, 1, 3), groups = pick(seed, 1, 3) == 3 ? 2 : 1;
+    const int c = channels[pick(seed, 0, 6)], k = outs[pick(seed, 0, 5)];
+    const bool transposed = pick(seed, 0, 3) == 0;
+    char extents[48] = "";
+    int size[3], taps = 1, at = 0;
+    problem p;
+
+    for (int a = 0; a < rank; a++) taps *= size[a] = pick(seed, 1, rank == 3 ? 3 : 5);
+    while (c * taps < 16) taps = taps / size[0] * (size[0] + 1), size[0]++;
+    for (int a = 0; a < rank; a++)
+        at += snprintf(extents + at, sizeof extents - (size_t)at, ",%d", size[a] + pick(seed, 4, 12 / rank + 4));
+    at = snprintf(p.words, sizeof p.words, "x[%d,%d%s] | conv%s%dd(%d,(", pick(seed, 1, 3), c * groups, extents,
+                  transposed ? "_transpose" : "", rank, k * groups);
+    for (int a = 0; a < rank; a++) at += snprintf(p.words + at, sizeof p.words - (size_t)at, "%d,", size[a]);
+    snprintf(p.words + at - 1, sizeof p.words - (size_t)at, "),stride=%d,padding=%d,dilation=%d,groups=%d)",
+             pick(seed, 1, 2), transposed ? 0 : pick(seed, 0, 2), size[0] < 4 ? pick(seed, 1, 2) : 1, groups);
+    p.terms = c * taps;
+    return p;
+}
+
+static problem random_product(uint64_t *seed)
+{
+    const int k = pick(seed, 16, 90), n = pick(seed, 8, 150), rows = pick(seed, 1, 140);
+    problem p = {.terms = k};
+
+    switch (pick(seed, 0, 2)) {
+    case 0:
+        snprintf(p.words, sizeof p.words, "x[%d,%d] | linear(%d)", rows, k, n);
+        break;
+    case 1:
+        snprintf(p.words, sizeof p.words, "x[2,%d,%d] | matmul(w[%d,%d])", rows, k, k, n);
+        break;
+    default:
+        snprintf(p.words, sizeof p.words, "x[2,3,%d,%d] | matmul(w[3,%d,%d])", rows / 4 + 1, k, k, n);
+    }
+    return p;
+}
+
+/* ---- data ---- */
+
+/* Some operands that are not finite, or so large that they are not in tf32. */
+static void spoil(rig *r, uint64_t *seed)
+{
+    static const float odd[] = {INFINITY, -INFINITY, NAN, 0x1.fffffep127f};
+    for (int i = 0; i < r->n_sources; i++)
+        *rig_at(&r->t[i], random_below(seed, (int)r->t[i].count)) = odd[pick(seed, 0, 3)];
+}
+
+/* Sums of magnitudes, in the order of rig_outputs(); the rig keeps its values. */
+static double *magnitudes(rig *r)
+{
+    const int out = r->n_sources;
+    double *want = r->t[out].want, *mag;
+    float *kept[RIG_TENSORS];
+
+    for (int i = 0; i < out; i++) {
+        kept[i] = malloc((size_t)r->t[i].cells * sizeof(float));
+        assert_non_null(kept[i]);
+        memcpy(kept[i], r->t[i].memory, (size_t)r->t[i].cells * sizeof(float));
+        for (int64_t k = 0; k < r->t[i].cells; k++) r->t[i].memory[k] = fabsf(r->t[i].memory[k]);
+    }
+    r->t[out].want = NULL;
+    rig_reference(r);
+    mag = r->t[out].want;
+    r->t[out].want = want;
+    for (int i = 0; i < out; i++) {
+        memcpy(r->t[i].memory, kept[i], (size_t)r->t[i].cells * sizeof(float));
+        free(kept[i]);
+    }
+    return mag;
+}
+
+static double bound(const problem *p, cvy_precision precision)
+{
+    const double steps = (double)cvyi_ceil_div(p->terms, 8);
+    return precision == CVY_TF32 ? 0x1p-10 + 0x1p-22 + (steps + 2) * 0x1p-23
+                                 : 3 * 0x1p-22 + 6 * 0x1p-23 + (steps / 2 + 3) * 0x1p-24;
+}
+
+/* NaN where NaN is expected, the same inf, or within the slack. What overflows float32 may do so early. */
+static bool agrees(float got, double want, double slack)
+{
+    if (isnan(want) || isnan(got)) return isnan(want) && isnan(got);
+    if (isinf(want) || isinf(got)) return (double)got == want || fabs(want) + slack > FLT_MAX;
+    return fabs((double)got - want) <= slack;
+}
+
+/* ---- one producer ---- */
+
+typedef enum data { WHOLE, REAL, SPOILT, STRIDED, DATA_KINDS } data;
+
+static void check_data(const gpu *u, const cvy_plan *plan, cvy_graph *g, const problem *p, data kind,
+                       uint64_t *seed)
+{
+    const cvy_precision precision = plan->options.precision;
+    CUdeviceptr work = 0;
+    int64_t count = 0, bad = -1;
+    float *got, *again;
+    double *mag;
+    gpu_rig t;
+    rig r;
+
+    rig_open(&r, g, seed, kind == WHOLE ? RIG_WHOLE : RIG_REAL, kind == STRIDED ? 6 : 0);
+    if (kind == SPOILT) spoil(&r, seed);
+    rig_reference(&r);
+    mag = magnitudes(&r);
+    gpu_rig_open(&t, u, &r);
+    assert_ok(cvyi_cuda_alloc(u->device, cvy_plan_workspace(plan), &work));
+    got = run_one_way(&t, plan, work, RUN_FRESH, &count);
+    again = run_one_way(&t, plan, work, RUN_SHUFFLED, &count);
+    CHECK(got && again && rig_same_bits(got, again, count), "%s: other bits in another order, or %s", p->words,
+          cvy_last_error());
+    for (int64_t k = 0; k < count && got && bad < 0; k++) {
+        const double want = r.t[r.n_sources].want[k], slack = kind == WHOLE ? 0 : bound(p, precision) * mag[k];
+        if (!agrees(got[k], want, slack + (kind == WHOLE ? 0 : 1e-37))) bad = k;
+    }
+    CHECK(bad < 0, "%s, precision %d, data %d: element %lld is %.9g, expected %.9g", p->words, (int)precision,
+          (int)kind, (long long)bad, (double)got[bad], r.t[r.n_sources].want[bad]);
+    free(got);
+    free(again);
+    free(mag);
+    cvyi_cuda_free(u->device, work);
+    gpu_rig_close(&t);
+    rig_close(&r);
+}
+
+static void check_problem(const gpu *u, const problem *p, cvy_precision precision, bool strided, uint64_t *seed)
+{
+    const cvy_options options = {.size = sizeof options,
+                                 .device = CVY_CUDA,
+                                 .precision = (int32_t)precision,
+                                 .strided = strided ? CVY_DEFAULT : CVY_OFF};
+    cvy_graph *g = NULL;
+    cvy_plan *plan = NULL;
+
+    CHECK(!cvy_graph_parse(p->words, &g) && !cvy_plan_create(g, &options, &plan), "%s: %s", p->words,
+          cvy_last_error());
+    if (plan) {
+        CHECK(plan->passes[plan->n_passes - 1].variant == VARIANT_MMA, "%s: %s", p->words,
+              plan->passes[plan->n_passes - 1].note);
+        for (data kind = 0; kind < (strided ? DATA_KINDS : STRIDED); kind++) check_data(u, plan, g, p, kind, seed);
+    }
+    cvy_plan_free(plan);
+    cvy_graph_free(g);
+}
+
+int main(int argc, char **argv)
+{
+    const int cases = argc > 1 ? atoi(argv[1]) : getenv("CONVOY_TEST_QUICK") ? 1 : 5;
+    uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 3;
+    char path[1024];
+    gpu u;
+
+    use_library(argv[0], "emulate/libcuda.so.1", "CVY_CUDA_LIB", path);
+    use_library(argv[0], "emulate/libnvrtc.so.13", "CVY_NVRTC_LIB", path);
+    use_cache();
+    if (!gpu_open(&u)) {
+        fprintf(stderr, "%s\n", cvy_last_error());
+        return 1;
+    }
+    for (int i = 0; i < cases; i++) {
+        const problem conv = random_conv(&seed), product = random_product(&seed);
+        const cvy_precision precision = i % 2 ? CVY_TF32 : CVY_FP32;
+        check_problem(&u, &conv, precision, i == 0, &seed);
+        check_problem(&u, &product, precision, i == 1, &seed);
+        check_problem(&u, &product, i % 2 ? CVY_FP32 : CVY_TF32, false, &seed);
+        check_problem(&u, &conv, i % 2 ? CVY_FP32 : CVY_TF32, false, &seed);
+    }
+    gpu_close(&u);
+    CHECK(cvyi_alloc_live() == 0, "%lld allocations", (long long)cvyi_alloc_live());
+    return finish("cuda_mma_run");
+}
