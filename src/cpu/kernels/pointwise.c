@@ -172,6 +172,7 @@ static void pivot_vec_stream(float *dst, const float *src, int64_t n, const floa
 {
     const vf all[3] = {v_set1(p[0]), v_set1(p[1]), v_set1(p[2])};
     const int64_t first = cvyi_min64(to_boundary(dst), n);
+    fetch_end(dst, n);
     pivot_vec_some(dst, src, 0, first, all, scale, shift, false);
     pivot_vec_some(dst, src, first, n, all, scale, shift, true);
 }
