@@ -258,22 +258,26 @@ static void on_fault(int number, siginfo_t *info, void *context)
     siglongjmp(way_out, 1);
 }
 
-static void catch_faults(struct sigaction before[N_FAULTS])
+/* What the process does with them at other times, sanitizers included. */
+typedef struct fault_state {
+    struct sigaction actions[N_FAULTS];
+    stack_t stack;
+} fault_state;
+
+static void catch_faults(fault_state *before)
 {
     static char stack[64 << 10];
     const stack_t alternative = {.ss_sp = stack, .ss_size = sizeof stack};
     const struct sigaction catch = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
 
-    sigaltstack(&alternative, NULL);
-    for (int i = 0; i < N_FAULTS; i++) sigaction(fault_signals[i], &catch, &before[i]);
+    sigaltstack(&alternative, &before->stack);
+    for (int i = 0; i < N_FAULTS; i++) sigaction(fault_signals[i], &catch, &before->actions[i]);
 }
 
-static void drop_faults(const struct sigaction before[N_FAULTS])
+static void drop_faults(const fault_state *before)
 {
-    const stack_t none = {.ss_flags = SS_DISABLE};
-
-    for (int i = 0; i < N_FAULTS; i++) sigaction(fault_signals[i], &before[i], NULL);
-    sigaltstack(&none, NULL);
+    for (int i = 0; i < N_FAULTS; i++) sigaction(fault_signals[i], &before->actions[i], NULL);
+    sigaltstack(&before->stack, NULL);
 }
 
 /* ---- a launch ---- */
@@ -309,7 +313,7 @@ static bool launch(emulated_kernel *kernel, const CUlaunchConfig *c, void **argu
     const size_t total = (size_t)c->grid[0] * c->grid[1] * c->grid[2];
     int *blocks = malloc(total * sizeof *blocks);
     int order[EMULATED_THREADS];
-    struct sigaction before[N_FAULTS];
+    fault_state before;
 
     running = kernel;
     kernel_arguments = arguments;
@@ -329,9 +333,9 @@ static bool launch(emulated_kernel *kernel, const CUlaunchConfig *c, void **argu
     } else {
         make_order(blocks, (int)total);
         make_order(order, n_threads);
-        catch_faults(before);
+        catch_faults(&before);
         if (!sigsetjmp(way_out, 1)) run_grid(c->shared_bytes, blocks, order);
-        drop_faults(before);
+        drop_faults(&before);
         if (!failed) failed = !memory_whole(message, sizeof message);
     }
     free(blocks);

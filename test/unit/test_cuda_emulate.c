@@ -295,7 +295,8 @@ static void take_item(const gpu *u, int item)
     const int n_listed = COUNT_OF(chains), quick = getenv("CONVOY_TEST_QUICK") ? 6 : 1;
 
     if (item == 0) {
-        for (int i = 0; i < COUNT_OF(offences); i++) check_offence(u, &offences[i]);
+        /* the emulator is never built in other ways: nothing new to be seen of it there */
+        for (int i = 0; i < COUNT_OF(offences) && quick == 1; i++) check_offence(u, &offences[i]);
         check_constants(u);
     } else if (item <= n_listed) {
         if (item % quick) return;
