@@ -322,7 +322,8 @@ def sort_graph(graph):
     sequence = [n for node in order for n in place(node)]
     previous = sequence[0]
     for node in sequence[1:]:
-        previous.append(node)
+        if previous.next is not node:
+            previous.append(node)
         previous = node
 
 
