@@ -87,10 +87,10 @@ struct cvy_plan {
     cvy_options options; /* defaults filled in */
     int tuning;          /* of the engine's tunings */
     rewrite_mode mode;
-    bool watches; /* some value of the lowered graph is watched */
-    double measured;     /* seconds, where the choice was measured; else 0 */
-    cvy_graph *source;   /* as it was given */
-    cvy_graph *graph;    /* lowered; the same inputs, parameters and outputs in the same order */
+    bool watches;      /* some value of the lowered graph is watched */
+    double measured;   /* seconds, where the choice was measured; else 0 */
+    cvy_graph *source; /* as it was given */
+    cvy_graph *graph;  /* lowered; the same inputs, parameters and outputs in the same order */
     device_model machine;
     text rewrites; /* what simplify did, a line each */
     arena memory;  /* everything below, and the engine's plan-lifetime data */
