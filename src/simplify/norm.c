@@ -138,6 +138,8 @@ bool cvyi_fold_norm_affine(editor *e, int index)
         if (!numbered_by_channel(s, &geom) || cvyi_elements(cvyi_shape_of(e->g, n.arg[1])) != s->dim[1])
             return false;
         if (!cvyi_same_shape(s, cvyi_shape_of(e->g, apply.out))) return false;
+        for (int i = 2; i < 4; i++) /* a layer norm's over several dimensions is no vector */
+            if (apply.arg[i] != CVY_NONE && cvyi_shape_of(e->g, apply.arg[i])->rank != 1) return false;
         vector = as_vector(e, n.arg[1], s->dim[1]);
     }
     parts = (affine_parts){apply.arg[2], apply.arg[3]};

@@ -91,6 +91,7 @@ static const trial trials[] = {
     {"fold_norm_affine", true, "x[2,4,5,5] | group_norm(2,affine=False) | sub(b[4,1,1])"},
     {"fold_norm_affine", true, "x[2,4,5] | instance_norm | mul(s[4,1])"},
     {"fold_norm_affine", true, "x[2,4,5] | batch_norm(training=True) | mul(3) | add(2)"},
+    {"fold_norm_affine", false, "x[5,11,1] | layer_norm((11,1)) | mul(s[11,1])"},
     {"fold_norm_affine", false, "x[2,4,5,5] | group_norm(2,affine=False) | mul(3)"}, /* nothing to multiply */
     {"fold_norm_affine", false, "x[2,4,5,5] | group_norm(2,affine=False) | add(3)"},
     {"fold_norm_affine", false, "x[2,4,5,5] | group_norm(2) @n | mul(s[4,1,1]) | add(@n)"},
