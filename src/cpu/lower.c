@@ -382,11 +382,15 @@ static cvy_status reserve_params(cvy_plan *p, cpu_state *s)
     return CVY_OK;
 }
 
-/* Slices and scratch of a pass while it runs. */
+/* Slices and scratch of a pass while it runs, on however many of the plan's threads. */
 static int64_t room_of(const cpu_state *s, const cpu_pass *at)
 {
-    const int64_t sets = cvyi_pass_many(at, s->threads) ? s->threads : 1;
-    return sets * at->slice_bytes + s->threads * at->scratch_bytes;
+    int64_t most = 0;
+    for (int threads = 1; threads <= s->threads; threads++) {
+        const int64_t sets = cvyi_pass_many(at, threads) ? threads : 1;
+        most = cvyi_max64(most, sets * at->slice_bytes + threads * at->scratch_bytes);
+    }
+    return most;
 }
 
 cvy_status cvyi_lower_passes(cvy_plan *p)
