@@ -189,6 +189,37 @@ static void workspace_of_blocks(void **state)
             }
 }
 
+/* A pass may take fewer threads than the plan has, and then keep more slices at once: nothing is written behind the
+ * workspace, whatever the numbers of samples and threads. Strided outputs lie in slices. */
+static void workspace_is_enough(void **state)
+{
+    enum { GUARD = 1 << 20 };
+    (void)state;
+    for (int samples = 1; samples <= 6; samples++)
+        for (int threads = 1; threads <= 4; threads++) {
+            char chain[128];
+            uint64_t seed = 7;
+            cvy_graph *g;
+            cvy_plan *p;
+            char *work;
+            rig r;
+            snprintf(chain, sizeof chain, "x[%d,6,31,11] | conv_transpose2d(6,4,stride=3)", samples);
+            g = parse(chain);
+            p = plan_with(g, (cvy_options){.threads = threads});
+            work = aligned_alloc(CVY_ALIGN, cvy_plan_workspace(p) + GUARD);
+            assert_non_null(work);
+            memset(work, 0x5a, cvy_plan_workspace(p) + GUARD);
+            rig_open(&r, g, &seed, RIG_REAL, 8);
+            assert_ok(cvy_plan_run(p, r.buffers, r.n, work, 0, NULL));
+            for (size_t i = cvy_plan_workspace(p); i < cvy_plan_workspace(p) + GUARD; i++)
+                if (work[i] != 0x5a) fail_msg("%s, %d threads: wrote behind the workspace", chain, threads);
+            free(work);
+            rig_close(&r);
+            cvy_plan_free(p);
+            cvy_graph_free(g);
+        }
+}
+
 /* ---- what is kept of parameters ---- */
 
 static void kept_parameters(void **state)
@@ -513,10 +544,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(passes_and_places),     cmocka_unit_test(seeds),
         cmocka_unit_test(any_number_of_threads), cmocka_unit_test(long_chains),
-        cmocka_unit_test(workspace_of_blocks),   cmocka_unit_test(kept_parameters),
-        cmocka_unit_test(several_callers),       cmocka_unit_test(options_checked),
-        cmocka_unit_test(runs_checked),          cmocka_unit_test(blocks_print),
-        cmocka_unit_test(unfused_prints),
+        cmocka_unit_test(workspace_of_blocks),   cmocka_unit_test(workspace_is_enough),
+        cmocka_unit_test(kept_parameters),       cmocka_unit_test(several_callers),
+        cmocka_unit_test(options_checked),       cmocka_unit_test(runs_checked),
+        cmocka_unit_test(blocks_print),          cmocka_unit_test(unfused_prints),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

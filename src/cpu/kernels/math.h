@@ -1,15 +1,8 @@
 /* math.h - exp, log, tanh, sigmoid, erf on vectors of floats, and the activations made of them.
  *
  * Everything is correct to 2 ULP for every float: denormal arguments and results, infinities (as PyTorch's formula
- * gives them), NaN in to NaN out, and the sign of zero where the function keeps it. Largest errors in ULP by
- * test/exhaustive_math.c, AVX-512 / AVX2 / portable, over every 211th float or sparser, some of it
- * before the last edits of sigmoid, silu, mish and gelu(tanh); on AVX-512 exp and tanh over every one, sigmoid, erf
- * and log over every one of -110...20 (|x| >= 2^-12), 2^-12...5 and 2^-8...2^8 only:
- *
- *   exp      0.76 1.02 0.98    sigmoid 1.50 1.46 1.43    silu        0.90 1.03 1.41    elu(1)      0.93 0.93 1.03
- *   tanh     1.28 1.42 1.42    erf     1.09 1.03 1.20    mish        1.00 1.03 1.60    selu        1.71 1.71 1.83
- *   log      0.94 0.90 0.89    gelu    1.54 1.45 1.83    gelu(tanh)  0.90 1.25 1.56    softplus(1) 1.76 1.69 1.78
- *   tanh_hardswish 2.00 1.73 1.71    hardswish 1.85    hardsigmoid 1.0    softsign, rsqrt 1.5    others at most 0.5
+ * gives them), NaN in to NaN out, and the sign of zero where the function keeps it. The largest error of each over
+ * all floats, by test/exhaustive_math.c, is in doc/DESIGN.md.
  *
  * The polynomials are minimax fits with coefficients rounded to float one after the other, the rest fitted again
  * each time; "fit" is their own error. 1 ULP just above 1 is 1.2e-7.
@@ -505,7 +498,8 @@ ACT(gelu_erf)
     vf lo;
     const vf q = v_quot_parts(half_a, v_zero(), d, v_add(v_sub(c, d), a), &lo), y2 = v_add(y, y);
     const vf w = v_fma(q, y2, q), w_lo = v_fma(q, y2, v_sub(q, w));
-    return gated(x, w, e, lacking(w, v_add(w_lo, v_fma(lo, y2, lo)), e));
+    const vf rest = V_FUSED ? lo : v_add(lo, v_mul_err(q, y2, v_mul(q, y2))); /* what w_lo misses without FMA */
+    return gated(x, w, e, lacking(w, v_add(w_lo, v_fma(lo, y2, rest)), e));
 }
 #endif
 
