@@ -343,6 +343,10 @@ static void build_pointwise(assembler *s, const node *n)
     if (binary) i.b = n->arg[1] == CVY_NONE ? (prog_arg){ARG_NUM, 0, (float)p[0]} : settle(s, n->arg[1]);
     i.p[0] = (float)p[0];
     i.p[1] = (float)p[1];
+    if (i.b.kind == ARG_NUM && (n->op == OP_add || n->op == OP_sub)) { /* 1e300 times 0 is 0, in float it is not */
+        i.b.number = (float)(p[0] * p[1]);
+        i.p[1] = 1;
+    }
     i.dst = destination(s, n->out);
     *emit(s, i.kind) = i;
     hold(s, n->out, i.dst, -1);
