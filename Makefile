@@ -175,5 +175,5 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\)[a-z -]*:[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 	@echo '  variants: SAN=address,undefined  SAN=thread  CC=clang  BUILD=folder  V=1  PREFIX=/usr/local'
 
-.PHONY: all demo test tests check-c gpu-test bench bench-smoke fuzz check-format format check-exports install size clean help
+.PHONY: all demo test tests check-c gpu-test gpu-bench bench bench-smoke fuzz check-format format check-exports install size clean help
 -include $(OBJECTS:.o=.d) $(CLI:.o=.d) $(TESTS:=.d) $(PROGRAMS:=.d) $(FUZZERS:=.d)

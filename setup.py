@@ -19,7 +19,7 @@ FOLDER = "build-wheel"  # of make
 class Build(build_py):
     def run(self):
         super().run()
-        subprocess.run(["make", f"-j{os.cpu_count()}", f"BUILD={FOLDER}", "all"], cwd=ROOT, check=True)
+        subprocess.run(["make", f"-j{os.cpu_count() or 1}", f"BUILD={FOLDER}", "all"], cwd=ROOT, check=True)
         target = Path(self.build_lib) / "convoy" / "lib"
         target.mkdir(parents=True, exist_ok=True)
         for name in ("libconvoy.so", "convoy"):

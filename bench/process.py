@@ -48,10 +48,17 @@ class Worker:
         if time.monotonic() - start >= seconds:
             reason = f"no answer within {seconds:.0f} s"
         else:
-            self.process.wait(10)
+            self.ended()
             reason = f"its process ended: {self.last_words()}"
         self.kill()
         return {"error": reason, "dead": True}
+
+    def ended(self, seconds=20):
+        """Waits for its end, not for ever."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pass
 
     def last_words(self):
         self.log.seek(0)
@@ -77,10 +84,7 @@ class Worker:
     def close(self):
         if self.process.poll() is None:
             self.process.stdin.close()
-            try:
-                self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                pass
+            self.ended()
         self.kill()
         self.log.close()
 

@@ -201,10 +201,11 @@ typedef struct cvy_buffer {
 /* Flags of run(). */
 #define CVY_KEEP_PREPARED 1u /* this workspace was used last by this plan, and no parameter has changed since */
 
-/* Runs the plan on the tensors of cvy_graph_tensors(), in that order. Allocates nothing. Outputs must not overlap
- * anything else. On the CPU it returns when the outputs are there and stream is NULL; on the GPU it enqueues on the
- * CUstream handed over and returns. Without CVY_KEEP_PREPARED everything derived from parameters (folded, packed
- * and transformed weights) is computed again. */
+/* Runs the plan on the tensors of cvy_graph_tensors(), in that order. Allocates nothing, unless on the CPU a NaN or
+ * an infinity calls for another plan. Outputs must not overlap anything else. On the CPU it returns when the
+ * outputs are there and stream is NULL; on the GPU it enqueues on the CUstream handed over and returns. Without
+ * CVY_KEEP_PREPARED everything derived from parameters (folded, packed and transformed weights) is computed again.
+ */
 CVY_API cvy_status cvy_plan_run(const cvy_plan *plan, const cvy_buffer *buffers, int32_t n_buffers, void *workspace,
                                 uint32_t flags, void *stream);
 

@@ -162,12 +162,12 @@ def to_double(value):
 
 
 def median_ms(function, inputs, device, seconds=SECONDS):
-    """On the CPU from call to return. On the GPU what the device takes, behind a write of a GiB: nothing of the inputs
+    """On the CPU from call to return. On the GPU what the device takes, behind writes of a GiB: nothing of the inputs
     is left in the L2 cache, and the host has issued everything before the device gets to it."""
     function(*inputs)
     function(*inputs)
     times, total = [], 0.0
-    flush = torch.empty(1 << 30, dtype=torch.uint8, device=device) if device.type == "cuda" else None
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device=device) if device.type == "cuda" else None
     while len(times) < 3 or (total < seconds and len(times) < 1000):
         start = time.perf_counter()
         if flush is None:
@@ -175,7 +175,8 @@ def median_ms(function, inputs, device, seconds=SECONDS):
             times.append(1e3 * (time.perf_counter() - start))
         else:
             first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            flush.zero_()
+            for _ in range(4):
+                flush.zero_()
             first.record()
             function(*inputs)
             last.record()

@@ -121,8 +121,8 @@ class Runner:
         for param in slot.params:
             if param.changed(tensors[param.index]):
                 flags = 0
-                if param.entry.data and param.entry.data & self.misaligned:
-                    return self.run_restrided(slot, tensors, stream, free)
+            if self.misaligned and (param.entry.data or 0) & self.misaligned:
+                return self.run_restrided(slot, tensors, stream, free)
         for entry, index, stride in slot.inputs:
             tensor = tensors[index]
             entry.data = pointer = tensor.data_ptr()
@@ -134,7 +134,9 @@ class Runner:
             entry.data = result.data_ptr()
             results.append(result)
         status = _run(self.plan.handle, slot.buffers, self.n_buffers, slot.workspace, flags, stream)
-        slot.prepared = status == 0
+        if not flags or status:
+            # A captured run has prepared nothing yet: its graph does that whenever it is replayed.
+            slot.prepared = not status and not (stream and torch.cuda.is_current_stream_capturing())
         free.append(slot)
         if status:
             raise ConvoyError(status)

@@ -278,7 +278,7 @@ static void convolve(const conv_step *c, const cpu_unit *u, int64_t part, char *
     const conv_geom *g = &c->geom;
     const conv_tiling *t = &c->tiling[form_of(c, u)];
     const int64_t sample = part / t->units, unit = part % t->units, plane = g->out[1] * g->out[2];
-    const conv_span span = cvyi_conv_unit(t, unit);
+    conv_span span;
     conv_job job = {.tiling = t, .dst_row = g->out[2], .dst_plane = plane, .dst_chan = g->out[0] * plane};
     prog_band band = {.data = (float *)(void *)(scratch + t->scratch)};
 
@@ -287,6 +287,7 @@ static void convolve(const conv_step *c, const cpu_unit *u, int64_t part, char *
                  cvyi_unit_data(u, c->out), unit, scratch);
         return;
     }
+    span = cvyi_conv_unit(t, unit);
     job.packed = (const float *)(const void *)(u->run->workspace + c->packed[form_of(c, u)]);
     job.src = cvyi_unit_data(u, c->x) + sample * g->C * g->in[0] * g->in[1] * g->in[2];
     if (c->centres && !form_of(c, u)) job.src = at(u, c->centred_x);

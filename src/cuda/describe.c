@@ -1,9 +1,10 @@
 /* describe.c - the launches of a run as JSON, for programs that write them down (`convoy eject`).
  *
  *   {"device": "NVIDIA H200", "capability": [9, 0], "multiprocessors": 132, "nvrtc": "13.0", "workspace": 4096,
- *    "launches": [{"entry", "source", "epilogue", "options", "arch_specific", "prepared", "grid", "block",
- * "cluster", "shared", "cooperative", "extent", "views": [{"tensor" or "at", "name", "strides"}], "tc"}], "files":
- * {"common.cuh": "..."}}
+ *    "launches": [a launch, ...], "files": {"common.cuh": "..."}}
+ *
+ * A launch has "entry", "source", "epilogue", "options", "arch_specific", "prepared", "grid", "block", "cluster",
+ * "shared", "cooperative", "extent", "views" (each with "tensor" or "at", "name", "strides") and perhaps "tc".
  *
  * A view lies in a tensor of run() or at a byte of the workspace. "prepared" launches depend on parameters alone.
  * "tc" stands in tensor-core launches only, whose arguments are their own: numbers of views, -1 for NULL, the

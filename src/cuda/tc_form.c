@@ -315,7 +315,8 @@ static const char *tune(const cuda_device *d, int rank, tc_form *f)
 
     if (!cvyi_tc_tune(&f->problem, d->shared_block, d->sms, rank, &f->tuning)) return nothing_fits;
     f->problem.few = f->samples * f->tuning.strips < 2 * (int64_t)d->sms;
-    if (f->problem.few && !cvyi_tc_tune(&f->problem, d->shared_block, d->sms, rank, &f->tuning)) return nothing_fits;
+    if (f->problem.few && !cvyi_tc_tune(&f->problem, d->shared_block, d->sms, rank, &f->tuning))
+        return nothing_fits;
     return NULL;
 }
 

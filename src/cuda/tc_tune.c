@@ -2,9 +2,8 @@
  *
  * All tunings that fit into shared memory are tried, and their cycles estimated: tensor cores and epilogue of a
  * tile, or staging, whichever is longer, times the strips of the busiest multiprocessor. The best few are kept, for
- * effort "measure" to try. The formulas of layout
- * follow conv_tc.cuh name by name; the kernel asserts that its shared memory is no larger than what is computed
- * here. */
+ * effort "measure" to try. The formulas of layout follow conv_tc.cuh name by name; the kernel asserts that its
+ * shared memory is no larger than what is computed here. */
 #include <math.h>
 #include "tc.h"
 

@@ -10,7 +10,7 @@
 #include "../util/cache.h"
 #include "plan.h"
 
-enum { MEASURED = 4, MAX_TUNINGS = 16 };
+enum { MEASURED = 6, MAX_TUNINGS = 16 };
 
 typedef struct memory_entry {
     int32_t tuning;

@@ -1,10 +1,11 @@
 /* watch.c - rewrites that hold for finite values alone, and what is done when one is not finite.
  *
- * (conv(x, W) * s) and conv(x, W s) agree for every finite s; an infinite one makes infinities of sums here and NaN
- * of sums of infinities there. PyTorch's result is the first. So simplify marks what must be finite: parameters,
- * which are looked at when they are prepared, and small results, which are looked at behind the run (they are kept
- * until then). Where one is not finite, the run is done by a plan without those rewrites, made for the occasion, in
- * memory of its own: nothing is held ready, and all that finite values pay is the look.
+ * (conv(x, W) * s) and conv(x, W s) agree for every finite s, as far as no product overflows; an infinite one makes
+ * infinities of sums here and NaN of sums of infinities there. PyTorch's result is the first. So simplify marks
+ * what must be finite: parameters, which are looked at when they are prepared, and what is made of them or of small
+ * results, which is looked at behind the run (it is kept until then). Where one is not finite, the run is done by a
+ * plan without those rewrites, made for the occasion, in memory of its own: nothing is held ready, and all that
+ * finite values pay is the look.
  *
  * Last CVY_ALIGN bytes of the workspace: whether parameters were finite when they were prepared. */
 #include "plan.h"

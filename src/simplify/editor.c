@@ -76,14 +76,7 @@ int cvyi_edit_like(editor *e, const node *like, const int *args)
 
 void cvyi_edit_watch(editor *e, int v)
 {
-    const node *n;
-    if (v == CVY_NONE || e->mode != REWRITE_WATCH) return;
-    n = cvyi_maker(e->g, v);
-    if (!n || !e->g->values[v].fixed) {
-        e->g->values[v].watched = true;
-        return;
-    }
-    for (int a = 0; a < n->n_args; a++) cvyi_edit_watch(e, n->arg[a]);
+    if (v != CVY_NONE && e->mode == REWRITE_WATCH) e->g->values[v].watched = true;
 }
 
 void cvyi_edit_replace(editor *e, int old, int now)

@@ -39,8 +39,8 @@ int cvyi_edit_per_channel(editor *e, int x, int front, int behind);
 /* A node as it stands, with other arguments; attributes from `like`. */
 int cvyi_edit_like(editor *e, const node *like, const int *args);
 int cvyi_edit_add(editor *e, const node_spec *spec);
-/* The rewrite being done holds only while v is finite; of a value made of parameters these are watched. To be asked
- * for before: e->mode == REWRITE_CAREFUL, where nothing is to be watched. */
+/* The rewrite being done holds only while v is finite. To be asked for before: e->mode == REWRITE_CAREFUL, where
+ * nothing is to be watched. */
 void cvyi_edit_watch(editor *e, int v);
 /* Everyone who reads `old` reads `now`; outputs too. */
 void cvyi_edit_replace(editor *e, int old, int now);

@@ -24,6 +24,7 @@ static const mark marks[] = {
     {"x[2,5] | linear(4) | mul(s[4])", "s", 0},
     {"x[2,4,8,8] | group_norm(2) | mul(s[4,1,1])", "s", 0},
     {"x[2,3,8,8] | conv2d(4,3) | group_norm(2) | max_pool2d(2)", "group_norm.weight", 0},
+    {"x[2,3,8,8] | conv2d(4,3) | group_norm(2) | mul(s[4,1,1]) | max_pool2d(2)", "s", 1}, /* weight times s */
     {"x[2,3,8,8] | conv2d(4,3) | group_norm(2,affine=False) | max_pool2d(2)", NULL, 0},
     {"x[2,3,8,8] | conv2d(4,3) | mean((2,3))", "conv2d.weight", 0},
     {"x[2,3,8,8] | conv2d(4,3) | sum(1)", NULL, 1},
