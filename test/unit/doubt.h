@@ -149,7 +149,8 @@ static inline bool doubt_overflows(const doubt_run *d, const node *n)
     const int x = n->arg[0];
     if (cvyi_info(n)->kind == KIND_NORM)
         return doubt_largest(d->value[x], cvyi_elements(cvyi_shape_of(d->r->g, x))) > 1e18;
-    return n->op == OP_softplus && isfinite(n->attr[0].f) && fabs(n->attr[0].f) > FLT_MAX;
+    const double beta = fabs(n->attr[0].f);
+    return n->op == OP_softplus && ((isfinite(beta) && beta > FLT_MAX) || (beta && beta < FLT_MIN));
 }
 
 static inline bool doubt_whole(const double *x, int64_t n)

@@ -143,14 +143,14 @@ static void fail_each_allocation(void)
 static void refuses(void)
 {
     const jit_request bad = {.entry = "demo", .source = "pointwise.cu", .epilogue = "BAD_SOURCE", .major = 9};
-    const jit_request old = {.entry = "demo", .source = "pointwise.cu", .major = 12};
+    const jit_request unknown = {.entry = "demo", .source = "pointwise.cu", .major = 13};
     const jit_request none = {.entry = "demo", .source = "nothing.cu", .major = 9};
     cuda_device *d = NULL;
     jit_code code;
 
     CHECK(cvyi_jit_compile(&bad, &code) == CVY_FAILED, "bad source");
     CHECK(strstr(cvy_last_error(), "\nepilogue.cuh(4): error: BAD_SOURCE"), "%s", cvy_last_error());
-    CHECK(cvyi_jit_compile(&old, &code) == CVY_NO_DEVICE && strstr(cvy_last_error(), "sm_120"), "%s",
+    CHECK(cvyi_jit_compile(&unknown, &code) == CVY_NO_DEVICE && strstr(cvy_last_error(), "sm_130"), "%s",
           cvy_last_error());
     CHECK(cvyi_jit_compile(&none, &code) == CVY_FAILED && strstr(cvy_last_error(), "nothing.cu"), "%s",
           cvy_last_error());
