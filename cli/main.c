@@ -62,7 +62,7 @@ static void print_help(FILE *to)
         snprintf(left, sizeof left, "%s%s", commands[i].name, commands[i].argument);
         fprintf(to, "  %-16s %s\n", left, commands[i].summary);
     }
-    fputs("\nThe Python package adds bench FILE.py, eject FILE.py and report (doc/PYTORCH.md).\n", to);
+    fputs("\nThe Python package's command adds bench FILE.py, eject FILE.py and report (doc/PYTORCH.md).\n", to);
     fputs("\nconvoy COMMAND --help lists the command's options. convoy --version prints the version.\n", to);
     print_chains(to);
     print_variables(to);

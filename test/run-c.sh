@@ -16,7 +16,7 @@ sum_of() { # the numbers behind a cmocka mark
 
 run_program() {
     start=$(date +%s.%N)
-    timeout 600 "$1" >"$log" 2>&1
+    timeout 1200 "$1" >"$log" 2>&1
     rc=$?
     p=$(sum_of PASSED) f=$(sum_of FAILED)
     if [ "$rc" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi

@@ -30,8 +30,8 @@ def checks_text(names, inputs, training):
         if isinstance(value, torch.Tensor):
             lines.append(f'expect("{name}", {name}, {value.dtype}, {tuple(value.shape)})')
         else:
-            told = f'"ModelNew was made for {name} = {value!r}"'.replace("{", "(")
-            lines += [f"if {name} != {value!r}:", f"    raise ValueError({told})"]
+            told = f"ModelNew was made for {name} = {value!r}"
+            lines += [f"if {name} != {value!r}:", f"    raise ValueError({told!r})"]
     return lines
 
 
@@ -127,7 +127,7 @@ def eject(arguments):
     try:
         text, told = eject_file(options.file, options.precision)
         Path(options.output).write_text(text)
-    except (Bad, OSError) as error:
+    except (Bad, ConvoyError, OSError) as error:
         print(f"convoy: {error}", file=sys.stderr)
         return 2
     print(f"{options.output}: {len(text.splitlines())} lines; " + "\n  ".join(told))

@@ -1,7 +1,6 @@
 /* module.c - a kernel's object, which nvrtc.c compiled, is loaded as a shared library. */
 #include <dlfcn.h>
 #include <elf.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,13 +23,13 @@ static size_t image_bytes(const void *image)
 /* The loader wants a file, under a name that no library has which is still open. */
 static void *open_image(const void *image, size_t bytes)
 {
-    static int number;
-    char path[128];
+    const char *folder = getenv("TMPDIR");
+    char path[512];
     void *library = NULL;
     int file;
 
-    snprintf(path, sizeof path, "/tmp/convoy-kernel.%ld.%d", (long)getpid(), number++);
-    file = open(path, O_WRONLY | O_CREAT | O_EXCL, 0700);
+    snprintf(path, sizeof path, "%s/convoy-kernel.XXXXXX", folder && *folder ? folder : "/tmp");
+    file = mkstemp(path);
     if (file < 0) return NULL;
     if (write(file, image, bytes) == (ssize_t)bytes) library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) fprintf(stderr, "emulate: %s: %s\n", path, dlerror());
