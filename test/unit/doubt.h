@@ -3,9 +3,10 @@
  * The graph is evaluated in double, node by node, with every element moved by up to 2 x 2^-24 of the magnitude that
  * the operator's arithmetic meets there, several times at random; what this does to an output, times SAFETY, is
  * what float32 may do to it. Magnitudes are carried beside the values: of a sum of products the sum of their
- * magnitudes, since rewrites may move factors and terms within it; a convolution's is the largest of its result,
- * since Winograd forms mix the pixels of a tile. Elements that the small moves turn from finite into inf or NaN or
- * back are not judged. A graph in which all magnitudes are whole and below 2^24 must be computed exactly. */
+ * magnitudes, since rewrites may move factors and terms within it; a convolution's is that of the largest x under
+ * all taps, since Winograd forms mix the pixels of a tile and the taps, padding or not. Elements that the small
+ * moves turn from finite into inf or NaN or back are not judged. A graph in which all magnitudes are whole and
+ * below 2^24 must be computed exactly. */
 #ifndef TEST_DOUBT_H
 #define TEST_DOUBT_H
 
@@ -143,14 +144,32 @@ static inline void doubt_mag(const doubt_run *d, const node *n, double *mag)
 }
 
 /* Does float32 arithmetic leave its range on the way to results that are inside? Squares of a norm do, and a beta
- * that is no float; PyTorch's float32 results are then others than its float64 ones, too. */
+ * that is no float; PyTorch's float32 results are then others than its float64 ones, too. Nor is there anything to
+ * tell where nothing keeps a norm from dividing 0 by 0. */
 static inline bool doubt_overflows(const doubt_run *d, const node *n)
 {
     const int x = n->arg[0];
-    if (cvyi_info(n)->kind == KIND_NORM)
-        return doubt_largest(d->value[x], cvyi_elements(cvyi_shape_of(d->r->g, x))) > 1e18;
+    if (cvyi_info(n)->kind == KIND_NORM) {
+        norm_geom e;
+        cvyi_norm_geom(d->r->g, n, &e);
+        return e.eps == 0 || doubt_largest(d->value[x], cvyi_elements(cvyi_shape_of(d->r->g, x))) > 1e18;
+    }
     const double beta = fabs(n->attr[0].f);
     return n->op == OP_softplus && ((isfinite(beta) && beta > FLT_MAX) || (beta && beta < FLT_MIN));
+}
+
+/* Of a convolution: the largest x under all taps of the largest filter. */
+static inline double doubt_taps(const doubt_run *d, const node *n)
+{
+    const shape *w = cvyi_shape_of(d->r->g, n->arg[1]);
+    const int64_t taps = w->dim[0] ? cvyi_elements(w) / w->dim[0] : 0;
+    double most = 0;
+    for (int64_t k = 0; k < w->dim[0]; k++) {
+        double sum = 0;
+        for (int64_t i = 0; i < taps; i++) sum += d->mag[n->arg[1]][k * taps + i];
+        most = fmax(most, sum);
+    }
+    return most * doubt_largest(d->mag[n->arg[0]], cvyi_elements(cvyi_shape_of(d->r->g, n->arg[0])));
 }
 
 static inline bool doubt_whole(const double *x, int64_t n)
@@ -178,7 +197,7 @@ static inline void doubt_node(doubt_run *d, int index)
         return;
     }
     if (cvyi_info(n)->kind == KIND_SHAPE || cvyi_info(n)->kind == KIND_MAXPOOL) return;
-    if (cvyi_info(n)->kind == KIND_CONV) most = doubt_largest(mag, count);
+    if (cvyi_info(n)->kind == KIND_CONV) most = doubt_taps(d, n);
     for (int64_t i = 0; i < count; i++) {
         const double some = (double)random_next(&d->seed) * 0x1p-31 - 1;
         y[i] += some * (d->move * fmax(mag[i], most) + 0x1p-126);
