@@ -28,7 +28,7 @@ static void *open_image(const void *image, size_t bytes)
     void *library = NULL;
     int file;
 
-    snprintf(path, sizeof path, "%s/convoy-kernel.XXXXXX", folder && *folder ? folder : "/tmp");
+    snprintf(path, sizeof path, "%s/convoy-kernel.XXXXXX", folder && *folder ? folder : P_tmpdir);
     file = mkstemp(path);
     if (file < 0) return NULL;
     if (write(file, image, bytes) == (ssize_t)bytes) library = dlopen(path, RTLD_NOW | RTLD_LOCAL);

@@ -224,9 +224,11 @@ static int run_compiler(const char *folder, int n_options, const char *const *op
 
 EXPORT nvrtcResult nvrtcCompileProgram(nvrtcProgram p, int n_options, const char *const *options)
 {
-    char folder[] = "/tmp/convoy-emulate.XXXXXX";
+    const char *scratch = getenv("TMPDIR");
+    char folder[256];
     int status;
 
+    snprintf(folder, sizeof folder, "%s/convoy-emulate.XXXXXX", scratch && *scratch ? scratch : P_tmpdir);
     if (!mkdtemp(folder)) return FAILED;
     status = write_files(p, folder) ? run_compiler(folder, n_options, options) : -1;
     p->log = read_all(folder, "log.txt");

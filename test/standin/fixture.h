@@ -87,7 +87,7 @@ static inline standin *use_standin(const char *program, const char *file, const 
 
 static inline void use_cache(void)
 {
-    strcpy(cache_dir, "/tmp/convoy-test.XXXXXX");
+    strcpy(cache_dir, P_tmpdir "/convoy-test.XXXXXX");
     if (!mkdtemp(cache_dir)) exit(1);
     setenv("CVY_CACHE", cache_dir, 1);
 }

@@ -23,31 +23,8 @@
 #endif
 #ifndef OUT_O
 #define OUT_O 1
-#define OUT_P 56
-#define OUT_Q 56
-#endif
-#ifndef TAPS_T
-#define TAPS_T 1
-#define TAPS_R 3
-#define TAPS_S 3
-#endif
-#ifndef STRIDE_D
-#define STRIDE_D 1
-#define STRIDE_H 1
-#define STRIDE_W 1
-#endif
-#ifndef PAD_D
-#define PAD_D 0
-#define PAD_H 1
-#define PAD_W 1
-#endif
-#ifndef DIL_D
-#define DIL_D 1
-#define DIL_H 1
-#define DIL_W 1
-#endif
-#ifndef TRANSPOSED
-#define TRANSPOSED 0
+#define OUT_P 54
+#define OUT_Q 54
 #endif
 #ifndef SRC_DENSE
 #define SRC_DENSE 1 // source and weights are contiguous: their inner strides are known
@@ -57,6 +34,7 @@
 #endif
 
 #include "epilogue.cuh"
+#include "filter.cuh"
 
 constexpr int PLANE = OUT_O * OUT_P * OUT_Q;
 static_assert(C_IN >= 1 && K_OUT >= 1 && GROUPS >= 1, "there are channels");

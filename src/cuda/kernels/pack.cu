@@ -12,26 +12,6 @@
 #ifndef GROUPS
 #define GROUPS 1
 #endif
-#ifndef TAPS_T
-#define TAPS_T 1
-#define TAPS_R 3
-#define TAPS_S 3
-#endif
-#ifndef STRIDE_D
-#define STRIDE_D 1
-#define STRIDE_H 1
-#define STRIDE_W 1
-#endif
-#ifndef PAD_D
-#define PAD_D 0
-#define PAD_H 0
-#define PAD_W 0
-#endif
-#ifndef DIL_D
-#define DIL_D 1
-#define DIL_H 1
-#define DIL_W 1
-#endif
 #ifndef K_PAD
 #define K_PAD 64 // K_OUT rounded up to the tile
 #endif
@@ -46,10 +26,6 @@
 #endif
 
 #include "window.cuh"
-
-typedef cvy_axis<TAPS_T, STRIDE_D, PAD_D, DIL_D> axis_d;
-typedef cvy_axis<TAPS_R, STRIDE_H, PAD_H, DIL_H> axis_h;
-typedef cvy_axis<TAPS_S, STRIDE_W, PAD_W, DIL_W> axis_w;
 
 constexpr int TAPS = axis_d::TAPS * axis_h::TAPS * axis_w::TAPS;
 constexpr int PHASES = axis_d::PHASES * axis_h::PHASES * axis_w::PHASES;

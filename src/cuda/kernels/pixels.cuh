@@ -24,39 +24,12 @@
 #define OUT_P 126
 #define OUT_Q 126
 #endif
-#ifndef TAPS_T // filter extents
-#define TAPS_T 1
-#define TAPS_R 3
-#define TAPS_S 3
-#endif
-#ifndef STRIDE_D
-#define STRIDE_D 1
-#define STRIDE_H 1
-#define STRIDE_W 1
-#endif
-#ifndef PAD_D // in front
-#define PAD_D 0
-#define PAD_H 0
-#define PAD_W 0
-#endif
-#ifndef DIL_D
-#define DIL_D 1
-#define DIL_H 1
-#define DIL_W 1
-#endif
-#ifndef TRANSPOSED
-#define TRANSPOSED 0
-#endif
 #ifndef SRC_DENSE
 #define SRC_DENSE 1 // the source is contiguous: its inner strides are known
 #endif
 
 #include "epilogue.cuh"
 #include "window.cuh"
-
-typedef cvy_axis<TAPS_T, STRIDE_D, PAD_D, DIL_D> axis_d;
-typedef cvy_axis<TAPS_R, STRIDE_H, PAD_H, DIL_H> axis_h;
-typedef cvy_axis<TAPS_S, STRIDE_W, PAD_W, DIL_W> axis_w;
 
 constexpr int T = axis_d::TAPS, R = axis_h::TAPS, S = axis_w::TAPS, TAPS = T * R * S, TERMS = C_IN * TAPS;
 constexpr int PHASES = axis_d::PHASES * axis_h::PHASES * axis_w::PHASES;

@@ -9,10 +9,7 @@
 #define CVY_WINDOW_CUH
 
 #include "common.cuh"
-
-#ifndef TRANSPOSED
-#define TRANSPOSED 0
-#endif
+#include "filter.cuh"
 
 CVY_INLINE constexpr int cvy_gcd(int a, int b)
 {
@@ -39,5 +36,9 @@ template <int N_TAPS, int STRIDE, int PAD, int DIL> struct cvy_axis {
         return TRANSPOSED ? (out + PAD - tap * DIL) / STRIDE : out * STRIDE - PAD;
     }
 };
+
+typedef cvy_axis<TAPS_T, STRIDE_D, PAD_D, DIL_D> axis_d;
+typedef cvy_axis<TAPS_R, STRIDE_H, PAD_H, DIL_H> axis_h;
+typedef cvy_axis<TAPS_S, STRIDE_W, PAD_W, DIL_W> axis_w;
 
 #endif
