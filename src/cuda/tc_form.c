@@ -1,4 +1,5 @@
 /* tc_form.c - which passes the tensor-core convolution takes, and what is in the way of the others; see tc.h. */
+#include <math.h>
 #include <string.h>
 #include "tc.h"
 
@@ -96,6 +97,7 @@ static const char *take_stats(walk *w, int of)
     cvyi_norm_geom(w->g, n, &e);
     if (n->arg[0] != of) return "tensor cores: statistics of a value inside the chain";
     if (e.over_outer || !e.centred) return "tensor cores: statistics over the batch, or without the mean";
+    if (!isfinite(e.eps)) return "tensor cores: an eps that is not finite";
     if (e.outer != w->f->samples || e.groups * e.chan != b->k ||
         e.groups * e.chan * e.inner * e.outer != cvyi_elements(x))
         return "tensor cores: statistics that are not of channels of a sample";

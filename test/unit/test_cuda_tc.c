@@ -97,6 +97,7 @@ static void refusals_are_in_words(void)
         {"x[2,8,20,20] | conv2d(16,3) | max_pool2d(2) | sum(1)", "behind pooling"},
         {"x[2,8,20,20] | conv2d(16,3) | batch_norm(training=True)", "over the batch"},
         {"x[2,8,20,20] | conv2d(16,3) | layer_norm(18)", "not of channels"},
+        {"x[2,8,20,20] | conv2d(16,3) | group_norm(4,eps=inf)", "eps that is not finite"},
         {"x[2,8,20,20] | conv2d(16,3) | relu @r | tanh | output(@r, @tanh)", "needed behind"},
     };
     for (int i = 0; i < COUNT_OF(cases); i++) {
