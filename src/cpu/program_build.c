@@ -230,9 +230,10 @@ static bool applies_by_channel(const assembler *s, const node *n)
     return c < s->sp.n && e.groups * e.chan == s->sp.dim[c] && (e.inner > 1 || e.over_outer);
 }
 
+/* A careful plan's factors stay apart: their product may be beyond the floats where what they scale is 0. */
 static bool extends_chain(const assembler *s, const node *n, const holder *h)
 {
-    if (h->coef < 0) return false;
+    if (h->coef < 0 || s->b->plan->mode == REWRITE_CAREFUL) return false;
     if (n->op != OP_add && n->op != OP_sub && n->op != OP_mul) return false;
     return n->arg[1] == CVY_NONE || per_channel(s, n->arg[1]);
 }

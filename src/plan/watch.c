@@ -1,13 +1,13 @@
 /* watch.c - rewrites that hold for finite values alone, and what is done when one is not finite.
  *
- * (conv(x, W) * s) and conv(x, W s) agree for every finite s, as far as no product overflows; an infinite one makes
- * infinities of sums here and NaN of sums of infinities there. PyTorch's result is the first. So simplify marks
- * what must be finite: parameters, which are looked at when they are prepared, and what is made of them or of small
- * results, which is looked at behind the run (it is kept until then). Where one is not finite, the run is done by a
- * plan without those rewrites, made for the occasion, in memory of its own: nothing is held ready, and all that
- * finite values pay is the look.
+ * (conv(x, W) * s) and conv(x, W s) agree as far as W s is finite; an infinity in it makes NaN of sums of
+ * infinities, where PyTorch has the infinity that s, or the last product, makes of a sum. So simplify marks what
+ * must be finite: parameters and what is prepared of them, which is looked at behind the run that prepares them,
+ * and small results, which are looked at behind every run (they are kept until then). Where one is not finite, the
+ * run is done by a plan without those rewrites, made for the occasion, in memory of its own: nothing is held ready,
+ * and all that finite values pay is the look.
  *
- * Last CVY_ALIGN bytes of the workspace: whether parameters were finite when they were prepared. */
+ * Last CVY_ALIGN bytes of the workspace: whether what was prepared was finite. */
 #include "plan.h"
 
 void cvyi_watch(cvy_plan *p)
@@ -46,12 +46,12 @@ static bool finite_value(const cvy_plan *p, const cvy_buffer *buffers, const cha
     return finite_tensor(cvyi_shape_of(p->graph, v), NULL, (const float *)(const void *)(workspace + at->at));
 }
 
-/* Are all watched values of one kind finite: parameters, or what the run has made? */
-static bool all_finite(const cvy_plan *p, const cvy_buffer *buffers, const char *workspace, bool made)
+/* Are all watched values of one kind finite: those that depend on parameters alone, or the others? */
+static bool all_finite(const cvy_plan *p, const cvy_buffer *buffers, const char *workspace, bool prepared)
 {
     for (int v = 0; v < p->graph->n_values; v++) {
         const value *at = &p->graph->values[v];
-        if (!at->watched || (at->kind == VALUE_NODE) != made || (made && at->node < 0)) continue;
+        if (!at->watched || p->prepared[v] != prepared || (at->kind == VALUE_NODE && at->node < 0)) continue;
         if (!finite_value(p, buffers, workspace, v)) return false;
     }
     return true;
@@ -76,12 +76,13 @@ cvy_status cvyi_watched_run(const cvy_plan *p, const cvy_buffer *buffers, void *
                             void *stream)
 {
     bool *finite = (bool *)workspace + p->workspace - CVY_ALIGN;
+    const bool kept = flags & CVY_KEEP_PREPARED;
     cvy_status st = CVY_OK;
 
-    if (!(flags & CVY_KEEP_PREPARED)) *finite = all_finite(p, buffers, workspace, false);
-    if (!*finite) return run_carefully(p, buffers);
+    if (kept && !*finite) return run_carefully(p, buffers);
     TRY(p->engine->run(p, buffers, workspace, flags, stream));
-    if (!all_finite(p, buffers, workspace, true)) TRY(run_carefully(p, buffers));
+    if (!kept) *finite = all_finite(p, buffers, workspace, true);
+    if (!*finite || !all_finite(p, buffers, workspace, false)) TRY(run_carefully(p, buffers));
 fail:
     return st;
 }

@@ -106,11 +106,11 @@ int cvyi_readers(const cvy_graph *g, int v)
     return n;
 }
 
-bool cvyi_finite_factor(const editor *e, const node *mul)
+bool cvyi_foldable_factor(const editor *e, const node *mul)
 {
     double p[2];
     cvyi_pointwise_params(mul, p);
-    return mul->arg[1] == CVY_NONE ? isfinite(p[0]) : e->mode != REWRITE_CAREFUL;
+    return e->mode != REWRITE_CAREFUL && (mul->arg[1] != CVY_NONE || isfinite(p[0]));
 }
 
 bool cvyi_per_channel(const cvy_graph *g, int v, const shape *of)

@@ -130,7 +130,7 @@ bool cvyi_fold_norm_affine(editor *e, int index)
     if (!maker || maker->op != OP_norm_apply || cvyi_readers(e->g, n.arg[0]) != 1) return false;
     apply = *maker;
     cvyi_norm_geom(e->g, &apply, &geom);
-    if (n.op == OP_mul && !cvyi_finite_factor(e, &n)) return false;
+    if (n.op == OP_mul && !cvyi_foldable_factor(e, &n)) return false;
     if (n.arg[1] != CVY_NONE) {
         const shape *s = cvyi_shape_of(e->g, n.out);
         if (!e->g->values[n.arg[1]].fixed || !cvyi_per_channel(e->g, n.arg[1], s)) return false;
@@ -146,7 +146,7 @@ bool cvyi_fold_norm_affine(editor *e, int index)
     if (!absorb(e, &n, vector, &parts)) return false;
     apply.arg[2] = parts.weight;
     apply.arg[3] = parts.bias;
-    if (n.op == OP_mul) cvyi_edit_watch(e, n.arg[1]);
+    for (int i = 2; i < 4 && n.op == OP_mul; i++) cvyi_edit_watch(e, apply.arg[i]);
     cvyi_edit_replace(e, n.out, cvyi_edit_like(e, &apply, apply.arg));
     return true;
 }

@@ -78,7 +78,7 @@ bool cvyi_fold_conv_affine(editor *e, int index)
     if ((n.op != OP_mul && n.op != OP_add && n.op != OP_sub) || !maker || !channels_are_outputs(e->g, maker))
         return false;
     if (cvyi_readers(e->g, n.arg[0]) != 1 || !e->g->values[maker->arg[1]].fixed) return false;
-    if (n.op == OP_mul && !cvyi_finite_factor(e, &n)) return false;
+    if (n.op == OP_mul && !cvyi_foldable_factor(e, &n)) return false;
     if (maker->arg[2] != CVY_NONE && !e->g->values[maker->arg[2]].fixed) return false;
     y = cvyi_shape_of(e->g, n.out);
     if (!cvyi_same_shape(y, cvyi_shape_of(e->g, maker->out))) return false;
@@ -93,7 +93,7 @@ bool cvyi_fold_conv_affine(editor *e, int index)
     if (n.arg[1] != CVY_NONE) vector = as_outputs(e, n.arg[1], K);
     if (n.op == OP_mul ? !scale_producer(e, &c, vector, p[0]) : !shift_producer(e, &c, &n, vector, p[0], p[1], K))
         return false;
-    if (n.op == OP_mul) cvyi_edit_watch(e, n.arg[1]);
+    for (int i = 1; i < 3 && n.op == OP_mul; i++) cvyi_edit_watch(e, c.arg[i]);
     cvyi_edit_replace(e, n.out, cvyi_edit_like(e, &c, c.arg));
     return true;
 }

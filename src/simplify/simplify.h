@@ -4,8 +4,9 @@
  * until none finds anything. What a rewrite adds on parameters alone (a scale times a weight) are ordinary nodes:
  * the planner runs them when parameters change and not otherwise. CVY_SIMPLIFY=-name,-name leaves rewrites out.
  *
- * NaN and infinities stay where they are. A rewrite that needs a value to be finite for that (a scale folded into
- * weights: an infinite one would meet products instead of their sum) has it watched; plan/watch.c does the rest. */
+ * NaN and infinities stay where they are. A rewrite that needs a value to be finite for that (weights that a scale
+ * was folded into: infinite ones would meet products instead of their sum, whether the scale was infinite or the
+ * product of the two is beyond the floats) has it watched; plan/watch.c does the rest. */
 #ifndef CVYI_SIMPLIFY_H
 #define CVYI_SIMPLIFY_H
 
@@ -49,8 +50,8 @@ void cvyi_edit_replace(editor *e, int old, int now);
 
 const node *cvyi_maker(const cvy_graph *g, int v); /* NULL: an input or a parameter */
 int cvyi_readers(const cvy_graph *g, int v);       /* nodes that read it, and outputs that are it */
-/* Is the factor of a mul a finite number, or one that can be watched? */
-bool cvyi_finite_factor(const editor *e, const node *mul);
+/* May the factor of a mul be folded into another: is what comes of them watched, or trusted to be finite? */
+bool cvyi_foldable_factor(const editor *e, const node *mul);
 /* Is v one number per channel of a tensor of this shape (channels: dimension 1), or one number for all? */
 bool cvyi_per_channel(const cvy_graph *g, int v, const shape *of);
 
