@@ -66,7 +66,7 @@ static void plain_cost(const cvy_plan *p, pass *s)
 }
 
 /* The same pass through mma.sync, where its arithmetic is believed to be faster so; of a random plan at random. The
- * note says why not, on devices where it might have been. */
+ * note says why not. */
 static void try_mma(const cvy_plan *p, pass *s)
 {
     const int core = cvyi_cuda_pattern(p, s).core;
@@ -74,15 +74,15 @@ static void try_mma(const cvy_plan *p, pass *s)
     const node *n = &p->graph->nodes[core == CVY_NONE ? s->first : core];
     const bool faster = p->options.seed ? p->options.seed >> 1 & 1 : f.flops > p->machine.flops;
 
-    if (!cvyi_is_producer(cvyi_info(n)->kind) || ((const cuda_state *)p->state)->device->major == 9) return;
+    if (!cvyi_is_producer(cvyi_info(n)->kind)) return;
     if (f.why || !faster) {
         snprintf(s->note, sizeof s->note, "%s; %s", cvyi_info(n)->name,
                  f.why ? f.why : "mma.sync: multiply-adds are faster here");
         return;
     }
-    const double arithmetic = s->flops / f.flops, memory = s->bytes / p->machine.bandwidth;
+    const double memory = s->bytes / p->machine.bandwidth;
     s->variant = VARIANT_MMA;
-    s->seconds = p->machine.launch + (arithmetic > memory ? arithmetic : memory);
+    s->seconds = p->machine.launch + (f.seconds > memory ? f.seconds : memory);
     snprintf(s->note, sizeof s->note, "%s, mma.sync, %d product%s, tile %d x %d", cvyi_info(n)->name,
              f.tile.products, f.tile.products == 1 ? "" : "s", f.tile.m, f.tile.n);
 }

@@ -4,13 +4,22 @@
 
 enum { DEPTH = 16, STAGES = 3 }; /* of both kernels: terms of a step, stages of shared memory */
 
+/* From the data sheets, dense: A100 156 TFLOP/s against 19.5 by multiply-adds (64 per cycle), so 512. H100 and H200
+ * 494 TFLOP/s, 1024 per cycle, are wgmma's; mma.sync is reported to reach six tenths of that. Of 10.x only
+ * tcgen05's rate is published; mma.sync is taken to be as fast as on an A100. GeForce and workstation cards
+ * of 8.6, 8.9 and 12.0 have the rate of their 128 multiply-adds: 35.6 (RTX 3090), 82.6 (RTX 4090), 104.8 TFLOP/s
+ * (RTX 5090). */
+static const struct {
+    int major, minor, rate; /* minor -1: any */
+} rates[] = {{8, 0, 512}, {9, -1, 614}, {10, -1, 512}, {-1, -1, 128}};
+
 int cvyi_mma_rate(int major, int minor)
 {
-    /* From the data sheets, dense: A100 156 TFLOP/s against 19.5 by multiply-adds (64 per cycle), so 512. GeForce
-     * and workstation cards of 8.6, 8.9 and 12.0 have the rate of their 128 multiply-adds: 35.6 (RTX 3090), 82.6
-     * (RTX 4090), 104.8 TFLOP/s (RTX 5090). Of 10.x only tcgen05's rate is published; mma.sync is taken to be as
-     * fast as on an A100. */
-    return (major == 8 && minor == 0) || major == 10 ? 512 : 128;
+    int i = 0;
+
+    while (rates[i].major >= 0 && (rates[i].major != major || (rates[i].minor >= 0 && rates[i].minor != minor)))
+        i++;
+    return rates[i].rate;
 }
 
 /* ---- what they take ---- */
@@ -18,13 +27,13 @@ int cvyi_mma_rate(int major, int minor)
 static const char *device_refusal(const cvy_plan *p, const cuda_device *d)
 {
     if (d->major < 8) return "mma.sync: tf32 needs compute capability 8.0";
-    if (d->major == 9) return "mma.sync: Hopper's tensor cores have kernels of their own";
     if (p->tuning >= TUNE_GENERIC) return "mma.sync: this tuning does without tensor cores";
     return NULL;
 }
 
 static const char *conv_tile(const cvy_graph *g, const node *n, mma_tile *t)
 {
+    const bool transposed = cvyi_info(n)->kind == KIND_CONVT;
     conv_geom e;
 
     cvyi_conv_geom(g, n, &e);
@@ -35,6 +44,9 @@ static const char *conv_tile(const cvy_graph *g, const node *n, mma_tile *t)
     t->n = K <= 32 ? 256 : 128;
     t->warp_m = t->m == 16 ? 16 : 32;
     t->warp_n = 64;
+    t->blocks = cvyi_ceil_div(e.N * e.out[0] * e.out[1] * e.out[2], t->n) * cvyi_ceil_div(K, t->m) * e.groups;
+    /* A phase of a transposed convolution meets its share of the taps. */
+    t->steps = cvyi_ceil_div(transposed ? terms / (e.stride[0] * e.stride[1] * e.stride[2]) : terms, DEPTH);
     /* pixels [DEPTH][n + 8], weights [DEPTH][m + 8] */
     t->shared_bytes = 4 * STAGES * DEPTH * (t->n + 8 + t->m + 8);
     return NULL;
@@ -50,6 +62,8 @@ static const char *product_tile(const cvy_graph *g, const node *n, int sms, mma_
     t->m = 64;
     t->n = cvyi_large_product(&e, sms) ? 128 : 64;
     t->warp_m = t->warp_n = 32;
+    t->blocks = e.batch * cvyi_ceil_div(e.M, t->m) * cvyi_ceil_div(e.N, t->n);
+    t->steps = cvyi_ceil_div(e.K, DEPTH);
     /* x [m][DEPTH + 4], other [n][DEPTH + 4] or [DEPTH][n + 8] */
     t->shared_bytes = 4 * STAGES * (t->m * (DEPTH + 4) + (e.other_is_nk ? t->n * (DEPTH + 4) : DEPTH * (t->n + 8)));
     return NULL;
@@ -73,12 +87,22 @@ static double step_cycles(const mma_tile *t, int rate)
 
 /* No device has run these kernels yet: they are taken to be as far from their bound as conv_direct.cu is on an
  * H200, 51 % of the multiply-adds where its instructions would allow 93 %. */
+static const double share = 0.51 / 0.93;
+
 static double believed_flops(const mma_tile *t, const cuda_device *d)
 {
-    const double share = 0.51 / 0.93;
-
     return share * 2 * t->warp_m * t->warp_n * DEPTH / step_cycles(t, cvyi_mma_rate(d->major, d->minor)) * 4 *
            d->sms * d->clock;
+}
+
+/* The multiprocessor with the most blocks takes longest. 4096 x 4096 x 4096 in three products on an H200: 2048
+ * blocks of 64 x 128, so 16 on each, of 256 steps; eight warps, two on each quarter, of 320 cycles: 2.4 ms at 1.98
+ * GHz. */
+static double believed_seconds(const mma_tile *t, const cuda_device *d)
+{
+    const double turns = (double)cvyi_ceil_div(t->blocks, d->sms) * (double)t->steps * t->threads / 128;
+
+    return turns * step_cycles(t, cvyi_mma_rate(d->major, d->minor)) / (share * d->clock);
 }
 
 mma_form cvyi_mma_form(const cvy_plan *p, int core)
@@ -104,5 +128,6 @@ mma_form cvyi_mma_form(const cvy_plan *p, int core)
     if (t->shared_bytes < results) t->shared_bytes = results;
     if (t->shared_bytes > d->shared_block) f.why = "mma.sync: its tiles do not fit into shared memory";
     f.flops = believed_flops(t, d);
+    f.seconds = believed_seconds(t, d);
     return f;
 }

@@ -1,7 +1,8 @@
 /* mma.h - convolutions and matrix products on tensor cores through mma.sync: kernels/conv_mma.cu, matmul_mma.cu.
  *
- * For devices that have no wgmma: compute capability 8.x and from 10.0 on. The passes are those of the kernels of
- * multiply-adds (pattern.c), with the same prologue, epilogue and views; only the tile is another. */
+ * For compute capability 8.0 and later; on 9.0 for what wgmma's kernels do not take, or do not make faster. The
+ * passes are those of the kernels of multiply-adds (pattern.c), with the same prologue, epilogue and views; only
+ * the tile is another. */
 #ifndef CVYI_CUDA_MMA_H
 #define CVYI_CUDA_MMA_H
 
@@ -12,12 +13,14 @@ typedef struct mma_tile {
     int warp_m, warp_n; /* results of a warp */
     int products;       /* 1: tf32's accuracy, 3: float32's */
     int threads, shared_bytes;
+    int64_t blocks, steps; /* of the grid; of a block, 16 terms each */
 } mma_tile;
 
 typedef struct mma_form {
     const char *why; /* NULL: these kernels can run it; else what is in the way, in words */
     mma_tile tile;
-    double flops; /* per second that they are believed to reach, a multiply-add counted as two */
+    double flops;   /* per second that they are believed to reach, a multiply-add counted as two */
+    double seconds; /* that the pass's arithmetic is believed to take, blocks that are not full included */
 } mma_form;
 
 /* The form of a pass whose core is node `core`. */

@@ -16,10 +16,17 @@ static const char *const chains[] = {
     "x[900,300] | linear(1500) | gelu | layer_norm(1500) | log_softmax(1)",
 };
 
-/* On a device without wgmma: tensor cores through mma.sync, in both precisions. */
-static const char *const mma_chains[] = {
-    "x[4,8,20,22] | conv2d(64,3) | add(bias[64,1,1]) | relu",
-    "x[900,300] | linear(1500) | gelu",
+/* Both kinds of producers on devices without wgmma: through mma.sync, and by multiply-adds. */
+#define CONV   "x[4,8,20,22] | conv2d(64,3) | add(bias[64,1,1]) | relu"
+#define LINEAR "x[900,300] | linear(1500) | gelu"
+static const struct {
+    const char *chain, *source;
+    int capability;
+    cvy_precision precision;
+} producers[] = {
+    {CONV, "conv_mma.cu", 80, CVY_FP32},     {CONV, "conv_mma.cu", 80, CVY_TF32},
+    {CONV, "conv_direct.cu", 89, CVY_FP32},  {LINEAR, "matmul_mma.cu", 80, CVY_FP32},
+    {LINEAR, "matmul_mma.cu", 80, CVY_TF32}, {LINEAR, "matmul.cu", 89, CVY_FP32},
 };
 
 /* The virtual environment's wheel, where nothing else is named. */
@@ -61,8 +68,8 @@ static void compile_step(const cuda_step *s, const char *dump)
     memcpy(options, s->options[0], (size_t)s->n_options[0] * sizeof *options);
     options[s->n_options[0]] = "--ptxas-options=--verbose";
     for (int i = 0; i < COUNT_OF(archs); i++) {
-        if (s->tc && archs[i] != 90) continue; /* wgmma is Hopper's alone */
-        if (gpu->capability && archs[i] / 10 != 8 && archs[i] != 120) continue;
+        if (s->tc && archs[i] != 90) continue;            /* wgmma is Hopper's alone */
+        if (gpu->capability && archs[i] == 100) continue; /* as 120 */
         const jit_request request = {.entry = s->entry,
                                      .source = s->source,
                                      .epilogue = s->epilogue[0],
@@ -79,7 +86,8 @@ static void compile_step(const cuda_step *s, const char *dump)
     }
 }
 
-static void compile_chain(const char *chain, cvy_precision precision, const char *dump)
+/* Compiles one source's kernels; NULL: all that run more than once, and weights' packing. */
+static void compile_chain(const char *chain, cvy_precision precision, const char *source, const char *dump)
 {
     const cvy_options options = {.size = sizeof options, .device = CVY_CUDA, .precision = (int32_t)precision};
     cvy_graph *graph = NULL;
@@ -89,8 +97,7 @@ static void compile_chain(const char *chain, cvy_precision precision, const char
     CHECK(st == CVY_OK, "%s: %s", chain, cvy_last_error());
     for (int i = 0; !st && i < ((cuda_state *)plan->state)->n_steps; i++) {
         const cuda_step *s = &((cuda_state *)plan->state)->steps[i];
-        const bool hot =
-            gpu->capability ? strstr(s->source, "_mma.cu") != NULL : !s->prepared || strstr(s->source, "pack.cu");
+        const bool hot = source ? strcmp(s->source, source) == 0 : !s->prepared || strstr(s->source, "pack.cu");
         if (s->only_strided == CVY_NONE && hot) compile_step(s, dump);
     }
     cvy_plan_free(plan);
@@ -123,10 +130,11 @@ int main(int argc, char **argv)
     snprintf(dump, sizeof dump, "%s/dump", cache_dir);
     setenv("CVY_DUMP", dump, 1);
     gpu = use_standin(argv[0], "libcuda.so.1", "CVY_CUDA_LIB");
-    for (int i = 0; i < COUNT_OF(chains); i++) compile_chain(chains[i], CVY_FP32, dump);
-    gpu->capability = 80;
-    for (int i = 0; i < 2 * COUNT_OF(mma_chains); i++)
-        compile_chain(mma_chains[i / 2], i % 2 ? CVY_TF32 : CVY_FP32, dump);
+    for (int i = 0; i < COUNT_OF(chains); i++) compile_chain(chains[i], CVY_FP32, NULL, dump);
+    for (int i = 0; i < COUNT_OF(producers); i++) {
+        gpu->capability = producers[i].capability;
+        compile_chain(producers[i].chain, producers[i].precision, producers[i].source, dump);
+    }
     each_entry(dump, remove_folder);
     rmdir(dump);
     return finish("cuda_compile");

@@ -35,7 +35,8 @@ static bool has_option(const cuda_step *s, const char *option)
     return false;
 }
 
-static const char conv_a[] = "x[128,8,128,128] | conv2d(64,3) | relu",
+/* Dilated: wgmma's kernels do not take it. */
+static const char dilated[] = "x[128,8,128,128] | conv2d(64,3,dilation=2) | relu",
                   linear[] = "x[4096,1024] | linear(1000) | gelu";
 
 /* One product pays wherever there are tensor cores, three only where they are much faster than multiply-adds. */
@@ -46,12 +47,12 @@ static void devices_choose(void)
         bool taken;
     } cases[] = {
         {80, CVY_FP32, true},  {80, CVY_TF32, true},  {86, CVY_FP32, false},  {86, CVY_TF32, true},
-        {89, CVY_FP32, false}, {89, CVY_TF32, true},  {90, CVY_FP32, false},  {90, CVY_TF32, false},
+        {89, CVY_FP32, false}, {89, CVY_TF32, true},  {90, CVY_FP32, true},   {90, CVY_TF32, true},
         {100, CVY_FP32, true}, {100, CVY_TF32, true}, {120, CVY_FP32, false}, {120, CVY_TF32, true},
     };
     for (int i = 0; i < COUNT_OF(cases); i++)
         for (int k = 0; k < 2; k++) {
-            cvy_plan *p = plan_of(k ? linear : conv_a, cases[i].capability, cases[i].precision);
+            cvy_plan *p = plan_of(k ? linear : dilated, cases[i].capability, cases[i].precision);
             if (!p) continue;
             const pass *last = &p->passes[p->n_passes - 1];
             const cuda_step *s = step_of(p, k ? "matmul_mma.cu" : "conv_mma.cu");
@@ -63,14 +64,53 @@ static void devices_choose(void)
                 CHECK(strstr(last->note, "mma.sync") && strstr(last->note, "64 x 128"), "%s", last->note);
                 CHECK(s->launch.block[0] == (k ? 256 : 128) && s->launch.dynamic_shared <= 48 * 1024, "%u threads",
                       s->launch.block[0]);
-            } else if (cases[i].capability != 90) {
-                CHECK(strstr(last->note, "multiply-adds are faster"), "%s", last->note);
             } else {
-                CHECK(!strstr(last->note, "mma.sync"), "%s", last->note);
+                CHECK(strstr(last->note, "multiply-adds are faster"), "%s", last->note);
             }
             cvy_plan_free(p);
         }
-    CHECK(cvyi_mma_rate(8, 0) == 512 && cvyi_mma_rate(8, 9) == 128 && cvyi_mma_rate(12, 0) == 128, "rates");
+    CHECK(cvyi_mma_rate(8, 0) == 512 && cvyi_mma_rate(8, 9) == 128 && cvyi_mma_rate(9, 0) == 614 &&
+              cvyi_mma_rate(10, 3) == 512 && cvyi_mma_rate(12, 0) == 128,
+          "rates");
+}
+
+/* On Hopper wgmma's kernels and these divide the work; whatever wgmma does not take is here. */
+static void hopper_has_both(void)
+{
+    static const struct {
+        const char *chain;
+        int variant;
+    } cases[] = {
+        {"x[128,8,128,128] | conv2d(64,3) | relu", VARIANT_TC},
+        {"x[128,8,128,128] | conv2d(64,3) | group_norm(16) | relu", VARIANT_TC},
+        {"x[8,32,16,56,56] | conv3d(64,3,padding=1) | relu", VARIANT_MMA},
+        {"x[64,256,28,28] | conv2d(256,3,padding=1,groups=8) | relu", VARIANT_MMA},
+        {"x[64,64,28,28] | conv_transpose2d(64,4,stride=2,padding=1)", VARIANT_MMA},
+        {"x[8,512,512] | matmul(w[512,512])", VARIANT_MMA},
+        {"x[64,128,56,56] | conv2d(128,3,padding=1,groups=128) | relu", VARIANT_PLAIN},
+    };
+    for (int i = 0; i < COUNT_OF(cases); i++) {
+        cvy_plan *p = plan_of(cases[i].chain, 90, CVY_FP32);
+        if (!p) continue;
+        CHECK(p->passes[p->n_passes - 1].variant == cases[i].variant, "%s: %s", cases[i].chain,
+              p->passes[p->n_passes - 1].note);
+        cvy_plan_free(p);
+    }
+}
+
+/* A grid that leaves multiprocessors idle is not believed to be faster for it. */
+static void idle_multiprocessors_cost(void)
+{
+    cvy_plan *one = plan_of("x[1,64,56,56] | conv2d(64,3,padding=2,dilation=2)", 90, CVY_FP32),
+             *five = plan_of("x[5,64,56,56] | conv2d(64,3,padding=2,dilation=2)", 90, CVY_FP32);
+    if (one && five) {
+        const mma_form f = cvyi_mma_form(one, one->passes[one->n_passes - 1].first),
+                       h = cvyi_mma_form(five, five->passes[five->n_passes - 1].first);
+        CHECK(f.tile.blocks == 25 && h.tile.blocks == 123 && f.tile.steps == 36 && f.seconds == h.seconds,
+              "%lld and %lld blocks", (long long)f.tile.blocks, (long long)h.tile.blocks);
+    }
+    cvy_plan_free(one);
+    cvy_plan_free(five);
 }
 
 /* Block A on an A100: its convolution on tensor cores, in front of the same passes. */
@@ -89,19 +129,17 @@ static void refusals_are_in_words(void)
 {
     static const struct {
         const char *chain, *why;
-        int capability;
     } cases[] = {
-        {"x[2,8,20,20] | conv2d(16,3)", "kernels of their own", 90},
-        {"x[2,8,20,20] | relu", "neither", 80},
-        {"x[2,8,20,20] | conv2d(2,3)", "4 output channels", 80},
-        {"x[2,12,20,20] | conv2d(12,3,groups=12)", "4 output channels", 80},
-        {"x[2,8,20,20] | conv2d(16,1)", "16 terms", 80},
-        {"x[20,30] | linear(7)", "8 columns", 80},
-        {"x[20,15] | linear(70)", "16 terms", 80},
-        {"x[20,30] | matmul(w[30])", "8 columns", 80},
+        {"x[2,8,20,20] | relu", "neither"},
+        {"x[2,8,20,20] | conv2d(2,3)", "4 output channels"},
+        {"x[2,12,20,20] | conv2d(12,3,groups=12)", "4 output channels"},
+        {"x[2,8,20,20] | conv2d(16,1)", "16 terms"},
+        {"x[20,30] | linear(7)", "8 columns"},
+        {"x[20,15] | linear(70)", "16 terms"},
+        {"x[20,30] | matmul(w[30])", "8 columns"},
     };
     for (int i = 0; i < COUNT_OF(cases); i++) {
-        cvy_plan *p = plan_of(cases[i].chain, cases[i].capability, CVY_FP32);
+        cvy_plan *p = plan_of(cases[i].chain, 80, CVY_FP32);
         if (!p) continue;
         const pass *last = &p->passes[p->n_passes - 1];
         const char *why = cvyi_mma_form(p, last->first).why;
@@ -152,6 +190,8 @@ int main(int argc, char **argv)
     gpu = use_standin(argv[0], "libcuda.so.1", "CVY_CUDA_LIB");
     rtc = use_standin(argv[0], "libnvrtc.so.13", "CVY_NVRTC_LIB");
     devices_choose();
+    hopper_has_both();
+    idle_multiprocessors_cost();
     block_a_takes_it();
     refusals_are_in_words();
     tiles();
