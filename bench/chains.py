@@ -1,8 +1,8 @@
 """Chain text for the peers: the same text that Convoy parses, as a PyTorch module and as an ONNX model.
 
-Only the operators of the suite are known here. The data of a chain depend on its text alone, so that every process
-that measures it makes the same tensors: inputs uniform in [0, 1), weights as PyTorch initialises them, norms and scales
-away from their trivial values.
+Only the operators of the suites are known here, and for ONNX only those of the CPU's. The data of a chain depend on its
+text alone, so that every process that measures it makes the same tensors: inputs uniform in [0, 1), weights as PyTorch
+initialises them, norms and scales away from their trivial values.
 """
 
 import ast
@@ -33,6 +33,9 @@ class Chain:
     shape: tuple
     steps: list
     params: dict  # name -> shape
+
+
+REDUCTIONS = ("logsumexp", "max", "mean", "min", "sum")
 
 
 def _shape_of(text):
@@ -96,8 +99,12 @@ def _natural(step, shape, params):
         natural = {n: tuple(np.atleast_1d(step.numbers[0]).tolist()) for n in ("weight", "bias")}
     else:
         natural = {}
-        if step.op == "max_pool2d":
-            shape = (*shape[:2], *[(e - step.numbers[0]) // step.numbers[0] + 1 for e in shape[2:]])
+        if step.op in ("max_pool2d", "avg_pool2d"):
+            shape = (*shape[:2], *[e // step.numbers[0] for e in shape[2:]])
+        elif step.op in REDUCTIONS:
+            gone = np.atleast_1d(step.numbers[0]).tolist()
+            kept = [1 if i in gone else e for i, e in enumerate(shape)]
+            shape = tuple(e for i, e in enumerate(kept) if k.get("keepdim", False) or i not in gone)
     step.params = [f"{step.node}.{n}" for n in natural]
     params.update({f"{step.node}.{n}": s for n, s in natural.items()})
     return shape
@@ -135,7 +142,10 @@ TORCH = {
     "add": "{x} + {o}", "mul": "{x} * {o}", "max_pool2d": "F.max_pool2d({x}, {n})",
     "clamp": "torch.clamp({x}, {n})", "hardswish": "F.hardswish({x})", "gelu": "F.gelu({x})", "relu": "F.relu({x})",
     "tanh": "torch.tanh({x})", "sigmoid": "torch.sigmoid({x})", "softmax": "F.softmax({x}, {n})",
-    "logsumexp": "torch.logsumexp({x}, {n}{k})", "mean": "torch.mean({x}, {n}{k})",
+    "silu": "F.silu({x})", "mish": "F.mish({x})", "elu": "F.elu({x})", "leaky_relu": "F.leaky_relu({x}, {n})",
+    "softplus": "F.softplus({x})", "avg_pool2d": "F.avg_pool2d({x}, {n})",
+    "logsumexp": "torch.logsumexp({x}, {n}{k})", "mean": "torch.mean({x}, {n}{k})", "sum": "torch.sum({x}, {n}{k})",
+    "max": "torch.amax({x}, {n}{k})", "min": "torch.amin({x}, {n}{k})",
 }
 
 

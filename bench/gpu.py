@@ -1,11 +1,14 @@
-"""`make gpu-bench`: A, B, C and single operators on an NVIDIA GPU, Convoy against PyTorch, precision against precision.
+"""`make gpu-bench`: Convoy against PyTorch on an NVIDIA GPU, precision against precision.
 
-    python bench/gpu.py [--suite full|smoke] [--only TEXT] [--peer NAME] [--budget SECONDS] [--out FILE]
+    python bench/gpu.py [--suite full|sample|smoke] [--only TEXT] [--peer NAME] [--budget SECONDS] [--out FILE]
+    python bench/gpu.py --suite sample --seed 1 --count 50
 
-The interpreter is one with PyTorch for CUDA. Each peer runs in a process of its own (gpu_worker.py): one that fails,
-dies or hangs costs its rows alone. `fp32` rows are measured with tf32 forbidden in PyTorch, `tf32` rows with it allowed and
-Convoy asked for it. The most telling rows come first; those for which the budget is too short are named in the file and
-measured when the same command is started again.
+`full` is A, B, C and single operators; `sample` is chains drawn at random (sample.py). The interpreter is one with PyTorch for
+CUDA. Each peer runs in a process of its own (gpu_worker.py): one that fails, dies or hangs costs its rows alone. `fp32`
+rows are measured with tf32 forbidden in PyTorch, `tf32` rows with it allowed and Convoy asked for it. First several processes
+compile everything into caches on disk (warm.py), then one process at a time measures, and nothing else runs on the GPU. The
+most telling rows come first; those for which the budget is too short are named in the file and measured when the same
+command is started again.
 """
 
 import argparse
@@ -20,28 +23,39 @@ import time
 from pathlib import Path
 
 import peers
+import sample
 import suite
-from process import Partial, Progress, Worker, write_results
+import warm
+from process import STARTING, Partial, Progress, Worker, write_results
+
+sys.path.append(str(peers.ROOT / "python" / "convoy"))
+import report  # the same tables as in the documents, of this run alone
 
 RESULTS = peers.ROOT / "bench" / "results"
 PRECISIONS = ("fp32", "tf32")
-# Who measures what, in this order: blocks, single operators, or both. Autotuning takes a minute for each chain.
+# Who measures what, in this order: blocks, single operators, chains drawn at random, or a chain that was named.
 STAGES = (
-    ("convoy", ("full", "operator", "chain")), ("torch eager", ("full", "operator", "chain")),
+    ("convoy", ("full", "operator", "sample", "chain")), ("torch.compile", ("sample",)),
+    ("torch eager", ("full", "operator", "sample", "chain")),
     ("torch eager channels_last", ("full", "chain")), ("convoy.compile", ("full", "chain")),
     ("torch.compile", ("full", "chain")), ("torch.compile channels_last", ("full", "chain")),
     ("torch.compile max-autotune", ("full", "chain")), ("torch.compile max-autotune channels_last", ("full", "chain")),
     ("torch.compile", ("operator",)),
 )
+TABLES = ("blocks-cuda-fp32", "blocks-cuda-tf32", "operators-cuda-fp32", "operators-cuda-tf32", "sample-cuda-all")
+REPEATS = 30
 SHORTEST = 20  # seconds that a row is given at the end of the budget
-MOST_DEATHS = 2  # of a peer's process, before the rest of its rows is given up
+MOST_DEATHS = 2  # of a peer's process, or one for ten of its rows, before the rest of them is given up
+WARMING = 0.4  # of the budget, at most
+MOST_JOBS = 14  # processes that compile at the same time
 
 
 def cases_of(args):
-    made = suite.smoke() if args.suite == "smoke" else suite.blocks() + suite.operators()
-    made = [c for c in made if c.series in ("full", "operator")]
+    made = {"smoke": suite.smoke, "full": lambda: suite.blocks() + suite.operators(),
+            "sample": lambda: suite.drawn(sample.draw(args.seed, args.count))}[args.suite]()
+    made = [c for c in made if c.series in ("full", "operator", "sample")]
     if args.only:
-        made = [c for c in made if args.only in (c.chain, c.block, c.series)] or [
+        made = [c for c in made if args.only in (c.chain, c.block, c.series, c.size)] or [
             suite.Case(args.only, None, "chain", args.only, ())]
     return made
 
@@ -61,7 +75,14 @@ def empty_row(case, peer, precision):
 
 def stamp(args):
     library = hashlib.sha256(Path(peers.library_path()).read_bytes()).hexdigest()
-    return hashlib.sha256(f"{library} {args.suite} {args.repeats}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{library} {args.suite} {args.seed} {args.repeats}".encode()).hexdigest()[:16]
+
+
+def caches(folder):
+    """Where compiled code is kept: with this run, since what others left may be broken, or another version's. Compilers
+    start no helpers of their own; what takes long has been compiled by several processes before."""
+    kept = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "CVY_CACHE": "convoy"}
+    return {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"} | {k: os.path.join(folder, v) for k, v in kept.items()}
 
 
 class Run:
@@ -70,7 +91,7 @@ class Run:
     def __init__(self, args, program):
         self.args, self.program, self.start = args, program, time.monotonic()
         self.partial = Partial(args.out.with_suffix(".partial"), stamp(args), args.fresh)
-        self.versions, self.machine, self.missing, self.left_out = {}, None, {}, []
+        self.versions, self.machine, self.missing, self.left_out, self.warmed = {}, None, {}, [], None
 
     def stages(self):
         """(peer, rows to be measured)."""
@@ -83,9 +104,11 @@ class Run:
     def seconds_left(self):
         return self.args.budget - (time.monotonic() - self.start)
 
-    def worker(self, peer, folder):
-        env = dict(os.environ, TORCHINDUCTOR_CACHE_DIR=os.path.join(folder, "inductor"))
-        worker = Worker([*self.program, peer], env)
+    def known(self, row):
+        return self.partial.rows.get(Partial.key(row))
+
+    def worker(self, peer, env):
+        worker = Worker([*self.program, peer], env, min(STARTING, max(self.seconds_left(), SHORTEST)))
         if "versions" in worker.hello:
             self.versions |= worker.hello["versions"]
             self.machine = self.machine or worker.hello["machine"]
@@ -106,14 +129,14 @@ class Run:
         self.partial.keep(row)
         return row, alive
 
-    def stage(self, peer, rows, progress, folder):
-        worker, deaths = None, 0
+    def stage(self, peer, rows, progress, env):
+        worker, deaths, most = None, 0, max(MOST_DEATHS, len(rows) // 10)
         for row in rows:
             what = f"{row['block'] or row['size']}, {row['precision']}, {peer}"
-            known = self.partial.rows.get(Partial.key(row))
+            known = self.known(row)
             if known is None:
-                possible = peer not in self.missing and deaths < MOST_DEATHS and self.seconds_left() > 0
-                worker = worker or (self.worker(peer, folder) if possible else None)
+                possible = peer not in self.missing and deaths < most and self.seconds_left() > 0
+                worker = worker or (self.worker(peer, env) if possible else None)
                 row, alive = self.measure(worker, row) if worker and possible else (None, True)
                 if not alive:
                     worker.close()
@@ -128,51 +151,91 @@ class Run:
         if worker:
             worker.close()
 
+    def warm(self, stages, env):
+        """Compiles what the rows need, several at a time, and no longer than a part of the budget."""
+        rows = [row for _, rows in stages for row in rows if self.known(row) is None]
+        limit = min(WARMING * self.args.budget, self.seconds_left())
+        if self.args.jobs and limit > 0:
+            self.warmed = warm.all(self.program, env, rows, self.args.jobs, limit, self.args.row_seconds)
+            print(f"gpu-bench: {self.warmed['compiled']} of {self.warmed['wanted']} compiled in {self.warmed['seconds']:.0f} s",
+                  file=sys.stderr)
+
     def all(self):
         stages = list(self.stages())
         progress = Progress(sum(len(rows) for _, rows in stages))
         with tempfile.TemporaryDirectory() as folder:
+            env = caches(folder)
+            self.warm(stages, env)
             for peer, rows in stages:
-                self.stage(peer, rows, progress, folder)
+                self.stage(peer, rows, progress, env)
+                self.save()
+
+    def command(self):
+        """What repeats this run; where it was written to and how often it was interrupted say nothing."""
+        args, words = self.args, []
+        words += ["--suite", args.suite] if args.suite != "full" else []
+        words += ["--seed", str(args.seed), "--count", str(args.count)] if args.suite == "sample" else []
+        words += ["--only", args.only] if args.only else []
+        words += [word for name in ("peer", "precision") for v in getattr(args, name) or () for word in (f"--{name}", v)]
+        words += ["--repeats", str(args.repeats)] if args.repeats != REPEATS else []
+        return shlex.join(["python", "bench/gpu.py", *words]) if words else "make gpu-bench"
 
     def save(self):
+        """What has been measured so far; None where that is nothing."""
         keys = [Partial.key(row) for _, rows in self.stages() for row in rows]
         rows = [self.partial.rows[k] for k in keys if k in self.partial.rows]
-        flops = {r["chain"]: r["flops"] for r in rows if "flops" in r}
+        if not rows:
+            return None
+        flops = {r["chain"]: r["flops"] for r in rows if r.get("flops")}
         for row in rows:  # operations are the chain's, whoever computes it
             row["flops"] = flops.get(row["chain"])
-        words = [w for w in sys.argv[1:] if w != "--fresh"]
-        told = {"machine": self.machine, "versions": self.versions, "suite": self.args.suite, "missing": self.missing,
-                "command": shlex.join(["python", "bench/gpu.py", *words]) if words else "make gpu-bench",
-                "left_out": self.left_out, "minutes": round((time.monotonic() - self.start) / 60, 1), "rows": rows}
+        told = {"machine": self.machine or {}, "versions": self.versions, "suite": self.args.suite, "missing": self.missing,
+                "command": self.command(), "left_out": self.left_out, "warmed": self.warmed,
+                "minutes": round((time.monotonic() - self.start) / 60, 1), "rows": rows}
         write_results(self.args.out, told)
-        if not self.left_out:
-            self.partial.finish()
-        return rows
+        return report.read(self.args.out)
 
 
-def main(program=(sys.executable, str(peers.ROOT / "bench" / "gpu_worker.py"))):
+def options(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--suite", choices=("full", "smoke"), default="full")
+    parser.add_argument("--suite", choices=("full", "sample", "smoke"), default="full")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample")
+    parser.add_argument("--count", type=int, default=50, help="chains of the sample")
     parser.add_argument("--only", metavar="TEXT", help="a block, a series, a chain of the suite, or any chain")
     parser.add_argument("--peer", action="append", choices=sorted({peer for peer, _ in STAGES}), help="only these")
     parser.add_argument("--precision", action="append", choices=PRECISIONS)
-    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--jobs", type=int, default=min(MOST_JOBS, len(os.sched_getaffinity(0))),
+                        help="processes that compile before anything is measured; 0: none")
     parser.add_argument("--budget", type=float, default=360, metavar="SECONDS", help="start no row after this time")
-    parser.add_argument("--row-seconds", type=float, default=120, help="a row that takes longer is a failure")
+    parser.add_argument("--row-seconds", type=float, default=90, help="a row that takes longer is a failure")
     parser.add_argument("--fresh", action="store_true", help="do not go on with an interrupted run")
-    parser.add_argument("--out", type=Path, default=RESULTS / f"gpu-{datetime.date.today()}.json")
-    args = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="default: bench/results/gpu-DATE.json")
+    args = parser.parse_args(argv)
+    if args.out is None:
+        part = "-part" if args.only or args.peer or args.precision else ""
+        name = f"gpu{'' if args.suite == 'full' else '-' + args.suite}{part}-{datetime.date.today()}.json"
+        args.out = peers.ROOT / "build" / "bench" / name if args.suite == "smoke" else RESULTS / name
+    return args
+
+
+def main(program=(sys.executable, str(peers.ROOT / "bench" / "gpu_worker.py"))):
+    args = options()
     args.out.parent.mkdir(parents=True, exist_ok=True)
     run = Run(args, program)
     run.all()
-    if not run.partial.rows:
-        print("gpu-bench: nothing could be measured", file=sys.stderr)
+    told = run.save()
+    if told is None or not run.left_out:
         run.partial.finish()
+    if told is None:
+        print("gpu-bench: nothing could be measured", file=sys.stderr)
         return 2
-    rows = run.save()
-    print(f"written: {os.path.relpath(args.out)}, {len(rows)} rows, {len(run.left_out)} left out")
-    return 1 if any(r["peer"] == "convoy" and r.get("error") for r in rows) else 0
+    cases = report.cases_of([told])
+    for name in TABLES:
+        table = report.render(cases, name, absent="")
+        print(f"\n{name}\n{table}" if table else "", end="")
+    print(f"written: {os.path.relpath(args.out)}, {len(told['rows'])} rows, {len(run.left_out)} left out")
+    return 1 if any(r["peer"] == "convoy" and r.get("error") for r in told["rows"]) else 0
 
 
 if __name__ == "__main__":

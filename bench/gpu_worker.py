@@ -3,8 +3,13 @@
 A task is {"chain", "precision", "repeats"}. Times are CUDA events around one run on the current stream, the L2 cache
 flushed in front of each by writing more than it holds; inputs alternate. The flush also keeps the GPU busy while the
 run is being launched, so that what is measured is the GPU's time. Errors are against float64 on some samples.
+
+A task with a "peer" is to be compiled and run once, whoever this process is for: that fills the caches on disk, and
+processes that measure later find machine code there. Choices between kernels that take a clock are never kept: they are made
+in the process that measures, where nothing else is running.
 """
 
+import functools
 import gc
 import json
 import os
@@ -12,6 +17,7 @@ import platform
 import statistics
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +26,7 @@ import torch
 import chains
 import peers
 
+INPUTS = 2  # that alternate
 SAMPLES = 8  # of the batch whose outputs are compared with float64
 ENOUGH = 2.0  # seconds of timed runs
 FEWEST = 5  # runs, however slow
@@ -34,9 +41,13 @@ class Gpu:
         if not torch.cuda.is_available():
             raise OSError("PyTorch sees no GPU here")
         self.properties = torch.cuda.get_device_properties(0)
-        cache = getattr(self.properties, "L2_cache_size", 1 << 26)
-        self.scratch = torch.empty(max(4 * cache, 1 << 28), dtype=torch.uint8, device=self.name)
         self.start, self.stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    @functools.cached_property
+    def scratch(self):
+        """Many times the cache: writing it takes a quarter of a millisecond on an H200, longer than launching a chain."""
+        cache = getattr(self.properties, "L2_cache_size", 1 << 26)
+        return torch.empty(max(16 * cache, 1 << 30), dtype=torch.uint8, device=self.name)
 
     def stream(self):
         return torch.cuda.current_stream().cuda_stream
@@ -52,9 +63,18 @@ class Gpu:
         self.stop.synchronize()
         return self.start.elapsed_time(self.stop)
 
+    def wait(self):
+        torch.cuda.synchronize()
+
     def tidy(self):
+        """Gives memory back. False where the device is lost to this process, as it is behind a kernel's wrong access."""
         gc.collect()
-        torch.cuda.empty_cache()
+        try:
+            self.wait()
+            torch.cuda.empty_cache()
+        except RuntimeError:
+            return False
+        return True
 
     def machine(self):
         return {"name": self.properties.name, "peak_gbps": self.bandwidth(), "peak_gflops": None}
@@ -115,12 +135,24 @@ def convoy_compile(device, chain, inputs, params, precision):
     return run
 
 
+def forget_choices(mode):
+    """Code of earlier compilations is taken from disk, what they chose by the clock is not. Where autotuning chooses whole
+    kernels, the choice is part of the graph that is kept, so only single kernels are found again."""
+    import torch._functorch.config
+    import torch._inductor.config
+
+    torch._dynamo.reset()
+    torch._inductor.config.autotune_local_cache = False
+    kept = mode == "default"
+    torch._inductor.config.fx_graph_cache = torch._functorch.config.enable_autograd_cache = kept
+
+
 def pytorch(mode, layout):
     def prepare(device, chain, inputs, params, precision):
         module = module_of(device, chain, params, layout)
         xs = [x.contiguous(memory_format=layout) if x.dim() == 4 else x for x in inputs]
         if mode:
-            torch._dynamo.reset()
+            forget_choices(mode)
             module = torch.compile(module, mode=None if mode == "default" else mode, dynamic=False)
 
         def run(i):
@@ -147,27 +179,34 @@ def find_nvrtc():
         os.environ.setdefault("CVY_NVRTC_LIB", str(found[-1]))
 
 
-def set_precision(precision):
+def set_precision(precision, benchmark=True):
+    """`benchmark`: cuDNN times its algorithms and takes the fastest."""
     allowed = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = benchmark
 
 
 # ---- a row ----
 
 
 class Data:
-    """Inputs, parameters and float64 outputs of a chain, kept for its other precision."""
+    """Inputs, parameters and float64 outputs of a chain, kept for its other precision. All depend on its text alone."""
 
     def __init__(self, device, text):
-        self.text, self.chain = text, chains.parse(text)
-        arrays, self.params = chains.data_of(self.chain)
-        self.inputs = [torch.from_numpy(x).to(device.name) for x in arrays]
+        self.device, self.text, self.chain = device.name, text, chains.parse(text)
+        _, self.params = chains.data_of(self.chain, 0)
+        dice = torch.Generator(self.device).manual_seed(zlib.crc32(text.encode()))
+        self.inputs = [torch.rand(self.chain.shape, generator=dice, device=self.device) for _ in range(INPUTS)]
         batch = self.chain.shape[0]
         self.samples = np.unique(np.linspace(0, batch - 1, min(batch, SAMPLES)).astype(int)).tolist()
-        module = chains.torch_module(self.chain, self.params, torch.float64).to(device.name)
+
+    @functools.cached_property
+    def want(self):
+        """Sample by sample, since no operator of the suites mixes them."""
+        set_precision("fp32", benchmark=False)  # one look at each shape: timing algorithms would take longer
+        module = chains.torch_module(self.chain, self.params, torch.float64).to(self.device)
         with torch.inference_mode():
-            self.want = torch.cat([module(self.inputs[0][i : i + 1].double()) for i in self.samples])
+            return torch.cat([module(self.inputs[0][i : i + 1].double()) for i in self.samples])
 
     def bytes(self):
         """That must move: inputs and parameters read once, outputs written once."""
@@ -192,17 +231,26 @@ def timed(device, run, inputs, repeats):
     return times
 
 
-def serve(device, prepare, data, task):
-    set_precision(task["precision"])
-    start = time.perf_counter()
-    run = prepare(device, data.chain, data.inputs, data.params, task["precision"])
-    row = error(run, data)  # also the first run, which compiles
-    row["prepare_s"] = round(time.perf_counter() - start, 3)
+def measure(device, run, data, task):
+    """The error is that of a run behind the timed ones: what earlier runs left behind must not show."""
     times = timed(device, run, len(data.inputs), task["repeats"])
-    row |= {"ms": statistics.median(times), "ms_min": min(times), "runs": len(times), "bytes": data.bytes(),
-            "samples_checked": len(data.samples), **getattr(run, "extra", {})}
-    getattr(run, "close", lambda: None)()
-    return row
+    return error(run, data) | {"ms": statistics.median(times), "ms_min": min(times), "runs": len(times), "bytes": data.bytes(),
+                                "samples_checked": len(data.samples), **getattr(run, "extra", {})}
+
+
+def serve(device, name, data, task):
+    warming = "peer" in task
+    wanted = None if warming else data.want
+    set_precision(task["precision"], benchmark=not warming)
+    start = time.perf_counter()
+    run = PEERS[task.get("peer", name)](device, data.chain, data.inputs, data.params, task["precision"])
+    try:
+        run(0)  # the first run compiles
+        device.wait()
+        row = {"prepare_s": round(time.perf_counter() - start, 3)}
+        return row if wanted is None else row | measure(device, run, data, task)
+    finally:
+        getattr(run, "close", lambda: None)()
 
 
 def main(make_device=Gpu):
@@ -224,11 +272,13 @@ def main(make_device=Gpu):
             if data is None or data.text != task["chain"]:
                 data = None
                 data = Data(device, task["chain"])
-            row = serve(device, PEERS[name], data, task)
+            row = serve(device, name, data, task)
         except Exception as failure:  # a peer that cannot take a chain is a row that says so
             row = {"error": f"{type(failure).__name__}: {failure}".split("\n")[0][:300]}
-        print(json.dumps(row), file=answers)
-        device.tidy()
+        dead = not device.tidy()
+        print(json.dumps(row | {"dead": True} if dead else row), file=answers)
+        if dead:
+            return
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ OFF = 2
 class Options(C.Structure):
     _fields_ = [("size", C.c_size_t)] + [
         (n, C.c_int32) for n in ("device", "precision", "effort", "threads", "winograd", "fuse", "ordinal")
-    ] + [("seed", C.c_uint32)]
+    ] + [("seed", C.c_uint32), ("strided", C.c_int32)]
 
 
 class Tensor(C.Structure):
@@ -51,7 +51,7 @@ class Convoy:
         self.lib.cvy_plan_workspace.restype = C.c_size_t
         self.graph, self.plan = C.c_void_p(), C.c_void_p()
         options = Options(size=C.sizeof(Options), device=DEVICES[device], precision=PRECISIONS[precision],
-                          threads=threads, fuse=0 if fuse else OFF)
+                          threads=threads, fuse=0 if fuse else OFF, strided=OFF if device == "cuda" else 0)
         self.check(self.lib.cvy_graph_parse(text.encode(), C.byref(self.graph)))
         self.check(self.lib.cvy_plan_create(self.graph, C.byref(options), C.byref(self.plan)))
         self.tensors = []

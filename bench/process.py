@@ -19,13 +19,13 @@ STARTING = 300  # seconds for the first line: importing PyTorch from a cold disk
 class Worker:
     """`hello` is the process's first line: {"versions"} where the peer is there, else {"missing"} or {"error"}."""
 
-    def __init__(self, command, env):
+    def __init__(self, command, env, starting=STARTING):
         self.log = tempfile.TemporaryFile()  # what the peer prints: the end of it says why it died
         output = None if os.environ.get("BENCH_VERBOSE") else self.log
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, env=env,
                                         start_new_session=True)
         self.rest = b""
-        self.hello = self.read(STARTING)
+        self.hello = self.read(starting)
 
     def line(self, seconds):
         """The next line, or None at the end of the output or of the time."""

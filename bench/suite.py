@@ -1,4 +1,5 @@
-"""What is measured: the three blocks at full size, each of them growing in one direction, single operators."""
+"""What is measured: the three blocks at full size, each of them growing in one direction, single operators, and on a GPU
+chains drawn at random."""
 
 from dataclasses import dataclass
 
@@ -52,7 +53,8 @@ FEW = ("convoy", "torch eager", "torch.compile", "onnxruntime", "openvino")
 
 @dataclass(frozen=True)
 class Case:
-    """One chain. `block`: A, B, C or None. `series`: full, batch, image, channels, operator; `size`: along it."""
+    """One chain. `block`: A, B, C or None. `series`: full, batch, image, channels, operator, sample, or chain for one that
+    was named; `size`: along it."""
 
     chain: str
     block: str
@@ -101,6 +103,10 @@ def operators():
 
 def series():
     return [case for block in BLOCKS for case in _series(block, SERIES, _point)]
+
+
+def drawn(texts):
+    return [Case(chain, None, "sample", f"chain {i}", ()) for i, chain in enumerate(texts, 1)]
 
 
 def full():

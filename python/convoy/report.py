@@ -14,11 +14,12 @@ import html
 import json
 import math
 import re
+import statistics
 import sys
 from collections import defaultdict
 from pathlib import Path
 
-OURS = "convoy"
+OURS, RIVAL = "convoy", "torch.compile"
 WIDTH, HEIGHT = 440, 300
 BLOCKS = {
     "A": "convolution, GroupNorm, scale, max pooling, clamp",
@@ -51,17 +52,25 @@ class Case:
     def speedup(self, row):
         return row["ms"] / self.ours["ms"]
 
+    @property
+    def title(self):
+        return f"{self.block}, {self.series} {self.size}" if self.block else str(self.size)
+
+
+def read(path):
+    run = json.loads(path.read_text())
+    missing = [k for k in ("date", "machine", "versions", "command", "rows") if k not in run]
+    if missing:
+        raise ValueError(f"{path}: no {', '.join(missing)}")
+    return run | {"file": path.name}
+
 
 def load(folder):
+    return cases_of([read(path) for path in sorted(Path(folder).glob("*.json"))])
+
+
+def cases_of(runs):
     """Cases, those of the newest run first."""
-    runs = []
-    for path in sorted(Path(folder).glob("*.json")):
-        run = json.loads(path.read_text())
-        missing = [k for k in ("date", "machine", "versions", "command", "rows") if k not in run]
-        if missing:
-            raise ValueError(f"{path}: no {', '.join(missing)}")
-        run["file"] = path.name
-        runs.append(run)
     cases = {}
     for run in sorted(runs, key=lambda r: r["date"], reverse=True):
         here = {}
@@ -77,6 +86,12 @@ def load(folder):
 
 def select(cases, **wanted):
     return [c for c in cases if all(getattr(c, k) == v for k, v in wanted.items())]
+
+
+def newest_sample(cases, device):
+    """Those of the newest run alone: a sample is judged as a whole."""
+    found = select(cases, device=device, series="sample")
+    return [c for c in found if c.run is found[0].run]
 
 
 def devices(cases):
@@ -232,20 +247,30 @@ def speedup_figures(cases, device, precision):
                      if r.get("command")] or commands_of([case]), note)
 
 
-def operator_figure(cases, device, precision):
-    found = select(cases, device=device, precision=precision, series="operator")
-    found = [c for c in found if c.peers()]
-    if not found:
-        return
+def ratio_figure(name, title, found, rival, note):
+    """A bar for each case: Convoy against the peer that `rival` picks."""
     rows = []
     for c in found:
-        best = c.peers()[0]
-        ratio = c.speedup(best)
-        rows.append((str(c.size), ratio, f"{fmt(ratio)}× {best['peer'].split()[0]}",
-                     family(best["peer"]) if ratio >= 1 else "loss"))
-    note = "<p>Convoy against the fastest peer of each; bars to the left of the line: that peer is faster.</p>"
-    yield figure(f"operators-{device}-{precision}", "single operators", bars(rows, "single operators"),
-                 commands_of(found), note)
+        row = rival(c)
+        ratio = c.speedup(row)
+        rows.append((str(c.size), ratio, f"{fmt(ratio)}× {row['peer'].split()[0]}",
+                     family(row["peer"]) if ratio >= 1 else "loss"))
+    return figure(name, title, bars(rows, title), commands_of(found), f"<p>{note}</p>")
+
+
+def operator_figure(cases, device, precision):
+    found = [c for c in select(cases, device=device, precision=precision, series="operator") if c.peers()]
+    if found:
+        yield ratio_figure(f"operators-{device}-{precision}", "single operators", found, lambda c: c.peers()[0],
+                           "Convoy against the fastest peer of each; bars to the left of the line: that peer is faster.")
+
+
+def sample_figure(cases, device, precision):
+    found = select(newest_sample(cases, device), precision=precision)
+    found = [c for c in found if c.rows.get(RIVAL, {}).get("ms")]
+    if found:
+        yield ratio_figure(f"sample-{device}-{precision}", "chains drawn at random", found, lambda c: c.rows[RIVAL],
+                           f"Convoy against {RIVAL}; bars to the left of the line: that one is faster.")
 
 
 def roofline_figure(cases, device, precision):
@@ -270,9 +295,8 @@ def roofline_figure(cases, device, precision):
             roof[0] = (low, axes.y0)
         axes.path(roof, "roof")
     for x, y, r, c in sorted(points, key=lambda p: p[2]["peer"] == OURS):
-        name = f"{c.block} {c.series} {c.size}" if c.block else str(c.size)
         axes.dot(x, y, family(r["peer"]) + (" unfused" if r["peer"] != OURS else ""),
-                 f"{name}, {r['peer']}: {fmt(y)} GFLOP/s, {fmt(r['ms'])} ms")
+                 f"{c.title}, {r['peer']}: {fmt(y)} GFLOP/s, {fmt(r['ms'])} ms")
     limits = f"{fmt(gflops)} GFLOP/s and {fmt(gbps)} GB/s, measured in the same run" if gflops and gbps else "not measured"
     note = (f"<p>Every chain measured; filled: Convoy, hollow: peers on A, B and C. The roof: {limits}. Convolutions "
             "count as direct ones, so Winograd forms may stand above it.</p>")
@@ -318,7 +342,7 @@ def error_figure(cases, device, precision):
                  "<p>Down is more accurate, left is faster.</p>")
 
 
-FIGURES = (speedup_figures, error_figure, roofline_figure, operator_figure, size_figures)
+FIGURES = (speedup_figures, error_figure, roofline_figure, operator_figure, size_figures, sample_figure)
 
 
 # ---- the page ----
@@ -357,15 +381,14 @@ def all_rows_table(cases, device, precision):
     """Every row, also those where a peer is faster or failed."""
     lines = ["<table><tr><th>case<th>peer<th>ms<th>× Convoy<th>max abs error<th>GFLOP/s<th>runs</tr>"]
     for c in select(cases, device=device, precision=precision):
-        name = f"{c.block} {c.series} {c.size}" if c.block else str(c.size)
         for r in c.rows.values():
             if not r.get("ms"):
-                lines.append(f'<tr><td>{esc(name)}<td class=l>{esc(r["peer"])}<td class=l colspan=5>'
+                lines.append(f'<tr><td>{esc(c.title)}<td class=l>{esc(r["peer"])}<td class=l colspan=5>'
                              f'{esc(r.get("error", "no time"))}</tr>')
                 continue
             rate = fmt(1e-6 * r["flops"] / r["ms"]) if r.get("flops") else "–"
             lines.append(f'<tr{" class=ours" if r["peer"] == OURS else ""} title="{esc(r.get("command", ""))}">'
-                         f'<td>{esc(name)}<td class=l>{esc(r["peer"])}<td>{fmt(r["ms"])}<td>{fmt(c.speedup(r))}'
+                         f'<td>{esc(c.title)}<td class=l>{esc(r["peer"])}<td>{fmt(r["ms"])}<td>{fmt(c.speedup(r))}'
                          f'<td>{fmt_error(r.get("max_abs_error"))}<td>{rate}<td>{r.get("runs", "–")}</tr>')
     return "".join(lines) + "</table>"
 
@@ -406,6 +429,8 @@ def page(cases):
 def md_blocks(cases, device, precision):
     """Full-size times of everyone, and how many times as fast Convoy is."""
     found = {c.block: c for c in select(cases, device=device, precision=precision, series="full")}
+    if not found:
+        return []
     names = sorted(found)
     peers = list(dict.fromkeys(p for b in names for p in found[b].rows))
     lines = ["| ms, median (× Convoy) | " + " | ".join(names) + " | max abs error: " + ", ".join(names) + " |",
@@ -424,7 +449,9 @@ def md_blocks(cases, device, precision):
 
 
 def md_operators(cases, device, precision):
-    found = [c for c in select(cases, device=device, precision=precision, series="operator")]
+    found = select(cases, device=device, precision=precision, series="operator")
+    if not found:
+        return []
     peers = list(dict.fromkeys(p for c in found for p in c.rows))
     lines = ["| ms | " + " | ".join(peers) + " | fastest peer / Convoy |", "|---" * (len(peers) + 2) + "|"]
     for c in found:
@@ -463,8 +490,7 @@ def md_losses(cases, device, precision):
         return ["In no case of the suite was a peer faster."]
     lines = ["| case | Convoy, ms | fastest peer, ms | |", "|---|---|---|---|"]
     for c, r in sorted(lost, key=lambda p: p[1]["ms"] / p[0].ours["ms"]):
-        name = f"{c.block}, {c.series} {c.size}" if c.block else str(c.size)
-        lines.append(f"| {name} | {fmt(c.ours['ms'])} | {fmt(r['ms'])} | {r['peer']} |")
+        lines.append(f"| {c.title} | {fmt(c.ours['ms'])} | {fmt(r['ms'])} | {r['peer']} |")
     return lines
 
 
@@ -475,16 +501,71 @@ def md_runs(cases, device, precision):
     return lines
 
 
-TABLES = {"blocks": md_blocks, "operators": md_operators, "series": md_series, "losses": md_losses, "runs": md_runs}
+# Errors that a chain of the sample may have, as part of the output's largest value: ENOUGH, or so many times PyTorch's.
+ENOUGH = 5e-6
+ALLOWED = {"fp32": (2.0, ("torch eager",)), "tf32": (1.5, ("torch eager", RIVAL))}
+
+
+class Drawn:
+    """One chain of a sample in one precision. `rows`: by peer; where Convoy failed or was left out there is no ratio."""
+
+    def __init__(self, rows, precision):
+        self.ours, self.rival, self.eager = (rows.get(p, {}) for p in (OURS, RIVAL, "torch eager"))
+        times, most = [r.get("ms") for r in (self.rival, self.ours)], ALLOWED[precision]
+        self.ratio = times[0] / times[1] if all(times) else None
+        self.faster = self.ratio is not None and self.ratio > 1
+        error = self.ours.get("rel_error")
+        known = [rows[p]["rel_error"] for p in most[1] if rows.get(p, {}).get("rel_error") is not None]
+        self.exact = error is not None and error <= max([ENOUGH] + [most[0] * e for e in known])
+
+    def cells(self):
+        """Convoy's time, the rival's, how many times as long that takes, Convoy's error and eager's."""
+        ratio = fmt(self.ratio) if self.faster else f"**{fmt(self.ratio)}**"
+        error = fmt_error(self.ours.get("rel_error"))
+        error = error if self.exact else f"**{error}**"
+        return [fmt(self.ours.get("ms")), fmt(self.rival.get("ms")), ratio,
+                f"{error} ({fmt_error(self.eager.get('rel_error'))})"]
+
+
+def md_sample(cases, device, precision):
+    """Every chain of the newest sample, also those that Convoy loses or fails; both precisions in one table."""
+    found = newest_sample(cases, device)
+    if not found:
+        return []
+    rows = defaultdict(dict)
+    for r in found[0].run["rows"]:
+        rows[r["chain"], r["precision"]][r["peer"]] = r
+    precisions = [p for p in ALLOWED if any(key[1] == p for key in rows)]
+    drawn = {key: Drawn(row, key[1]) for key, row in rows.items()}
+    parts = ", ".join(f"{p} {told_of(d for (_, q), d in drawn.items() if p == q)}" for p in precisions)
+    ratios = [d.ratio for d in drawn.values() if d.ratio]
+    lines = [f"Faster than {RIVAL} in {told_of(drawn.values())} ({parts}), {fmt(statistics.median(ratios or [math.nan]))} times as fast "
+             f"in the middle; errors as small as they must be in {sum(d.exact for d in drawn.values())}.", ""]
+    columns = [f"{p}: Convoy, ms | {RIVAL}, ms | × | error (eager's)" for p in precisions]
+    lines += ["| | chain | " + " | ".join(columns) + " |", "|---" * (2 + 4 * len(precisions)) + "|"]
+    for number, chain in enumerate(dict.fromkeys(c for c, _ in rows), 1):
+        cells = [cell for p in precisions for cell in (drawn[chain, p].cells() if (chain, p) in drawn else ["–"] * 4)]
+        code = chain.replace("|", "\\|")
+        lines.append(f"| {number} | `{code}` | " + " | ".join(cells) + " |")
+    return lines
+
+
+def told_of(drawn):
+    faster = [d.faster for d in drawn]
+    return f"{sum(faster)} of {len(faster)}"
+
+
+TABLES = {"blocks": md_blocks, "operators": md_operators, "series": md_series, "losses": md_losses, "runs": md_runs,
+          "sample": md_sample}
 MARK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.S)
 
 
-def render(cases, name):
-    """`blocks-cpu-fp32`: the table, the device, the precision."""
+def render(cases, name, absent="Not measured yet.\n"):
+    """`blocks-cpu-fp32`: the table, the device, the precision; `all` for tables of every precision."""
     kind, device, precision = name.split("-")
-    if not select(cases, device=device, precision=precision):
-        return "Not measured yet.\n"
-    return "\n".join(TABLES[kind](cases, device, precision)) + "\n"
+    wanted = {"device": device} if precision == "all" else {"device": device, "precision": precision}
+    lines = TABLES[kind](cases, device, precision) if select(cases, **wanted) else []
+    return "\n".join(lines) + "\n" if lines else absent
 
 
 def filled(document, cases):

@@ -1,7 +1,7 @@
 """bench/gpu_worker.py on this machine's CPU with a clock that is made up: what `make gpu-bench` does, without a GPU.
 
 STAND_IN_FAULTS makes peers fail ("torch eager=dies,convoy=refuses"): one that refuses is not there, one that dies does
-so behind each row that it has answered, one that hangs never answers.
+so at each second row, one that is lost has no device any more behind each row, one that hangs never answers.
 """
 
 import os
@@ -19,7 +19,7 @@ FAULT = dict(word.split("=") for word in os.environ.get("STAND_IN_FAULTS", "").s
 
 class Cpu:
     name = "cpu"
-    flushed = False
+    flushed, rows = False, 0
 
     def __init__(self):
         if FAULT == "refuses":
@@ -37,10 +37,15 @@ class Cpu:
         run()
         return 1.25
 
+    def wait(self):
+        pass
+
     def tidy(self):
-        if FAULT == "dies":
+        self.rows += 1
+        if FAULT == "dies" and self.rows == 2:
             print("these are the last words", file=sys.stderr, flush=True)
             os._exit(3)
+        return FAULT != "lost"
 
     def machine(self):
         return {"name": "stand-in", "peak_gbps": 1.0, "peak_gflops": None}

@@ -20,7 +20,7 @@ KEYS = {"block", "chain", "series", "size", "peer", "device", "precision", "thre
 def bench(out, *arguments, faults=""):
     """With all the time in the world, unless told otherwise."""
     command = [sys.executable, "-c", START, "--suite", "smoke", "--repeats", "6", "--out", str(out), "--budget", "1e6",
-               "--row-seconds", "1e6", *arguments]
+               "--row-seconds", "1e6", "--jobs", "0", *arguments]
     env = {**os.environ, "STAND_IN_FAULTS": faults}
     return subprocess.run(command, capture_output=True, text=True, env=env)
 
