@@ -62,6 +62,25 @@ CVY_INLINE void gather(const cvy_args &a, const window *windows, const float *we
         cvy_copy16(stage + ROWS * BP + i * 4, from + i / (BK / 4) * K_PAD + i % (BK / 4) * 4);
 }
 
+// One result of a transposed convolution without the zeros that stand where it meets no source: a weight that is not
+// finite made NaN of them. Rare, so out of the way.
+static __device__ __noinline__ float sum_again(const cvy_args &a, long long pixel, int phase, int group,
+                                               const float *weights)
+{
+    const window v = make_window(a, find_pixel(a, pixel, phase), group);
+    float sum = 0.0f;
+#pragma unroll 1
+    for (int term = 0; term < TERMS; term++) {
+        const int tap = term % TAPS;
+        if (tap_inside(v, tap))
+            sum = fmaf(weights[(long long)term * K_PAD],
+                       v.origin[source_offset(a, term / TAPS, tap / (R * S) * axis_d::MOVE,
+                                              tap / S % R * axis_h::MOVE, tap % S * axis_w::MOVE)],
+                       sum);
+    }
+    return sum;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
     extern __shared__ __align__(16) float shared[]; // max(STAGES * STAGE, BK * BP) floats
@@ -91,6 +110,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const 
     }
     results.spread(shared);
     __syncthreads();
-    cvy_finish<BK, PIXELS, THREADS>(a, first_pixel, phase, k_first, group,
-                                    [&](int i, int k) { return shared[k * BP + i * THREADS + threadIdx.x]; });
+    cvy_finish<BK, PIXELS, THREADS>(a, first_pixel, phase, k_first, group, [&](int i, int k) {
+        const int pixel = i * THREADS + threadIdx.x;
+        const float result = shared[k * BP + pixel];
+        return !TRANSPOSED || fabsf(result) < CVY_INF
+                   ? result
+                   : sum_again(a, first_pixel + pixel, phase, group, weights + k);
+    });
 }

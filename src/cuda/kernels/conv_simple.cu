@@ -3,6 +3,7 @@
 // For what a matrix tile cannot be filled with: depthwise and other groups of few channels, filters of very many
 // taps. Neighbouring threads compute neighbouring pixels of one channel, so reads of the source coalesce and
 // weights are the same word for the whole warp. Expected bound: load instructions, C_IN x taps of them per element.
+// Padding is zeros, which an infinite weight makes NaN; where a transposed convolution meets no source there is nothing.
 //
 //   t[1]  source, strides n, c, d, h, w        t[2]  weights, strides k, c, t, r, s (k and c of the group's own)
 //   epilogue space: n, k, o, p, q              grid: x elements of a sample's group over THREADS; y samples; z
@@ -76,8 +77,9 @@ CVY_INLINE float window_sum(const cvy_args &a, const cvy_at &at, const float *so
         const bool ok_d = place<STRIDE_D, PAD_D, DIL_D, IN_D>(at.i2, t, d);
         const bool ok_h = place<STRIDE_H, PAD_H, DIL_H, IN_H>(at.i3, r, h);
         const bool ok_w = place<STRIDE_W, PAD_W, DIL_W, IN_W>(at.i4, s, w);
-        if (ok_d && ok_h && ok_w)
-            sum = fmaf(source[source_offset(a, d, h, w)], weight[weight_offset(a, t, r, s)], sum);
+        const bool inside = ok_d && ok_h && ok_w;
+        const float x = inside ? source[source_offset(a, d, h, w)] : 0.0f;
+        if (inside || !TRANSPOSED) sum = fmaf(x, weight[weight_offset(a, t, r, s)], sum);
     }
     return sum;
 }

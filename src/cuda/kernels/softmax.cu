@@ -42,7 +42,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
         g.top = tops[column], g.sum = sums[column];
     }
     if (row >= kept) return;
-    const float shift = LOGARITHM ? logf(g.sum) : 1.0f / g.sum;
+    const float sum = fabsf(g.top) == CVY_INF ? CVY_NAN : g.sum; // of exp(x - top), one of them inf - inf
+    const float shift = LOGARITHM ? logf(sum) : 1.0f / sum;
 #pragma unroll 4
     for (long long i = part; i < inside; i += LANES) {
         const cvy_at at = cvy_place((cvy_index)row, (cvy_index)i);

@@ -1,0 +1,113 @@
+/* test_cuda_special.c - NaN and infinities on the CUDA engine's generic kernels, run on the host by test/emulate:
+ * in one place of one tensor at a time, and results have theirs where the reference does. Once on tensor cores
+ * where the engine likes them, once by multiply-adds alone.
+ *
+ * Without the rewrites that trust factors to be finite (nothing is watched on a GPU). The weight of a norm is left
+ * alone: times a normalised value an infinite one gives an infinity here, where PyTorch's x a - mean a is NaN. */
+#include "../gpu/check.h"
+#include "../standin/fixture.h"
+#include "../../src/cuda/tc_tune.h"
+
+static const char *const chains[] = {
+    /* padding: zeros that are multiplied */
+    "x[2,3,7,9] | conv2d(8,3,padding=1)",
+    "x[2,1,7,9] | conv2d(5,3,padding=(2,1),dilation=(2,1),bias=False)",
+    "x[2,4,11] | conv1d(4,3,stride=2,padding=1,groups=4)",
+    "x[1,4,3,4,5] | conv3d(6,2,padding='same',groups=2)",
+    "x[1,6,9,9] | conv2d(4,7,padding=3,bias=False) | relu",
+    /* what a transposed convolution does not meet: nothing */
+    "x[2,8,5,6] | conv_transpose2d(8,3,stride=2,padding=1,output_padding=1)",
+    "x[2,1,5,6] | conv_transpose2d(3,3,stride=2,padding=1)",
+    "x[2,6,7] | conv_transpose1d(5,4,stride=3,bias=False)",
+    "x[1,8,5,6] | conv_transpose2d(12,(3,2),groups=2,dilation=2,padding=1)",
+    "x[1,4,3,4,5] | conv_transpose3d(5,(1,3,2),stride=(1,2,1),padding=(0,1,1))",
+    "x[1,2,9] | conv_transpose1d(4,40,stride=2,padding=7)", /* more taps than a word has bits */
+    /* products: edges of tiles */
+    "x[9,7] | linear(5)",
+    "x[3,19] | linear(67,bias=False)",
+    "x[65,17] | matmul(w[17,66])",
+    "x[2,5,18] | matmul(w[2,18,9])",
+    /* lines */
+    "x[2,5,7] | softmax(1)",
+    "x[3,300] | softmax(1)",
+    "x[2,5,7] | log_softmax(-1)",
+    "x[2,5,7] | logsumexp(1)",
+    "x[2,5,7] | max(1)",
+    "x[2,3,8,8] | max_pool2d(3,2,1)",
+    "x[2,3,8,8] | avg_pool2d(3,2,1)",
+    "x[2,3,8,8] | conv2d(16,3) | add(t[16,1,1]) | mul(s[16,1,1]) | softmax(1)",
+    "x[2,3,8,8] | conv2d(16,3) | group_norm(4) | mul(s[16,1,1]) | relu | max_pool2d(2)",
+    "x[2,6,5] | group_norm(2,eps=inf)",
+};
+
+static bool same_kind(float got, double want)
+{
+    return isnan(want) ? isnan(got) : isinf(want) ? got == (float)want : isfinite(got);
+}
+
+static void check_run(const gpu *u, rig *r, const cvy_plan *p, const char *what)
+{
+    CUdeviceptr work = 0;
+    int64_t count = 0, at = 0, wrong = 0;
+    gpu_rig t;
+    float *got;
+
+    gpu_rig_open(&t, u, r);
+    assert_ok(cvyi_cuda_alloc(u->device, cvy_plan_workspace(p), &work));
+    got = run_one_way(&t, p, work, RUN_FRESH, &count);
+    CHECK(got, "%s: %s", what, cvy_last_error());
+    rig_reference(r);
+    for (int i = r->n_sources; i < r->n && got; i++)
+        for (int64_t k = 0; k < r->t[i].count; k++, at++) wrong += !same_kind(got[at], r->t[i].want[k]);
+    CHECK(wrong == 0, "%s: %lld of %lld", what, (long long)wrong, (long long)count);
+    free(got);
+    cvyi_cuda_free(u->device, work);
+    gpu_rig_close(&t);
+}
+
+static void check_chain(const gpu *u, const char *chain, int tuning)
+{
+    static const float planted[] = {NAN, INFINITY, -INFINITY};
+    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
+    cvy_graph *g = NULL;
+    cvy_plan *p = NULL;
+    uint64_t seed = 8;
+    char what[300];
+    rig r;
+
+    assert_ok(cvy_graph_parse(chain, &g));
+    assert_ok(cvyi_plan_tuned(g, &options, tuning, &p));
+    rig_open(&r, g, &seed, RIG_REAL, 0);
+    for (int i = 0; i < r.n_sources; i++)
+        for (int k = 0; k < 9 && !strstr(r.t[i].info.name, "norm.weight"); k++) {
+            const int64_t cell_at = k % 3 * (r.t[i].count - 1) / 2;
+            float *cell = rig_at(&r.t[i], cell_at), keep = *cell;
+            *cell = planted[k / 3];
+            snprintf(what, sizeof what, "%s, tuning %d, %g at %lld of %s", chain, tuning, (double)*cell,
+                     (long long)cell_at, r.t[i].info.name);
+            check_run(u, &r, p, what);
+            *cell = keep;
+        }
+    rig_close(&r);
+    cvy_plan_free(p);
+    cvy_graph_free(g);
+}
+
+int main(int argc, char **argv)
+{
+    static const int tunings[] = {TUNE_COST, TUNE_GENERIC};
+    char path[1024];
+    gpu u;
+
+    (void)argc;
+    use_library(argv[0], "emulate/libcuda.so.1", "CVY_CUDA_LIB", path);
+    use_library(argv[0], "emulate/libnvrtc.so.13", "CVY_NVRTC_LIB", path);
+    use_cache();
+    setenv("CVY_SIMPLIFY", "-fold_conv_affine,-fold_norm_affine,-reduce_producer,-pool_before_norm", 1);
+    if (!gpu_open(&u)) fail_msg("%s", cvy_last_error());
+    for (int i = 0; i < COUNT_OF(chains); i++)
+        for (int k = 0; k < COUNT_OF(tunings); k++) check_chain(&u, chains[i], tunings[k]);
+    gpu_close(&u);
+    CHECK(cvyi_alloc_live() == 0, "%lld allocations", (long long)cvyi_alloc_live());
+    return finish("cuda_special");
+}
