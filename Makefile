@@ -106,8 +106,8 @@ $(PROGRAMS): %: %.o $(BUILD)/libconvoy.a
 	$(say) LINK $@
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-gpu-test: $(BUILD)/test/gpu/chains $(BUILD)/libconvoy.so ## check and time the kernels on this machine's GPU
-	@CONVOY_LIBRARY=$(CURDIR)/$(BUILD)/libconvoy.so bench/gpu_smoke.sh $<
+gpu-test: all $(BUILD)/test/gpu/chains ## what has to be shown on a GPU (PARTS="chains bits ...": some of it)
+	@BUILD=$(BUILD) test/gpu/prove.sh $(BUILD)/gpu-test $(PARTS)
 
 # ---- fuzzing: clang's libFuzzer, a build folder of its own -----------------------------------------------
 FUZZ_SECONDS ?= 60

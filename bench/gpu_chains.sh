@@ -7,12 +7,7 @@
 set -u
 convoy=${1:-build/convoy}
 [ -n "${CVY_CACHE:-}" ] || { CVY_CACHE=$(mktemp -d); export CVY_CACHE; }
-if [ -z "${CVY_NVRTC_LIB:-}" ]; then
-    for f in $(find /usr/local/cuda*/lib64 /opt /usr/lib -name 'libnvrtc.so.1[23]' 2>/dev/null); do
-        export CVY_NVRTC_LIB="$f"
-        break
-    done
-fi
+. "$(dirname "$0")/nvrtc.sh"
 list=$(mktemp)
 cat >"$list" <<'END'
 A

@@ -409,7 +409,7 @@ def page(cases):
            f"<style>{STYLE}</style></head><body><h1>Convoy, measured</h1>"]
     for device, precision in devices(cases):
         chosen = select(cases, device=device, precision=precision)
-        threads = {c.ours.get("threads") for c in chosen} - {None, 0}
+        threads = {c.ours.get("threads") for c in chosen if c.series != "threads"} - {None, 0}
         told = f", {max(threads)} threads" if device == "cpu" and threads else ""
         out.append(f'<h2 id="{device}-{precision}">{device}, {precision}{told}</h2><div class="grid">')
         for make in FIGURES:
@@ -479,6 +479,21 @@ def md_series(cases, device, precision):
                 ratio = f" ({fmt(c.speedup(c.peers()[0]))}×)" if c and c.peers() else ""
                 cells.append(fmt(c.ours["ms"]) + ratio if c else "–")
             lines.append(f"| {block} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def md_threads(cases, device, precision):
+    """Convoy on more and more threads: ms, and how many times as fast as on the fewest."""
+    found = select(cases, device=device, precision=precision, series="threads")
+    counts = sorted({c.size for c in found})
+    if not counts:
+        return []
+    lines = ["| threads, ms | " + " | ".join(map(str, counts)) + " |", "|---" * (len(counts) + 1) + "|"]
+    for block in sorted({c.block for c in found}):
+        ms = {c.size: c.ours["ms"] for c in found if c.block == block}
+        first = ms[min(ms)]
+        cells = [fmt(ms[n]) + (f" ({fmt(first / ms[n])}×)" if n > min(ms) else "") if n in ms else "–" for n in counts]
+        lines.append(f"| {block} | " + " | ".join(cells) + " |")
     return lines
 
 
@@ -556,7 +571,7 @@ def told_of(drawn):
 
 
 TABLES = {"blocks": md_blocks, "operators": md_operators, "series": md_series, "losses": md_losses, "runs": md_runs,
-          "sample": md_sample}
+          "sample": md_sample, "threads": md_threads}
 MARK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.S)
 
 

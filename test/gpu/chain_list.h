@@ -2,11 +2,33 @@
 #ifndef TEST_GPU_CHAIN_LIST_H
 #define TEST_GPU_CHAIN_LIST_H
 
+#include "check.h"
+
+/* Kinds of plans that `chains` checks, and for compute-sanitizer. */
+enum {
+    EVERY_PLAN = PLAN_LIKED | PLAN_ONE_BY_ONE | PLAN_TILES | PLAN_GENERIC | PLAN_RANDOM | PLAN_RANDOM_TOO,
+    SANITIZED_PLANS = PLAN_LIKED | PLAN_SECOND_TILE | PLAN_GENERIC | PLAN_RANDOM
+};
+
 static const char *const chains[] = {
     /* the three blocks, small, and their odd relatives */
     "x[3,8,20,22] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
     "x[3,8,20,22] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
     "x[3,8,20,22] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)",
+    /* passes on tensor cores: tensor copies, flat tiles, streamed weights, stride 2, residuals, every sink */
+    "x[2,8,20,24] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
+    "x[2,8,20,24] | conv2d(32,3) | sigmoid | group_norm(8)",
+    "x[2,8,20,24] | conv2d(32,3) | group_norm(8) | add(r[32,18,22]) | relu",
+    "x[3,8,19,23] | conv2d(48,3) | group_norm(3) | max_pool2d(2) | relu",
+    "x[2,16,24,24] | conv2d(64,3) | relu | max_pool2d(2)",
+    "x[2,256,12,12] | conv2d(64,3) | relu",
+    "x[2,128,9,9] | conv2d(128,3) | group_norm(8) | silu",
+    "x[4,16,33,31] | conv2d(40,3,stride=2,padding=1) | hardswish | min(1)",
+    "x[4,24,32,32] | conv2d(100,3,stride=2) | gelu | max(1)",
+    "x[4,3,32,32] | conv2d(64,7,stride=2,padding=3) | batch_norm | relu | max_pool2d(2)",
+    "x[2,8,40] | conv1d(64,5) | instance_norm | silu",
+    "x[2,12,28,28] | conv2d(16,5,padding=2) | mish | group_norm(4) | relu",
+    "x[3,8,21,23] | conv2d(16,3) | relu | mean(1)",
     /* convolutions: every rank, stride, padding, dilation, groups, few and many channels */
     "x[2,3,50] | conv1d(5,7,stride=2,padding=3) | relu",
     "x[1,5,9,11] | conv2d(7,(3,2),stride=(2,1),padding=(1,2),dilation=(1,2)) | silu",
@@ -66,6 +88,53 @@ static const char *const chains[] = {
     "x[2,3,4] | flatten(1) | linear(9) | reshape(2,3,3) | relu",
     "x[2,1,4] | squeeze(1) | log",
     "x[1000,1001] | mul(x2[1001]) | clamp(-1,None)",
+};
+
+/* For compute-sanitizer, which takes its time: small, and between them every kernel file and every form of a pass
+ * on tensor cores (test/unit/test_cuda_cover.c). */
+static const char *const sanitized[] = {
+    /* tensor cores: several strips for each block, so that every ring goes round */
+    "x[40,8,20,24] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
+    "x[24,8,20,24] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
+    "x[24,8,20,24] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)",
+    /* pointwise behind tensors of one's own; groups that are no power of two; odd extents; many channels; strides
+     */
+    "x[2,8,20,24] | conv2d(32,3) | group_norm(8) | add(r[32,18,22]) | relu",
+    "x[3,8,19,23] | conv2d(48,3) | group_norm(3) | max_pool2d(2) | relu",
+    "x[2,16,24,24] | conv2d(64,3) | relu | max_pool2d(2)",
+    "x[2,256,12,12] | conv2d(64,3) | relu",
+    "x[2,128,9,9] | conv2d(128,3) | group_norm(8) | silu",
+    "x[4,16,17,15] | conv2d(40,3,stride=2,padding=1) | hardswish | min(1)",
+    "x[4,24,16,16] | conv2d(100,3,stride=2) | group_norm(10) | gelu | max(1)",
+    "x[4,3,32,32] | conv2d(64,7,stride=2,padding=3) | batch_norm | relu | max_pool2d(2)",
+    "x[2,8,40] | conv1d(64,5) | instance_norm | silu",
+    /* everything else */
+    "x[2,16,9,10] | conv2d(40,3,padding=1,groups=4) | gelu",
+    "x[2,12,14,13] | conv2d(12,3,padding=1,groups=12) | hardswish",
+    "x[1,5,9,11] | conv2d(7,(3,2),stride=(2,1),padding=(1,2),dilation=(1,2)) | silu",
+    "x[2,4,6,7,8] | conv3d(18,3,padding=1,stride=(1,2,1)) | elu(0.7)",
+    "x[2,8,7,9] | conv_transpose2d(20,3,stride=2,padding=1,output_padding=1) | softplus",
+    "x[30,37] | linear(65) | gelu('tanh') | add(r[30,65])",
+    "x[4,6,7] | matmul(w[7])",
+    "x[2,3,17,19] | matmul(w[3,19,23]) | abs",
+    "x[4,12,5,6] | batch_norm(training=True) | relu",
+    "x[4,5,24] | layer_norm(24) | tanh",
+    "x[2,8,70,71] | group_norm(2) | neg",
+    "x[2,3,17,19] | relu | max_pool2d(3,2,1) | exp",
+    "x[2,3,17,19] | avg_pool2d(3,2,1,ceil_mode=True) | sqrt",
+    "x[2,3,17,19] | sigmoid | adaptive_avg_pool2d(1) | relu6",
+    "x[5,33,19] | mean(1) | hardsigmoid",
+    "x[5,1030,19] | logsumexp(1)",
+    "x[3,7,40] | sum()",
+    "x[5,33,19] | tanh | softmax(1) | mul(2)",
+    "x[2,3,4] | flatten(1) | linear(9) | reshape(2,3,3) | relu",
+};
+
+/* Blocks A, B and C as they are measured (C with a quarter of its samples: a GiB takes long to compare). */
+static const char *const large[] = {
+    "x[128,8,128,128] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
+    "x[128,8,128,128] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
+    "x[32,8,256,256] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)",
 };
 
 #endif

@@ -1,13 +1,24 @@
 /* chains.c - every kind of kernel on a real GPU, against the reference in double (check.h).
  *
- *   chains [CHAIN...]       checks the chains given, or those of chain_list.h
- *   chains -r COUNT SEED    checks COUNT random graphs of each flavour (../fuse/random_chain.h)
- *   chains -t [CHAIN...]    times chains (CUDA events, L2 thrown out before each run, median of 21)
+ *   chains [CHAIN...]         checks the chains given, or those of chain_list.h, in both precisions
+ *   chains -r COUNT SEED      checks COUNT random graphs of each flavour (../fuse/random_chain.h)
+ *   chains -s [CHAIN...]      the chains for compute-sanitizer: buffers without guards, workspaces without a fill
+ *   chains -b [CHAIN...]      the same bits over 100 runs, on two streams, captured (bits.h); default: A, B, C
+ *   chains -m [CHAIN...]      the same bits wherever in the batch a sample stands
+ *   chains -f CHAIN...        seconds from cvy_plan_create() to the end of the first run, and of the context before
+ *   chains -l [CHAIN...]      which kernels the plans have, and their forms on tensor cores; runs nothing
+ *   chains -t [CHAIN...]      times chains (CUDA events, L2 thrown out before each run, median of 21)
  *
- * A chain is planned as the cost model likes it, with every operator in a pass of its own, and twice at random; a
- * random graph as the cost model likes it and once at random. */
+ * In front of these: -p fp32|tf32, one precision alone; -k I/N, of all items every N-th from I on, so that N
+ * processes share the work. A chain is planned as the cost model likes it, with every operator in a pass of its
+ * own, with other tiles, without tensor cores, and twice at random; a random graph as the cost model likes it and
+ * once at random. The last line is "N checked, M failed". */
+#include <time.h>
+#include <unistd.h>
+#include "bits.h"
 #include "check_random.h"
 #include "chain_list.h"
+#include "kernel_list.h"
 
 static bool fail_here(const char *title)
 {
@@ -15,30 +26,178 @@ static bool fail_here(const char *title)
     return false;
 }
 
-static bool check_chain(const gpu *u, const char *words)
+/* Only products have a precision: without any, tf32 is fp32. */
+static bool has_products(const cvy_graph *g)
+{
+    bool any = false;
+    for (int i = 0; i < g->n_nodes; i++) {
+        const op_kind kind = cvyi_info(&g->nodes[i])->kind;
+        any |= kind == KIND_CONV || kind == KIND_CONVT || kind == KIND_LINEAR || kind == KIND_MATMUL;
+    }
+    return any;
+}
+
+static int precisions = 1 << CVY_FP32 | 1 << CVY_TF32; /* those asked for */
+
+static bool wanted(const cvy_graph *g, cvy_precision p)
+{
+    return precisions >> p & 1 && (p == CVY_FP32 || precisions == 1 << p || has_products(g));
+}
+
+/* ---- right results ---- */
+
+/* Without products all tiles are one. */
+static int plans_of(const cvy_graph *g, int kinds)
+{
+    return has_products(g) ? kinds : kinds & ~(PLAN_TILES | PLAN_GENERIC);
+}
+
+static bool check_chain_with(const gpu *u, const char *words, int kinds)
 {
     checked_graph c;
     cvy_graph *g = NULL;
-    bool good;
+    bool good = true;
 
     if (cvy_graph_parse(words, &g)) return fail_here(words);
     check_open(&c, u, g, RIG_REAL, 12345);
     c.title = words;
-    good = check_plans(&c, PLAN_LIKED | PLAN_ONE_BY_ONE, 2, 1);
-    if (good) printf("ok %.1e  %s\n", c.worst, words);
+    for (cvy_precision p = CVY_FP32; p <= CVY_TF32; p++)
+        if (wanted(g, p)) good &= check_plans(&c, p, plans_of(g, kinds), 1);
+    if (good) printf("ok %.1e %.1e  %s\n", c.worst[CVY_FP32], c.worst[CVY_TF32], words);
     check_close(&c);
     cvy_graph_free(g);
     return good;
 }
 
+static bool check_chain(const gpu *u, const char *words)
+{
+    return check_chain_with(u, words, EVERY_PLAN);
+}
+
+static bool sanitize_chain(const gpu *u, const char *words)
+{
+    const gpu bare = {
+        .device = u->device, .stream = u->stream, .emulated = u->emulated, .bare = true, .sanitized = true};
+    return check_chain_with(&bare, words, SANITIZED_PLANS);
+}
+
+/* ---- what a plan does, for each precision ---- */
+
+typedef bool (*plan_check)(const gpu *u, const char *title, rig *r, const cvy_plan *plan);
+
+static bool with_plans(const gpu *u, const char *words, plan_check check)
+{
+    cvy_graph *g = NULL;
+    bool good = true;
+
+    if (cvy_graph_parse(words, &g)) return fail_here(words);
+    for (cvy_precision p = CVY_FP32; p <= CVY_TF32 && good; p++) {
+        const cvy_options o = {.size = sizeof o, .device = CVY_CUDA, .precision = (int32_t)p, .strided = CVY_OFF};
+        cvy_plan *plan = NULL;
+        uint64_t seed = 12345;
+        char title[600];
+        rig r;
+        if (!wanted(g, p)) continue;
+        snprintf(title, sizeof title, "%s  %s", precision_names[p], words);
+        rig_open(&r, g, &seed, RIG_REAL, 0);
+        good = cvy_plan_create(g, &o, &plan) ? fail_here(title) : check(u, title, &r, plan);
+        cvy_plan_free(plan);
+        rig_close(&r);
+    }
+    cvy_graph_free(g);
+    return good;
+}
+
+static bool check_bits(const gpu *u, const char *title, rig *r, const cvy_plan *plan)
+{
+    char what[300] = "";
+
+    same_bits(u, r, plan, what);
+    printf("%s  %s\n", *what ? what : "same bits", title);
+    return !*what;
+}
+
+static bool check_places(const gpu *u, const char *title, rig *r, const cvy_plan *plan)
+{
+    static const char *const words[] = {"same bits", "OTHER BITS ELSEWHERE IN THE BATCH", "samples not apart"};
+    const places found = same_places(u, r, plan);
+
+    printf("%s  %s\n", words[found], title);
+    return found != PLACES_DIFFER;
+}
+
+static bool list_kernels(const gpu *u, const char *title, rig *r, const cvy_plan *plan)
+{
+    (void)u, (void)r;
+    printf("%s\n", title);
+    print_kernels(plan);
+    return true;
+}
+
+static bool bits_of_chain(const gpu *u, const char *words)
+{
+    return with_plans(u, words, check_bits);
+}
+static bool places_of_chain(const gpu *u, const char *words)
+{
+    return with_plans(u, words, check_places);
+}
+static bool kernels_of_chain(const gpu *u, const char *words)
+{
+    return with_plans(u, words, list_kernels);
+}
+
 /* ---- time ---- */
+
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double context_seconds; /* from the first call of the driver to a context and a stream */
+
+static bool first_call(const gpu *u, const char *words)
+{
+    const cvy_precision precision = precisions == 1 << CVY_TF32 ? CVY_TF32 : CVY_FP32;
+    const cvy_options o = {
+        .size = sizeof o, .device = CVY_CUDA, .precision = (int32_t)precision, .strided = CVY_OFF};
+    uint64_t seed = 12345;
+    cvy_graph *g = NULL;
+    cvy_plan *plan = NULL;
+    CUdeviceptr work = 0;
+    double start, planned = 0;
+    gpu_rig t = {0};
+    rig r = {0};
+    cvy_status st;
+
+    TRY(cvy_graph_parse(words, &g));
+    rig_open(&r, g, &seed, RIG_REAL, 0);
+    gpu_rig_open(&t, u, &r);
+    start = seconds_now();
+    TRY(cvy_plan_create(g, &o, &plan));
+    planned = seconds_now();
+    TRY(cvyi_cuda_alloc(u->device, cvy_plan_workspace(plan), &work));
+    TRY(cvy_plan_run(plan, t.buffers, r.n, (void *)(uintptr_t)work, 0, u->stream));
+    TRY(cvyi_cuda_wait(u->device, u->stream));
+    printf("%8.4f s: plan %.4f, run %.4f; context %.4f  %s  %s\n", seconds_now() - start, planned - start,
+           seconds_now() - planned, context_seconds, precision_names[precision], words);
+fail:
+    cvyi_cuda_free(u->device, work);
+    cvy_plan_free(plan);
+    if (t.r) gpu_rig_close(&t);
+    rig_close(&r);
+    cvy_graph_free(g);
+    return st ? fail_here(words) : true;
+}
 
 static int by_value(const void *a, const void *b)
 {
     return *(const double *)a < *(const double *)b ? -1 : 1;
 }
 
-static cvy_status time_plan(const gpu *u, gpu_rig *t, const char *words, const cvy_plan *plan)
+static cvy_status time_plan(const gpu *u, gpu_rig *t, const char *title, const cvy_plan *plan)
 {
     enum { RUNS = 21 };
     CUdeviceptr work = 0;
@@ -58,56 +217,100 @@ static cvy_status time_plan(const gpu *u, gpu_rig *t, const char *words, const c
     qsort(ms, RUNS, sizeof *ms, by_value);
     TRY(cvy_plan_cost(plan, &cost));
     printf("%8.3f ms (min %.3f)  predicted %.3f  floor %.3f  %.1f TFLOP/s  %s\n", ms[RUNS / 2] * 1e3, ms[0] * 1e3,
-           cost.seconds * 1e3, cost.floor * 1e3, cost.flops / ms[RUNS / 2] * 1e-12, words);
+           cost.seconds * 1e3, cost.floor * 1e3, cost.flops / ms[RUNS / 2] * 1e-12, title);
 fail:
     cvyi_cuda_timer_free(u->device, &timer);
     cvyi_cuda_free(u->device, work);
     return st;
 }
 
+static bool time_rig(const gpu *u, const char *title, rig *r, const cvy_plan *plan)
+{
+    gpu_rig t;
+    cvy_status st;
+
+    gpu_rig_open(&t, u, r);
+    st = time_plan(u, &t, title, plan);
+    gpu_rig_close(&t);
+    return st ? fail_here(title) : true;
+}
+
 static bool time_chain(const gpu *u, const char *words)
 {
-    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
-    uint64_t seed = 12345;
-    cvy_graph *g = NULL;
-    cvy_plan *plan = NULL;
-    gpu_rig t;
-    rig r;
-    bool good;
+    return with_plans(u, words, time_rig);
+}
 
-    if (cvy_graph_parse(words, &g)) return fail_here(words);
-    rig_open(&r, g, &seed, RIG_REAL, 0);
-    gpu_rig_open(&t, u, &r);
-    good = cvy_plan_create(g, &options, &plan) == CVY_OK && time_plan(u, &t, words, plan) == CVY_OK;
-    if (!good) fail_here(words);
-    cvy_plan_free(plan);
-    gpu_rig_close(&t);
-    rig_close(&r);
-    cvy_graph_free(g);
-    return good;
+/* ---- the command ---- */
+
+typedef struct mode {
+    char letter; /* 0: without any */
+    bool (*chain)(const gpu *u, const char *words);
+    const char *const *list; /* without chains of its own */
+    int n;
+} mode;
+
+static const mode modes[] = {
+    {0, check_chain, chains, COUNT_OF(chains)},        {'s', sanitize_chain, sanitized, COUNT_OF(sanitized)},
+    {'b', bits_of_chain, large, COUNT_OF(large)},      {'m', places_of_chain, chains, COUNT_OF(chains)},
+    {'l', kernels_of_chain, chains, COUNT_OF(chains)}, {'f', first_call, large, COUNT_OF(large)},
+    {'t', time_chain, large, COUNT_OF(large)},
+};
+
+typedef struct command {
+    const mode *mode;
+    int share, shares; /* items share, share + shares, ... */
+    int n;             /* items: chains, or random graphs */
+    bool random;
+    uint64_t seed;
+    const char *const *list;
+} command;
+
+static bool read_command(int argc, char **argv, command *c)
+{
+    int letter;
+
+    *c = (command){.mode = &modes[0], .shares = 1};
+    while ((letter = getopt(argc, argv, "+k:p:rsbmlft")) != -1) {
+        if (letter == 'k' && sscanf(optarg, "%d/%d", &c->share, &c->shares) != 2) return false;
+        if (letter == 'p') precisions = strcmp(optarg, "tf32") ? 1 << CVY_FP32 : 1 << CVY_TF32;
+        if (letter == 'r') c->random = true;
+        if (letter == '?') return false;
+        for (int i = 0; i < COUNT_OF(modes); i++)
+            if (modes[i].letter == letter) c->mode = &modes[i];
+    }
+    c->list = optind < argc ? (const char *const *)argv + optind : c->mode->list;
+    c->n = optind < argc ? argc - optind : c->mode->n;
+    if (c->random) {
+        if (argc - optind != 2) return false;
+        c->n = 3 * atoi(argv[optind]);
+        c->seed = strtoull(argv[optind + 1], NULL, 10);
+    }
+    return c->shares > 0 && c->share >= 0;
 }
 
 int main(int argc, char **argv)
 {
-    const bool timing = argc > 1 && strcmp(argv[1], "-t") == 0, random = argc > 3 && strcmp(argv[1], "-r") == 0;
-    const char *const *list = argc > 1 + timing ? (const char *const *)argv + 1 + timing : chains;
-    const int n = random ? atoi(argv[2]) : argc > 1 + timing ? argc - 1 - timing : COUNT_OF(chains);
-    int bad = 0;
+    const double start = seconds_now();
+    int done = 0, bad = 0;
+    command c;
     gpu u;
 
+    if (!read_command(argc, argv, &c)) {
+        fprintf(stderr,
+                "usage: chains [-k I/N] [-p fp32|tf32] [-r COUNT SEED | -s | -b | -m | -f | -l | -t] [CHAIN...]\n");
+        return 2;
+    }
     if (!gpu_open(&u)) {
         printf("%s\n", cvy_last_error());
         return 2;
     }
-    for (int i = 0; i < n; i++) {
-        const uint64_t seed = random ? strtoull(argv[3], NULL, 10) + (uint64_t)i : 0;
-        if (random)
-            for (flavour f = EXACT; f <= WILD; f++) bad += !check_random(&u, f, seed, PLAN_LIKED, 1);
-        else
-            bad += !(timing ? time_chain(&u, list[i]) : check_chain(&u, list[i]));
+    context_seconds = seconds_now() - start;
+    for (int i = c.share; i < c.n; i += c.shares, done++) {
+        bad += !(c.random ? check_random(&u, (flavour)(i % 3), c.seed + (uint64_t)(i / 3), PLAN_LIKED | PLAN_RANDOM)
+                          : c.mode->chain(&u, c.list[i]));
         fflush(stdout);
     }
-    printf("%d %s, %d failed\n", n, random ? "graphs of each flavour" : "chains", bad);
+    printf("%d checked, %d failed\n", done, bad);
     gpu_close(&u);
     return bad != 0;
 }

@@ -256,8 +256,8 @@ static inline void doubt_collect(doubt *out, const doubt_run *d)
     }
 }
 
-/* After rig_reference(). */
-static inline void doubt_open(doubt *out, const rig *r, uint64_t seed)
+/* After rig_reference(). move: of the magnitude, twice what an operator's arithmetic rounds away. */
+static inline void doubt_open_moved(doubt *out, const rig *r, uint64_t seed, double move)
 {
     doubt_run d = {.r = r, .value = doubt_arrays(r->g), .mag = doubt_arrays(r->g), .exact = true, .seed = seed};
 
@@ -268,13 +268,18 @@ static inline void doubt_open(doubt *out, const rig *r, uint64_t seed)
     doubt_evaluate(&d);
     out->exact = d.exact;
     out->beyond = d.beyond;
-    d.move = 0x1p-23;
+    d.move = move;
     for (int i = 0; i < DOUBT_RUNS && !out->beyond; i++) {
         doubt_evaluate(&d);
         doubt_collect(out, &d);
     }
     doubt_free_arrays(r->g, d.value);
     doubt_free_arrays(r->g, d.mag);
+}
+
+static inline void doubt_open(doubt *out, const rig *r, uint64_t seed)
+{
+    doubt_open_moved(out, r, seed, 0x1p-23);
 }
 
 static inline void doubt_close(doubt *d)

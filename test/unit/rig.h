@@ -11,7 +11,7 @@
 #include "../../src/ref/ref.h"
 #include "unit.h"
 
-enum { RIG_TENSORS = 64 };
+enum { RIG_TENSORS = 64, RIG_EDGE = 4 /* cells of guard at both ends of a tensor's memory */ };
 #define RIG_GUARD (-54321.625f)
 
 typedef enum rig_data {
@@ -90,11 +90,11 @@ static inline void rig_lay_out(rig *r, int i, uint64_t *seed, bool strided)
     t->count = t->cells = cvyi_elements(&s);
     cvyi_contiguous_strides(&s, t->strides);
     if (strided && t->count) t->cells = rig_random_strides(seed, t, &first);
-    t->cells += 8; /* guards at both ends */
+    t->cells += 2 * RIG_EDGE;
     t->memory = malloc((size_t)t->cells * sizeof *t->memory);
     assert_non_null(t->memory);
     for (int64_t k = 0; k < t->cells; k++) t->memory[k] = RIG_GUARD;
-    t->origin = t->memory + 4 + first;
+    t->origin = t->memory + RIG_EDGE + first;
     r->buffers[i] = (cvy_buffer){t->origin, strided ? t->strides : NULL};
 }
 

@@ -6,6 +6,7 @@
  * graphs, as a GPU would be checked (test/gpu/check.h): bounds, strides, guards, the same bits again and in any
  * order of blocks and threads; a sample's bits wherever in the batch it stands. Work is shared out among processes.
  */
+#include "../gpu/bits.h"
 #include "../gpu/check_random.h"
 #include "../gpu/chain_list.h"
 #include "../standin/fixture.h"
@@ -137,93 +138,12 @@ static void check_listed(const gpu *u, const char *words)
     assert_ok(cvy_graph_parse(words, &g));
     check_open(&c, u, g, RIG_REAL, 12345);
     c.title = words;
-    CHECK(check_plans(&c, PLAN_LIKED | PLAN_ONE_BY_ONE, 1, 1), "%s", words);
+    CHECK(check_plans(&c, CVY_FP32, PLAN_LIKED | PLAN_ONE_BY_ONE | PLAN_RANDOM, 1), "%s", words);
     check_close(&c);
     cvy_graph_free(g);
 }
 
 /* ---- a sample's bits do not depend on where in the batch it stands ---- */
-
-static int64_t batch_of(const rig_tensor *t)
-{
-    return t->info.rank ? t->info.dims[0] : 0;
-}
-
-/* Sample i becomes sample i + 1, the last the first. */
-static void rotate(void *data, int64_t samples, size_t sample_bytes)
-{
-    char *at = data, *last = malloc(sample_bytes + 1);
-    const size_t others = (size_t)(samples - 1) * sample_bytes;
-
-    memcpy(last, at + others, sample_bytes);
-    memmove(at + sample_bytes, at, others);
-    memcpy(at, last, sample_bytes);
-    free(last);
-}
-
-/* Does the reference say that samples have nothing to do with each other: do others stay when the first one
- * changes? */
-static bool samples_apart(rig *r)
-{
-    const int64_t n = batch_of(&r->t[0]);
-    double *before[RIG_TENSORS];
-    bool apart = n > 1;
-
-    for (int turn = 0; turn < 2; turn++) {
-        for (int i = 0; i < r->n_sources; i++)
-            for (int64_t k = 0; n > 1 && k < r->t[i].count / n; k++)
-                if (r->t[i].info.role == CVY_INPUT) r->t[i].origin[k] += turn ? 0.5f : -0.5f;
-        for (int i = r->n_sources; i < r->n && !turn; i++) before[i] = r->t[i].want, r->t[i].want = NULL;
-        if (!turn) rig_reference(r);
-    }
-    for (int i = r->n_sources; i < r->n; i++) {
-        const int64_t first = n ? r->t[i].count / n : 0;
-        apart = apart && batch_of(&r->t[i]) == n &&
-                !memcmp(before[i] + first, r->t[i].want + first, (size_t)(r->t[i].count - first) * sizeof(double));
-        free(before[i]);
-    }
-    return apart;
-}
-
-/* Rotates the inputs, and the outputs of a run. False where the reference's do not go along: a parameter may be
- * different for each sample. */
-static bool rotate_rig(rig *r, float *outputs)
-{
-    const int64_t n = batch_of(&r->t[0]);
-    double *before[RIG_TENSORS];
-    bool same = true;
-
-    rig_reference(r);
-    for (int i = 0; i < r->n; i++) {
-        const size_t count = (size_t)(r->t[i].count / n);
-        if (r->t[i].info.role == CVY_INPUT) rotate(r->t[i].origin, n, count * sizeof *outputs);
-        if (r->t[i].info.role != CVY_OUTPUT) continue;
-        rotate(outputs, n, count * sizeof *outputs);
-        outputs += r->t[i].count;
-        rotate(before[i] = r->t[i].want, n, count * sizeof **before);
-        r->t[i].want = NULL;
-    }
-    rig_reference(r);
-    for (int i = r->n_sources; i < r->n; i++) {
-        same &= !memcmp(before[i], r->t[i].want, (size_t)r->t[i].count * sizeof **before);
-        free(before[i]);
-    }
-    return same;
-}
-
-static float *run_rig(const gpu *u, rig *r, const cvy_plan *plan, int64_t *count)
-{
-    CUdeviceptr work = 0;
-    gpu_rig t;
-    float *got;
-
-    gpu_rig_open(&t, u, r);
-    assert_ok(cvyi_cuda_alloc(u->device, cvy_plan_workspace(plan), &work));
-    got = run_one_way(&t, plan, work, RUN_FRESH, count);
-    cvyi_cuda_free(u->device, work);
-    gpu_rig_close(&t);
-    return got;
-}
 
 static int rotated; /* chains that were checked so */
 
@@ -233,24 +153,15 @@ static void check_positions(const gpu *u, const char *words)
     uint64_t seed = 99;
     cvy_graph *g = NULL;
     cvy_plan *plan = NULL;
-    float *first = NULL, *second = NULL;
-    int64_t count = 0;
+    places found;
     rig r;
 
     assert_ok(cvy_graph_parse(words, &g));
     assert_ok(cvy_plan_create(g, &options, &plan));
     rig_open(&r, g, &seed, RIG_REAL, 0);
-    rig_reference(&r);
-    if (samples_apart(&r)) {
-        first = run_rig(u, &r, plan, &count);
-        if (first && rotate_rig(&r, first)) {
-            second = run_rig(u, &r, plan, &count);
-            CHECK(second && rig_same_bits(first, second, count), "other bits elsewhere in the batch: %s", words);
-            rotated++;
-        }
-    }
-    free(second);
-    free(first);
+    found = same_places(u, &r, plan);
+    CHECK(found != PLACES_DIFFER, "other bits elsewhere in the batch: %s", words);
+    rotated += found == PLACES_SAME;
     rig_close(&r);
     cvy_plan_free(plan);
     cvy_graph_free(g);
@@ -306,7 +217,7 @@ static void take_item(const gpu *u, int item)
         const int number = (item - n_listed - 1) / 3, kind = (item - n_listed - 1) % 3;
         const bool liked = number % 3 == 0; /* one plan each: of three graphs two at random */
         if (number % quick) return;
-        CHECK(check_random(u, (flavour)kind, first_seed + (uint64_t)number, liked ? PLAN_LIKED : 0, !liked),
+        CHECK(check_random(u, (flavour)kind, first_seed + (uint64_t)number, liked ? PLAN_LIKED : PLAN_RANDOM),
               "graph %d, flavour %d", number, kind);
     }
 }
