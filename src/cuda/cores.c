@@ -299,24 +299,31 @@ static void product_views(maker *m, const node *n, int row, int column)
         if (w->dim[d] != 1) v->dim[row - (w->rank - 2 - d)] = d;
 }
 
-/* The tile of 64 rows x `columns`; the threads of a block. */
-static unsigned define_product_tile(maker *m, int64_t columns, const mma_tile *mma)
-{
-    const bool large = columns == 128;
+/* The tile of a product, rows x columns, and the threads of a block. */
+typedef struct product_tile {
+    int64_t rows, columns;
+    unsigned threads;
+} product_tile;
 
-    cvyi_make_define(m, "BM", 64);
-    cvyi_make_define(m, "BN", columns);
+static product_tile define_product_tile(maker *m, const matmul_geom *e, const mma_tile *mma)
+{
+    const bool large = cvyi_large_product(e, m->state->device->sms);
+    const product_tile t = mma ? (product_tile){mma->m, mma->n, (unsigned)mma->threads}
+                               : (product_tile){64, large ? 128 : 64, large ? 128 : 256};
+
+    cvyi_make_define(m, "BM", t.rows);
+    cvyi_make_define(m, "BN", t.columns);
     if (mma) {
         cvyi_make_define(m, "WM", mma->warp_m);
         cvyi_make_define(m, "WN", mma->warp_n);
         define_mma(m, mma);
-        return (unsigned)mma->threads;
+        return t;
     }
     cvyi_make_define(m, "TM", large ? 8 : 4);
     cvyi_make_define(m, "TN", large ? 8 : 4);
     cvyi_make_define(m, "DEPTH", large ? 8 : 16);
-    m->step.launch.dynamic_shared = (unsigned)(4 * 64 * columns);
-    return large ? 128 : 256;
+    m->step.launch.dynamic_shared = (unsigned)(4 * t.rows * t.columns);
+    return t;
 }
 
 cvy_status cvyi_make_matmul(maker *m, int core)
@@ -327,12 +334,12 @@ cvy_status cvyi_make_matmul(maker *m, int core)
     int row, column;
     const space out = product_space(m->g, n, &row, &column);
     matmul_geom e;
-    unsigned threads;
+    product_tile t;
+    int64_t row_tiles, y_tiles;
+    char form[24];
     cvy_status st;
 
     cvyi_matmul_geom(m->g, n, &e);
-    const int64_t columns = cvyi_large_product(&e, m->state->device->sms) ? 128 : 64;
-    const int64_t row_tiles = cvyi_ceil_div(e.M, 64), y_tiles = cvyi_min64(row_tiles, 65535);
     if (!cvyi_elements(cvyi_shape_of(m->g, n->out))) return CVY_OK;
     cvyi_make_start(m, mma ? "matmul_mma.cu" : "matmul.cu");
     cvyi_make_define(m, "COLS", e.N);
@@ -341,16 +348,19 @@ cvy_status cvyi_make_matmul(maker *m, int core)
     cvyi_make_define(m, "COLUMN", column);
     cvyi_make_define(m, "ROWS_OF_BATCH", e.batch > 1 ? e.M : 0);
     cvyi_make_define(m, "OTHER_NK", e.other_is_nk);
-    threads = define_product_tile(m, columns, mma ? &f.tile : NULL);
+    t = define_product_tile(m, &e, mma ? &f.tile : NULL);
     cvyi_make_define_extents(m, 'Y', &out);
     make_first_view(m, core, &out);
     product_views(m, n, row, column);
     if (e.bias) add_bias(m, core, &out, n->arg[2], column);
     TRY(add_epilogue(m, core, &out));
     m->step.extent = out.extent[0];
-    set_grid(m, cvyi_ceil_div(e.N, columns), y_tiles, e.batch > 1 ? e.batch : cvyi_ceil_div(row_tiles, y_tiles),
-             threads);
-    TRY(cvyi_make_end(m, columns == 128 ? "64x128" : "64x64"));
+    row_tiles = cvyi_ceil_div(e.M, t.rows);
+    y_tiles = cvyi_min64(row_tiles, 65535);
+    set_grid(m, cvyi_ceil_div(e.N, t.columns), y_tiles, e.batch > 1 ? e.batch : cvyi_ceil_div(row_tiles, y_tiles),
+             t.threads);
+    snprintf(form, sizeof form, "%dx%d", (int)t.rows, (int)t.columns);
+    TRY(cvyi_make_end(m, form));
 fail:
     return st;
 }

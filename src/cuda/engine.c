@@ -83,8 +83,9 @@ static void try_mma(const cvy_plan *p, pass *s)
     const double memory = s->bytes / p->machine.bandwidth;
     s->variant = VARIANT_MMA;
     s->seconds = p->machine.launch + (f.seconds > memory ? f.seconds : memory);
-    snprintf(s->note, sizeof s->note, "%s, mma.sync, %d product%s, tile %d x %d", cvyi_info(n)->name,
-             f.tile.products, f.tile.products == 1 ? "" : "s", f.tile.m, f.tile.n);
+    snprintf(s->note, sizeof s->note, "%s, mma.sync, %d product%s, tile %d x %d, of a warp %d x %d",
+             cvyi_info(n)->name, f.tile.products, f.tile.products == 1 ? "" : "s", f.tile.m, f.tile.n,
+             f.tile.warp_m, f.tile.warp_n);
 }
 
 /* On tensor cores the estimate is that of the tile that was chosen. */

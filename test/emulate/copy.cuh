@@ -12,6 +12,10 @@ CVY_INLINE void cvy_copy16(float *dst, const float *src)
 {
     emulated_now.copy(dst, src, 16, 16);
 }
+CVY_INLINE void cvy_copy16_if(float *dst, const float *src, bool valid)
+{
+    emulated_now.copy(dst, src, 16, valid ? 16 : 0);
+}
 CVY_INLINE void cvy_copies_commit()
 {
     emulated_now.commit();

@@ -16,17 +16,20 @@ static const char *const chains[] = {
     "x[900,300] | linear(1500) | gelu | layer_norm(1500) | log_softmax(1)",
 };
 
-/* Both kinds of producers on devices without wgmma: through mma.sync, and by multiply-adds. */
+/* Both kinds of producers: through mma.sync, with all tiles of products, and by multiply-adds. */
 #define CONV   "x[4,8,20,22] | conv2d(64,3) | add(bias[64,1,1]) | relu"
 #define LINEAR "x[900,300] | linear(1500) | gelu"
+#define MATMUL "x[900,300] | matmul(w[300,1500]) | relu"
 static const struct {
     const char *chain, *source;
     int capability;
     cvy_precision precision;
+    int tiles;
 } producers[] = {
-    {CONV, "conv_mma.cu", 80, CVY_FP32},     {CONV, "conv_mma.cu", 80, CVY_TF32},
-    {CONV, "conv_direct.cu", 89, CVY_FP32},  {LINEAR, "matmul_mma.cu", 80, CVY_FP32},
-    {LINEAR, "matmul_mma.cu", 80, CVY_TF32}, {LINEAR, "matmul.cu", 89, CVY_FP32},
+    {CONV, "conv_mma.cu", 80, CVY_FP32, 1},     {CONV, "conv_mma.cu", 80, CVY_TF32, 1},
+    {LINEAR, "matmul_mma.cu", 80, CVY_FP32, 4}, {LINEAR, "matmul_mma.cu", 80, CVY_TF32, 4},
+    {MATMUL, "matmul_mma.cu", 80, CVY_FP32, 4}, {MATMUL, "matmul_mma.cu", 80, CVY_TF32, 4},
+    {CONV, "conv_direct.cu", 89, CVY_FP32, 1},  {LINEAR, "matmul.cu", 89, CVY_FP32, 1},
 };
 
 /* The virtual environment's wheel, where nothing else is named. */
@@ -68,8 +71,8 @@ static void compile_step(const cuda_step *s, const char *dump)
     memcpy(options, s->options[0], (size_t)s->n_options[0] * sizeof *options);
     options[s->n_options[0]] = "--ptxas-options=--verbose";
     for (int i = 0; i < COUNT_OF(archs); i++) {
-        if (s->tc && archs[i] != 90) continue;            /* wgmma is Hopper's alone */
-        if (gpu->capability && archs[i] == 100) continue; /* as 120 */
+        if (s->tc && archs[i] != 90) continue;                                /* wgmma is Hopper's alone */
+        if (gpu->capability && (archs[i] == 89 || archs[i] == 100)) continue; /* as 80, as 120 */
         const jit_request request = {.entry = s->entry,
                                      .source = s->source,
                                      .epilogue = s->epilogue[0],
@@ -87,12 +90,13 @@ static void compile_step(const cuda_step *s, const char *dump)
 }
 
 /* Compiles one source's kernels; NULL: all that run more than once, and weights' packing. */
-static void compile_chain(const char *chain, cvy_precision precision, const char *source, const char *dump)
+static void compile_chain(const char *chain, cvy_precision precision, int tuning, const char *source,
+                          const char *dump)
 {
     const cvy_options options = {.size = sizeof options, .device = CVY_CUDA, .precision = (int32_t)precision};
     cvy_graph *graph = NULL;
     cvy_plan *plan = NULL;
-    const cvy_status st = cvy_graph_parse(chain, &graph) || cvy_plan_create(graph, &options, &plan);
+    const cvy_status st = cvy_graph_parse(chain, &graph) || cvyi_plan_tuned(graph, &options, tuning, &plan);
 
     CHECK(st == CVY_OK, "%s: %s", chain, cvy_last_error());
     for (int i = 0; !st && i < ((cuda_state *)plan->state)->n_steps; i++) {
@@ -130,10 +134,11 @@ int main(int argc, char **argv)
     snprintf(dump, sizeof dump, "%s/dump", cache_dir);
     setenv("CVY_DUMP", dump, 1);
     gpu = use_standin(argv[0], "libcuda.so.1", "CVY_CUDA_LIB");
-    for (int i = 0; i < COUNT_OF(chains); i++) compile_chain(chains[i], CVY_FP32, NULL, dump);
+    for (int i = 0; i < COUNT_OF(chains); i++) compile_chain(chains[i], CVY_FP32, 0, NULL, dump);
     for (int i = 0; i < COUNT_OF(producers); i++) {
         gpu->capability = producers[i].capability;
-        compile_chain(producers[i].chain, producers[i].precision, producers[i].source, dump);
+        for (int k = 0; k < producers[i].tiles; k++)
+            compile_chain(producers[i].chain, producers[i].precision, k, producers[i].source, dump);
     }
     each_entry(dump, remove_folder);
     rmdir(dump);

@@ -61,9 +61,9 @@ static void devices_choose(void)
             if (s) {
                 CHECK(has_option(s, cases[i].precision == CVY_TF32 ? "-DPRODUCTS=1" : "-DPRODUCTS=3"), "%s",
                       last->note);
-                CHECK(strstr(last->note, "mma.sync") && strstr(last->note, "64 x 128"), "%s", last->note);
-                CHECK(s->launch.block[0] == (k ? 256 : 128) && s->launch.dynamic_shared <= 48 * 1024, "%u threads",
-                      s->launch.block[0]);
+                CHECK(strstr(last->note, "mma.sync") && strstr(last->note, k ? "tile 128 x " : "tile 64 x 128"),
+                      "%s", last->note);
+                CHECK(s->launch.block[0] == (k ? 256 : 128), "%u threads", s->launch.block[0]);
             } else {
                 CHECK(strstr(last->note, "multiply-adds are faster"), "%s", last->note);
             }
@@ -150,7 +150,7 @@ static void refusals_are_in_words(void)
     }
 }
 
-/* Tiles go by the channels of a group. */
+/* Tiles go by the channels of a group, of products by what is believed to be fastest. */
 static void tiles(void)
 {
     static const struct {
@@ -167,6 +167,32 @@ static void tiles(void)
         if (!p) continue;
         CHECK(strstr(p->passes[p->n_passes - 1].note, cases[i].note), "%s: %s", cases[i].chain,
               p->passes[p->n_passes - 1].note);
+        cvy_plan_free(p);
+    }
+}
+
+/* Tunings ask for the next best tiles of a product: others, each believed to be no faster than the one before. */
+static void tunings_rank_tiles(void)
+{
+    static const char *const chains[] = {"x[4096,4096] | linear(4096)", "x[33,64] | linear(64)",
+                                         "x[3,200,130] | matmul(w[3,130,77])"};
+    cvy_plan *p;
+
+    for (int i = 0; i < 2 * COUNT_OF(chains); i++) {
+        mma_form f[TUNE_TILES];
+        p = plan_of(chains[i / 2], 90, i % 2 ? CVY_TF32 : CVY_FP32);
+        if (!p) continue;
+        for (int k = 0; k < TUNE_TILES; k++) {
+            p->tuning = k;
+            f[k] = cvyi_mma_form(p, p->passes[p->n_passes - 1].first);
+            CHECK(!f[k].why && f[k].tile.shared_bytes <= 227 * 1024, "%s: %s", chains[i / 2], f[k].why);
+            CHECK(!k || f[k].seconds >= f[k - 1].seconds, "%s: tile %d", chains[i / 2], k);
+            for (int j = 0; j < k; j++)
+                CHECK(f[j].tile.m != f[k].tile.m || f[j].tile.n != f[k].tile.n ||
+                          f[j].tile.warp_m != f[k].tile.warp_m,
+                      "%s: tiles %d and %d", chains[i / 2], j, k);
+        }
+        p->tuning = 0;
         cvy_plan_free(p);
     }
 }
@@ -195,6 +221,7 @@ int main(int argc, char **argv)
     block_a_takes_it();
     refusals_are_in_words();
     tiles();
+    tunings_rank_tiles();
     a_new_batch_compiles_nothing();
     CHECK(cvyi_alloc_live() == 0, "%lld allocations", (long long)cvyi_alloc_live());
     return finish("cuda_mma");

@@ -9,6 +9,7 @@
  *   three products  3 x 2^-22 of split operands, 2^-23 for each of 6 cuts, 2^-24 for each rounded sum over 16 terms
  * and one product within its cuts of the reference with rounded operands: what a missing copy leaves, NaNs that are
  * then summed again, would be seen. infs, NaNs and the largest floats must land where the reference has them.
+ * Products run with every tile that a tuning asks for, and from addresses that forbid copies of 16 bytes.
  * Contiguous and strided tensors, blocks and threads in another order: the same bits. */
 #include <float.h>
 #include "../gpu/check.h"
@@ -52,7 +53,9 @@ static problem random_conv(uint64_t *seed)
 
 static problem random_product(uint64_t *seed)
 {
-    const int k = pick(seed, 16, 90), n = pick(seed, 8, 150), rows = pick(seed, 1, 140);
+    const bool fours = pick(seed, 0, 1); /* both ways to copy */
+    const int k = fours ? 4 * pick(seed, 4, 22) : pick(seed, 16, 90), rows = pick(seed, 1, 140);
+    const int n = fours ? 4 * pick(seed, 2, 70) : pick(seed, 8, 280);
     problem p = {.terms = k};
 
     switch (pick(seed, 0, 2)) {
@@ -171,7 +174,8 @@ static void check_data(const gpu *u, const cvy_plan *plan, cvy_graph *g, const p
     rig_close(&r);
 }
 
-static void check_problem(const gpu *u, const problem *p, cvy_precision precision, bool strided, uint64_t *seed)
+static void check_problem(const gpu *u, const problem *p, cvy_precision precision, int tuning, bool strided,
+                          uint64_t *seed)
 {
     const cvy_options options = {.size = sizeof options,
                                  .device = CVY_CUDA,
@@ -180,13 +184,50 @@ static void check_problem(const gpu *u, const problem *p, cvy_precision precisio
     cvy_graph *g = NULL;
     cvy_plan *plan = NULL;
 
-    CHECK(!cvy_graph_parse(p->words, &g) && !cvy_plan_create(g, &options, &plan), "%s: %s", p->words,
+    CHECK(!cvy_graph_parse(p->words, &g) && !cvyi_plan_tuned(g, &options, tuning, &plan), "%s: %s", p->words,
           cvy_last_error());
     if (plan) {
         CHECK(plan->passes[plan->n_passes - 1].variant == VARIANT_MMA, "%s: %s", p->words,
               plan->passes[plan->n_passes - 1].note);
         for (data kind = 0; kind < (strided ? DATA_KINDS : STRIDED); kind++) check_data(u, plan, g, p, kind, seed);
     }
+    cvy_plan_free(plan);
+    cvy_graph_free(g);
+}
+
+/* Sources 4 bytes behind a multiple of 16: copied element by element, the bits are the same. */
+static void check_misaligned(const gpu *u, const char *words, uint64_t *seed)
+{
+    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
+    CUdeviceptr work = 0, moved[RIG_TENSORS] = {0};
+    cvy_graph *g = NULL;
+    cvy_plan *plan = NULL;
+    float *got, *again;
+    int64_t count = 0;
+    gpu_rig t;
+    rig r;
+
+    assert_ok(cvy_graph_parse(words, &g));
+    assert_ok(cvy_plan_create(g, &options, &plan));
+    rig_open(&r, g, seed, RIG_REAL, 0);
+    gpu_rig_open(&t, u, &r);
+    assert_ok(cvyi_cuda_alloc(u->device, cvy_plan_workspace(plan), &work));
+    got = run_one_way(&t, plan, work, RUN_FRESH, &count);
+    for (int i = 0; i < r.n_sources; i++) {
+        const size_t bytes = 4 * (size_t)r.t[i].count;
+        assert_ok(cvyi_cuda_alloc(u->device, bytes + 4, &moved[i]));
+        assert_ok(cvyi_cuda_upload(u->device, moved[i] + 4, r.t[i].origin, bytes, u->stream));
+        t.buffers[i].data = (void *)(uintptr_t)(moved[i] + 4);
+    }
+    again = run_one_way(&t, plan, work, RUN_FRESH, &count);
+    CHECK(got && again && rig_same_bits(got, again, count), "%s: other bits from other addresses, or %s", words,
+          cvy_last_error());
+    free(got);
+    free(again);
+    for (int i = 0; i < r.n_sources; i++) cvyi_cuda_free(u->device, moved[i]);
+    cvyi_cuda_free(u->device, work);
+    gpu_rig_close(&t);
+    rig_close(&r);
     cvy_plan_free(plan);
     cvy_graph_free(g);
 }
@@ -208,11 +249,13 @@ int main(int argc, char **argv)
     for (int i = 0; i < cases; i++) {
         const problem conv = random_conv(&seed), product = random_product(&seed);
         const cvy_precision precision = i % 2 ? CVY_TF32 : CVY_FP32;
-        check_problem(&u, &conv, precision, i == 0, &seed);
-        check_problem(&u, &product, precision, i == 1, &seed);
-        check_problem(&u, &product, i % 2 ? CVY_FP32 : CVY_TF32, false, &seed);
-        check_problem(&u, &conv, i % 2 ? CVY_FP32 : CVY_TF32, false, &seed);
+        check_problem(&u, &conv, precision, 0, i == 0, &seed);
+        check_problem(&u, &product, precision, i % TUNE_TILES, i == 1, &seed);
+        check_problem(&u, &product, i % 2 ? CVY_FP32 : CVY_TF32, 3 - i % TUNE_TILES, false, &seed);
+        check_problem(&u, &conv, i % 2 ? CVY_FP32 : CVY_TF32, 0, false, &seed);
     }
+    check_misaligned(&u, "x[70,64] | linear(96)", &seed);
+    check_misaligned(&u, "x[2,3,40,64] | matmul(w[3,64,36])", &seed);
     gpu_close(&u);
     CHECK(cvyi_alloc_live() == 0, "%lld allocations", (long long)cvyi_alloc_live());
     return finish("cuda_mma_run");

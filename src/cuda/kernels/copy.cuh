@@ -18,6 +18,13 @@ CVY_INLINE void cvy_copy16(float *dst, const float *src)
                  "l"(src)
                  : "memory");
 }
+// Sixteen bytes, or zeros where !valid.
+CVY_INLINE void cvy_copy16_if(float *dst, const float *src, bool valid)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((unsigned)__cvta_generic_to_shared(dst)),
+                 "l"(src), "r"(valid ? 16 : 0)
+                 : "memory");
+}
 // Closes the group of copies begun since the last call.
 CVY_INLINE void cvy_copies_commit()
 {

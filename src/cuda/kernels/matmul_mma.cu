@@ -1,10 +1,13 @@
 // matmul_mma.cu - matrix products and linear layers on tensor cores through mma.sync, for devices of compute
-// capability 8.0 and later that have no wgmma: dst[row, n] = sum over k of x[row, k] * other[k, n].
+// capability 8.0 and later: dst[row, n] = sum over k of x[row, k] * other[k, n].
 //
-// A block computes BM x BN results, DEPTH terms at a time through STAGES stages of shared memory, filled by cp.async,
-// 4 bytes each, as the operands lie:
+// A block computes BM x BN results, DEPTH terms at a time through STAGES stages of shared memory, filled by cp.async
+// as the operands lie:
 //
 //   xs [BM][DEPTH + 4]        os [BN][DEPTH + 4] where other lies as [n][k], else [DEPTH][BN + 8]
+//
+// by 16 bytes where an operand is contiguous, its rows are whole groups of four and it begins at a multiple of 16
+// bytes, which is known at run time alone; else by 4.
 //
 // The 4 and the 8 keep fragments off each other's banks (mma_tile.cuh, which also says who has which result: rows of
 // x as M, columns as N). One barrier per DEPTH terms: a stage is filled again two steps later. Results then lie in
@@ -27,7 +30,7 @@
 #if PRODUCTS == 3 && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 #define BLOCKS (BN == 64 ? 2 : 1)
 #else
-#define BLOCKS (BN == 64 ? 3 : 2)
+#define BLOCKS (BN == 64 ? 3 : BM == 64 || (PRODUCTS == 1 && BN == 128 && OTHER_NK) ? 2 : 1)
 #endif
 #ifndef SRC_DENSE
 #define SRC_DENSE 1 // operands are contiguous: their inner strides are known
@@ -45,9 +48,8 @@ constexpr int THREADS = tile::THREADS, DEPTH = tile::K, STEPS = (TERMS + DEPTH -
 constexpr int PITCH = DEPTH + 4;                                                      // of operands that lie along k
 constexpr int O_K = OTHER_NK ? 1 : BN + 8, O_N = OTHER_NK ? PITCH : 1;                // strides of os
 constexpr int STAGE = BM * PITCH + (OTHER_NK ? BN * PITCH : DEPTH * O_K), STAGES = 3; // floats
-constexpr int X_EACH = BM * DEPTH / THREADS, O_EACH = BN * DEPTH / THREADS;           // elements a thread copies
-static_assert(THREADS % DEPTH == 0 && BM * DEPTH % THREADS == 0 && BN * DEPTH % THREADS == 0 && X_EACH <= 32,
-              "every thread copies the same");
+constexpr bool X_FOURS = SRC_DENSE && TERMS % 4 == 0, O_FOURS = SRC_DENSE && (OTHER_NK ? TERMS : COLS) % 4 == 0;
+static_assert(BM * DEPTH / 4 % THREADS == 0 && BN * DEPTH / 4 % THREADS == 0, "every thread copies the same");
 static_assert(4 * STAGES * STAGE <= HOST_SHARED && 4 * BM * tile::PITCH <= HOST_SHARED, "what the host asked for");
 
 // A stride of an operand; `dense` where that is contiguous.
@@ -69,26 +71,56 @@ struct row_table {
     }
 };
 
-// Begins the copy of one step into a stage.
-CVY_INLINE void copy(const cvy_args &a, const row_table &rows, const float *other, int step, int n_first, float *xs)
+template <int WIDTH> CVY_INLINE void copy(float *dst, const float *src, bool valid)
 {
-    const cvy_index x_k = stride_of(a.t[1], COLUMN, 1), o_k = stride_of(a.t[2], ROW, OTHER_NK ? 1 : COLS),
+    if (WIDTH == 4)
+        cvy_copy16_if(dst, src, valid);
+    else
+        cvy_copy4(dst, src, valid);
+}
+
+// Begin the copy of DEPTH terms from k_first on, WIDTH elements at a time.
+template <int WIDTH> CVY_INLINE void copy_x(const cvy_args &a, const row_table &rows, int k_first, float *xs)
+{
+    const cvy_index x_k = stride_of(a.t[1], COLUMN, 1);
+#pragma unroll
+    for (int i = 0; i < BM * DEPTH / WIDTH / THREADS; i++) {
+        const int j = (threadIdx.x + i * THREADS) * WIDTH, row = j / DEPTH, k = k_first + j % DEPTH;
+        copy<WIDTH>(xs + row * PITCH + j % DEPTH, a.t[1].p + rows.at[row] + k * x_k,
+                    row < rows.count && (TERMS % DEPTH == 0 || k < TERMS));
+    }
+}
+template <int WIDTH>
+CVY_INLINE void copy_other(const cvy_args &a, const float *other, int k_first, int n_first, float *os)
+{
+    const cvy_index o_k = stride_of(a.t[2], ROW, OTHER_NK ? 1 : COLS),
                     o_n = stride_of(a.t[2], COLUMN, OTHER_NK ? TERMS : 1);
-    const bool all_k = TERMS % DEPTH == 0, all_n = COLS % BN == 0;
-    float *os = xs + BM * PITCH;
 #pragma unroll
-    for (int i = 0; i < X_EACH; i++) {
-        const int j = threadIdx.x + i * THREADS, k = step * DEPTH + j % DEPTH;
-        cvy_copy4(xs + j / DEPTH * PITCH + j % DEPTH, a.t[1].p + rows.at[j / DEPTH] + k * x_k,
-                  j / DEPTH < rows.count && (all_k || k < TERMS));
-    }
-#pragma unroll
-    for (int i = 0; i < O_EACH; i++) {
-        const int j = threadIdx.x + i * THREADS;
+    for (int i = 0; i < BN * DEPTH / WIDTH / THREADS; i++) {
+        const int j = (threadIdx.x + i * THREADS) * WIDTH;
         const int k = OTHER_NK ? j % DEPTH : j / BN, n = OTHER_NK ? j / DEPTH : j % BN;
-        cvy_copy4(os + k * O_K + n * O_N, other + (step * DEPTH + k) * o_k + (n_first + n) * o_n,
-                  (all_k || step * DEPTH + k < TERMS) && (all_n || n_first + n < COLS));
+        copy<WIDTH>(os + k * O_K + n * O_N, other + (k_first + k) * o_k + (n_first + n) * o_n,
+                    (TERMS % DEPTH == 0 || k_first + k < TERMS) && (COLS % BN == 0 || n_first + n < COLS));
     }
+}
+
+// Do copies of 16 bytes begin where they must?
+CVY_INLINE bool is_aligned(const float *p)
+{
+    return (unsigned long long)p % 16 == 0;
+}
+
+// Begins the copy of one step into a stage.
+CVY_INLINE void fill(const cvy_args &a, const row_table &rows, const float *other, int step, int n_first, float *stage)
+{
+    if (X_FOURS && is_aligned(a.t[1].p))
+        copy_x<4>(a, rows, step * DEPTH, stage);
+    else
+        copy_x<1>(a, rows, step * DEPTH, stage);
+    if (O_FOURS && is_aligned(other))
+        copy_other<4>(a, other, step * DEPTH, n_first, stage + BM * PITCH);
+    else
+        copy_other<1>(a, other, step * DEPTH, n_first, stage + BM * PITCH);
 }
 
 // One result by multiply-adds: rare, so out of the way.
@@ -117,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const 
     results.start(threadIdx.x);
 #pragma unroll
     for (int step = 0; step < STAGES - 1; step++) {
-        if (step < STEPS) copy(a, table, other, step, n_first, shared + step * STAGE);
+        if (step < STEPS) fill(a, table, other, step, n_first, shared + step * STAGE);
         cvy_copies_commit();
     }
 #pragma unroll 1
@@ -126,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const 
         const int next = step + STAGES - 1; // goes where the step before this one was
         cvy_copies_wait<STAGES - 2>();
         __syncthreads();
-        if (next < STEPS) copy(a, table, other, next, n_first, shared + next % STAGES * STAGE);
+        if (next < STEPS) fill(a, table, other, next, n_first, shared + next % STAGES * STAGE);
         cvy_copies_commit();
         results.template multiply<1, PITCH, O_K, O_N>(xs, xs + BM * PITCH);
     }

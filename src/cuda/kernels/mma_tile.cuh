@@ -58,24 +58,26 @@ template <int M, int N, int M_EACH, int N_EACH, int N_PRODUCTS> struct cvy_mma_t
                 for (int e = 0; e < 4; e++) acc[i][j][e] = 0.0f;
     }
 
-    // One tile's sum over K terms.
-    static CVY_INLINE_MEMBER void add(float sum[4], const operand<4> a[K / 8], const operand<2> b[K / 8])
+    // The sums over K terms of the tiles of a column. Tiles take turns: the products of one wait for each other.
+    CVY_INLINE_MEMBER void add(int j, const operand<4> a[TILES_M][K / 8], const operand<2> b[K / 8])
     {
-        float part[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (N_PRODUCTS == 1) {
+        float part[TILES_M][4] = {};
 #pragma unroll
-            for (int s = 0; s < K / 8; s++) cvy_mma(sum, a[s].big, b[s].big);
-            return;
+        for (int s = 0; s < K / 8 && N_PRODUCTS == 3; s++) {
+#pragma unroll
+            for (int i = 0; i < TILES_M; i++) cvy_mma(part[i], a[i][s].small, b[s].big);
+#pragma unroll
+            for (int i = 0; i < TILES_M; i++) cvy_mma(part[i], a[i][s].big, b[s].small);
         }
 #pragma unroll
-        for (int s = 0; s < K / 8; s++) {
-            cvy_mma(part, a[s].small, b[s].big);
-            cvy_mma(part, a[s].big, b[s].small);
-        }
+        for (int s = 0; s < K / 8; s++)
 #pragma unroll
-        for (int s = 0; s < K / 8; s++) cvy_mma(part, a[s].big, b[s].big);
+            for (int i = 0; i < TILES_M; i++)
+                cvy_mma(N_PRODUCTS == 3 ? part[i] : acc[i][j], a[i][s].big, b[s].big);
 #pragma unroll
-        for (int e = 0; e < 4; e++) sum[e] += part[e];
+        for (int i = 0; i < TILES_M && N_PRODUCTS == 3; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) acc[i][j][e] += part[i][e];
     }
 
     template <int A_K, int A_M, int B_K, int B_N> CVY_INLINE_MEMBER void multiply(const float *A, const float *B)
@@ -97,8 +99,7 @@ template <int M, int N, int M_EACH, int N_EACH, int N_PRODUCTS> struct cvy_mma_t
             for (int s = 0; s < K / 8; s++)
 #pragma unroll
                 for (int e = 0; e < 2; e++) b[s].set(e, B[(8 * s + 4 * e) * B_K + 8 * j * B_N]);
-#pragma unroll
-            for (int i = 0; i < TILES_M; i++) add(acc[i][j], a[i], b);
+            add(j, a, b);
         }
     }
 
