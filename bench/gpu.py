@@ -48,6 +48,7 @@ SHORTEST = 20  # seconds that a row is given at the end of the budget
 MOST_DEATHS = 2  # of a peer's process, or one for ten of its rows, before the rest of them is given up
 WARMING = 0.4  # of the budget, at most
 MOST_JOBS = 14  # processes that compile at the same time
+AUTOTUNING = 4  # candidates that one of them compiles at the same time
 
 
 def cases_of(args):
@@ -78,11 +79,13 @@ def stamp(args):
     return hashlib.sha256(f"{library} {args.suite} {args.seed} {args.repeats}".encode()).hexdigest()[:16]
 
 
-def caches(folder):
-    """Where compiled code is kept: with this run, since what others left may be broken, or another version's. Compilers
-    start no helpers of their own; what takes long has been compiled by several processes before."""
+def caches(folder, names):
+    """The environment of a process for the peers of these names. Compiled code is kept with this run, since what others left may be broken,
+    or another version's. Compilers start no helpers of their own, unless there are many candidates for each kernel."""
     kept = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "CVY_CACHE": "convoy"}
-    return {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"} | {k: os.path.join(folder, v) for k, v in kept.items()}
+    threads = AUTOTUNING if any("autotune" in peer for peer in names) else 1
+    return {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": str(threads)} | {
+        name: os.path.join(folder, v) for name, v in kept.items()}
 
 
 class Run:
@@ -107,8 +110,8 @@ class Run:
     def known(self, row):
         return self.partial.rows.get(Partial.key(row))
 
-    def worker(self, peer, env):
-        worker = Worker([*self.program, peer], env, min(STARTING, max(self.seconds_left(), SHORTEST)))
+    def worker(self, peer):
+        worker = Worker([*self.program, peer], caches(self.folder, [peer]), min(STARTING, max(self.seconds_left(), SHORTEST)))
         if "versions" in worker.hello:
             self.versions |= worker.hello["versions"]
             self.machine = self.machine or worker.hello["machine"]
@@ -129,14 +132,14 @@ class Run:
         self.partial.keep(row)
         return row, alive
 
-    def stage(self, peer, rows, progress, env):
+    def stage(self, peer, rows, progress):
         worker, deaths, most = None, 0, max(MOST_DEATHS, len(rows) // 10)
         for row in rows:
             what = f"{row['block'] or row['size']}, {row['precision']}, {peer}"
             known = self.known(row)
             if known is None:
                 possible = peer not in self.missing and deaths < most and self.seconds_left() > 0
-                worker = worker or (self.worker(peer, env) if possible else None)
+                worker = worker or (self.worker(peer) if possible else None)
                 row, alive = self.measure(worker, row) if worker and possible else (None, True)
                 if not alive:
                     worker.close()
@@ -151,10 +154,10 @@ class Run:
         if worker:
             worker.close()
 
-    def warm(self, stages, env):
+    def warm(self, stages):
         """Compiles what the rows need, several at a time, and no longer than a part of the budget."""
         rows = [row for _, rows in stages for row in rows if self.known(row) is None]
-        limit = min(WARMING * self.args.budget, self.seconds_left())
+        limit, env = WARMING * self.args.budget, caches(self.folder, {row["peer"] for row in rows})
         if self.args.jobs and limit > 0:
             self.warmed = warm.all(self.program, env, rows, self.args.jobs, limit, self.args.row_seconds)
             print(f"gpu-bench: {self.warmed['compiled']} of {self.warmed['wanted']} compiled in {self.warmed['seconds']:.0f} s",
@@ -163,11 +166,10 @@ class Run:
     def all(self):
         stages = list(self.stages())
         progress = Progress(sum(len(rows) for _, rows in stages))
-        with tempfile.TemporaryDirectory() as folder:
-            env = caches(folder)
-            self.warm(stages, env)
+        with tempfile.TemporaryDirectory() as self.folder:
+            self.warm(stages)
             for peer, rows in stages:
-                self.stage(peer, rows, progress, env)
+                self.stage(peer, rows, progress)
                 self.save()
 
     def command(self):

@@ -28,6 +28,7 @@ import peers
 
 INPUTS = 2  # that alternate
 SAMPLES = 8  # of the batch whose outputs are compared with float64
+BUSY = 0.05  # seconds of runs that are not counted
 ENOUGH = 2.0  # seconds of timed runs
 FEWEST = 5  # runs, however slow
 
@@ -95,7 +96,7 @@ class Gpu:
 
 def convoy(device, chain, inputs, params, precision):
     plan = peers.Convoy(chain.text, device=device.name, precision=precision)
-    out = next(torch.empty(shape, device=device.name) for _, role, shape in plan.tensors if role == 2)
+    out = next(torch.full(shape, torch.nan, device=device.name) for _, role, shape in plan.tensors if role == 2)
     workspace = torch.empty(plan.workspace + 256, dtype=torch.uint8, device=device.name)
     address = workspace.data_ptr() + -workspace.data_ptr() % 256
     known = {n: torch.from_numpy(p).to(device.name) for n, p in params.items()}
@@ -221,9 +222,12 @@ def error(run, data):
 
 
 def timed(device, run, inputs, repeats):
-    """Milliseconds of each run."""
-    for i in range(3):
-        run(i % inputs)
+    """Milliseconds of each run. Compiling leaves the GPU idle and its clocks low, so it is kept busy first."""
+    warm, start = 0, time.perf_counter()
+    while warm < 3 or time.perf_counter() - start < BUSY:
+        device.flush()
+        device.time(lambda: run(warm % inputs))
+        warm += 1
     times, start = [], time.perf_counter()
     while len(times) < repeats and (len(times) < FEWEST or time.perf_counter() - start < ENOUGH):
         device.flush()
@@ -265,7 +269,7 @@ def main(make_device=Gpu):
     except (ImportError, OSError) as missing:
         print(json.dumps({"missing": str(missing)}), file=answers)
         return
-    data = None
+    data, first = None, True
     for line in sys.stdin:
         task = json.loads(line)
         try:
@@ -279,6 +283,9 @@ def main(make_device=Gpu):
         print(json.dumps(row | {"dead": True} if dead else row), file=answers)
         if dead:
             return
+        if first:
+            gc.freeze()  # the libraries are loaded now: collecting need not look at them again
+            first = False
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def series():
 
 
 def drawn(texts):
-    return [Case(chain, None, "sample", f"chain {i}", ()) for i, chain in enumerate(texts, 1)]
+    return [Case(chain, None, "sample", f"sample {i}", ()) for i, chain in enumerate(texts, 1)]
 
 
 def full():

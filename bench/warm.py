@@ -14,13 +14,14 @@ SLOWEST_FIRST = ("torch.compile max-autotune", "torch.compile", "convoy")
 
 
 def tasks(rows):
-    """[(peer, chain, precisions)]: one process takes both precisions, which share most of their kernels."""
+    """[(peer, chain, precisions)]: one process takes both precisions, which share their kernels unless those are autotuned."""
     found = {}
     for row in rows:
-        if not row["peer"].startswith("torch eager"):
-            found.setdefault((row["peer"], row["chain"]), []).append(row["precision"])
-    order = {key: next(i for i, name in enumerate(SLOWEST_FIRST) if key[0].startswith(name)) for key in found}
-    return [(*key, found[key]) for key in sorted(found, key=order.get)]
+        peer, apart = row["peer"], "autotune" in row["peer"]
+        if not peer.startswith("torch eager"):
+            found.setdefault((peer, row["chain"], apart and row["precision"]), []).append(row["precision"])
+    place = {key: next(i for i, name in enumerate(SLOWEST_FIRST) if key[0].startswith(name)) for key in found}
+    return [(*key[:2], found[key]) for key in sorted(found, key=place.get)]
 
 
 class Warmer(threading.Thread):

@@ -547,18 +547,20 @@ def md_sample(cases, device, precision):
     found = newest_sample(cases, device)
     if not found:
         return []
-    rows = defaultdict(dict)
-    for r in found[0].run["rows"]:
+    run, rows, numbers = found[0].run, defaultdict(dict), {}
+    for r in run["rows"]:
         rows[r["chain"], r["precision"]][r["peer"]] = r
+        numbers[r["chain"]] = r["size"].split()[-1]
     precisions = [p for p in ALLOWED if any(key[1] == p for key in rows)]
     drawn = {key: Drawn(row, key[1]) for key, row in rows.items()}
     parts = ", ".join(f"{p} {told_of(d for (_, q), d in drawn.items() if p == q)}" for p in precisions)
     ratios = [d.ratio for d in drawn.values() if d.ratio]
-    lines = [f"Faster than {RIVAL} in {told_of(drawn.values())} ({parts}), {fmt(statistics.median(ratios or [math.nan]))} times as fast "
-             f"in the middle; errors as small as they must be in {sum(d.exact for d in drawn.values())}.", ""]
+    middle, exact, missing = statistics.median(ratios or [math.nan]), sum(d.exact for d in drawn.values()), run.get("left_out")
+    lines = [f"Faster than {RIVAL} in {told_of(drawn.values())} ({parts}), {fmt(middle)} times as fast in the middle; errors "
+             f"as small as they must be in {exact}." + (f" {len(missing)} rows were not measured." if missing else ""), ""]
     columns = [f"{p}: Convoy, ms | {RIVAL}, ms | × | error (eager's)" for p in precisions]
     lines += ["| | chain | " + " | ".join(columns) + " |", "|---" * (2 + 4 * len(precisions)) + "|"]
-    for number, chain in enumerate(dict.fromkeys(c for c, _ in rows), 1):
+    for chain, number in numbers.items():
         cells = [cell for p in precisions for cell in (drawn[chain, p].cells() if (chain, p) in drawn else ["–"] * 4)]
         code = chain.replace("|", "\\|")
         lines.append(f"| {number} | `{code}` | " + " | ".join(cells) + " |")

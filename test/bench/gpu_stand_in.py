@@ -1,7 +1,8 @@
 """bench/gpu_worker.py on this machine's CPU with a clock that is made up: what `make gpu-bench` does, without a GPU.
 
 STAND_IN_FAULTS makes peers fail ("torch eager=dies,convoy=refuses"): one that refuses is not there, one that dies does
-so at each second row, one that is lost has no device any more behind each row, one that hangs never answers.
+so at each second row, one that is lost has no device any more behind each row, one that hangs never answers. Processes that
+compile for others are called "warm".
 """
 
 import os
@@ -55,5 +56,5 @@ class Cpu:
 
 
 if FAULT == "hangs":
-    gpu_worker.PEERS[PEER] = lambda *arguments: time.sleep(3600)
+    gpu_worker.PEERS = dict.fromkeys(gpu_worker.PEERS, lambda *arguments: time.sleep(3600))
 gpu_worker.main(Cpu)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,17 @@ def bench(out, *arguments, faults=""):
                "--row-seconds", "1e6", "--jobs", "0", *arguments]
     env = {**os.environ, "STAND_IN_FAULTS": faults}
     return subprocess.run(command, capture_output=True, text=True, env=env)
+
+
+def modules():
+    """Those of bench/, as its programs see them."""
+    sys.path.insert(0, str(ROOT / "bench"))
+    try:
+        import sample
+        import warm
+    finally:
+        sys.path.pop(0)
+    return SimpleNamespace(sample=sample, warm=warm)
 
 
 def peers(*names):
@@ -71,6 +83,55 @@ def test_a_peer_that_fails_costs_its_own_rows(tmp_path):
     again = json.loads(out.read_text())
     assert again["left_out"] == [] and len(again["rows"]) == 18
     assert [r for r in again["rows"] if r["peer"] == "torch eager"][:4] == eager
+
+
+def test_a_process_without_its_device_is_replaced(tmp_path):
+    out = tmp_path / "gpu.json"
+    done = bench(out, *peers("convoy"), "--only", "A", faults="convoy=lost")
+    assert done.returncode == 0, done.stderr
+    assert [r["ms"] for r in json.loads(out.read_text())["rows"]] == [1.25, 1.25]
+
+
+def test_everything_is_compiled_before_it_is_measured(tmp_path):
+    """By other processes: one that is not there costs nothing else."""
+    out = tmp_path / "gpu.json"
+    done = bench(out, *peers("convoy", "torch eager"), "--only", "full", "--jobs", "2")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(out.read_text())["warmed"] | {"seconds": 0} == {"wanted": 6, "compiled": 6, "jobs": 2, "seconds": 0}
+    assert "6 of 6 compiled" in done.stderr
+    done = bench(out, *peers("convoy"), "--only", "A", "--jobs", "1", "--fresh", faults="warm=refuses")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(out.read_text())
+    assert told["warmed"]["compiled"] == 0 and len(told["rows"]) == 2
+
+
+def test_a_process_that_hangs_compiling_is_ended():
+    rows = [{"peer": "convoy", "chain": "x[1,3,8,8] | conv2d(4,3)", "precision": p} for p in ("fp32", "tf32")]
+    env = {**os.environ, "STAND_IN_FAULTS": "warm=hangs"}
+    told = modules().warm.all((sys.executable, str(HERE / "gpu_stand_in.py")), env, rows, 1, 1e6, 0.5)
+    assert told["wanted"] == 2 and told["compiled"] == 0
+
+
+def test_what_takes_longest_is_compiled_first():
+    names = ("convoy", "torch eager", "torch.compile", "torch.compile max-autotune channels_last")
+    rows = [{"peer": peer, "chain": "x", "precision": p} for peer in names for p in ("fp32", "tf32")]
+    assert modules().warm.tasks(rows) == [(names[3], "x", ["fp32"]), (names[3], "x", ["tf32"]),
+                                          (names[2], "x", ["fp32", "tf32"]), (names[0], "x", ["fp32", "tf32"])]
+
+
+def test_a_sample(tmp_path):
+    out = tmp_path / "gpu.json"
+    fits = [f"sample {i}" for i, c in enumerate(modules().sample.draw(1, 50), 1) if "x[7,3,22,22]" in c]
+    done = bench(out, "--suite", "sample", "--only", fits[0], *peers("convoy", "torch eager"))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(out.read_text())
+    assert [(r["series"], r["size"], r["precision"], r["peer"]) for r in told["rows"]] == [
+        ("sample", fits[0], precision, peer) for peer in ("convoy", "torch eager") for precision in ("fp32", "tf32")]
+    assert told["command"] == f"python bench/gpu.py --suite sample --seed 1 --count 50 --only '{fits[0]}' " \
+                              "--peer convoy --peer 'torch eager' --repeats 6"
+    # The table: no torch.compile here, so nothing was faster than it, and the errors are fine.
+    assert "Faster than torch.compile in 0 of 2 (fp32 0 of 1, tf32 0 of 1)" in done.stdout
+    assert "must be in 2." in done.stdout and told["rows"][0]["chain"].replace("|", "\\|") in done.stdout
 
 
 def test_a_peer_that_hangs_is_ended(tmp_path):

@@ -81,6 +81,41 @@ def test_rows_where_a_peer_is_faster_or_fails_are_shown(results, tmp_path):
     assert "| gelu | 2.00 | 1.00 | openvino |" in report.render(report.load(results), "losses-cpu-fp32")
 
 
+def drawn(number, precision, ours, rival, errors, **more):
+    """Rows of one chain of a sample: times of Convoy and torch.compile, errors of Convoy and of eager PyTorch."""
+    times = {"convoy": ours, "torch.compile": rival, "torch eager": 9.0}
+    exact = {"convoy": errors[0], "torch.compile": errors[1], "torch eager": errors[1]}
+    rows = [row(None, "sample", f"sample {number}", peer, ms, device="cuda", precision=precision, rel_error=exact[peer])
+            | {"chain": f"x[{number},8,9,9] | conv2d(4,3) | relu"} for peer, ms in times.items()]
+    rows[0] |= more
+    return rows
+
+
+def test_a_sample_is_shown_whole(results, tmp_path):
+    """Also the chains that Convoy loses, fails, or computes with too large an error; of the newest sample alone."""
+    run = sample() | {"left_out": ["one", "another"], "rows": drawn(1, "fp32", 1.0, 3.0, (3e-6, 1e-7)) + drawn(1, "tf32", 1.0, 5.0, (3e-4, 2.1e-4))
+                      + drawn(2, "fp32", 2.0, 1.0, (9e-6, 5e-6)) + drawn(2, "tf32", 1.0, 2.0, (3e-4, 1e-4))
+                      + drawn(3, "fp32", None, 1.0, (None, 1e-7), error="died") + drawn(3, "tf32", 1.0, None, (float("nan"), 1e-4))}
+    old = sample() | {"date": "2025-01-01T00:00:00+00:00", "rows": drawn(4, "fp32", 1.0, 2.0, (1e-7, 1e-7))}
+    (results / "new.json").write_text(json.dumps(run))
+    (results / "old.json").write_text(json.dumps(old))
+    told = report.render(report.load(results), "sample-cuda-all")
+    assert told.startswith("Faster than torch.compile in 3 of 6 (fp32 1 of 3, tf32 2 of 3), 2.50 times as fast in the middle; "
+                           "errors as small as they must be in 3. 2 rows were not measured.\n")
+    assert r"| 1 | `x[1,8,9,9] \| conv2d(4,3) \| relu` | 1.00 | 3.00 | 3.00 | 3.0e-06 (1.0e-07) | 1.00 | 5.00 | 5.00 |" in told
+    assert "| 2.00 | 1.00 | **0.500** | 9.0e-06 (5.0e-06) | 1.00 | 2.00 | 2.00 | **3.0e-04** (1.0e-04) |" in told
+    assert "| – | 1.00 | **–** | **–** (1.0e-07) | 1.00 | – | **–** | **nan** (1.0e-04) |" in told
+    assert "x[4," not in told
+    page = draw(results, tmp_path).read_text()
+    assert 'id="sample-cuda-fp32"' in page and 'id="sample-cuda-tf32"' in page
+
+
+def test_tables_without_rows_say_so(results):
+    cases = report.load(results)
+    for name in ("sample-cuda-all", "operators-cuda-tf32", "blocks-cpu-tf32"):
+        assert report.render(cases, name) == "Not measured yet.\n" and report.render(cases, name, "") == ""
+
+
 def test_a_ratio_is_made_of_one_run(results):
     later = sample() | {"date": "2026-02-02T00:00:00+00:00"}
     later["rows"] = [row("A", "full", 8, "convoy", 1.0), row("A", "full", 8, "openvino", 4.0),
