@@ -4,9 +4,10 @@
 
 #include "check.h"
 
-/* Kinds of plans that `chains` checks, and for compute-sanitizer. */
+/* Kinds of plans for these chains, for those of files, and for compute-sanitizer. */
 enum {
     EVERY_PLAN = PLAN_LIKED | PLAN_ONE_BY_ONE | PLAN_TILES | PLAN_GENERIC | PLAN_RANDOM | PLAN_RANDOM_TOO,
+    FEW_PLANS = PLAN_LIKED | PLAN_GENERIC | PLAN_RANDOM,
     SANITIZED_PLANS = PLAN_LIKED | PLAN_SECOND_TILE | PLAN_GENERIC | PLAN_RANDOM
 };
 

@@ -1,6 +1,7 @@
 /* chains.c - every kind of kernel on a real GPU, against the reference in double (check.h).
  *
  *   chains [CHAIN...]         checks the chains given, or those of chain_list.h, in both precisions
+ *   chains -c FILE            checks the chains of a file, one in a line, under fewer plans
  *   chains -r COUNT SEED      checks COUNT random graphs of each flavour (../fuse/random_chain.h)
  *   chains -s [CHAIN...]      the chains for compute-sanitizer: buffers without guards, workspaces without a fill
  *   chains -b [CHAIN...]      the same bits over 100 runs, on two streams, captured (bits.h); default: A, B, C
@@ -72,6 +73,11 @@ static bool check_chain_with(const gpu *u, const char *words, int kinds)
 static bool check_chain(const gpu *u, const char *words)
 {
     return check_chain_with(u, words, EVERY_PLAN);
+}
+
+static bool check_briefly(const gpu *u, const char *words)
+{
+    return check_chain_with(u, words, FEW_PLANS);
 }
 
 static bool sanitize_chain(const gpu *u, const char *words)
@@ -250,9 +256,13 @@ typedef struct mode {
 } mode;
 
 static const mode modes[] = {
-    {0, check_chain, chains, COUNT_OF(chains)},        {'s', sanitize_chain, sanitized, COUNT_OF(sanitized)},
-    {'b', bits_of_chain, large, COUNT_OF(large)},      {'m', places_of_chain, chains, COUNT_OF(chains)},
-    {'l', kernels_of_chain, chains, COUNT_OF(chains)}, {'f', first_call, large, COUNT_OF(large)},
+    {0, check_chain, chains, COUNT_OF(chains)},
+    {'c', check_briefly, NULL, 0},
+    {'s', sanitize_chain, sanitized, COUNT_OF(sanitized)},
+    {'b', bits_of_chain, large, COUNT_OF(large)},
+    {'m', places_of_chain, chains, COUNT_OF(chains)},
+    {'l', kernels_of_chain, chains, COUNT_OF(chains)},
+    {'f', first_call, large, COUNT_OF(large)},
     {'t', time_chain, large, COUNT_OF(large)},
 };
 
@@ -263,23 +273,42 @@ typedef struct command {
     bool random;
     uint64_t seed;
     const char *const *list;
+    char *file[2000]; /* lines of the file of -c */
 } command;
+
+static bool read_lines(command *c, const char *path)
+{
+    FILE *f = fopen(path, "r");
+    size_t room = 0;
+
+    while (f && c->n < COUNT_OF(c->file) && getline(&c->file[c->n], &room, f) > 0) {
+        c->file[c->n][strcspn(c->file[c->n], "\n")] = '\0';
+        c->n++;
+        room = 0;
+    }
+    if (f) fclose(f);
+    c->list = (const char *const *)c->file;
+    return c->n > 0;
+}
 
 static bool read_command(int argc, char **argv, command *c)
 {
     int letter;
 
     *c = (command){.mode = &modes[0], .shares = 1};
-    while ((letter = getopt(argc, argv, "+k:p:rsbmlft")) != -1) {
+    while ((letter = getopt(argc, argv, "+k:p:c:rsbmlft")) != -1) {
         if (letter == 'k' && sscanf(optarg, "%d/%d", &c->share, &c->shares) != 2) return false;
         if (letter == 'p') precisions = strcmp(optarg, "tf32") ? 1 << CVY_FP32 : 1 << CVY_TF32;
+        if (letter == 'c' && !read_lines(c, optarg)) return false;
         if (letter == 'r') c->random = true;
         if (letter == '?') return false;
         for (int i = 0; i < COUNT_OF(modes); i++)
             if (modes[i].letter == letter) c->mode = &modes[i];
     }
-    c->list = optind < argc ? (const char *const *)argv + optind : c->mode->list;
-    c->n = optind < argc ? argc - optind : c->mode->n;
+    if (!c->list) {
+        c->list = optind < argc ? (const char *const *)argv + optind : c->mode->list;
+        c->n = optind < argc ? argc - optind : c->mode->n;
+    }
     if (c->random) {
         if (argc - optind != 2) return false;
         c->n = 3 * atoi(argv[optind]);
@@ -296,8 +325,8 @@ int main(int argc, char **argv)
     gpu u;
 
     if (!read_command(argc, argv, &c)) {
-        fprintf(stderr,
-                "usage: chains [-k I/N] [-p fp32|tf32] [-r COUNT SEED | -s | -b | -m | -f | -l | -t] [CHAIN...]\n");
+        fprintf(stderr, "usage: chains [-k I/N] [-p fp32|tf32] [-c FILE | -r COUNT SEED | -s | -b | -m | -f | -l | "
+                        "-t] [CHAIN...]\n");
         return 2;
     }
     if (!gpu_open(&u)) {
@@ -311,6 +340,7 @@ int main(int argc, char **argv)
         fflush(stdout);
     }
     printf("%d checked, %d failed\n", done, bad);
+    for (int i = 0; i < COUNT_OF(c.file); i++) free(c.file[i]);
     gpu_close(&u);
     return bad != 0;
 }

@@ -96,7 +96,8 @@ def main():
     if not torch.cuda.is_available():
         raise SystemExit("overhead: PyTorch sees no GPU")
     rows, bad = [], 0
-    print(f"{'µs':<8}" + "".join(f"{word:>10}" for word in ("file", "chain", "later", "returned", "done", "kernels", "beyond")))
+    words = ("file", "chain", "later", "returned", "done", "kernels", "beyond")
+    print(f"{'µs':<8}" + "".join(f"{word:>10}" for word in words))
     for block in "ABC":
         for precision in ("fp32", "tf32"):
             r = row(block, precision, options.seconds)

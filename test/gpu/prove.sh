@@ -2,7 +2,8 @@
 # prove.sh OUTDIR [PART...] - what has to be shown on a GPU: runs the parts (default: all, in this order), leaves
 # OUTDIR/PART.log of each, prints one table, and ends with 1 where a part failed.
 #
-#   chains     chain_list.h in both precisions under many plans, against float64; guard bands around every buffer
+#   chains     chain_list.h in both precisions under many plans, against float64, with guard bands around every buffer;
+#              then every chain of the CPU engine's tests (cpu_chains.py)
 #   random     RANDOM_GRAPHS random graphs (default 2,000), each under the engine's plan and a random one
 #   sanitize   compute-sanitizer: memcheck, racecheck, initcheck, synccheck, all at once
 #   bits       the same bits over 100 runs, on two streams, captured, at any place in the batch
@@ -82,7 +83,7 @@ told() {
     cat "$out/$1".[0-9]* | grep -v ' checked, '
     cat "$out/$1".[0-9]* | awk -v n="$2" -v what="$3" '
         / checked, [0-9]+ failed$/ { done++; checked += $1; failed += $3 }
-        END { printf "%d of %s checked, %d failed", checked, what, failed
+        END { printf "%s: %d checked, %d failed", what, checked, failed
               if (done < n) printf ", %d of %d processes died", n - done, n
               print ""; exit failed > 0 || done < n || checked == 0 }'
     rc=$?
@@ -92,12 +93,15 @@ told() {
 
 part_chains() {
     share chains "$jobs" ""
-    told chains "$jobs" "the chains"
+    told chains "$jobs" "chains" || return 1
+    "$python" test/gpu/cpu_chains.py >"$out/cpu-chains.txt" || return 1
+    share chains "$jobs" "" -c "$out/cpu-chains.txt"
+    told chains "$jobs" "chains, and those of the CPU engine's tests"
 }
 
 part_random() {
     share random "$jobs" "" -r $(((${RANDOM_GRAPHS:-2000} + 2) / 3)) "${SEED:-1}"
-    told random "$jobs" "the random graphs"
+    told random "$jobs" "random graphs"
 }
 
 # Every kernel is compiled, and every chain checked, before the sanitizers come: they have the device for themselves.
@@ -107,7 +111,7 @@ part_sanitize() {
     command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer"; return 1; }
     compute-sanitizer --version | tail -n 1
     share plain "$jobs" "" -s
-    told plain "$jobs" "the chains, without a sanitizer" || failed=" the chains themselves"
+    told plain "$jobs" "chains without a sanitizer" || failed=" the chains themselves"
     for tool in memcheck racecheck initcheck synccheck; do
         case $tool in # mbarriers are not counted by themselves where no nvcc compiled them
         memcheck) more="--padding 512" ;;
@@ -121,7 +125,7 @@ part_sanitize() {
         cat "$out/$tool".[0-9]* >"$out/$tool.log"
         clean=$(grep -c 'SUMMARY: 0 \(errors\|hazards\)' "$out/$tool.log")
         sed -n "s/^========= .*SUMMARY: /$tool: /p" "$out/$tool.log" | sort | uniq -c
-        told "$tool" "$shares" "the chains under $tool" >"$out/told" && [ "$clean" -eq "$shares" ] || failed="$failed $tool"
+        told "$tool" "$shares" "chains under $tool" >"$out/told" && [ "$clean" -eq "$shares" ] || failed="$failed $tool"
         tail -n 1 "$out/told"
     done
     rm -f "$out/told"
@@ -131,9 +135,9 @@ part_sanitize() {
 
 part_bits() {
     share bits 3 "" -b
-    told bits 3 "the blocks, over 100 runs," || return 1
+    told bits 3 "blocks, 100 runs, two streams, captured" || return 1
     share places "$jobs" "" -m
-    told places "$jobs" "the chains, at any place in the batch,"
+    told places "$jobs" "chains, samples at any place in the batch"
 }
 
 # One line for each call: the chain's number or text, cold and warm, each in a process of its own.

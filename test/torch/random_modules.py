@@ -100,7 +100,8 @@ def scale(pick, rank, channels):
 def ending(pick, rank, channels, extents):
     ends = [
         lambda x: torch.logsumexp(x, 1, keepdim=True), lambda x: x.mean((-1,)), lambda x: x.sum(1), lambda x: x.amax(1),
-        lambda x: x.flatten(1), lambda x: x.view(x.size(0), -1), lambda x: x.softmax(1), lambda x: x.log_softmax(-1),
+        lambda x: x.flatten(1), lambda x: x.contiguous().view(x.size(0), -1), lambda x: x.softmax(1),
+        lambda x: x.log_softmax(-1),
         lambda x: x.max(1)[0], lambda x: x.min(dim=-1, keepdim=True).values, lambda x: x.reshape(-1), lambda x: x.mean(),
         lambda x: F.layer_norm(x, x.shape[2:]), lambda x: x.unsqueeze(1).squeeze(1), lambda x: x.max(),
         nn.Sequential(nn.Flatten(), nn.LazyLinear(3)), nn.LazyLinear(4),
