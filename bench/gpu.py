@@ -3,12 +3,12 @@
     python bench/gpu.py [--suite full|sample|smoke] [--only TEXT] [--peer NAME] [--budget SECONDS] [--out FILE]
     python bench/gpu.py --suite sample --seed 1 --count 50
 
-`full` is A, B, C and single operators; `sample` is chains drawn at random (sample.py). The interpreter is one with PyTorch for
-CUDA. Each peer runs in a process of its own (gpu_worker.py): one that fails, dies or hangs costs its rows alone. `fp32`
-rows are measured with tf32 forbidden in PyTorch, `tf32` rows with it allowed and Convoy asked for it. First several processes
-compile everything into caches on disk (warm.py), then one process at a time measures, and nothing else runs on the GPU. The
-most telling rows come first; those for which the budget is too short are named in the file and measured when the same
-command is started again.
+`full` is A, B, C and single operators; `sample` is chains drawn at random (sample.py). The interpreter is one with
+PyTorch for CUDA. First several processes compile everything into caches on disk (warm.py), then one at a time measures,
+and nothing else runs on the GPU. Each peer runs in a process of its own (gpu_worker.py): one that fails, dies or hangs
+costs its rows alone. `fp32` rows are measured with tf32 forbidden in PyTorch, `tf32` rows with it allowed and Convoy
+asked for it. The most telling rows come first; those for which the budget is too short are named in the file and
+measured when the same command is started again.
 """
 
 import argparse
@@ -80,8 +80,8 @@ def stamp(args):
 
 
 def caches(folder, names):
-    """The environment of a process for the peers of these names. Compiled code is kept with this run, since what others left may be broken,
-    or another version's. Compilers start no helpers of their own, unless there are many candidates for each kernel."""
+    """The environment of a process for the peers of these names. Compiled code is kept with this run, since what others
+    left may be broken, or another version's. Compilers start helpers only where each kernel has many candidates."""
     kept = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "CVY_CACHE": "convoy"}
     threads = AUTOTUNING if any("autotune" in peer for peer in names) else 1
     return {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": str(threads)} | {
@@ -111,7 +111,8 @@ class Run:
         return self.partial.rows.get(Partial.key(row))
 
     def worker(self, peer):
-        worker = Worker([*self.program, peer], caches(self.folder, [peer]), min(STARTING, max(self.seconds_left(), SHORTEST)))
+        starting = min(STARTING, max(self.seconds_left(), SHORTEST))
+        worker = Worker([*self.program, peer], caches(self.folder, [peer]), starting)
         if "versions" in worker.hello:
             self.versions |= worker.hello["versions"]
             self.machine = self.machine or worker.hello["machine"]
@@ -160,8 +161,7 @@ class Run:
         limit, env = WARMING * self.args.budget, caches(self.folder, {row["peer"] for row in rows})
         if self.args.jobs and limit > 0:
             self.warmed = warm.all(self.program, env, rows, self.args.jobs, limit, self.args.row_seconds)
-            print(f"gpu-bench: {self.warmed['compiled']} of {self.warmed['wanted']} compiled in {self.warmed['seconds']:.0f} s",
-                  file=sys.stderr)
+            print("gpu-bench: {compiled} of {wanted} compiled in {seconds:.0f} s".format(**self.warmed), file=sys.stderr)
 
     def all(self):
         stages = list(self.stages())
@@ -191,8 +191,8 @@ class Run:
         flops = {r["chain"]: r["flops"] for r in rows if r.get("flops")}
         for row in rows:  # operations are the chain's, whoever computes it
             row["flops"] = flops.get(row["chain"])
-        told = {"machine": self.machine or {}, "versions": self.versions, "suite": self.args.suite, "missing": self.missing,
-                "command": self.command(), "left_out": self.left_out, "warmed": self.warmed,
+        told = {"machine": self.machine or {}, "versions": self.versions, "suite": self.args.suite,
+                "command": self.command(), "missing": self.missing, "left_out": self.left_out, "warmed": self.warmed,
                 "minutes": round((time.monotonic() - self.start) / 60, 1), "rows": rows}
         write_results(self.args.out, told)
         return report.read(self.args.out)

@@ -5,8 +5,8 @@ flushed in front of each by writing more than it holds; inputs alternate. The fl
 run is being launched, so that what is measured is the GPU's time. Errors are against float64 on some samples.
 
 A task with a "peer" is to be compiled and run once, whoever this process is for: that fills the caches on disk, and
-processes that measure later find machine code there. Choices between kernels that take a clock are never kept: they are made
-in the process that measures, where nothing else is running.
+processes that measure later find machine code there. What a peer chooses by the clock is never kept: it chooses in the
+process that measures, where nothing else is running.
 """
 
 import functools
@@ -238,8 +238,8 @@ def timed(device, run, inputs, repeats):
 def measure(device, run, data, task):
     """The error is that of a run behind the timed ones: what earlier runs left behind must not show."""
     times = timed(device, run, len(data.inputs), task["repeats"])
-    return error(run, data) | {"ms": statistics.median(times), "ms_min": min(times), "runs": len(times), "bytes": data.bytes(),
-                                "samples_checked": len(data.samples), **getattr(run, "extra", {})}
+    row = {"ms": statistics.median(times), "ms_min": min(times), "runs": len(times), "bytes": data.bytes()}
+    return row | error(run, data) | {"samples_checked": len(data.samples), **getattr(run, "extra", {})}
 
 
 def serve(device, name, data, task):

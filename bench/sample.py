@@ -1,7 +1,7 @@
-"""Chains drawn at random: a convolution of any size that Convoy promises to be good at, and two to five operators behind it.
+"""Chains drawn at random: a convolution of any size that Convoy promises to be good at, two to five operators behind it.
 
-`draw(seed, count)` gives the same chains for the same seed everywhere, and a smaller count gives the first of them. Nothing
-of what Convoy can fuse goes into the draw; what is drawn again is too large for a benchmark, or no norm: see `sensible()`.
+`draw(seed, count)` gives the same chains for the same seed everywhere, and a smaller count gives the first of them. What
+Convoy can fuse has no part in it; a convolution is drawn again only where it is too large for a benchmark (`sensible()`).
 """
 
 import math

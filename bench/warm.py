@@ -1,7 +1,7 @@
 """Compiling beforehand: several processes, each taking the next chain of a peer until none is left or the time is up.
 
-They leave machine code in the caches that `env` names. What fails here fails again where it is measured, and is told there;
-a process that hangs is ended.
+They leave machine code in the caches that `env` names. What fails here fails again where it is measured, and is told
+there; a process that hangs is ended.
 """
 
 import queue
@@ -14,7 +14,7 @@ SLOWEST_FIRST = ("torch.compile max-autotune", "torch.compile", "convoy")
 
 
 def tasks(rows):
-    """[(peer, chain, precisions)]: one process takes both precisions, which share their kernels unless those are autotuned."""
+    """[(peer, chain, precisions)]. One process takes both precisions: they share kernels, unless those are autotuned."""
     found = {}
     for row in rows:
         peer, apart = row["peer"], "autotune" in row["peer"]

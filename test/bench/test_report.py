@@ -93,16 +93,18 @@ def drawn(number, precision, ours, rival, errors, **more):
 
 def test_a_sample_is_shown_whole(results, tmp_path):
     """Also the chains that Convoy loses, fails, or computes with too large an error; of the newest sample alone."""
-    run = sample() | {"left_out": ["one", "another"], "rows": drawn(1, "fp32", 1.0, 3.0, (3e-6, 1e-7)) + drawn(1, "tf32", 1.0, 5.0, (3e-4, 2.1e-4))
-                      + drawn(2, "fp32", 2.0, 1.0, (9e-6, 5e-6)) + drawn(2, "tf32", 1.0, 2.0, (3e-4, 1e-4))
-                      + drawn(3, "fp32", None, 1.0, (None, 1e-7), error="died") + drawn(3, "tf32", 1.0, None, (float("nan"), 1e-4))}
+    rows = [*drawn(1, "fp32", 1.0, 3.0, (3e-6, 1e-7)), *drawn(1, "tf32", 1.0, 5.0, (3e-4, 2.1e-4)),
+            *drawn(2, "fp32", 2.0, 1.0, (9e-6, 5e-6)), *drawn(2, "tf32", 1.0, 2.0, (3e-4, 1e-4)),
+            *drawn(3, "fp32", None, 1.0, (None, 1e-7), error="died"),
+            *drawn(3, "tf32", 1.0, None, (float("nan"), 1e-4))]
+    run = sample() | {"left_out": ["one", "another"], "rows": rows}
     old = sample() | {"date": "2025-01-01T00:00:00+00:00", "rows": drawn(4, "fp32", 1.0, 2.0, (1e-7, 1e-7))}
     (results / "new.json").write_text(json.dumps(run))
     (results / "old.json").write_text(json.dumps(old))
     told = report.render(report.load(results), "sample-cuda-all")
-    assert told.startswith("Faster than torch.compile in 3 of 6 (fp32 1 of 3, tf32 2 of 3), 2.50 times as fast in the middle; "
-                           "errors as small as they must be in 3. 2 rows were not measured.\n")
-    assert r"| 1 | `x[1,8,9,9] \| conv2d(4,3) \| relu` | 1.00 | 3.00 | 3.00 | 3.0e-06 (1.0e-07) | 1.00 | 5.00 | 5.00 |" in told
+    assert told.startswith("Faster than torch.compile in 3 of 6 (fp32 1 of 3, tf32 2 of 3), "
+                           "2.50 times as fast in the middle; errors as small as they must be in 3. 2 rows were not measured.\n")
+    assert r"| 1 | `x[1,8,9,9] \| conv2d(4,3) \| relu` | 1.00 | 3.00 | 3.00 | 3.0e-06 (1.0e-07) | 1.00 | 5.00 |" in told
     assert "| 2.00 | 1.00 | **0.500** | 9.0e-06 (5.0e-06) | 1.00 | 2.00 | 2.00 | **3.0e-04** (1.0e-04) |" in told
     assert "| – | 1.00 | **–** | **–** (1.0e-07) | 1.00 | – | **–** | **nan** (1.0e-04) |" in told
     assert "x[4," not in told
