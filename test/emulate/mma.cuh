@@ -55,4 +55,15 @@ CVY_INLINE void cvy_mma(float d[4], const float a[4], const float b[2])
     }
 }
 
+// ldmatrix: every lane brings the 16 bytes that it points to.
+CVY_INLINE void cvy_load_blocks(float d[4], const float *row)
+{
+    const int lane = emulated_lane();
+    const emulated_deposit *all;
+
+    if ((unsigned long long)row % 16) emulated_now.fail("a row of ldmatrix that is not aligned");
+    all = emulated_now.meet(0xffffffffu, row, 16);
+    for (int block = 0; block < 4; block++) memcpy(&d[block], all[8 * block + lane / 4] + 4 * (lane % 4), sizeof *d);
+}
+
 #endif

@@ -30,7 +30,7 @@
 #if PRODUCTS == 3 && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 #define BLOCKS (BN == 64 ? 2 : 1)
 #else
-#define BLOCKS (BN == 64 ? 3 : BM == 64 || (PRODUCTS == 1 && BN == 128 && OTHER_NK) ? 2 : 1)
+#define BLOCKS (BN == 64 ? 3 : BM == 64 ? 2 : 1)
 #endif
 #ifndef SRC_DENSE
 #define SRC_DENSE 1 // operands are contiguous: their inner strides are known

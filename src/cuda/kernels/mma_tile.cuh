@@ -4,7 +4,8 @@
 //
 // A warp owns M_EACH x N_EACH results as M_EACH / 16 x N_EACH / 8 tiles of mma.m16n8k8; which lane has what of a
 // tile stands in mma.cuh. Lane 4g + t reads A(t, g), so reads of a warp fall on 32 different banks where one stride
-// is 1 and the other 8 or 24 modulo 32 (rows of k), or 1 and 4, 12, 20 or 28 modulo 32 (rows of m or n).
+// is 1 and the other 8 or 24 modulo 32 (rows of k), or 1 and 4, 12, 20 or 28 modulo 32 (rows of m or n). Rows of m or n
+// must begin at multiples of 16 bytes: four blocks of 8 x 4 of them arrive at once.
 //
 // One product: operands are rounded to tf32, errors are up to 2^-11 of each. Three: x = big + small, both tf32's,
 // and small * big, big * small, big * big are added, small ones first; what is left out or rounded off is below
@@ -25,8 +26,10 @@ template <int M, int N, int M_EACH, int N_EACH, int N_PRODUCTS> struct cvy_mma_t
     static constexpr int ACROSS = N / N_EACH, DOWN = M / M_EACH; // warps
     static constexpr int THREADS = 32 * ACROSS * DOWN;
     static constexpr int TILES_M = M_EACH / 16, TILES_N = N_EACH / 8;
-    static constexpr int K = 16;       // terms between two rounded additions
+    static constexpr int K = 16;        // terms between two rounded additions
     static constexpr int PITCH = N + 8; // of the results in shared memory: halves of a warp store to 32 banks
+
+    static_assert(K == 16, "a column's terms are four blocks");
 
     float acc[TILES_M][TILES_N][4];
     int m, n; // first row and first column of the warp
@@ -80,25 +83,41 @@ template <int M, int N, int M_EACH, int N_EACH, int N_PRODUCTS> struct cvy_mma_t
             for (int e = 0; e < 4; e++) acc[i][j][e] += part[i][e];
     }
 
+    // K terms of the 16 rows of a tile, A being the lane's place in it. Blocks 0 and 2 are rows 0 to 7, k 0 to 3 and 4 to
+    // 7; blocks 1 and 3 are rows 8 to 15.
+    template <int A_K, int A_M> static CVY_INLINE_MEMBER void load_a(operand<4> a[K / 8], const float *A)
+    {
+#pragma unroll
+        for (int s = 0; s < K / 8; s++) {
+            float x[4];
+            if (A_K == 1) cvy_load_blocks(x, A + 8 * s);
+#pragma unroll
+            for (int e = 0; e < 4; e++) a[s].set(e, A_K == 1 ? x[e] : A[(8 * s + e / 2 * 4) * A_K + e % 2 * 8 * A_M]);
+        }
+    }
+    // K terms of the 8 columns of a tile; a block is four of the terms.
+    template <int B_K, int B_N> static CVY_INLINE_MEMBER void load_b(operand<2> b[K / 8], const float *B)
+    {
+        float x[4];
+        if (B_K == 1) cvy_load_blocks(x, B);
+#pragma unroll
+        for (int s = 0; s < K / 8; s++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) b[s].set(e, B_K == 1 ? x[2 * s + e] : B[(8 * s + 4 * e) * B_K]);
+    }
+
     template <int A_K, int A_M, int B_K, int B_N> CVY_INLINE_MEMBER void multiply(const float *A, const float *B)
     {
+        const int lane = 4 * g + t;
         operand<4> a[TILES_M][K / 8];
-        A += t * A_K + (m + g) * A_M;
-        B += t * B_K + (n + g) * B_N;
+        A += m * A_M + (A_K == 1 ? lane % 16 * A_M + lane / 16 * 4 : t * A_K + g * A_M);
+        B += n * B_N + (B_K == 1 ? lane % 8 * B_N + lane / 8 * 4 : t * B_K + g * B_N);
 #pragma unroll
-        for (int i = 0; i < TILES_M; i++)
-#pragma unroll
-            for (int s = 0; s < K / 8; s++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    a[i][s].set(e, A[(8 * s + e / 2 * 4) * A_K + (16 * i + e % 2 * 8) * A_M]);
+        for (int i = 0; i < TILES_M; i++) load_a<A_K, A_M>(a[i], A + 16 * i * A_M);
 #pragma unroll
         for (int j = 0; j < TILES_N; j++) {
             operand<2> b[K / 8];
-#pragma unroll
-            for (int s = 0; s < K / 8; s++)
-#pragma unroll
-                for (int e = 0; e < 2; e++) b[s].set(e, B[(8 * s + 4 * e) * B_K + 8 * j * B_N]);
+            load_b<B_K, B_N>(b, B + 8 * j * B_N);
             add(j, a, b);
         }
     }
