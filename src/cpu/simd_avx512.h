@@ -11,6 +11,7 @@ INLINE vm v_first(int64_t n) { return n >= 16 ? 0xffff : n <= 0 ? 0 : (vm)((1u <
 INLINE vf v_load(const float *p) { return _mm512_loadu_ps(p); }
 INLINE void v_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
 INLINE void v_stream(float *p, vf a) { _mm512_stream_ps(p, a); } /* aligned to 64, past the caches */
+INLINE void v_stream4(float *p, const float *from) { _mm_stream_ps(p, _mm_loadu_ps(from)); } /* aligned to 16 */
 INLINE void v_stream_end(void) { _mm_sfence(); }
 INLINE vf v_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(v_first(n), p); }
 INLINE void v_store_n(float *p, int64_t n, vf a) { _mm512_mask_storeu_ps(p, v_first(n), a); }

@@ -11,6 +11,7 @@ INLINE vm v_first(int64_t n) { return (vm){0 < n ? -1 : 0, 1 < n ? -1 : 0, 2 < n
 INLINE vf v_load(const float *p) { vf a; memcpy(&a, p, sizeof a); return a; }
 INLINE void v_store(float *p, vf a) { memcpy(p, &a, sizeof a); }
 INLINE void v_stream(float *p, vf a) { memcpy(p, &a, sizeof a); }
+INLINE void v_stream4(float *p, const float *from) { memcpy(p, from, 4 * sizeof *from); }
 INLINE void v_stream_end(void) {}
 INLINE vf v_load_n(const float *p, int64_t n)
 {

@@ -67,28 +67,29 @@ INLINE int64_t to_boundary(const float *dst)
     return (int64_t)(-((uintptr_t)dst / sizeof(float)) % VL);
 }
 
-/* The line in which a streamed run ends, and the next begins, is stored to as usual. Fetched in time it does not
- * hold up the streamed stores behind it: stores leave in order. Rows of 4 KB that end inside a line take a third
- * longer without this. */
+/* The line in which a streamed run ends, and the next begins, is stored to as usual where runs do not end at 16
+ * bytes. Fetched in time it does not hold up the streamed stores behind it: stores leave in order. Rows of 4 KB
+ * that end inside a line take a third longer without this. */
 INLINE void fetch_end(float *dst, int64_t n)
 {
-    if (to_boundary(dst + n)) __builtin_prefetch(dst + n, 1, 3);
+    if ((uintptr_t)(dst + n) % 16) __builtin_prefetch(dst + n, 1, 3);
 }
 
-/* The same with stores past the caches, which must be aligned: the elements in front of the first boundary and
- * behind the last are stored as usual. Whoever hands the result on calls v_stream_end() first: once per part, since
- * a fence behind every few kilobytes costs a third of the bandwidth. */
+/* The same with stores past the caches, which must be aligned: what lies in front of the first boundary and behind
+ * the last is v_stream_n's. Whoever hands the result on calls v_stream_end() first: once per part, since a fence
+ * behind every few kilobytes costs a third of the bandwidth. */
 INLINE void map_stream(float *dst, operand x, operand y, operand z, int64_t n, map_fn *f)
 {
     int64_t i = to_boundary(dst) < n ? to_boundary(dst) : n;
     fetch_end(dst, n);
-    map_some(dst, x, y, z, 0, i, f);
+    if (i) v_stream_n(dst, i, f(take_n(x, 0, i), take_n(y, 0, i), take_n(z, 0, i)));
     for (; i + IN_FLIGHT * VL <= n; i += IN_FLIGHT * VL) {
         vf r[IN_FLIGHT];
         for (int u = 0; u < IN_FLIGHT; u++) r[u] = f(take(x, i + u * VL), take(y, i + u * VL), take(z, i + u * VL));
         for (int u = 0; u < IN_FLIGHT; u++) v_stream(dst + i + u * VL, r[u]);
     }
-    map_some(dst, x, y, z, i, n, f);
+    for (; i + VL <= n; i += VL) v_stream(dst + i, f(take(x, i), take(y, i), take(z, i)));
+    if (i < n) v_stream_n(dst + i, n - i, f(take_n(x, i, n - i), take_n(y, i, n - i), take_n(z, i, n - i)));
 }
 
 #endif

@@ -154,12 +154,9 @@ INLINE void pivot_vec_some(float *dst, const float *src, int64_t from, int64_t t
     for (; i + VL <= to; i += VL) {
         const vf x = v_fma(v_sub(v_load(src + i), p[0]), p[1], p[2]);
         const vf y = v_fma(x, v_load(scale + i), v_load(shift + i));
-        if (stream)
-            v_stream(dst + i, y);
-        else
-            v_store(dst + i, y);
+        (stream ? v_stream : v_store)(dst + i, y);
     }
-    if (i < to) v_store_n(dst + i, to - i, pivot_vec_at(src, i, to - i, p, scale, shift));
+    if (i < to) (stream ? v_stream_n : v_store_n)(dst + i, to - i, pivot_vec_at(src, i, to - i, p, scale, shift));
 }
 static void pivot_vec(float *dst, const float *src, int64_t n, const float p[3], const float *scale,
                       const float *shift)
@@ -173,7 +170,7 @@ static void pivot_vec_stream(float *dst, const float *src, int64_t n, const floa
     const vf all[3] = {v_set1(p[0]), v_set1(p[1]), v_set1(p[2])};
     const int64_t first = cvyi_min64(to_boundary(dst), n);
     fetch_end(dst, n);
-    pivot_vec_some(dst, src, 0, first, all, scale, shift, false);
+    pivot_vec_some(dst, src, 0, first, all, scale, shift, true);
     pivot_vec_some(dst, src, first, n, all, scale, shift, true);
 }
 static void copy(float *dst, const float *src, int64_t n)
