@@ -1,5 +1,5 @@
 // conv_mma.cu - convolution and transposed convolution in 1 to 3 dimensions on tensor cores through mma.sync, for
-// devices of compute capability 8.0 and later that have no wgmma.
+// devices of compute capability 8.0 and later.
 //
 // The matrix product of conv_direct.cu with its terms in another order: the sum runs over (tap, input channel), the
 // channel fastest. A chunk of ROWS terms then meets one tap or a few, whose places are found once; its channels lie
