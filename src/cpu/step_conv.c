@@ -170,6 +170,14 @@ static void run_starts(const step *s, const cpu_unit *u, int64_t part, char *scr
     for (int64_t k = 0; k < c->geom.K; k++) set_start(c, u, k, plain, finite);
 }
 
+/* In front of the first element, or ("same" of an even filter) behind the last alone. */
+static bool has_padding(const conv_geom *g, const int64_t *to)
+{
+    bool any = false;
+    for (int i = 0; i < 3; i++) any |= g->pad[i] > 0 || to[i] > g->in[i];
+    return any;
+}
+
 /* One channel of x less its mean. Zeros of the padding become minus the mean, so that the result differs from the
  * true one by a constant per channel, borders included: that constant is in `start`. */
 static void run_centre(const step *s, const cpu_unit *u, int64_t part, char *scratch)
@@ -184,7 +192,7 @@ static void run_centre(const step *s, const cpu_unit *u, int64_t part, char *scr
 
     (void)scratch;
     if (form_of(c, u)) return;
-    if (g->pad[0] || g->pad[1] || g->pad[2]) vec->fill(dst, to[0] * to[1] * to[2], -mean);
+    if (has_padding(g, to)) vec->fill(dst, to[0] * to[1] * to[2], -mean);
     for (int64_t d = 0; d < in[0] && d + g->pad[0] < to[0]; d++)
         for (int64_t h = 0; h < in[1] && h + g->pad[1] < to[1]; h++)
             vec->pivot(dst + ((d + g->pad[0]) * to[1] + h + g->pad[1]) * to[2] + g->pad[2],

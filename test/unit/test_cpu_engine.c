@@ -134,6 +134,8 @@ static const char *const normalised[] = {
     "x[3,7,120] | layer_norm(120)",
     "x[2,8,26,29] | conv2d(16,3) | group_norm(4)",
     "x[2,8,26,29] | conv2d(16,3,padding=1) | group_norm(4)",
+    "x[2,8,26,29] | conv2d(16,(2,1),padding='same') | group_norm(4)",
+    "x[2,8,26,29] | conv2d(16,(1,2),padding='same') | group_norm(4)",
     "x[2,8,26,29] | conv2d(16,5) | group_norm(4)",
     "x[2,8,26,29] | conv2d(16,5,padding=2) | group_norm(4)",
     "x[2,8,26,29] | conv2d(16,3,stride=2) | group_norm(4)",
