@@ -271,8 +271,13 @@ static void run_row_weighted(const tiles *t, const instr *i, float *dst)
     const float mean = stats[STATS_MEAN], rstd = stats[STATS_RSTD], low = stats[STATS_MEAN_LOW] * rstd;
     const float *x = cvyi_tiles_address(t, &i->a), *w = cvyi_tiles_address(t, &i->b);
     const int64_t dx = !cvyi_tiles_scalar(t, &i->a), dw = !cvyi_tiles_scalar(t, &i->b);
+    const bool finite = dx && dw && isfinite(rstd) && cvyi_all_finite(w, t->n);
 
-    for (int64_t j = 0; j < t->n; j++) {
+    if (finite) {
+        t->vec->pivot(dst, x, t->n, mean, rstd, -low);
+        t->vec->binary[BINARY_VV][OP_mul](dst, dst, w, t->n, 1);
+    }
+    for (int64_t j = 0; j < t->n && !finite; j++) {
         const float a = rstd * w[j * dw], v = x[j * dx];
         dst[j] = isfinite(a) ? ((v - mean) * rstd - low) * w[j * dw] : v * a - mean * a;
     }

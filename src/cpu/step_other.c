@@ -261,14 +261,22 @@ static int64_t stats_parts(const step *s, const cpu_unit *u)
     return (u->pass->samples > 1 ? e->outer / u->pass->samples * u->m : e->outer) * e->groups;
 }
 
+/* Of x[i] - shift, to the first or the second power; four sums, so that additions do not wait for each other. */
+static double few_sum(const float *x, int64_t n, double shift, bool squares)
+{
+    double s[4] = {0, 0, 0, 0};
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        for (int k = 0; k < 4; k++) s[k] += (x[i + k] - shift) * (squares ? x[i + k] - shift : 1);
+    for (; i < n; i++) s[0] += (x[i] - shift) * (squares ? x[i] - shift : 1);
+    return (s[0] + s[1]) + (s[2] + s[3]);
+}
+
 /* Few values: in double throughout, so that equal ones have no deviation at all. */
 static cpu_moments few_moments(const float *x, int64_t n)
 {
-    cpu_moments m = {(double)n, 0, 0};
-    for (int64_t i = 0; i < n; i++) m.mean += x[i];
-    m.mean /= (double)n;
-    for (int64_t i = 0; i < n; i++) m.m2 += (x[i] - m.mean) * (x[i] - m.mean);
-    return m;
+    const double mean = few_sum(x, n, 0, false) / (double)n;
+    return (cpu_moments){(double)n, mean, few_sum(x, n, mean, true)};
 }
 
 /* The channels of one group in one outer: one run, or channel by channel where signs differ. */

@@ -91,6 +91,8 @@ CASES = {
         "x[2,6,5,7] | group_norm(1,affine=False)",
         "x[2,6,5,7] | group_norm(6,eps=0.1)",
         "x[2,6] | group_norm(2)",
+        "x[3,200] | group_norm(4)",  # rows by vectors, with a rest
+        "x[3,62] | group_norm(2)",
         "x[2,6,5] | group_norm(2,1e-3)",
         "x[2,4,2,3,4] | group_norm(2)",
         "x[0,6,5,7] | group_norm(3)",
