@@ -1,11 +1,15 @@
 """Random modules of the vocabulary, each in the forms people write. `make(pick)` draws one from any source of choices:
 pick.whole(low, high) gives a whole number, pick.one(things) one of them."""
 
+import copy
 import random
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from agree import EPS, assert_near
 
 
 class Plain:
@@ -35,7 +39,10 @@ UNARY = [
 
 
 class Chain(nn.Module):
-    """Stages in a row; some add an earlier value of the same shape."""
+    """Stages in a row; some add an earlier value of the same shape. `noise`: moves every value by up to this part of the
+    largest one around it."""
+
+    noise = 0.0
 
     def __init__(self, stages):
         super().__init__()
@@ -45,12 +52,15 @@ class Chain(nn.Module):
     def forward(self, x):
         seen, results = {}, []
         for stage in self.stages:
+            before = x
             if stage == "residual":
                 x = x + seen.get(tuple(x.shape), x)
             elif stage == "output":
                 results.append(x * 1)
             else:
                 x = stage(x)
+            if self.noise and x.numel() and before.numel():
+                x = x + self.noise * torch.maximum(x.abs().max(), before.abs().max()) * (2 * torch.rand_like(x) - 1)
             seen[tuple(x.shape)] = x * 0.5
         return [x, *results] if results else x
 
@@ -132,9 +142,11 @@ def make(pick):
             stages.append(pick.one(UNARY))
         else:
             stages.append(kind)
+        if isinstance(stages[-1], nn.Module):
+            stages[-1].eval()
         if not isinstance(stages[-1], str):
             with torch.no_grad():
-                x = stages[-1](x.clone()) if not isinstance(stages[-1], nn.Dropout) else x
+                x = stages[-1](x.clone())
     if pick.one([False, True]):
         stages.append(ending(pick, rank, channels, x.shape[2:]))
         if isinstance(stages[-1], nn.Module):
@@ -148,3 +160,18 @@ LAYOUTS = [
     lambda x: x.movedim(1, -1).contiguous().movedim(-1, 1),
     lambda x: torch.stack([x, x], -1)[..., 0],
 ]
+
+
+def assert_chain_agrees(fast, module, x):
+    """As agree.assert_agrees(), and beyond that by what float32's rounding does to a result on its way: a norm of values
+    that are all the same makes much of little."""
+    exact = copy.deepcopy(module).double()
+    truths = tree_leaves(exact(x.double()))
+    singles, gots = tree_leaves(module(x)), tree_leaves(fast(x))
+    exact.noise = 4 * EPS
+    noisy = [tree_leaves(exact(x.double())) for _ in range(3)]
+    assert len(singles) == len(gots)
+    for i, (got, single, truth) in enumerate(zip(gots, singles, truths)):
+        moved = [(n[i] - truth)[torch.isfinite(n[i] - truth)].abs() for n in noisy]
+        slack = max((m.max().item() for m in moved if m.numel()), default=0.0)
+        assert_near(got.detach(), single.detach(), truth.detach(), slack=8 * slack)
