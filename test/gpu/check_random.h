@@ -30,7 +30,7 @@ static inline bool check_random(const gpu *u, flavour f, uint64_t seed, int kind
         char *title = random_title(g, f, seed);
         check_open(&c, u, g, f == EXACT ? RIG_WHOLE : RIG_REAL, seed * 77 + 13);
         c.title = title;
-        good = check_plans(&c, CVY_FP32, kinds & ~PLAN_RANDOM, (uint32_t)seed) &
+        good = check_plans(&c, CVY_FP32, kinds & ~PLAN_RANDOM, (uint32_t)seed) &&
                check_plans(&c, seed % 2 ? CVY_TF32 : CVY_FP32, kinds & PLAN_RANDOM, (uint32_t)seed);
         check_close(&c);
         free(title);

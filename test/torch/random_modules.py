@@ -83,13 +83,15 @@ def pool(pick, rank, extents):
     return getattr(nn, f"{kind}Pool{rank}d")(tuple(size) if rank > 1 else size[0])
 
 
-def norm(pick, rank, channels):
-    divisors = [g for g in range(1, channels + 1) if channels % g == 0]
+def norm(pick, rank, x):
+    """PyTorch refuses a group of one value."""
+    channels = x.shape[1]
+    divisors = [g for g in range(1, channels + 1) if channels % g == 0 and x.numel() > g]
     batch = getattr(nn, f"BatchNorm{rank}d")(channels)
     with torch.no_grad():
         batch.running_mean.normal_()
         batch.running_var.uniform_(0.5, 2)
-    return pick.one([nn.GroupNorm(pick.one(divisors), channels), batch])
+    return pick.one([nn.GroupNorm(pick.one(divisors), channels), batch]) if divisors else batch
 
 
 def scale(pick, rank, channels):
@@ -135,7 +137,7 @@ def make(pick):
         elif kind == "pool":
             stages.append(pool(pick, rank, extents))
         elif kind == "norm":
-            stages.append(norm(pick, rank, channels))
+            stages.append(norm(pick, rank, x))
         elif kind == "scale":
             stages.append(scale(pick, rank, channels))
         elif kind == "unary":
