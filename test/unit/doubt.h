@@ -143,19 +143,25 @@ static inline void doubt_mag(const doubt_run *d, const node *n, double *mag)
     }
 }
 
+/* A number of the graph that a float cannot hold. */
+static inline bool doubt_no_float(double x)
+{
+    return isfinite(x) && x != 0 && (fabs(x) > FLT_MAX || fabs(x) < FLT_MIN);
+}
+
 /* Does float32 arithmetic leave its range on the way to results that are inside? Squares of a norm do, and a beta
- * that is no float; PyTorch's float32 results are then others than its float64 ones, too. Nor is there anything to
- * tell where nothing keeps a norm from dividing 0 by 0. */
+ * or a threshold that is no float; PyTorch's float32 results are then others than its float64 ones, too. Nor is
+ * there anything to tell where nothing keeps a norm from dividing 0 by 0. */
 static inline bool doubt_overflows(const doubt_run *d, const node *n)
 {
     const int x = n->arg[0];
     if (cvyi_info(n)->kind == KIND_NORM) {
         norm_geom e;
         cvyi_norm_geom(d->r->g, n, &e);
-        return e.eps == 0 || doubt_largest(d->value[x], cvyi_elements(cvyi_shape_of(d->r->g, x))) > 1e18;
+        return e.eps == 0 || doubt_no_float(e.eps) ||
+               doubt_largest(d->value[x], cvyi_elements(cvyi_shape_of(d->r->g, x))) > 1e18;
     }
-    const double beta = fabs(n->attr[0].f);
-    return n->op == OP_softplus && ((isfinite(beta) && beta > FLT_MAX) || (beta && beta < FLT_MIN));
+    return n->op == OP_softplus && (doubt_no_float(n->attr[0].f) || doubt_no_float(n->attr[1].f));
 }
 
 /* Of a convolution: the largest x under all taps of the largest filter. */
