@@ -119,7 +119,7 @@ static conv_tile choose_tile(const conv_geom *e, const phases *f, const mma_tile
     const int64_t K = e->K / e->groups, C = e->C / e->groups;
     conv_tile t = {64, 128, 8, 8, 16, 3, NULL};
 
-    if (mma) return (conv_tile){mma->m, mma->n, mma->warp_m, mma->warp_n, 16, 3, mma};
+    if (mma) return (conv_tile){mma->m, mma->n, mma->warp_m, mma->warp_n, 16, mma->resident, mma};
     if (K <= 16)
         t = (conv_tile){16, 256, 4, 8, 16, 4, NULL};
     else if (K <= 32)
@@ -206,6 +206,7 @@ static cvy_status make_tiled(maker *m, int core, const conv_geom *e, const mma_t
     packing w = find_packing(e, &f, &t);
     const space in = cvyi_space_planes(cvyi_shape_of(m->g, n->arg[0]), e->spatial);
     const space out = cvyi_space_planes(cvyi_shape_of(m->g, n->out), e->spatial);
+    char form[24];
     cvy_status st;
 
     w.at = cvyi_make_memory(m, 4 * w.elements);
@@ -222,7 +223,8 @@ static cvy_status make_tiled(maker *m, int core, const conv_geom *e, const mma_t
     m->step.extent = e->N;
     set_grid(m, f.count * cvyi_ceil_div(e->N * f.places, t.pixels), w.k_pad / t.channels, e->groups,
              mma ? (unsigned)mma->threads : (unsigned)(t.channels / t.k_each * t.pixels / t.p_each));
-    TRY(cvyi_make_end(m, t.channels == 64 ? "64x128" : t.channels == 32 ? "32x256" : "16x256"));
+    snprintf(form, sizeof form, "%dx%d", (int)t.channels, (int)t.pixels);
+    TRY(cvyi_make_end(m, form));
 fail:
     return st;
 }

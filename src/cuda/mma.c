@@ -31,43 +31,78 @@ static const char *device_refusal(const cvy_plan *p, const cuda_device *d)
     return NULL;
 }
 
-static const char *conv_tile(const cvy_graph *g, const node *n, mma_tile *t)
-{
-    const bool transposed = cvyi_info(n)->kind == KIND_CONVT;
-    conv_geom e;
+/* A producer in numbers. */
+typedef struct producer {
+    bool is_conv, transposed;
+    conv_geom conv;
+    matmul_geom product;
+    int64_t rows, columns, terms; /* of the matrix product: of a group, of all groups; of a sum */
+} producer;
 
-    cvyi_conv_geom(g, n, &e);
-    const int64_t K = e.K / e.groups, terms = e.C / e.groups * e.kernel[0] * e.kernel[1] * e.kernel[2];
-    if (K < 4) return "mma.sync: fewer than 4 output channels in a group";
-    if (terms < DEPTH) return "mma.sync: fewer than 16 terms in a sum";
-    t->m = K <= 16 ? 16 : K <= 32 ? 32 : 64;
-    t->n = K <= 32 ? 256 : 128;
-    t->warp_m = t->m == 16 ? 16 : 32;
-    t->warp_n = 64;
-    t->blocks = cvyi_ceil_div(e.N * e.out[0] * e.out[1] * e.out[2], t->n) * cvyi_ceil_div(K, t->m) * e.groups;
+static producer find_producer(const cvy_graph *g, const node *n)
+{
+    const op_kind kind = cvyi_info(n)->kind;
+    producer w = {.is_conv = kind == KIND_CONV || kind == KIND_CONVT, .transposed = kind == KIND_CONVT};
+    const conv_geom *e = &w.conv;
+
+    if (!w.is_conv) {
+        cvyi_matmul_geom(g, n, &w.product);
+        w.rows = w.product.M;
+        w.columns = w.product.N;
+        w.terms = w.product.K;
+        return w;
+    }
+    cvyi_conv_geom(g, n, &w.conv);
+    w.rows = e->K / e->groups;
+    w.columns = e->N * e->out[0] * e->out[1] * e->out[2];
+    w.terms = e->C / e->groups * e->kernel[0] * e->kernel[1] * e->kernel[2];
+    return w;
+}
+
+static const char *size_refusal(const producer *w)
+{
+    if (w->is_conv && w->rows < 4) return "mma.sync: fewer than 4 output channels in a group";
+    if (!w->is_conv && w->columns < 8) return "mma.sync: fewer than 8 columns";
+    return w->terms < DEPTH ? "mma.sync: fewer than 16 terms in a sum" : NULL;
+}
+
+/* ---- tiles ---- */
+
+/* Of a block, of a warp; how many blocks a multiprocessor has registers for; the most products: three of a matrix
+ * product's 64 x 64 spill; convolutions: for how many output channels. */
+typedef struct tile_row {
+    int m, n, warp_m, warp_n, resident, products;
+    int64_t least, most;
+} tile_row;
+
+static const tile_row conv_tiles[] = {{64, 128, 32, 64, 3, 3, 33, INT64_MAX},
+                                      {128, 256, 64, 64, 1, 3, 65, INT64_MAX},
+                                      {32, 256, 32, 64, 3, 3, 17, 32},
+                                      {16, 256, 16, 64, 3, 3, 1, 16}};
+static const tile_row product_tiles[] = {{64, 64, 32, 32, 3, 3, 1, INT64_MAX},
+                                         {64, 128, 32, 32, 2, 3, 1, INT64_MAX},
+                                         {128, 128, 64, 32, 1, 3, 1, INT64_MAX},
+                                         {128, 128, 32, 32, 1, 3, 1, INT64_MAX},
+                                         {128, 256, 64, 64, 1, 1, 1, INT64_MAX}};
+
+static void fill_conv(const producer *w, mma_tile *t)
+{
+    const int64_t *stride = w->conv.stride;
+
+    t->blocks = cvyi_ceil_div(w->columns, t->n) * cvyi_ceil_div(w->rows, t->m) * w->conv.groups;
     /* A phase of a transposed convolution meets its share of the taps. */
-    t->steps = cvyi_ceil_div(transposed ? terms / (e.stride[0] * e.stride[1] * e.stride[2]) : terms, DEPTH);
+    t->steps = cvyi_ceil_div(w->transposed ? w->terms / (stride[0] * stride[1] * stride[2]) : w->terms, DEPTH);
     t->copies = DEPTH * (t->n + t->m / 4);
     t->fetched = 0; /* most of what taps share is in the L1 */
     /* pixels [DEPTH][n + 8], weights [DEPTH][m + 8] */
     t->shared_bytes = 4 * STAGES * DEPTH * (t->n + 8 + t->m + 8);
-    return NULL;
 }
 
-/* Tiles of matrix products: of a block, of a warp. For three products of 64 x 64 a warp has no registers. */
-static const struct {
-    int m, n, warp_m, warp_n, products;
-} product_tiles[] = {
-    {128, 256, 64, 64, 1}, {128, 128, 64, 32, 3}, {128, 128, 32, 32, 3}, {64, 128, 32, 32, 3}, {64, 64, 32, 32, 3}};
-
-static const char *product_tile(const matmul_geom *e, int which, mma_tile *t)
+static void fill_product(const producer *w, mma_tile *t)
 {
+    const matmul_geom *e = &w->product;
     const bool fours = e->K % 4 == 0 && (e->other_is_nk || e->N % 4 == 0);
 
-    t->m = product_tiles[which].m;
-    t->n = product_tiles[which].n;
-    t->warp_m = product_tiles[which].warp_m;
-    t->warp_n = product_tiles[which].warp_n;
     t->blocks = e->batch * cvyi_ceil_div(e->M, t->m) * cvyi_ceil_div(e->N, t->n);
     t->steps = cvyi_ceil_div(e->K, DEPTH);
     t->copies = DEPTH * (t->m + t->n) / (fours ? 4 : 1);
@@ -75,7 +110,22 @@ static const char *product_tile(const matmul_geom *e, int which, mma_tile *t)
     /* x [m][DEPTH + 4], other [n][DEPTH + 4] or [DEPTH][n + 8] */
     t->shared_bytes =
         4 * STAGES * (t->m * (DEPTH + 4) + (e->other_is_nk ? t->n * (DEPTH + 4) : DEPTH * (t->n + 8)));
-    return t->products > product_tiles[which].products ? "mma.sync: a warp has no registers for this tile" : NULL;
+}
+
+static mma_tile make_tile(const producer *w, const tile_row *row, int products)
+{
+    mma_tile t = {.m = row->m,
+                  .n = row->n,
+                  .warp_m = row->warp_m,
+                  .warp_n = row->warp_n,
+                  .products = products,
+                  .resident = row->resident,
+                  .threads = 32 * (row->m / row->warp_m) * (row->n / row->warp_n)};
+    const int results = 4 * t.m * (t.n + 8); /* they take the place of the stages */
+
+    (w->is_conv ? fill_conv : fill_product)(w, &t);
+    if (t.shared_bytes < results) t.shared_bytes = results;
+    return t;
 }
 
 /* ---- how fast ---- */
@@ -83,12 +133,14 @@ static const char *product_tile(const matmul_geom *e, int which, mma_tile *t)
 /* No device has run these kernels yet; conv_direct.cu reaches 55 % of what its instructions would allow. */
 static const double share = 0.7;
 
-/* Cycles of a quarter of a multiprocessor for DEPTH terms of a warp's results: the longest of four, and a quarter
- * of the others, since nothing overlaps entirely. tensor core instructions: fragments are loaded and rounded, of
- * three products also taken apart, and every sum of three products is added once more; a copy takes about three
+/* Cycles of a quarter of a multiprocessor for DEPTH terms of a warp's results: the longest of four, and of the
+ * others what does not overlap, a quarter; half where no second block works while the first one waits at a barrier.
+ *   tensor core
+ *   instructions: fragments are loaded and rounded, of three products also taken apart, and every sum of three
+ *     products is added once more; a copy takes about three
  *   shared memory, 128 bytes per cycle and multiprocessor: fragments, and stages being filled
  *   L2, about 28 (6 TB/s on an H200)
- * 128 x 128 in three products on an H200, a warp 64 x 32: 640, 364, 256 and 293, together 868. */
+ * A product's 64 x 128 in three products on an H200, a warp 32 x 32: 320, 217, 176 and 219, together 473. */
 static double step_cycles(const mma_tile *t, int rate)
 {
     const double all = t->warp_m * t->warp_n * (double)DEPTH, mma = t->products * all / (16 * 8 * 8);
@@ -106,7 +158,7 @@ static double step_cycles(const mma_tile *t, int rate)
         most = parts[i] > most ? parts[i] : most;
         sum += parts[i];
     }
-    return most + (sum - most) / 4;
+    return most + (sum - most) / (t->resident > 1 ? 4 : 2);
 }
 
 static double believed_flops(const mma_tile *t, const cuda_device *d)
@@ -115,8 +167,8 @@ static double believed_flops(const mma_tile *t, const cuda_device *d)
            d->sms * d->clock;
 }
 
-/* The multiprocessor with the most blocks takes longest. 4096 x 4096 x 4096 in three products on an H200: 1024
- * blocks of 128 x 128, so 8 on each, of 256 steps; eight warps, two on each quarter, of 868 cycles: 2.6 ms at 1.98
+/* The multiprocessor with the most blocks takes longest. 4096 x 4096 x 4096 in three products on an H200: 2048
+ * blocks of 64 x 128, so 16 on each, of 256 steps; eight warps, two on each quarter, of 473 cycles: 2.8 ms at 1.98
  * GHz. */
 static double believed_seconds(const mma_tile *t, const cuda_device *d)
 {
@@ -127,57 +179,40 @@ static double believed_seconds(const mma_tile *t, const cuda_device *d)
 
 /* ---- forms ---- */
 
-/* What follows from a tile; false: it does not fit. */
-static bool complete(const cuda_device *d, mma_form *f)
-{
-    mma_tile *t = &f->tile;
-    const int results = 4 * t->m * (t->n + 8); /* they take the place of the stages */
-
-    t->threads = 32 * (t->m / t->warp_m) * (t->n / t->warp_n);
-    if (t->shared_bytes < results) t->shared_bytes = results;
-    if (t->shared_bytes > d->shared_block) f->why = "mma.sync: its tiles do not fit into shared memory";
-    f->flops = believed_flops(t, d);
-    f->seconds = believed_seconds(t, d);
-    return !f->why;
-}
-
 /* Number `rank` of the tiles that fit, the fastest first; the last where there are fewer. */
-static mma_form product_form(const cuda_device *d, const matmul_geom *e, int products, int rank)
+static mma_form choose(const cuda_device *d, const producer *w, int products, int rank)
 {
-    mma_form best[COUNT_OF(product_tiles)] = {{.why = NULL}};
+    enum { MOST = COUNT_OF(product_tiles) };
+    const tile_row *rows = w->is_conv ? conv_tiles : product_tiles;
+    const int n_rows = w->is_conv ? COUNT_OF(conv_tiles) : MOST;
+    mma_form best[MOST] = {{.why = "mma.sync: its tiles do not fit into shared memory"}};
     int n = 0;
 
-    if (e->N < 8) return (mma_form){.why = "mma.sync: fewer than 8 columns"};
-    if (e->K < DEPTH) return (mma_form){.why = "mma.sync: fewer than 16 terms in a sum"};
-    for (int i = 0; i < COUNT_OF(product_tiles); i++) {
-        mma_form f = {.tile.products = products};
+    for (int i = 0; i < n_rows; i++) {
+        mma_form f = {.tile = make_tile(w, &rows[i], products)};
         int at = n;
-        f.why = product_tile(e, i, &f.tile);
-        if (!complete(d, &f)) continue;
+        if (products > rows[i].products || w->rows < rows[i].least || w->rows > rows[i].most ||
+            f.tile.shared_bytes > d->shared_block)
+            continue;
+        f.flops = believed_flops(&f.tile, d);
+        f.seconds = believed_seconds(&f.tile, d);
         for (; at > 0 && f.seconds < best[at - 1].seconds; at--) best[at] = best[at - 1];
         best[at] = f;
         n++;
     }
-    if (!n) return (mma_form){.why = "mma.sync: its tiles do not fit into shared memory"};
-    return best[rank < n ? rank : n - 1];
+    return best[rank < n ? rank : n ? n - 1 : 0];
 }
 
 mma_form cvyi_mma_form(const cvy_plan *p, int core)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;
     const node *n = core == CVY_NONE ? NULL : &p->graph->nodes[core];
-    mma_form f = {.tile.products = p->options.precision == CVY_TF32 ? 1 : 3};
-    matmul_geom e;
+    mma_form f = {.why = device_refusal(p, d)};
+    producer w;
 
-    if (!n || !cvyi_is_producer(cvyi_info(n)->kind))
-        return (mma_form){.why = "mma.sync: neither a convolution nor a matrix product"};
-    f.why = device_refusal(p, d);
+    if (!n || !cvyi_is_producer(cvyi_info(n)->kind)) f.why = "mma.sync: neither a convolution nor a matrix product";
     if (f.why) return f;
-    if (cvyi_info(n)->kind == KIND_CONV || cvyi_info(n)->kind == KIND_CONVT) {
-        f.why = conv_tile(p->graph, n, &f.tile);
-        if (!f.why) complete(d, &f);
-        return f;
-    }
-    cvyi_matmul_geom(p->graph, n, &e);
-    return product_form(d, &e, f.tile.products, p->tuning);
+    w = find_producer(p->graph, n);
+    f.why = size_refusal(&w);
+    return f.why ? f : choose(d, &w, p->options.precision == CVY_TF32 ? 1 : 3, p->tuning);
 }

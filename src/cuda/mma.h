@@ -13,6 +13,7 @@ typedef struct mma_tile {
     int warp_m, warp_n; /* results of a warp */
     int products;       /* 1: tf32's accuracy, 3: float32's */
     int threads, shared_bytes;
+    int resident;          /* blocks that a multiprocessor has registers for */
     int64_t blocks, steps; /* of the grid; of a block, 16 terms each */
     int copies, fetched;   /* instructions of a step of all threads; bytes of it that come from the L2 */
 } mma_tile;
@@ -24,7 +25,7 @@ typedef struct mma_form {
     double seconds; /* that the pass's arithmetic is believed to take, blocks that are not full included */
 } mma_form;
 
-/* The form of a pass whose core is node `core`; of a product with the tile that the plan's tuning ranks. */
+/* The form of a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
 mma_form cvyi_mma_form(const cvy_plan *p, int core);
 
 /* Multiply-adds of tf32 per multiprocessor and cycle through mma.sync. */

@@ -26,7 +26,9 @@ static const char *const chains[] = {
     "x[64,64,28,28] | conv_transpose2d(64,4,stride=2,padding=1)",
     "x[64,128,56,56] | conv2d(128,3,padding=1,groups=128) | relu",
     "x[64,256,28,28] | conv2d(256,3,padding=1)",
+    "x[64,256,1,28,28] | conv3d(256,(1,3,3),padding=(0,1,1))", /* the same, which wgmma does not take */
     "x[64,64,56,56] | conv2d(64,3,padding=1)",
+    "x[64,64,1,56,56] | conv3d(64,(1,3,3),padding=(0,1,1))",
     "x[64,512,7,7] | conv2d(512,3,padding=1)",
     "x[64,256,56,56] | conv2d(64,1)",
 };
@@ -37,11 +39,9 @@ static const struct {
     const char *name;
     int tuning;
     uint32_t seed;
-} tunings[] = {{"multiply-adds", TUNE_GENERIC, 0},
-               {"by cost", TUNE_COST, 0},
-               {"second tile", TUNE_COST + 1, 0},
-               {"third tile", TUNE_COST + 2, 0},
-               {"no mma.sync", TUNE_COST, 1}};
+} tunings[] = {{"multiply-adds", TUNE_GENERIC, 0}, {"by cost", TUNE_COST, 0},
+               {"second tile", TUNE_COST + 1, 0},  {"third tile", TUNE_COST + 2, 0},
+               {"fourth tile", TUNE_COST + 3, 0},  {"no mma.sync", TUNE_COST, 1}};
 
 enum { MOST_RUNS = 101, NAMES = 400 };
 static const double room[] = {[CVY_FP32] = 1e-5, [CVY_TF32] = 3e-3};

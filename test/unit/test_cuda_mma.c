@@ -55,13 +55,16 @@ static void devices_choose(void)
             cvy_plan *p = plan_of(k ? linear : dilated, cases[i].capability, cases[i].precision);
             if (!p) continue;
             const pass *last = &p->passes[p->n_passes - 1];
+            const bool large = k && cases[i].precision == CVY_TF32 &&
+                               cvyi_mma_rate(cases[i].capability / 10, cases[i].capability % 10) > 128;
             const cuda_step *s = step_of(p, k ? "matmul_mma.cu" : "conv_mma.cu");
             CHECK((last->variant == VARIANT_MMA) == cases[i].taken && (s != NULL) == cases[i].taken, "%d.%d: %s",
                   cases[i].capability / 10, cases[i].capability % 10, last->note);
             if (s) {
                 CHECK(has_option(s, cases[i].precision == CVY_TF32 ? "-DPRODUCTS=1" : "-DPRODUCTS=3"), "%s",
                       last->note);
-                CHECK(strstr(last->note, "mma.sync") && strstr(last->note, k ? "tile 128 x " : "tile 64 x 128"),
+                CHECK(strstr(last->note, "mma.sync") &&
+                          strstr(last->note, large ? "tile 128 x 256" : "tile 64 x 128"),
                       "%s", last->note);
                 CHECK(s->launch.block[0] == (k ? 256 : 128), "%u threads", s->launch.block[0]);
             } else {
@@ -171,18 +174,20 @@ static void tiles(void)
     }
 }
 
-/* Tunings ask for the next best tiles of a product: others, each believed to be no faster than the one before. */
+/* Tunings ask for the next best tiles: others, each believed to be no faster than the one before. */
 static void tunings_rank_tiles(void)
 {
     static const char *const chains[] = {"x[4096,4096] | linear(4096)", "x[33,64] | linear(64)",
-                                         "x[3,200,130] | matmul(w[3,130,77])"};
+                                         "x[3,200,130] | matmul(w[3,130,77])",
+                                         "x[2,64,20,20] | conv2d(130,3,dilation=2)"};
     cvy_plan *p;
 
     for (int i = 0; i < 2 * COUNT_OF(chains); i++) {
+        const int tiles = strstr(chains[i / 2], "conv") ? 2 : TUNE_TILES;
         mma_form f[TUNE_TILES];
         p = plan_of(chains[i / 2], 90, i % 2 ? CVY_TF32 : CVY_FP32);
         if (!p) continue;
-        for (int k = 0; k < TUNE_TILES; k++) {
+        for (int k = 0; k < tiles; k++) {
             p->tuning = k;
             f[k] = cvyi_mma_form(p, p->passes[p->n_passes - 1].first);
             CHECK(!f[k].why && f[k].tile.shared_bytes <= 227 * 1024, "%s: %s", chains[i / 2], f[k].why);
