@@ -5,7 +5,7 @@
 #   chains     chain_list.h in both precisions under many plans, against float64, with guard bands around every buffer;
 #              then every chain of the CPU engine's tests (cpu_chains.py)
 #   random     RANDOM_GRAPHS random graphs (default 2,000), each under the engine's plan and a random one
-#   sanitize   compute-sanitizer: memcheck, racecheck, initcheck, synccheck, all at once
+#   sanitize   compute-sanitizer: memcheck, racecheck, initcheck, synccheck (or those of TOOLS), all at once
 #   bits       the same bits over 100 runs, on two streams, captured, at any place in the batch
 #   first      the first call of a shape: below 2 s with an empty cache, below 50 ms from a full one
 #   overhead   compiled PyTorch blocks beside the command's own times (overhead.py)
@@ -15,7 +15,8 @@
 #   scaling    blocks A, B and C on 1, 2, 4, ... CPU threads (bench/scaling.py)
 #
 # BUILD (default build) is the folder of `make all BUILD/test/gpu/chains`; GPU_PYTHON (default python3) an interpreter
-# with PyTorch; JOBS (default: the cores, less a quarter) how many processes share a part; SEED the first random graph's.
+# with PyTorch; JOBS (default: the cores, less a quarter) how many processes share a part; SEED the first random graph's;
+# CVY_CACHE where kernels are kept (default: a folder beside other temporary files, which a second run finds again).
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root" || exit 2
@@ -63,7 +64,8 @@ chains=$build/test/gpu/chains
 cores=$(nproc)
 jobs=${JOBS:-$((cores - cores / 4))}
 python=${GPU_PYTHON:-python3}
-export CONVOY_LIBRARY="$build/libconvoy.so" CVY_CACHE="${CVY_CACHE:-$out/cache}"
+tools=${TOOLS:-memcheck racecheck initcheck synccheck}
+export CONVOY_LIBRARY="$build/libconvoy.so" CVY_CACHE="${CVY_CACHE:-${TMPDIR:-/tmp}/convoy-prove}"
 mkdir -p "$CVY_CACHE"
 
 # share NAME N RUNNER ARGUMENTS...: N processes of `RUNNER chains -k I/N ARGUMENTS`, each with a log NAME.I
@@ -112,7 +114,7 @@ part_sanitize() {
     compute-sanitizer --version | tail -n 1
     share plain "$jobs" "" -s
     told plain "$jobs" "chains without a sanitizer" || failed=" the chains themselves"
-    for tool in memcheck racecheck initcheck synccheck; do
+    for tool in $tools; do
         case $tool in # mbarriers are not counted by themselves where no nvcc compiled them
         memcheck) more="--padding 512" ;;
         initcheck) more= ;;
@@ -121,7 +123,7 @@ part_sanitize() {
         share "$tool" "$shares" "compute-sanitizer --tool $tool --error-exitcode 99 --print-limit 20 $more" -s &
     done
     wait
-    for tool in memcheck racecheck initcheck synccheck; do
+    for tool in $tools; do
         cat "$out/$tool".[0-9]* >"$out/$tool.log"
         clean=$(grep -c 'SUMMARY: 0 \(errors\|hazards\)' "$out/$tool.log")
         sed -n "s/^========= .*SUMMARY: /$tool: /p" "$out/$tool.log" | sort | uniq -c
@@ -129,7 +131,7 @@ part_sanitize() {
         tail -n 1 "$out/told"
     done
     rm -f "$out/told"
-    if [ -z "$failed" ]; then echo "four tools, 0 errors"; else echo "not clean:$failed"; fi
+    if [ -z "$failed" ]; then echo "0 errors: $tools"; else echo "not clean:$failed"; fi
     [ -z "$failed" ]
 }
 
