@@ -73,44 +73,77 @@ fail:
     return st;
 }
 
+/* One run from start to end; *same: are its bits those of `first`? */
+static inline cvy_status lane_again(lane *l, const cvy_plan *plan, bool captured, uint32_t flags, const char *first,
+                                    bool *same)
+{
+    cvy_status st;
+
+    TRY(lane_start(l, plan, captured, flags));
+    TRY(lane_finish(l));
+    *same = !memcmp(first, l->bits, lane_bytes(l));
+fail:
+    return st;
+}
+
 enum { BITS_RUNS = 100, BITS_ROUNDS = 10 };
+
+/* One behind the other; every fourth prepares its parameters again. */
+static inline cvy_status bits_of_runs(lane *a, const cvy_plan *plan, const char *first, char what[300])
+{
+    cvy_status st = CVY_OK;
+    bool same = true;
+
+    for (int i = 0; i < BITS_RUNS && same; i++) {
+        TRY(lane_again(a, plan, false, i % 4 ? CVY_KEEP_PREPARED : 0, first, &same));
+        if (!same) snprintf(what, 300, "other bits in run %d", i + 1);
+    }
+fail:
+    return st;
+}
+
+/* On two streams at once, in turns. */
+static inline cvy_status bits_of_streams(lane *a, lane *b, const cvy_plan *plan, const char *first, char what[300])
+{
+    cvy_status st = CVY_OK;
+
+    for (int i = 0; i < BITS_ROUNDS && !*what; i++) {
+        TRY(lane_start(a, plan, false, CVY_KEEP_PREPARED));
+        TRY(lane_start(b, plan, false, i ? CVY_KEEP_PREPARED : 0));
+        TRY(lane_finish(a));
+        TRY(lane_finish(b));
+        if (memcmp(first, a->bits, lane_bytes(a)) || memcmp(first, b->bits, lane_bytes(b)))
+            snprintf(what, 300, "other bits beside a second stream, round %d", i + 1);
+    }
+fail:
+    return st;
+}
+
+static inline bool lane_intact(const lane *l)
+{
+    return guarded_intact(&l->u, &l->work) && gpu_rig_intact(&l->t);
+}
 
 /* Empty where all runs have the bits of the first, else what is wrong. */
 static inline void same_bits(const gpu *u, rig *r, const cvy_plan *plan, char what[300])
 {
     lane a = {0}, b = {0};
     char *first = NULL;
-    size_t bytes;
+    bool same = true;
     cvy_status st;
 
     TRY(lane_open(&a, u, r, plan));
     TRY(lane_open(&b, u, r, plan));
-    bytes = lane_bytes(&a);
-    TRY(lane_start(&a, plan, false, 0));
-    TRY(lane_finish(&a));
-    first = a.bits;
-    a.bits = malloc(bytes + 1);
-    assert_non_null(a.bits);
-    for (int i = 1; i < BITS_RUNS && !*what; i++) {
-        TRY(lane_start(&a, plan, false, i % 4 ? CVY_KEEP_PREPARED : 0));
-        TRY(lane_finish(&a));
-        if (memcmp(first, a.bits, bytes)) snprintf(what, 300, "other bits in run %d", i + 1);
-    }
-    for (int i = 0; i < BITS_ROUNDS && !*what; i++) {
-        TRY(lane_start(&a, plan, false, CVY_KEEP_PREPARED));
-        TRY(lane_start(&b, plan, false, i ? CVY_KEEP_PREPARED : 0));
-        TRY(lane_finish(&a));
-        TRY(lane_finish(&b));
-        if (memcmp(first, a.bits, bytes) || memcmp(first, b.bits, bytes))
-            snprintf(what, 300, "other bits beside a second stream, round %d", i + 1);
-    }
-    if (!u->emulated && !*what) {
-        TRY(lane_start(&a, plan, true, 0));
-        TRY(lane_finish(&a));
-        if (memcmp(first, a.bits, bytes)) snprintf(what, 300, "other bits from a captured graph");
-    }
-    if (!*what && !(guarded_intact(&a.u, &a.work) && guarded_intact(&b.u, &b.work) && gpu_rig_intact(&a.t) &&
-                    gpu_rig_intact(&b.t)))
+    TRY(lane_start(&b, plan, false, 0));
+    TRY(lane_finish(&b));
+    first = malloc(lane_bytes(&b) + 1);
+    assert_non_null(first);
+    memcpy(first, b.bits, lane_bytes(&b));
+    TRY(bits_of_runs(&a, plan, first, what));
+    if (!*what) TRY(bits_of_streams(&a, &b, plan, first, what));
+    if (!*what && !u->emulated) TRY(lane_again(&a, plan, true, 0, first, &same));
+    if (!same) snprintf(what, 300, "other bits from a captured graph");
+    if (!*what && !(lane_intact(&a) && lane_intact(&b)))
         snprintf(what, 300, "an input, or memory beside a buffer, was written");
 fail:
     if (st) snprintf(what, 300, "%s", cvy_last_error());
