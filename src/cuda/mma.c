@@ -79,19 +79,19 @@ static const tile_row conv_tiles[] = {{64, 128, 32, 64, 3, 3, 33, INT64_MAX},
                                       {128, 256, 64, 64, 1, 3, 65, INT64_MAX},
                                       {32, 256, 32, 64, 3, 3, 17, 32},
                                       {16, 256, 16, 64, 3, 3, 1, 16}};
-static const tile_row product_tiles[] = {{64, 64, 32, 32, 3, 3, 1, INT64_MAX},
-                                         {64, 128, 32, 32, 2, 3, 1, INT64_MAX},
-                                         {128, 128, 64, 32, 1, 3, 1, INT64_MAX},
-                                         {128, 128, 32, 32, 1, 3, 1, INT64_MAX},
-                                         {128, 256, 64, 64, 1, 1, 1, INT64_MAX}};
+static const tile_row product_tiles[] = {{64, 64, 32, 32, 3, 3, 0, INT64_MAX},
+                                         {64, 128, 32, 32, 2, 3, 0, INT64_MAX},
+                                         {128, 128, 64, 32, 1, 3, 0, INT64_MAX},
+                                         {128, 128, 32, 32, 1, 3, 0, INT64_MAX},
+                                         {128, 256, 64, 64, 1, 1, 0, INT64_MAX}};
 
 static void fill_conv(const producer *w, mma_tile *t)
 {
-    const int64_t *stride = w->conv.stride;
+    const int64_t *stride = w->conv.stride, phases = w->transposed ? stride[0] * stride[1] * stride[2] : 1;
 
     t->blocks = cvyi_ceil_div(w->columns, t->n) * cvyi_ceil_div(w->rows, t->m) * w->conv.groups;
     /* A phase of a transposed convolution meets its share of the taps. */
-    t->steps = cvyi_ceil_div(w->transposed ? w->terms / (stride[0] * stride[1] * stride[2]) : w->terms, DEPTH);
+    t->steps = cvyi_ceil_div(w->terms, phases * DEPTH);
     t->copies = DEPTH * (t->n + t->m / 4);
     t->fetched = 0; /* most of what taps share is in the L1 */
     /* pixels [DEPTH][n + 8], weights [DEPTH][m + 8] */
