@@ -270,6 +270,21 @@ INLINE void fold(pool_op op, const pool_geom *g, const float *plane, int64_t o, 
 
 /* ---- planes ---- */
 
+/* More than lies in caches, in rows that are too short for the processor to see where they lead. */
+INLINE bool fetches(const pool_geom *g)
+{
+    return g->in[0] == 1 && g->stride[1] > 1 && g->planes * g->in[1] * g->in[2] >= 2 << 20;
+}
+
+/* Asks for the rows with which the window of a later row of dst begins. As far as L2: a core has many more of those
+ * under way than into L1. */
+INLINE void fetch_rows(const pool_geom *g, const float *plane, int64_t p)
+{
+    const int64_t later = 4, bytes = 4 * g->stride[1] * g->in[2];
+    const uintptr_t at = (uintptr_t)plane + (uintptr_t)((p + later) * bytes);
+    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch((const char *)at + b, 0, 2);
+}
+
 /* All rows of a call one after the other. Two rows lie between: one is filled while the other, whose stores have
  * reached the cache by then, is read; a load that overlaps several stores still under way would wait for all of
  * them. */
@@ -277,10 +292,11 @@ INLINE void pool_rows(pool_op op, const pool_geom *g, int64_t planes, const floa
 {
     const int64_t in = g->in[0] * g->in[1] * g->in[2], rows = g->out[0] * g->out[1], all = planes * rows;
     const int64_t floats = cvyi_pool_row_floats(g);
-    const bool folded = side_by_side(g);
+    const bool folded = side_by_side(g), far = fetches(g);
     int64_t o = 0, p = 0;
     for (int64_t i = 0; i < 2 * floats && !folded; i++) scratch[i] = op.neutral;
     for (int64_t i = 0; i < all + !folded; i++) {
+        if (far && i < all) fetch_rows(g, src, p);
         if (folded)
             fold(op, g, src, o, p, dst + i * g->out[2]);
         else if (i < all)
