@@ -303,15 +303,13 @@ static void run_phase_plain(const panel_work *w, float *result)
 }
 
 /* dst[j * s + phase] = result[phase][j] for one stretch; the last positions of the last phases may not exist. */
-static void interleave(const float *result, int64_t pitch, int64_t s, int64_t n, float *dst)
+static void interleave(const cpu_gemm_kernels *k, const float *result, int64_t pitch, int64_t s, int64_t n,
+                       float *dst)
 {
     if (s == 1) {
         memcpy(dst, result, (size_t)n * sizeof *dst);
-    } else if (s == 2 && n % 2 == 0) {
-        for (int64_t j = 0; j < n / 2; j++) {
-            dst[2 * j] = result[j];
-            dst[2 * j + 1] = result[pitch + j];
-        }
+    } else if (s == 2) {
+        k->zip(result, result + pitch, n, dst);
     } else {
         for (int64_t phase = 0; phase < s; phase++) {
             for (int64_t j = 0; j * s + phase < n; j++) dst[j * s + phase] = result[phase * pitch + j];
@@ -329,7 +327,7 @@ static void write_rows(const panel_work *w)
         const int64_t x = t->j[2] * s, n = cvyi_min64(t->n * s, g->out[2] - x);
         if (o >= g->out[0] || y >= g->out[1]) continue; /* the phase ends before the grid */
         for (int64_t m = 0; m < w->rows; m++) {
-            interleave(w->result + m * w->width + t->at, w->rows * w->width, s, n,
+            interleave(w->k, w->result + m * w->width + t->at, w->rows * w->width, s, n,
                        w->dst + m * plane + (o * g->out[1] + y) * g->out[2] + x);
         }
     }

@@ -198,4 +198,17 @@ static void pack_runs(const float *src, int64_t ld, int64_t kc, const gemm_run *
     }
 }
 
-const cpu_gemm_kernels ISA(cvyi_gemm) = {VL, MR, NV, block, dots, pack_kn, pack_nk, pack_runs};
+static void zip(const float *a, const float *b, int64_t n, float *dst)
+{
+    vf low, high;
+    for (; n >= 2 * VL; n -= 2 * VL, a += VL, b += VL, dst += 2 * VL) {
+        v_zip2(v_load(a), v_load(b), &low, &high);
+        v_store(dst, low);
+        v_store(dst + VL, high);
+    }
+    v_zip2(v_load_n(a, (n + 1) / 2), v_load_n(b, n / 2), &low, &high);
+    v_store_n(dst, cvyi_min64(n, VL), low);
+    if (n > VL) v_store_n(dst + VL, n - VL, high);
+}
+
+const cpu_gemm_kernels ISA(cvyi_gemm) = {VL, MR, NV, block, dots, pack_kn, pack_nk, pack_runs, zip};
