@@ -11,25 +11,12 @@ enum {
     SANITIZED_PLANS = PLAN_LIKED | PLAN_SECOND_TILE | PLAN_GENERIC | PLAN_RANDOM
 };
 
+enum { HOPPER_CHAINS = 13 }; /* at the end of the list: nothing new to be seen of them elsewhere */
 static const char *const chains[] = {
     /* the three blocks, small, and their odd relatives */
     "x[3,8,20,22] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
     "x[3,8,20,22] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
     "x[3,8,20,22] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)",
-    /* passes on tensor cores: tensor copies, flat tiles, streamed weights, stride 2, residuals, every sink */
-    "x[2,8,20,24] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
-    "x[2,8,20,24] | conv2d(32,3) | sigmoid | group_norm(8)",
-    "x[2,8,20,24] | conv2d(32,3) | group_norm(8) | add(r[32,18,22]) | relu",
-    "x[3,8,19,23] | conv2d(48,3) | group_norm(3) | max_pool2d(2) | relu",
-    "x[2,16,24,24] | conv2d(64,3) | relu | max_pool2d(2)",
-    "x[2,256,12,12] | conv2d(64,3) | relu",
-    "x[2,128,9,9] | conv2d(128,3) | group_norm(8) | silu",
-    "x[4,16,33,31] | conv2d(40,3,stride=2,padding=1) | hardswish | min(1)",
-    "x[4,24,32,32] | conv2d(100,3,stride=2) | gelu | max(1)",
-    "x[4,3,32,32] | conv2d(64,7,stride=2,padding=3) | batch_norm | relu | max_pool2d(2)",
-    "x[2,8,40] | conv1d(64,5) | instance_norm | silu",
-    "x[2,12,28,28] | conv2d(16,5,padding=2) | mish | group_norm(4) | relu",
-    "x[3,8,21,23] | conv2d(16,3) | relu | mean(1)",
     /* convolutions: every rank, stride, padding, dilation, groups, few and many channels */
     "x[2,3,50] | conv1d(5,7,stride=2,padding=3) | relu",
     "x[1,5,9,11] | conv2d(7,(3,2),stride=(2,1),padding=(1,2),dilation=(1,2)) | silu",
@@ -89,6 +76,21 @@ static const char *const chains[] = {
     "x[2,3,4] | flatten(1) | linear(9) | reshape(2,3,3) | relu",
     "x[2,1,4] | squeeze(1) | log",
     "x[1000,1001] | mul(x2[1001]) | clamp(-1,None)",
+    /* the last ones: passes on Hopper's tensor cores: tensor copies, flat tiles, streamed weights, stride 2,
+       residuals, every sink */
+    "x[2,8,20,24] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
+    "x[2,8,20,24] | conv2d(32,3) | sigmoid | group_norm(8)",
+    "x[2,8,20,24] | conv2d(32,3) | group_norm(8) | add(r[32,18,22]) | relu",
+    "x[3,8,19,23] | conv2d(48,3) | group_norm(3) | max_pool2d(2) | relu",
+    "x[2,16,24,24] | conv2d(64,3) | relu | max_pool2d(2)",
+    "x[2,256,12,12] | conv2d(64,3) | relu",
+    "x[2,128,9,9] | conv2d(128,3) | group_norm(8) | silu",
+    "x[4,16,33,31] | conv2d(40,3,stride=2,padding=1) | hardswish | min(1)",
+    "x[4,24,32,32] | conv2d(100,3,stride=2) | gelu | max(1)",
+    "x[4,3,32,32] | conv2d(64,7,stride=2,padding=3) | batch_norm | relu | max_pool2d(2)",
+    "x[2,8,40] | conv1d(64,5) | instance_norm | silu",
+    "x[2,12,28,28] | conv2d(16,5,padding=2) | mish | group_norm(4) | relu",
+    "x[3,8,21,23] | conv2d(16,3) | relu | mean(1)",
 };
 
 /* For compute-sanitizer, which takes its time: small, and between them every kernel file and every form of a pass
