@@ -146,7 +146,9 @@ static tiles begin(const program *p, const cpu_unit *u, char *scratch)
     }
     for (int k = 0; t.streams && k < p->n_instrs; k++) {
         const instr *i = &p->instrs[k];
-        const bool can = i->kind != INSTR_ROW_WEIGHTED && i->kind != INSTR_COPY;
+        const bool again =
+            i->a.kind == ARG_MEM && i->a.index == i->dst.index; /* the first store would be a usual one */
+        const bool can = i->kind != INSTR_ROW_WEIGHTED && i->kind != INSTR_COPY && !again;
         if (!can || !i->last || !p->operands[i->dst.index].stream || !t.base[i->dst.index]) continue;
         t.direct[i->dst.index] = true;
         t.aside[i->dst.index] = false;

@@ -17,7 +17,7 @@
  *   v_quot_parts  (a,a_lo,b,b_lo,&lo): q with q + lo = (a + a_lo) / (b + b_lo) within 2^-27, b as in v_quot
  *   v_mul_err     (a,b,ab) with ab = v_mul(a,b): what rounding took away, a b - ab, exactly; |a|, |b| < 2^60
  *   v_stream      aligned store past the caches; v_stream_end() makes all of them visible before what follows
- *   v_stream4     the same of four floats, aligned to them; v_stream_n: of the first n lanes, as far as they are fours
+ *   v_stream4     the same of four floats, aligned to them; v_stream_n: of the first n lanes, all in fours
  *   v_load_range  lanes lo <= lane < hi of p, zero elsewhere; touches no byte of the others, p may lie before an array
  *   v_unzip4      4 vectors of 4 interleaved streams taken apart (for 2: v_even, v_odd); v_zip2, v_zip4 the inverse
  *   v_next(a,b)   lanes 1... of a, then lane 0 of b
@@ -64,17 +64,13 @@ INLINE void v_zip4(const vf a[4], vf out[4])
     v_zip2(even[0], odd[0], &out[0], &out[1]);
     v_zip2(even[1], odd[1], &out[2], &out[3]);
 }
-/* The first n lanes at the end of a streamed run, n < VL. Fours, aligned, go past the caches as well: what the next run
- * stores to their line fills it up before it leaves. Others are stored as usual. */
+/* Stores the first n lanes past the caches, n < VL, both p and n in fours: what the run in front of them or behind them
+ * stores to their line fills it up before it leaves. */
 INLINE void v_stream_n(float *p, int64_t n, vf a)
 {
     float lanes[VL];
-    if (((uintptr_t)p / sizeof *p | (uintptr_t)n) % 4) {
-        v_store_n(p, n, a);
-    } else {
-        v_store(lanes, a);
-        for (int64_t i = 0; i < n; i += 4) v_stream4(p + i, lanes + i);
-    }
+    v_store(lanes, a);
+    for (int64_t i = 0; i < n; i += 4) v_stream4(p + i, lanes + i);
 }
 /* NaN if either is: the comparison finds the NaN in a (v_max already returns b where b is NaN). */
 INLINE vf v_max_nan(vf a, vf b)

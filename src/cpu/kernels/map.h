@@ -67,12 +67,18 @@ INLINE int64_t to_boundary(const float *dst)
     return (int64_t)(-((uintptr_t)dst / sizeof(float)) % VL);
 }
 
-/* The line in which a streamed run ends, and the next begins, is stored to as usual where runs do not end at 16
- * bytes. Fetched in time it does not hold up the streamed stores behind it: stores leave in order. Rows of 4 KB
+/* A run that begins and ends at 16 bytes is streamed to its ends. Of others the line in which they end, and the
+ * next begins, is stored to as usual: never in both ways. */
+INLINE bool in_fours(const float *dst, int64_t n)
+{
+    return ((uintptr_t)dst / sizeof *dst | (uintptr_t)n) % 4 == 0;
+}
+
+/* Fetched in time that line does not hold up the streamed stores behind it: stores leave in order. Rows of 4 KB
  * that end inside a line take a third longer without this. */
 INLINE void fetch_end(float *dst, int64_t n)
 {
-    if ((uintptr_t)(dst + n) % 16) __builtin_prefetch(dst + n, 1, 3);
+    if (!in_fours(dst, n) && to_boundary(dst + n)) __builtin_prefetch(dst + n, 1, 3);
 }
 
 /* The same with stores past the caches, which must be aligned: what lies in front of the first boundary and behind
@@ -80,16 +86,19 @@ INLINE void fetch_end(float *dst, int64_t n)
  * behind every few kilobytes costs a third of the bandwidth. */
 INLINE void map_stream(float *dst, operand x, operand y, operand z, int64_t n, map_fn *f)
 {
+    const bool fours = in_fours(dst, n);
     int64_t i = to_boundary(dst) < n ? to_boundary(dst) : n;
     fetch_end(dst, n);
-    if (i) v_stream_n(dst, i, f(take_n(x, 0, i), take_n(y, 0, i), take_n(z, 0, i)));
+    if (i) (fours ? v_stream_n : v_store_n)(dst, i, f(take_n(x, 0, i), take_n(y, 0, i), take_n(z, 0, i)));
     for (; i + IN_FLIGHT * VL <= n; i += IN_FLIGHT * VL) {
         vf r[IN_FLIGHT];
         for (int u = 0; u < IN_FLIGHT; u++) r[u] = f(take(x, i + u * VL), take(y, i + u * VL), take(z, i + u * VL));
         for (int u = 0; u < IN_FLIGHT; u++) v_stream(dst + i + u * VL, r[u]);
     }
-    for (; i + VL <= n; i += VL) v_stream(dst + i, f(take(x, i), take(y, i), take(z, i)));
-    if (i < n) v_stream_n(dst + i, n - i, f(take_n(x, i, n - i), take_n(y, i, n - i), take_n(z, i, n - i)));
+    for (; i + VL <= n; i += VL) (fours ? v_stream : v_store)(dst + i, f(take(x, i), take(y, i), take(z, i)));
+    if (i < n)
+        (fours ? v_stream_n : v_store_n)(dst + i, n - i,
+                                         f(take_n(x, i, n - i), take_n(y, i, n - i), take_n(z, i, n - i)));
 }
 
 #endif

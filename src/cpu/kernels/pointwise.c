@@ -148,7 +148,7 @@ INLINE vf pivot_vec_at(const float *src, int64_t i, int64_t n, const vf p[3], co
     return v_fma(x, v_load_n(scale + i, n), v_load_n(shift + i, n));
 }
 INLINE void pivot_vec_some(float *dst, const float *src, int64_t from, int64_t to, const vf p[3],
-                           const float *scale, const float *shift, const bool stream)
+                           const float *scale, const float *shift, const bool stream, bool fours)
 {
     int64_t i = from;
     for (; i + VL <= to; i += VL) {
@@ -156,13 +156,13 @@ INLINE void pivot_vec_some(float *dst, const float *src, int64_t from, int64_t t
         const vf y = v_fma(x, v_load(scale + i), v_load(shift + i));
         (stream ? v_stream : v_store)(dst + i, y);
     }
-    if (i < to) (stream ? v_stream_n : v_store_n)(dst + i, to - i, pivot_vec_at(src, i, to - i, p, scale, shift));
+    if (i < to) (fours ? v_stream_n : v_store_n)(dst + i, to - i, pivot_vec_at(src, i, to - i, p, scale, shift));
 }
 static void pivot_vec(float *dst, const float *src, int64_t n, const float p[3], const float *scale,
                       const float *shift)
 {
     const vf all[3] = {v_set1(p[0]), v_set1(p[1]), v_set1(p[2])};
-    pivot_vec_some(dst, src, 0, n, all, scale, shift, false);
+    pivot_vec_some(dst, src, 0, n, all, scale, shift, false, false);
 }
 static void pivot_vec_stream(float *dst, const float *src, int64_t n, const float p[3], const float *scale,
                              const float *shift)
@@ -170,8 +170,8 @@ static void pivot_vec_stream(float *dst, const float *src, int64_t n, const floa
     const vf all[3] = {v_set1(p[0]), v_set1(p[1]), v_set1(p[2])};
     const int64_t first = cvyi_min64(to_boundary(dst), n);
     fetch_end(dst, n);
-    pivot_vec_some(dst, src, 0, first, all, scale, shift, true);
-    pivot_vec_some(dst, src, first, n, all, scale, shift, true);
+    pivot_vec_some(dst, src, 0, first, all, scale, shift, true, in_fours(dst, n));
+    pivot_vec_some(dst, src, first, n, all, scale, shift, true, in_fours(dst, n));
 }
 static void copy(float *dst, const float *src, int64_t n)
 {
