@@ -1,10 +1,10 @@
 // gpu_tc.cu - checks and times src/cuda/kernels/conv_tc.cu by itself, without the engine.
 //
-//     nvcc -O2 -std=c++17 -o gpu_tc bench/gpu_tc.cu && ./gpu_tc abc|plan|tune|trial|sweep|build [cases [first]]
+//     nvcc -O2 -std=c++17 -o gpu_tc bench/gpu_tc.cu src/cuda/tc_tune.c && ./gpu_tc abc|plan|tune|trial|sweep|build [cases [first]]
 //
 // abc: the three blocks at full size, against float64 and the clock (L2 flushed, median of 30). sweep: many shapes against float64.
 // tune: abc with other tunings beside the chosen ones. build: compiles all of it and reports spills and serialised wgmma; needs no GPU. Every case is compiled by nvcc, in parallel.
-// Exit status 1 where a check failed. choose() is the worked example of how a host picks the kernel's tuning macros.
+// Exit status 1 where a check failed.
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <algorithm>
@@ -20,6 +20,7 @@
 #include <vector>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "../src/cuda/tc_tune.h"
 #define CK(x)                                                                                                          \
     do {                                                                                                               \
         cudaError_t err_ = (x);                                                                                        \
@@ -27,7 +28,7 @@
     } while (0)
 
 enum { STORE, POOL, REDUCE };
-enum { PLAIN, FOLD, BOTH, STATS, FINISH };
+enum { PLAIN, KEEP, BOTH, STATS, FINISH };
 enum { ID, RELU, CLAMP, TANH_HSWISH_ADD, SIGMOID_PRE, RESIDUAL_RELU, TAILS };
 enum { UNIFORM, INTEGERS, BIG, TINY, MEAN1000, OUTLIER, WITH_INF, WITH_NAN, DATAS };
 const char *const DATA[] = {"0..1", "integers", "x 1e9", "x 1e-20", "mean 1000", "outlier 1e6", "an inf", "a NaN"};
@@ -41,92 +42,20 @@ struct problem {
     int ow() const { return sink == POOL ? q() / pw : q(); }
 };
 
-// ---- the tuning macros --------------------------------------------------------------------------------------------
-struct tuning {
-    int tile, rowsm, flat, strip, span, stages, slices, outs, lines, coltiles;
-    long bytes;
-    int slack = 0, tma = 0, statw = 1;
-};
-static int up(int a, int b) { return (a + b - 1) / b; }
-
-// Pooling waits in shared memory for the statistics if all its channels are one block of M; everything else runs twice.
-static int pass_of(const problem &b)
+// ---- the tuning macros: the engine's own tuner ------------------------------------------------------------------------
+static bool choose(const problem &b, int sms, int rank, tc_tuning &t)
 {
-    return !b.g ? PLAIN : b.two_launches ? FINISH : b.sink == POOL && b.k <= 64 ? FOLD : BOTH;
+    tc_problem p = {};
+    p.c = b.c, p.k = b.k, p.h = b.h, p.w = b.w, p.r = b.r, p.s = b.s, p.stride = b.stride, p.pad_h = b.padh, p.pad_w = b.padw;
+    p.products = b.products, p.groups = b.g, p.sink = b.sink, p.pool_h = b.ph, p.pool_w = b.pw, p.reduce = b.reduce;
+    p.external = b.tail == RESIDUAL_RELU;
+    if (!cvyi_tc_tune(&p, 227 * 1024, sms, rank, &t)) return false;
+    p.few = b.n * t.strips < 2 * sms;
+    return cvyi_tc_tune(&p, 227 * 1024, sms, rank, &t);
 }
+static int pass_of(const problem &b, const tc_tuning &t) { return b.two_launches && t.pass == BOTH ? FINISH : t.pass; }
 
-// Bytes of struct shared_memory (conv_tc.cuh), a little rounded up; -1: the macros contradict each other.
-static long shared_bytes(const problem &b, const tuning &t)
-{
-    const int parts = b.products == 3 ? 2 : 1, km = 64 / t.rowsm, blocks = up(b.k, km), taps = (b.r + (t.rowsm - 1) * b.stride) * b.s;
-    const int nstage = up(up(b.c, 8), t.slices), qs = std::min(t.span, b.q()), gw = pass_of(b) == BOTH ? 1 : 2; // warpgroups on a strip, the fewest
-    const long wstage = up(t.slices * taps, 2) * 2048l * parts;
-    const int pitch = up((qs - 1) * b.stride + b.s, b.stride), rows = up((t.strip - 1) * b.stride + b.r, b.stride);
-    const long xstage = (long)t.slices * b.stride * b.stride * rows * pitch * parts * 16;
-    const int linerows = t.flat ? t.strip : b.sink == POOL ? b.ph : t.rowsm, lines = up(t.strip, linerows);
-    const int ct = up(t.flat ? t.strip * pitch : qs, t.tile), cpc = t.coltiles && t.coltiles < ct ? t.coltiles : ct;
-    const int lpc = cpc < ct ? 1 : std::min(t.lines, lines);
-    const int cw = t.flat ? b.q() : b.sink == POOL ? qs / b.pw : cpc == ct ? qs : cpc * t.tile;
-    const bool partial = b.sink == REDUCE && b.tail != RESIDUAL_RELU;
-    const long opitch = up(partial ? t.tile : (b.sink == POOL ? lpc : lpc * linerows) * cw, 32) * 32 + 8;
-    const int chunkk = partial ? blocks * 36 : b.sink == REDUCE ? blocks * km : km;
-    if (nstage > 1 && (b.sink == POOL || ct * lines > gw || up(lines, lpc) * up(ct, cpc) > 1)) return -1;
-    if (t.flat && ct > 1 && t.coltiles) return -1;
-    return t.stages * xstage + (nstage > 1 ? t.stages : blocks) * wstage + t.outs * chunkk * opitch * 4 +
-           (b.g ? 2l * gw * t.rowsm * blocks * km * 16 : 0) + 2l * blocks * km * 8 + std::max(b.g, 1) * 8 + 1024;
-}
-
-// The cheapest tuning that fits: fewest tiles, then balance over the SMs and little halo, then deep buffers.
-static bool choose(const problem &b, int sms, tuning &best)
-{
-    const long limit = 227 * 1024;
-    double least = 1e30;
-    const int q = b.q(), p = b.p();
-    for (int flat = 0; flat <= (b.sink == STORE); flat++)
-        for (int tile = 64; tile <= 128; tile *= 2)
-            for (int rowsm = 1; rowsm <= (b.sink == STORE && !flat ? 4 : 1); rowsm *= 2) {
-                if (rowsm > 1 && (b.k > 64 / rowsm || b.r == 1)) continue;
-                for (int stream = 0; stream < 3; stream++) { // all slices in a stage, two, one
-                    const int slices = stream == 0 ? up(b.c, 8) : 3 - stream;
-                    if (stream && slices >= up(b.c, 8)) continue;
-                    for (int span = q; span == q || span >= tile; span = span == q ? (q - 1) / tile * tile : span - tile) {
-                        if (span != q && (flat || b.sink == POOL)) break;
-                        const int unit = b.sink == POOL ? b.ph : rowsm;
-                        for (int strip = unit; strip <= up(p, unit) * unit && strip <= 64; strip += unit)
-                            for (int stages = 4; stages >= 2; stages--)
-                                for (int outs = 3; outs >= 1; outs--)
-                                    for (int ct = 0; ct < 2; ct++) {
-                                        tuning t = {tile, rowsm, flat, strip, span, stages, slices, outs, b.sink == POOL || (stream && b.sink == STORE) ? 64 : 1, ct, 0};
-                                        if (b.sink == REDUCE && !ct) continue;
-                                        if (b.sink == POOL && (ct || (pass_of(b) == FOLD && outs < 2))) continue;
-                                        t.bytes = shared_bytes(b, t);
-                                        // Tensor copies where x allows them; their ring is four units of about 256 pixels.
-                                        const int cols = up((std::min(span, q) - 1) * b.stride + b.s, 4) * 4, rows = (strip - 1) * b.stride + b.r;
-                                        t.tma = b.w % 4 == 0 && b.padw % 4 == 0 && cols <= 256;
-                                        if (t.tma && t.bytes >= 0) t.bytes += 128l * cols * std::min(std::max(256 / cols, 1), rows);
-                                        if (t.bytes < 0 || t.bytes > limit) continue;
-                                        const int pitch = up((span - 1) * b.stride + b.s, b.stride), nstage = up(up(b.c, 8), slices);
-                                        const double tiles = flat ? up(strip * pitch, tile) : (double)strip / rowsm * up(span, tile);
-                                        const double steps = nstage * up(slices * (b.r + (rowsm - 1) * b.stride) * b.s, 2) * b.products;
-                                        // Cycles. A tile: tensor cores (64 pixels wide: shared memory is the limit), then the epilogue.
-                                        const double per_tile = tile * (steps * (tile == 64 ? 0.75 : 0.5) + 10) + 300;
-                                        const double compute = tiles * up(b.k, 64 / rowsm) * per_tile / (pass_of(b) == BOTH ? 1 : 2);
-                                        const double load = 2.0 * ((strip - 1) * b.stride + b.r) * ((span - 1) * b.stride + b.s) * up(b.c, 8) * (b.products + 1) / 2;
-                                        const double item = std::max(compute, load * (pass_of(b) == BOTH ? 2 : 1)) + 1500;
-                                        double cost = item * up(b.n * up(p, strip) * up(q, span), sms) + (load + 2000) * (pass_of(b) == BOTH ? 3 : 1);
-                                        // What was seen: BOTH wants small strips in many stages, whole rows leave fastest, tensor copies help.
-                                        cost *= 1 + (pass_of(b) == BOTH ? 0.15 : 0.01) * (4 - stages) + 0.02 * (3 - outs) + 0.05 * !t.tma;
-                                        cost *= 1 + 0.1 * (span < q) + (b.sink == STORE) * (0.5 * (span < q) + 0.5 * (ct && !flat));
-                                        t.statw = pass_of(b) == BOTH && b.products == 3 && b.sink == STORE ? 2 : 1;
-                                        if (cost < least) least = cost, best = t;
-                                    }
-                    }
-                }
-            }
-    return least < 1e30;
-}
-
-static std::string flags(const problem &b, const tuning &t, int pass)
+static std::string flags(const problem &b, const tc_tuning &t, int pass)
 {
     char f[900];
     snprintf(f, sizeof f,
@@ -261,16 +190,17 @@ __global__ void ref_compare(problem b, const double *y, const double *stats, con
 // ---- building ----------------------------------------------------------------------------------------------------------
 struct build {
     problem b;
-    tuning t;
+    tc_tuning t;
     std::string cubin[2], pack, log; // the passes (one or two), the packing kernel
     int passes;
     bool ok;
 };
-static std::string work = "/tmp/gpu_tc.d", kernels = "src/cuda/kernels";
+static std::string work = "/tmp/gpu_tc.d", kernels = getenv("GPU_TC_KERNELS") ? getenv("GPU_TC_KERNELS") : "src/cuda/kernels";
 
 static bool compile(const std::string &source, const std::string &options, const std::string &out, std::string &log)
 {
-    const std::string command = "nvcc -std=c++17 -O3 -cubin -gencode=arch=compute_90a,code=sm_90a -Xptxas -v " + options + " -o " + out + " " +
+    const char *more = getenv("GPU_TC_FLAGS"); // macros to try
+    const std::string command = "nvcc -std=c++17 -O3 -cubin -gencode=arch=compute_90a,code=sm_90a -Xptxas -v " + options + " " + (more ? more : "") + " -o " + out + " " +
                                 kernels + "/" + source + " >" + out + ".log 2>&1";
     const int rc = system(command.c_str());
     std::ifstream in(out + ".log");
@@ -287,7 +217,7 @@ static void make_one(build &u, int number)
     mkdir(dir.c_str(), 0777);
     std::ofstream(dir + "/epilogue.cuh") << epilogue(u.b.tail, u.b.products);
     const std::string epilogue_flag = "-DTC_EPILOGUE='\"" + dir + "/epilogue.cuh\"' ";
-    const int pass = pass_of(u.b), first = pass == FINISH ? STATS : pass;
+    const int pass = pass_of(u.b, u.t), first = pass == FINISH ? STATS : pass;
     u.passes = pass == FINISH ? 2 : 1;
     u.pack = dir + "/pack.cubin";
     u.ok = compile("conv_tc_pack.cu", epilogue_flag + flags(u.b, u.t, first), u.pack, u.log);
@@ -363,14 +293,14 @@ static void fill(std::vector<float> &x, int data, bool weight)
 }
 
 // x as the kernel's tensor copies see it: {W, H, C, n}, boxes of whole rows of a strip.
-static CUtensorMap tensor_map(const problem &b, const tuning &t, const float *x)
+static CUtensorMap tensor_map(const problem &b, const tc_tuning &t, const float *x)
 {
     CUtensorMap map = {};
     if (!t.tma) return map;
     void *encode;
     cudaDriverEntryPointQueryResult found;
     CK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found));
-    const int cols = up((std::min(t.span, b.q()) - 1) * b.stride + b.s, 4) * 4, rows = (t.strip - 1) * b.stride + b.r;
+    const int cols = ((std::min(t.span, b.q()) - 1) * b.stride + b.s + 3) / 4 * 4, rows = (t.strip - 1) * b.stride + b.r;
     const cuuint64_t dims[4] = {(cuuint64_t)b.w, (cuuint64_t)b.h, (cuuint64_t)b.c, (cuuint64_t)b.n};
     const cuuint64_t strides[3] = {b.w * 4ull, b.w * 4ull * b.h, b.w * 4ull * b.h * b.c};
     const cuuint32_t box[4] = {(cuuint32_t)cols, (cuuint32_t)std::min(std::max(256 / cols, 1), rows), 8, 1}, steps[4] = {1, 1, 1, 1};
@@ -421,10 +351,10 @@ static bool run(const build &u, int reps, char *flush, size_t flush_bytes)
     go();
     for (int i = 0; cudaStreamQuery(0) == cudaErrorNotReady; i++) {
         usleep(1000);
-        if (i > 4000) printf("HANG %s\n", flags(b, u.t, pass_of(b)).c_str()), fflush(stdout), _exit(3); // a lost barrier never comes back
+        if (i > 4000) printf("HANG %s\n", flags(b, u.t, pass_of(b, u.t)).c_str()), fflush(stdout), _exit(3); // a lost barrier never comes back
     }
     if (cudaError_t err = cudaDeviceSynchronize())
-        printf("FAILED %s: %s\n", cudaGetErrorString(err), flags(b, u.t, pass_of(b)).c_str()), fflush(stdout), _exit(3);
+        printf("FAILED %s: %s\n", cudaGetErrorString(err), flags(b, u.t, pass_of(b, u.t)).c_str()), fflush(stdout), _exit(3);
 
     verdict *v = device<verdict>(1), got;
     double *ref = device<double>(convs), *stats = device<double>((size_t)2 * b.n * std::max(b.g, 1));
@@ -459,7 +389,7 @@ static bool run(const build &u, int reps, char *flush, size_t flush_bytes)
     const bool good = got.wrong == 0 && error <= bound * scale && u.log.empty();
     printf("%-4s %-6s n%d c%d k%d %dx%d f%dx%d s%d p%d%d g%d sink%d %s x%d pass%d | tile %d rowsm %d flat %d strip %d span %d stages %d slices %d outs %d ct %d, %d B | "
            "error %.2e of %.3g (%.1e) wrong %llu", good ? "ok" : "BAD", b.name, b.n, b.c, b.k, b.h, b.w, b.r, b.s, b.stride, b.padh, b.padw, b.g, b.sink, DATA[b.data],
-           b.products, pass_of(b), u.t.tile, u.t.rowsm, u.t.flat, u.t.strip, u.t.span, u.t.stages, u.t.slices, u.t.outs, u.t.coltiles, info[0], error, scale, scale > 0 ? error / scale : 0., got.wrong);
+           b.products, pass_of(b, u.t), u.t.tile, u.t.rowsm, u.t.flat, u.t.strip, u.t.span, u.t.stages, u.t.slices, u.t.outs, u.t.coltiles, info[0], error, scale, scale > 0 ? error / scale : 0., got.wrong);
     if (reps) printf(" | %.4f ms (min %.4f)", median, fastest);
     printf("\n%s", u.log.c_str());
     fflush(stdout);
@@ -508,16 +438,16 @@ static std::vector<problem> sweep(int count)
 struct trial {
     char block;
     int products;
-    tuning t;
+    tc_tuning t;
 };
 static const trial TRIALS[] = {
-    // tile rowsm flat strip span stages slices outs lines coltiles bytes slack tma statw
-    {'A', 1, {128, 1, 0, 16, 126, 2, 1, 3, 64, 0, 0, 0, 1, 1}}, {'A', 3, {128, 1, 0, 8, 126, 2, 1, 3, 64, 0, 0, 0, 1, 1}},
-    {'B', 1, {128, 1, 0, 9, 126, 3, 1, 4, 1, 1, 0, 0, 0, 1}},   {'B', 1, {128, 1, 0, 18, 126, 2, 1, 4, 1, 1, 0, 0, 0, 1}},
-    {'C', 1, {128, 2, 0, 4, 254, 4, 1, 1, 1, 0, 0, 0, 1, 1}},   {'C', 1, {128, 2, 0, 6, 254, 3, 1, 1, 1, 0, 0, 0, 1, 2}},
-    {'B', 3, {128, 1, 0, 9, 126, 2, 1, 3, 1, 1, 0, 0, 0, 1}},   {'B', 3, {128, 1, 0, 7, 126, 3, 1, 4, 1, 1, 0, 0, 0, 1}},
-    {'C', 3, {128, 2, 0, 2, 254, 3, 1, 1, 1, 0, 0, 0, 1, 1}},   {'C', 3, {128, 2, 0, 2, 254, 3, 1, 1, 1, 0, 0, 0, 1, 2}},
-    {'C', 3, {128, 2, 0, 4, 254, 2, 1, 1, 1, 0, 0, 0, 1, 2}},   {'C', 3, {128, 2, 0, 4, 254, 2, 1, 1, 1, 0, 0, 1, 1, 2}},
+    // pass tile rowsm flat strip span stages slices outs lines coltiles slack tma statw
+    {'B', 1, {KEEP, 128, 1, 0, 2, 126, 2, 1, 4, 1, 1, 0, 1, 1}}, {'B', 1, {KEEP, 128, 1, 0, 2, 126, 1, 1, 4, 1, 1, 0, 1, 1}},
+    {'B', 1, {KEEP, 128, 1, 0, 2, 126, 3, 1, 4, 1, 1, 0, 1, 1}}, {'B', 1, {BOTH, 128, 1, 0, 9, 126, 4, 1, 3, 1, 1, 0, 1, 1}},
+    {'B', 3, {KEEP, 128, 1, 0, 2, 126, 2, 1, 4, 1, 1, 0, 1, 1}}, {'B', 3, {KEEP, 128, 1, 0, 2, 126, 1, 1, 4, 1, 1, 0, 1, 1}},
+    {'B', 3, {BOTH, 128, 1, 0, 6, 126, 4, 1, 2, 1, 1, 0, 1, 1}}, {'C', 1, {KEEP, 128, 2, 0, 2, 254, 2, 1, 2, 1, 0, 0, 1, 1}},
+    {'C', 1, {KEEP, 128, 2, 0, 2, 254, 1, 1, 2, 1, 0, 0, 1, 1}}, {'C', 1, {BOTH, 128, 2, 0, 4, 254, 4, 1, 1, 1, 0, 0, 1, 1}},
+    {'C', 3, {KEEP, 128, 2, 0, 2, 254, 1, 1, 2, 1, 0, 0, 1, 1}}, {'C', 3, {BOTH, 128, 2, 0, 4, 254, 2, 1, 1, 1, 0, 0, 1, 2}},
 };
 
 int main(int argc, char **argv)
@@ -533,7 +463,7 @@ int main(int argc, char **argv)
         build u = {};
         u.b = b;
         if (what == "tune" || what == "trial") continue;
-        if (choose(b, 132, u.t)) all.push_back(u);
+        if (choose(b, 132, 0, u.t)) all.push_back(u);
         else refused++, printf("refused: c%d k%d %dx%d f%d s%d sink%d x%d: no tuning fits\n", b.c, b.k, b.h, b.w, b.r, b.stride, b.sink, b.products);
     }
     for (const trial &t : TRIALS)
@@ -545,19 +475,19 @@ int main(int argc, char **argv)
                     all.push_back(u);
                 }
     if (what == "plan") { // the tunings alone
-        for (auto &u : all) printf("%s x%d: %s\n", u.b.name, u.b.products, flags(u.b, u.t, pass_of(u.b)).c_str());
+        for (auto &u : all) printf("%s x%d: %s\n", u.b.name, u.b.products, flags(u.b, u.t, pass_of(u.b, u.t)).c_str());
         return 0;
     }
     make_all(all);
     if (what == "build") {
         for (auto &u : all)
-            if (!u.ok || !u.log.empty()) bad++, printf("%s\n%s", flags(u.b, u.t, pass_of(u.b)).c_str(), u.log.c_str());
+            if (!u.ok || !u.log.empty()) bad++, printf("%s\n%s", flags(u.b, u.t, pass_of(u.b, u.t)).c_str(), u.log.c_str());
         printf("%d of %d with remarks, %d refused\n", bad, (int)all.size(), refused);
         return bad != 0;
     }
     char *flush = device<char>(256 << 20);
     for (auto &u : all) {
-        if (!u.ok) bad++, printf("BAD does not compile: %s\n%s", flags(u.b, u.t, pass_of(u.b)).c_str(), u.log.c_str());
+        if (!u.ok) bad++, printf("BAD does not compile: %s\n%s", flags(u.b, u.t, pass_of(u.b, u.t)).c_str(), u.log.c_str());
         else bad += !run(u, what == "sweep" || what == "trial" ? 0 : 30, flush, 256 << 20);
     }
     printf("%d of %d bad, %d refused\n", bad, (int)all.size(), refused);

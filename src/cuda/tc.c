@@ -28,7 +28,7 @@ static void define_all(maker *m, const tc_problem *b, const tc_tuning *t)
         {"TC_POOLH", b->pool_h},
         {"TC_POOLW", b->pool_w},
         {"TC_REDUCE", b->reduce},
-        {"TC_PASS", b->pass},
+        {"TC_PASS", t->pass},
         {"TC_FOLDED", b->folded},
         {"TC_TILE", t->tile},
         {"TC_ROWSM", t->rowsm},
@@ -168,7 +168,7 @@ static void add_views(maker *m, const tc_form *f, const memory_map *at, tc_step 
 
 static cvy_status make_convolution(maker *m, const tc_form *f, const memory_map *at)
 {
-    static const char *const forms[] = {"plain", "fold", "both"};
+    static const char *const forms[] = {"plain", "keep", "both"};
     const int64_t strips = f->samples * f->tuning.strips;
     text t = {0};
     tc_step *step;
@@ -189,7 +189,7 @@ static cvy_status make_convolution(maker *m, const tc_form *f, const memory_map 
         .dynamic_shared = (unsigned)f->tuning.shared_bytes,
         .cooperative = f->problem.groups > 0,
     };
-    TRY(cvyi_make_end(m, forms[f->problem.pass]));
+    TRY(cvyi_make_end(m, forms[f->tuning.pass]));
 fail:
     cvyi_text_free(&t);
     return st;

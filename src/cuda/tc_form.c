@@ -171,7 +171,6 @@ static const char *take_apply(walk *w, int x)
         (!w->f->problem.folded || !is_sign_of(w, stats->arg[1], weight)))
         return "tensor cores: pooling in front of a norm whose weight came later";
     w->f->apply = w->at++;
-    w->f->problem.pass = w->f->pool != CVY_NONE && w->f->problem.k <= 64 ? TC_FOLD : TC_BOTH;
     return NULL;
 }
 
@@ -339,17 +338,16 @@ tc_form cvyi_tc_form(const cvy_plan *p, const pass *s)
     return f;
 }
 
-/* Against the estimate of tc_tune.c kernels take this much longer, measured on an H200. */
 double cvyi_tc_seconds(const cvy_plan *p, const tc_form *f)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;
-    const double measured = f->problem.products == 1 ? 1.5 : 1.6;
     const int64_t turns = cvyi_ceil_div(f->samples * f->tuning.strips, d->sms);
 
-    return measured * ((double)turns * f->tuning.strip_cycles + f->tuning.start_cycles) / d->clock;
+    return ((double)turns * f->tuning.strip_cycles + f->tuning.start_cycles) / d->clock;
 }
 
 way cvyi_tc_way(const tc_form *f)
 {
-    return f->problem.pass == TC_PLAIN ? WAY_STREAM : f->problem.pass == TC_FOLD ? WAY_FOLD : WAY_RECOMPUTE;
+    static const way ways[] = {[TC_PLAIN] = WAY_STREAM, [TC_KEEP] = WAY_RESIDENT, [TC_BOTH] = WAY_RECOMPUTE};
+    return f->tuning.pass == TC_KEEP && f->problem.sink == TC_POOL ? WAY_FOLD : ways[f->tuning.pass];
 }

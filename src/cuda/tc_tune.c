@@ -5,7 +5,8 @@
  * effort "measure" to try. The formulas of layout follow conv_tc.cuh name by name; the kernel asserts that its
  * shared memory is no larger than what is computed here. */
 #include <math.h>
-#include "tc.h"
+#include "../util/util.h"
+#include "tc_tune.h"
 
 static int up(int64_t a, int64_t b)
 {
@@ -29,6 +30,8 @@ typedef struct layout {
     int nstage, span, rows_in, cols_in;
     int lines, col_tiles, tiles_chunk, lines_chunk;
     bool stream, early, partial;
+    int chunks;                        /* of a strip, over all its blocks of channels */
+    int side;                          /* warps beside the multiplying ones */
     int multiply, stat_groups, fewest; /* warpgroups: multiplying, for statistics, the fewest on a strip */
     int64_t x_stage, w_stage;          /* bytes */
     int pitch;                         /* pixels of a staged row */
@@ -57,6 +60,12 @@ static void find_lines(const tc_problem *b, const tc_tuning *t, layout *l)
     l->lines_chunk = l->tiles_chunk < l->col_tiles ? 1 : least(t->lines, l->lines);
 }
 
+/* Two teams finish where all that follows the norm is theirs. */
+static bool two_teams(const tc_problem *b, const tc_tuning *t)
+{
+    return t->pass == TC_KEEP && b->sink != TC_POOL;
+}
+
 static layout find_layout(const tc_problem *b, const tc_tuning *t)
 {
     layout l = {.p = (b->h + 2 * b->pad_h - b->r) / b->stride + 1,
@@ -67,13 +76,15 @@ static layout find_layout(const tc_problem *b, const tc_tuning *t)
     l.taps = (b->r + (t->rowsm - 1) * b->stride) * b->s;
     l.nstage = up(up(b->c, 8), t->slices);
     l.stream = l.nstage > 1;
-    l.early = b->sink != TC_POOL && b->pass != TC_FOLD && !b->external;
+    l.early = b->sink != TC_POOL && t->pass != TC_KEEP && !b->external;
     l.partial = l.early && b->sink == TC_REDUCE;
-    l.multiply = b->pass == TC_BOTH ? 3 : 2;
-    l.stat_groups = b->pass == TC_BOTH ? t->statw : 2;
-    l.fewest = b->pass == TC_BOTH ? 1 : 2;
+    l.multiply = t->pass == TC_BOTH ? 3 : 2;
+    l.side = two_teams(b, t) ? 12 : 8;
+    l.stat_groups = t->pass == TC_BOTH ? t->statw : 2;
+    l.fewest = t->pass == TC_BOTH ? 1 : 2;
     find_rows(b, t, &l);
     find_lines(b, t, &l);
+    l.chunks = up(l.lines, l.lines_chunk) * up(l.col_tiles, l.tiles_chunk) * (b->sink == TC_REDUCE ? 1 : l.blocks);
     return l;
 }
 
@@ -83,7 +94,17 @@ static bool contradicts(const tc_problem *b, const tc_tuning *t, const layout *l
     const int chunks = up(l->lines, l->lines_chunk) * up(l->col_tiles, l->tiles_chunk);
 
     if (l->stream && (b->sink == TC_POOL || l->col_tiles * l->lines > l->fewest || chunks > 1)) return true;
-    return t->flat && l->col_tiles > 1 && t->coltiles;
+    if (t->flat && l->col_tiles > 1 && t->coltiles) return true;
+    return t->pass == TC_KEEP && b->sink == TC_REDUCE && l->blocks > 1;
+}
+
+/* Kept results wait in the chunks for the statistics of strips that are still to come: all strips of a sample that
+ * a block may have, and one more, so that it need not stand still. Each of two teams has buffers of its own. */
+static bool too_few_chunks(const tc_problem *b, const tc_tuning *t, const layout *l, int sms)
+{
+    const int own = (t->strips - 1) / sms + 1;
+
+    return t->pass == TC_KEEP && (t->outs < (own + 1) * l->chunks || (two_teams(b, t) && t->outs % 2));
 }
 
 /* Copied units: rows and columns of one tensor copy. */
@@ -115,7 +136,7 @@ static int64_t shared_bytes(const tc_problem *b, const tc_tuning *t, const layou
     bytes += (l->stream ? t->stages : l->blocks) * l->w_stage;
     bytes += t->outs * (out_rows * pitch + peaks + l->blocks * 4) * 4;
     if (b->groups) bytes += 32ll * l->stat_groups * t->rowsm * kp;
-    bytes += 16ll * kp + 8ll * most(b->groups, 1);
+    bytes += (two_teams(b, t) ? 32ll : 16ll) * kp + 8ll * most(b->groups, 1);
     return bytes + 1024; /* barriers and single words */
 }
 
@@ -129,22 +150,32 @@ static double load_cycles(const tc_problem *b, const tc_tuning *t, const layout 
     return up(b->c, 8) * ((double)pixels * (b->products + 1) + 800 * batches);
 }
 
-/* Cycles. A tile: tensor cores (64 pixels wide: shared memory is the limit), then the epilogue. */
+/* Cycles of a strip whose results wait for statistics, measured on an H200: the way over everybody's words is
+ * always the same, what is beside the tensor cores grows with them, and a single stage is filled while nothing
+ * multiplies. */
+static double keep_cycles(const tc_tuning *t, double compute, double load)
+{
+    return fmax(2500 + 1.8 * compute, t->stages == 1 ? 1.2 * (load + 0.9 * compute) : load);
+}
+
+/* Cycles. A tile: tensor cores (64 pixels wide: shared memory is the limit), then the epilogue. Against this sum
+ * kernels took `longer` on an H200. */
 static void estimate(const tc_problem *b, tc_tuning *t, const layout *l)
 {
-    const bool both = b->pass == TC_BOTH;
+    const bool both = t->pass == TC_BOTH, teams = two_teams(b, t);
+    const double longer = both ? (b->products == 1 ? 1.13 : 1.33) : b->products == 1 ? 1.5 : 1.6;
     const double tiles = t->flat ? l->col_tiles : (double)t->strip / t->rowsm * up(l->span, t->tile);
     const double steps = (double)l->nstage * up((int64_t)t->slices * l->taps, 2) * b->products;
     const double per_tile = t->tile * (steps * (t->tile == 64 ? 0.75 : 0.5) + 10) + 300;
-    const double compute = tiles * l->blocks * per_tile / (both ? 1 : 2);
-    const double load = load_cycles(b, t, l);
+    const double compute = tiles * l->blocks * per_tile / (both ? 1 : 2) * (b->external && !teams ? 3 : 1);
     /* Weights that travel with the strips; words of statistics that one warp reads for each. */
     const double weights = l->stream ? (double)l->w_stage * l->nstage * l->blocks / 32 : 0;
-    const double merge = (double)b->groups * t->strips / 32 * 150;
-    const double slowest = fmax(compute * (b->external ? 3 : 1), fmax((load + weights) * (both ? 1.5 : 1), merge));
+    const double load = load_cycles(b, t, l) + weights;
+    const double merge = (double)b->groups / (b->groups % 2 ? 1 : 2) * t->strips / 32 * 250;
+    const double slowest = fmax(compute, fmax(load * (both ? 1.5 : 1), merge));
 
-    t->strip_cycles = slowest + 1500;
-    t->start_cycles = (load + 2000) * (both ? 3 : 1);
+    t->strip_cycles = teams ? fmax(keep_cycles(t, compute, load), merge) : longer * (slowest + 1500);
+    t->start_cycles = longer * (load + 2000) * (both || teams ? 3 : 1);
 }
 
 /* What was seen and the estimate does not know: blocks that run strips twice want small strips in many stages,
@@ -152,7 +183,7 @@ static void estimate(const tc_problem *b, tc_tuning *t, const layout *l)
 static double penalty(const tc_problem *b, const tc_tuning *t, const layout *l)
 {
     const bool cut = l->span < l->q, stored = b->sink == TC_STORE;
-    const double buffers = (b->pass == TC_BOTH ? 0.15 : 0.01) * (4 - t->stages) + 0.02 * (3 - t->outs);
+    const double buffers = (t->pass == TC_BOTH ? 0.15 : 0.01) * (4 - t->stages) + 0.02 * most(4 - t->outs, 0);
 
     return (1 + buffers + 0.05 * !t->tma) *
            (1 + 0.1 * cut + stored * (0.5 * cut + 0.5 * (t->coltiles && !t->flat)));
@@ -173,8 +204,8 @@ typedef struct search {
 
 static bool same_tile(const tc_tuning *a, const tc_tuning *b)
 {
-    return a->tile == b->tile && a->rowsm == b->rowsm && a->flat == b->flat && a->strip == b->strip &&
-           a->span == b->span && a->slices == b->slices;
+    return a->pass == b->pass && a->tile == b->tile && a->rowsm == b->rowsm && a->flat == b->flat &&
+           a->strip == b->strip && a->span == b->span && a->slices == b->slices;
 }
 
 /* Of those that are equally good the first stays in front. */
@@ -207,8 +238,7 @@ static void try_one(search *s, tc_tuning *t)
     }
     t->strips = up(l.p, t->strip) * up(l.q, l.span);
     if (contradicts(b, t, &l)) return;
-    /* Folded results wait in the chunks for the statistics of strips that are still to come. */
-    if (b->pass == TC_FOLD && (t->strips - 2 + s->sms) / s->sms + 1 > t->outs) return;
+    if (too_few_chunks(b, t, &l, s->sms)) return;
     t->shared_bytes = shared_bytes(b, t, &l);
     if (t->shared_bytes > s->shared) return;
     estimate(b, t, &l);
@@ -221,10 +251,12 @@ static void try_one(search *s, tc_tuning *t)
 static void try_buffers(search *s, tc_tuning *t)
 {
     const tc_problem *b = s->b;
-    for (t->stages = 4; t->stages >= 2; t->stages--)
-        for (t->outs = 3; t->outs >= 1; t->outs--)
+    const bool keeps = t->pass == TC_KEEP;
+
+    for (t->stages = 4; t->stages >= (two_teams(b, t) ? 1 : 2); t->stages--)
+        for (t->outs = keeps || b->sink == TC_REDUCE ? 6 : 3; t->outs >= 1; t->outs--)
             for (t->coltiles = b->sink == TC_REDUCE; t->coltiles < (b->sink == TC_POOL ? 1 : 2); t->coltiles++)
-                if (b->pass != TC_FOLD || t->outs > 1) try_one(s, t);
+                try_one(s, t);
 }
 
 /* Strips: columns and rows. */
@@ -255,25 +287,31 @@ static void try_slices(search *s, tc_tuning *t, int p, int q)
     }
 }
 
-bool cvyi_tc_tune(const tc_problem *b, int64_t shared, int sms, int rank, tc_tuning *out)
+/* One way to do it: tiles and their strips. */
+static void try_pass(search *s, int pass, int p, int q)
 {
-    const int p = (b->h + 2 * b->pad_h - b->r) / b->stride + 1, q = (b->w + 2 * b->pad_w - b->s) / b->stride + 1;
-    /* Two warpgroups for statistics were faster for block C in float32, though ptxas then spills three registers.
-     */
-    const bool two = b->pass == TC_BOTH && b->products == 3 && b->sink == TC_STORE;
-    search s = {.b = b, .shared = shared, .sms = sms, .samples = b->few ? 4 : 128};
-    layout l;
+    const tc_problem *b = s->b;
 
     for (int flat = 0; flat <= (b->sink == TC_STORE); flat++)
         for (int tile = 64; tile <= 128; tile *= 2)
             for (int rowsm = 1; rowsm <= (b->sink == TC_STORE && !flat ? 4 : 1); rowsm *= 2) {
-                tc_tuning t = {.tile = tile, .rowsm = rowsm, .flat = flat, .statw = two && tile == 128 ? 2 : 1};
-                if (rowsm == 1 || (b->k <= 64 / rowsm && b->r > 1)) try_slices(&s, &t, p, q);
+                tc_tuning t = {.pass = pass, .tile = tile, .rowsm = rowsm, .flat = flat, .statw = 1};
+                if (rowsm == 1 || (b->k <= 64 / rowsm && b->r > 1)) try_slices(s, &t, p, q);
             }
+}
+
+bool cvyi_tc_tune(const tc_problem *b, int64_t shared, int sms, int rank, tc_tuning *out)
+{
+    const int p = (b->h + 2 * b->pad_h - b->r) / b->stride + 1, q = (b->w + 2 * b->pad_w - b->s) / b->stride + 1;
+    search s = {.b = b, .shared = shared, .sms = sms, .samples = b->few ? 4 : 128};
+    layout l;
+
+    for (int pass = b->groups ? TC_KEEP : TC_PLAIN; pass <= (b->groups ? TC_BOTH : TC_PLAIN); pass++)
+        try_pass(&s, pass, p, q);
     if (!s.n) return false;
     *out = s.best[least(rank, s.n - 1)].tuning;
     l = find_layout(b, out);
-    out->threads = (l.multiply * 4 + 8) * 32;
+    out->threads = (l.multiply * 4 + l.side) * 32;
     out->channels = l.blocks * l.km;
     out->box_rows = unit_rows(&l);
     out->box_cols = unit_columns(&l);

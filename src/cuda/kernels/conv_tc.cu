@@ -28,8 +28,13 @@
 #endif
 // Registers per thread of each role; all warpgroups together at most what the launch takes (512 threads: 4 * 128,
 // 640: 5 * 96).
-constexpr int REGS_FIRST = BOTH ? 112 : 168, REGS_SECOND = BOTH ? (STATW == 2 ? 128 : 120) : 168,
-              REGS_REST = BOTH ? 64 : 88;
+constexpr int REGS_FIRST = BOTH         ? 112
+                           : TEAMS == 2 ? 120
+                                        : 168,
+              REGS_SECOND = BOTH ? (STATW == 2 ? 128 : 120) : REGS_FIRST,
+              REGS_REST = BOTH         ? 64
+                          : TEAMS == 2 ? 80
+                                       : 88;
 
 // One strip: tiles of all its chunks. STATS: take statistics; OUT: hand the results to the finishing role. g: the
 // strip's first stage, o: chunks handed over before; returns that count.
@@ -129,6 +134,51 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
     return o;
 }
 
+// HOLD: the strip's statistics first, then its results. What other blocks wait for is on its way before this one
+// waits for a buffer, and the stage is free as soon as the tensor cores have read it.
+__device__ __forceinline__ int hold_strip(shared_memory &s, const tc_args &a, const epi &e, const strip_at &at,
+                                          const lane_at &l, stage_view &view, int wg, int g, int o,
+                                          float4 (&slots)[NORM ? SLOTS : 1][NORM ? KP : 1], u32 tag)
+{
+    const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE);
+    const bool mine = wg < lines * tiles;
+    const int line = wg / tiles, ct = wg % tiles;
+    tile_at tile = {line, ct, FLAT ? 0 : line * LINEROWS, at.cols - ct * TILE - 2 * l.q};
+    moments m = {{0, 0}, {0, 0}, {0, 0}, 0, true};
+    float d[ACC], unscale = 1.f;
+
+    if (mine)
+        unscale = convolve(d, s, a, at, tile, l, view, 0, g);
+    else
+        view.wait(g % TC_STAGES);
+    view.release(g % TC_STAGES);
+    if (mine) {
+#pragma unroll
+        for (int v = 0; v < ACC; v++) {
+            const int h = v >> 1 & 1;
+            d[v] = fmaf(d[v], factor_of(l, unscale, h), l.bias[h]);
+            if (TC_PRE) d[v] = cvy_pre(d[v], l.ch[h], e);
+        }
+        if (FLAT || tile.row + l.rr < at.rows) moments_add(m, d, at, tile, l);
+    }
+    moments_flush<false>(m, slots[NORM ? wg * ROWSM : 0], l, unscale);
+    named_barrier(BAR_STATS, STATW * 128);
+    if (wg == 0) publish(slots, a, at, tag);
+#pragma unroll 1
+    for (int l0 = 0; l0 < lines; l0 += LPC)
+#pragma unroll 1
+        for (int c0 = 0; c0 < tiles; c0 += CPC, o++) {
+            const int b = o % most(OUTS, 1);
+            mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
+            if (mine && line >= l0 && line < l0 + LPC && ct >= c0 && ct < c0 + CPC)
+                put_tile(s.out[b], d, at, tile, l, 0, (line - l0) * ROWSM * CHUNKW + (ct - c0) * TILE);
+            fence_proxy_async();
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) mbar_arrive(&s.ofull[b]);
+        }
+    return o;
+}
+
 // The role: all strips of this warpgroup's kind. PASS_BOTH: the first STATW warpgroups take statistics, the others
 // finish.
 template <bool STATS, bool OUT>
@@ -142,20 +192,25 @@ __device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a
     l.q = lane % 4, l.row = threadIdx.x / 32 % 4 * 16 + lane / 4, l.rr = l.row / KM;
     stage_view view = {s.full[BOTH && OUT], s.empty, BOTH ? (OUT ? STATW : FINW) : 1, 0};
     int o = 0, done = 0; // chunks handed over; strips done
+    if (HOLD) lane_channels(l, a, 0);
 #pragma unroll 1
     for (int j = 0; j < order.turns(); j++) {
         bool finish;
         const int g = j * PER_STRIP;
         const strip_at at = strip_position(order.get(j, finish));
         if (BOTH && finish != OUT) continue;
-        if (WAITS) mbar_wait(&s.sfull[done & 1], done >> 1 & 1);
+        if constexpr (HOLD) {
+            o = hold_strip(s, a, e, at, l, view, me, g, o, s.part[done++ & 1], tag);
+            continue;
+        }
+        if (WAITS) mbar_wait(&s.sfull[done % NORMS], done / NORMS & 1);
         float4 *slots = s.part[NORM ? done & 1 : 0][NORM && STATS ? me * ROWSM : 0];
-        o = multiply_strip<STATS, OUT>(s, a, e, at, l, view, me, g, o, slots, s.ab[done & 1]);
+        o = multiply_strip<STATS, OUT>(s, a, e, at, l, view, me, g, o, slots, s.ab[done % NORMS]);
         if (!STREAM) {
             view.wait(g % TC_STAGES);
             view.release(g % TC_STAGES);
         }
-        if (WAITS && lane == 0) mbar_arrive(&s.sempty[done & 1]);
+        if (WAITS && lane == 0) mbar_arrive(&s.sempty[done % NORMS]);
         if (STATS) {
             named_barrier(BAR_STATS, STATW * 128);
             if (me == 0) publish(s.part[NORM ? done & 1 : 0], a, at, tag);
@@ -191,8 +246,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (int f = 0; f < 2; f++) mbar_init(&s.full[f][i], LOADERS / 32 + STREAM);
         for (int i = 0; i < TC_STAGES; i++) mbar_init(&s.empty[i], BOTH ? STATW * FINW * 4 : MMAS * 4);
         for (int i = 0; i < OUTS; i++) mbar_init(&s.ofull[i], FINW * 4), mbar_init(&s.oempty[i], SINKWARPS);
-        for (int i = 0; i < 2; i++)
-            mbar_init(&s.sfull[i], 1), mbar_init(&s.sempty[i], EARLY ? FINW * 4 : SINKWARPS);
+        for (int i = 0; i < NORMS; i++)
+            mbar_init(&s.sfull[i], 1), mbar_init(&s.sempty[i], EARLY ? FINW * 4 : TEAMS * SINKWARPS);
         for (int i = 0; i < TC_RAWS; i++) mbar_init(&s.rawfull[i], 1), mbar_init(&s.rawempty[i], LOADWARPS);
         mbar_init_fence();
     }
@@ -203,7 +258,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
 
     constexpr bool STATS = NORM && TC_PASS != PASS_FINISH,
-                   OUT = TC_PASS == PASS_PLAIN || TC_PASS == PASS_FOLD || TC_PASS == PASS_FINISH;
+                   OUT = TC_PASS == PASS_PLAIN || KEEP || TC_PASS == PASS_FINISH;
     if (warp < STATW * 4) { // PASS_BOTH: statistics
         registers_take<REGS_FIRST>();
         multiply_role<STATS, OUT>(s, a, e, order, tag);

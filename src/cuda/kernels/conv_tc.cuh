@@ -115,10 +115,10 @@
 
 enum sink_kind { SINK_STORE, SINK_POOL, SINK_REDUCE };
 enum reduce_kind { REDUCE_LSE, REDUCE_MAX, REDUCE_MIN, REDUCE_SUM, REDUCE_MEAN };
-// PLAIN: no norm. FOLD: statistics and (pooled) results in one go, results wait in shared memory for the
+// PLAIN: no norm. KEEP: statistics and (pooled) results in one go, results wait in shared memory for the
 // statistics. BOTH: every strip twice in one launch, statistics and, some strips later, finishing. STATS, FINISH:
 // the same as two launches.
-enum pass_kind { PASS_PLAIN, PASS_FOLD, PASS_BOTH, PASS_STATS, PASS_FINISH };
+enum pass_kind { PASS_PLAIN, PASS_KEEP, PASS_BOTH, PASS_STATS, PASS_FINISH };
 
 #define TC_CONST __host__ __device__ constexpr
 TC_CONST int cdiv(int a, int b)
@@ -211,7 +211,7 @@ __device__ __forceinline__ float cvy_last(float v, int n, int pixel, const epi &
 
 // What follows the norm runs in the multiplying role where that knows the norm and reads no other tensors; else in
 // the finishing one.
-constexpr bool BOTH = TC_PASS == PASS_BOTH, EARLY = !POOL && TC_PASS != PASS_FOLD && !TC_EXTERN;
+constexpr bool BOTH = TC_PASS == PASS_BOTH, KEEP = TC_PASS == PASS_KEEP, EARLY = !POOL && !KEEP && !TC_EXTERN;
 // Whole aligned rows that need nothing more leave as bulk copies. A reduction over the channels leaves partial
 // results of 2 channels.
 constexpr bool BULK = EARLY && TC_SINK == SINK_STORE && TC_ALIGNED && CHUNKW == OW && LINEROWS * OW % 4 == 0 &&
@@ -222,22 +222,30 @@ constexpr int OUTROWS = PARTIAL ? MBLOCKS * 32 : CHUNKK,
 constexpr int OPITCH =
     cdiv(PARTIAL ? TILE : CHUNKROWS * CHUNKW, 32) * 32 + 8; // floats per row; + 8: no bank conflicts
 
-// Threads, whole warpgroups: MMAS that multiply; 8 warps more, of which the first finish, the last merges
+// Threads, whole warpgroups: MMAS that multiply; 8 or 12 warps more, of which the first finish, the last merges
 // statistics and those between stage. In PASS_BOTH STATW multiplying warpgroups take the statistics and the rest of
-// three finish.
+// three finish. Where all that follows the norm is left to the finishing role, two TEAMS of it take turns at the
+// chunks.
 constexpr int MMAS = BOTH ? 3 : 2, STATW = BOTH ? TC_STATW : MMAS,
               FINW = BOTH ? MMAS - STATW : MMAS; // warpgroups on one strip
+constexpr int TEAMS = KEEP && !POOL ? 2 : 1, SIDEWARPS = TEAMS == 2 ? 12 : 8;
+constexpr int NORMS = TEAMS == 2 ? 4 : 2; // norms of strips, merged ahead of their finishing
 constexpr int SINKWARPS = BULK      ? 1
                           : PARTIAL ? 2
-                                    : 4,
-              LOADWARPS = TC_TMA ? (SINKWARPS < 4 ? 4 : 2) : 7 - SINKWARPS, LOADERS = LOADWARPS * 32;
-constexpr int WARP_SINK = MMAS * 4, WARP_LOAD = WARP_SINK + SINKWARPS,
+                                    : 4, // of a team
+    FREEWARPS = SIDEWARPS - TEAMS * SINKWARPS - 1, LOADWARPS = TC_TMA ? least(4, FREEWARPS - 1) : FREEWARPS,
+              LOADERS = LOADWARPS * 32;
+constexpr int WARP_SINK = MMAS * 4, WARP_LOAD = WARP_SINK + TEAMS * SINKWARPS,
               WARP_COPY = WARP_LOAD + LOADWARPS; // TMA: this one issues
-constexpr int WARP_MERGE = WARP_SINK + 7;
+constexpr int WARP_MERGE = WARP_SINK + SIDEWARPS - 1;
 constexpr int THREADS = (WARP_MERGE + 1) * 32;
 constexpr int SLOTS = STATW * ROWSM;           // partial statistics of a channel inside the block
 constexpr int CPG = NORM ? K / most(G, 1) : 1; // channels of a group
 enum { BAR_LOAD = 1, BAR_STATS = 2 };          // named barriers
+
+// KEEP with a tile of the strip for each warpgroup: values stay in the accumulators until their statistics are on
+// the way.
+constexpr bool HOLD = KEEP && !POOL && !STREAM && MBLOCKS == 1 && LINES * CT <= MMAS;
 
 static_assert(TC_PRODUCTS == 1 || TC_PRODUCTS == 3, "one product or three");
 static_assert(ST == 1 || ST == 2, "stride phases are made for strides 1 and 2");
@@ -252,7 +260,9 @@ static_assert(!POOL || TC_POOLW == 2 || TC_POOLW == 4 || TC_POOLW == 8, "pooling
 static_assert(!NORM || K % most(G, 1) == 0, "groups divide the channels");
 static_assert((TC_PASS == PASS_PLAIN) == !NORM, "a norm needs a pass with statistics");
 static_assert(STATW > 0 && FINW > 0, "both kinds of strips need a warpgroup");
-static_assert(TC_PASS != PASS_FOLD || CHUNKM == 1, "a reduction over the channels needs the statistics first");
+static_assert(!KEEP || CHUNKM == 1, "statistics of a chunk are those of one block of channels");
+static_assert(!KEEP || (OUTS >= CHUNKS * MBLOCKS && OUTS % TEAMS == 0),
+              "a strip waits whole; each team has buffers of its own and sees all their phases");
 static_assert(!TC_TMA || (W % 4 == 0 && TC_PADW % 4 == 0 && TC_ALIGNED && UCOLS <= 256),
               "tensor copies start and step by whole 16 bytes");
 static_assert(!STREAM || (!POOL && CT * LINES <= least(STATW, FINW) && CHUNKS == 1),
@@ -268,7 +278,7 @@ struct shared_memory {
                           [OPITCH]; // results [channel][dense pixel]; also room to read past x
     float4 part[NORM ? 2 : 1][NORM ? SLOTS : 1]
                [NORM ? KP : 1]; // per channel and warpgroup: mean, squared deviations, count
-    float2 ab[2][KP];           // norm as factor and summand per channel
+    float2 ab[NORMS][KP];       // norms as factor and summand per channel, of strips that wait to be finished
     float2 group[most(G, 1)];   // mean and 1 / deviation, for the merging warp
     float peaks[OUTS ? OUTS : 1][PEAKS][PEAKS > 1 ? TILE : 1]; // PARTIAL: maxima that were taken out, and whether
     int flags[OUTS ? OUTS : 1][PEAKS];
@@ -278,7 +288,7 @@ struct shared_memory {
     u64 full[2][TC_STAGES];    // for the warpgroups that take statistics (or all), that finish: a waiter must see
                                // every phase
     u64 rawfull[TC_RAWS], rawempty[TC_RAWS];
-    u64 empty[TC_STAGES], ofull[OUTS ? OUTS : 1], oempty[OUTS ? OUTS : 1], sfull[2], sempty[2];
+    u64 empty[TC_STAGES], ofull[OUTS ? OUTS : 1], oempty[OUTS ? OUTS : 1], sfull[NORMS], sempty[NORMS];
 };
 
 // TMA: the map of x that cuTensorMapEncodeTiled makes: float32, 4 dimensions {W, H, C, n}, strides {4W, 4HW, 4CHW}
@@ -294,7 +304,7 @@ struct tc_args {
     const float *unscale;             // [KP] 1 / power of two of each output channel
     const float *bias, *gamma, *beta; // [K], NULL: 0, 1, 0
     float *y;                         // [n][K][OH][OW], reduced: [n][OH][OW]
-    u64 *part;                        // [n][G][STRIPS] tagged partial statistics, zero before the first launch
+    u64 *part;                        // [n][STRIPS][G] tagged partial statistics, zero before the first launch
     int *state;                       // {epoch, blocks done}, zero before the first launch
     int n;
     float eps;

@@ -198,34 +198,35 @@ __device__ __forceinline__ void moments_flush(const moments &m, float4 *slots, c
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const float f = RAW ? factor_of(l, unscale, h) : 1.f,
-                        mean = m.count || FLAT ? s1[h] / fmaxf(count, 1.f) : 0.f;
+                        mean = s1[h] * reciprocal(fmaxf(count, 1.f)); // no value: 0
             const float y = fmaf(m.shift[h] + mean, f, RAW ? l.bias[h] : 0.f);
             slots[l.rr * KP + l.ch[h]] = make_float4(l.sign[h] * y, (s2[h] - s1[h] * mean) * f * f, count, 0.f);
         }
 }
-// Merged sums of partial results, Chan's formula: total count, mean, squared deviations; over `lanes` neighbouring
-// lanes.
+// Merged sums of partial results, Chan's formula, over `lanes` neighbouring lanes. Counts are known, so their
+// reciprocal comes from outside: this is on every block's way from its tiles to its results, and a division is a
+// long one.
 struct merged {
-    float shift, n, s1, s2, m2;
+    float shift, s1, s2, m2;
     __device__ __forceinline__ void add(float count, float mean, float deviations)
     {
         const float d = mean - shift;
-        n += count, s1 = fmaf(count, d, s1), s2 = fmaf(count * d, d, s2), m2 += deviations;
+        s1 = fmaf(count, d, s1), s2 = fmaf(count * d, d, s2), m2 += deviations;
     }
     __device__ __forceinline__ void join(int lanes)
     {
         for (int o = 1; o < lanes; o *= 2) {
-            n += __shfl_xor_sync(~0u, n, o), s1 += __shfl_xor_sync(~0u, s1, o);
+            s1 += __shfl_xor_sync(~0u, s1, o);
             s2 += __shfl_xor_sync(~0u, s2, o), m2 += __shfl_xor_sync(~0u, m2, o);
         }
     }
-    __device__ __forceinline__ float mean() const
+    __device__ __forceinline__ float mean(float inverse) const
     {
-        return shift + s1 / n;
+        return fmaf(s1, inverse, shift);
     }
-    __device__ __forceinline__ float deviations() const
+    __device__ __forceinline__ float deviations(float inverse) const
     {
-        return m2 + (s2 - s1 * (s1 / n));
+        return m2 + (s2 - s1 * (s1 * inverse));
     }
 };
 // A partial result is one 8-byte word: mean, squared deviations, and in its two lowest bits the launch's tag: no
@@ -240,18 +241,19 @@ __device__ __forceinline__ void publish(const float4 (&slots)[NORM ? SLOTS : 1][
 {
     constexpr int LANES = least(floor_pow2(most(128 / most(G, 1), 1)), 32), GROUPS = 128 / LANES;
     const int t = threadIdx.x % 128, sub = t % LANES;
+    const float inverse = reciprocal((float)(CPG * at.rows * at.cols));
 #pragma unroll 1
     for (int g0 = 0; g0 < G; g0 += GROUPS) {
         const int g = min(g0 + t / LANES, G - 1);
-        merged m = {slots[0][g * CPG].x, 0, 0, 0, 0};
+        merged m = {slots[0][g * CPG].x, 0, 0, 0};
         for (int i = sub; i < CPG * SLOTS; i += LANES) {
             const float4 p = slots[i / CPG][g * CPG + i % CPG];
             if (p.z > 0.f) m.add(p.z, p.x, p.y);
         }
         m.join(LANES);
         if (sub == 0 && g0 + t / LANES < G)
-            store_relaxed(a.part + ((size_t)at.n * G + g) * STRIPS + at.index,
-                          tagged(m.mean(), m.deviations(), tag));
+            store_relaxed(a.part + ((size_t)at.n * STRIPS + at.index) * G + g,
+                          tagged(m.mean(inverse), m.deviations(inverse), tag));
     }
 }
 

@@ -26,6 +26,11 @@ __device__ __forceinline__ chunk_at chunk_position(const strip_at &at, int l0, i
     }
     return c;
 }
+// The thread's number in its team of the finishing role.
+__device__ __forceinline__ int sink_thread()
+{
+    return (threadIdx.x - WARP_SINK * 32) % (SINKWARPS * 32);
+}
 __device__ __forceinline__ float finish_value(float v, const float2 ab, int n, int k, int pixel, const epi &e)
 {
     return EARLY ? v : cvy_post(NORM ? fmaf(v, ab.x, ab.y) : v, v, n, k, pixel, e);
@@ -122,7 +127,7 @@ __device__ __forceinline__ void finish_partial(float (*out)[OPITCH], const float
 #pragma unroll
         for (int w = 0; w < MBLOCKS * 4; w++) hard |= flags[w];
 #pragma unroll 1
-    for (int px = threadIdx.x - WARP_SINK * 32; px < c.cols; px += SINKWARPS * 32) {
+    for (int px = sink_thread(); px < c.cols; px += SINKWARPS * 32) {
         float v = reduce_start(), top = 0;
         if (hard) {
             top = __int_as_float(0xff800000);
@@ -158,47 +163,54 @@ __device__ __forceinline__ float lse_with_max(float (*out)[OPITCH], const float2
         sum += exp2_approx((finish_value(out[k][px], ab[k], n, k, pixel, e) - base) * LOG2E);
     return base + LN2 * log2_approx(over_lanes(sum));
 }
+// Lane q of four takes channels q, q + 4, ... of PER neighbouring pixels: rows are 8 words apart modulo 32, so 8
+// lanes meet all banks. A chunk is one tile, a team's lanes have all its pixels at once.
 __device__ __forceinline__ void finish_reduce(float (*out)[OPITCH], const float2 *ab, const tc_args &a,
                                               const strip_at &at, const chunk_at &c, const epi &e)
 {
-    constexpr int PX = SINKWARPS * 8, PER = TILE / PX,
-                  BATCHK = 16 / PER; // pixels at a time; of a thread; channels in flight
-    const int t = threadIdx.x - WARP_SINK * 32, q = t % 4, first = c.row0 * OW + c.col0;
+    constexpr int PER = 4,
+                  BATCHK = 4; // pixels of a thread; channels in flight: the latency of loads is paid once for them
+    static_assert(PARTIAL || TC_SINK != SINK_REDUCE || SINKWARPS * 8 * PER >= TILE, "all pixels of a tile at once");
+    const int t = sink_thread(), q = t % 4, first = c.row0 * OW + c.col0;
+    const int px = min(t / 4 * PER, (c.cols - 1) / PER * PER); // past the edge: the last ones again
     float v[PER];
-    int px[PER];
 #pragma unroll
-    for (int i = 0; i < PER; i++)
-        v[i] = reduce_start(), px[i] = min(t / 4 + i * PX, c.cols - 1); // past the edge: the last one again
+    for (int i = 0; i < PER; i++) v[i] = reduce_start();
 #pragma unroll 1
-    for (int k0 = q; k0 < K; k0 += 4 * BATCHK) { // loads of BATCHK channels first: their latency is paid once
+    for (int k0 = q; k0 < K; k0 += 4 * BATCHK) {
         float2 f[BATCHK];
-        float y[BATCHK][PER];
+        float4 y[BATCHK];
 #pragma unroll
         for (int u = 0; u < BATCHK; u++) {
             const int k = K % (4 * BATCHK) ? min(k0 + 4 * u, K - 1) : k0 + 4 * u;
             f[u] = NORM && !EARLY ? ab[k] : make_float2(1.f, 0.f);
-#pragma unroll
-            for (int i = 0; i < PER; i++) y[u][i] = out[k][px[i]];
+            y[u] = *(const float4 *)&out[k][px];
         }
 #pragma unroll
-        for (int u = 0; u < BATCHK; u++)
+        for (int u = 0; u < BATCHK; u++) {
+            const float four[PER] = {y[u].x, y[u].y, y[u].z, y[u].w};
+            const bool exists = K % (4 * BATCHK) == 0 || k0 + 4 * u < K;
 #pragma unroll
             for (int i = 0; i < PER; i++) {
-                const float o = finish_value(y[u][i], f[u], at.n, min(k0 + 4 * u, K - 1), first + px[i], e);
+                const float o = finish_value(four[i], f[u], at.n, min(k0 + 4 * u, K - 1), first + px + i, e);
                 const float r = TC_REDUCE == REDUCE_LSE ? exp2_approx(o * LOG2E) : o;
-                v[i] = reduce_join(v[i], K % (4 * BATCHK) == 0 || k0 + 4 * u < K ? r : reduce_start());
+                v[i] = reduce_join(v[i], exists ? r : reduce_start());
             }
+        }
     }
 #pragma unroll
     for (int i = 0; i < PER; i++) {
+        const bool inside = px + i < c.cols; // what is past the edge must not call for the slow path
         v[i] = over_lanes(v[i]);
         if (TC_REDUCE == REDUCE_MEAN) v[i] *= 1.f / K;
         if (TC_REDUCE == REDUCE_LSE) {
-            const bool hard = !(v[i] > 1e-30f && v[i] < 1e30f);
+            const bool hard = inside && !(v[i] > 1e-30f && v[i] < 1e30f);
             v[i] = LN2 * log2_approx(v[i]);
-            if (__any_sync(~0u, hard)) v[i] = lse_with_max(out, ab, px[i], at.n, first + px[i], e);
+            if (__any_sync(~0u, hard)) v[i] = lse_with_max(out, ab, px + i, at.n, first + px + i, e);
         }
-        if (q == 0 && t / 4 + i * PX < c.cols)
-            __stcs(a.y + (size_t)at.n * (OH * OW) + first + px[i], cvy_last(v[i], at.n, first + px[i], e));
     }
+    // Lane q keeps pixel q: the four of them store neighbours.
+    const float mine = q == 0 ? v[0] : q == 1 ? v[1] : q == 2 ? v[2] : v[3];
+    if (t / 4 * PER + q < c.cols)
+        __stcs(a.y + (size_t)at.n * (OH * OW) + first + px + q, cvy_last(mine, at.n, first + px + q, e));
 }

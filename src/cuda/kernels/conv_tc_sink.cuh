@@ -5,32 +5,62 @@
 #include "conv_tc_mma.cuh"
 #include "conv_tc_reduce.cuh"
 
-// ---- the merging warp
-// ---------------------------------------------------------------------------------------------------- Mean and 1 /
-// deviation of all groups of a sample into s.group; false: some strip's word does not carry this launch's tag yet.
+// ---- the merging warp: statistics of all strips of a sample -> norm
+// ----------------------------------------------------------------------------------------------------
+// Mean and 1 / deviation of all groups of a sample into s.group; false: some strip's word does not carry this
+// launch's tag yet. Every block reads the words of all strips, and everybody waits for it: a lane takes the words
+// of two groups at once where it can, has DEPTH loads on their way together, and counts values only where strips
+// differ.
 __device__ __forceinline__ bool merge_sample(shared_memory &s, const tc_args &a, int n, u32 tag)
 {
-    constexpr int LANES = floor_pow2(most(32 / most(G, 1), 1)), GROUPS = 32 / LANES;
+    constexpr int ABREAST = G % 2 ? 1 : 2, PAIRS = most(G / ABREAST, 1);
+    constexpr int LANES = floor_pow2(most(32 / PAIRS, 1)), ROUND = 32 / LANES;
+    constexpr int DEPTH = least(BOTH ? 2 : 4, cdiv(STRIPS, LANES));
+    constexpr bool ALIKE = P % SR == 0 && Q % QS == 0; // all strips have as many values
     const int lane = threadIdx.x % 32, sub = lane % LANES;
-    bool ok = true;
 #pragma unroll 1
-    for (int g0 = 0; g0 < G; g0 += GROUPS) {
-        const int g = min(g0 + lane / LANES, G - 1);
-        const u64 *words = a.part + ((size_t)n * G + g) * STRIPS;
-        const u64 first = load_relaxed(words); // must be this launch's too: an older mean would shift the sums, and their last bits
-        merged m = {__uint_as_float(first >> 32), 0, 0, 0, 0};
-        ok &= (first & 3) == tag;
-#pragma unroll 4
-        for (int i = sub; i < STRIPS; i += LANES) {
-            const strip_at at = strip_position(i);
-            const u64 v = load_relaxed(words + i);
-            ok &= (v & 3) == tag;
-            m.add((float)(CPG * at.rows * at.cols), __uint_as_float(v >> 32), __uint_as_float((u32)v & ~3u));
+    for (int p0 = 0; p0 < PAIRS; p0 += ROUND) {
+        const int g = min(p0 + lane / LANES, PAIRS - 1) * ABREAST;
+        const u64 *words = a.part + (size_t)n * STRIPS * G + g;
+        merged m[ABREAST];
+        u64 v[DEPTH][ABREAST];
+#pragma unroll 1
+        for (int i0 = sub; i0 - sub < STRIPS; i0 += LANES * DEPTH) {
+#pragma unroll
+            for (int d = 0; d < DEPTH; d++)
+                if (i0 + d * LANES < STRIPS) load_words(words + i0 * G + d * (LANES * G), v[d]);
+            u32 other = 0; // bits in which some tag is not this launch's
+#pragma unroll
+            for (int d = 0; d < DEPTH; d++)
+#pragma unroll
+                for (int w = 0; w < ABREAST; w++)
+                    if (i0 + d * LANES < STRIPS) other |= (u32)v[d][w] ^ tag;
+            if (__any_sync(~0u, other & 3)) return false;
+            if (i0 == sub) // sums are shifted by the first strip's mean, which lane 0 of them has
+#pragma unroll
+                for (int w = 0; w < ABREAST; w++)
+                    m[w] = {__shfl_sync(~0u, __uint_as_float(v[0][w] >> 32), lane - sub), 0, 0, 0};
+#pragma unroll
+            for (int d = 0; d < DEPTH; d++) {
+                if (i0 + d * LANES >= STRIPS) continue;
+                const strip_at at = strip_position(ALIKE ? 0 : i0 + d * LANES);
+#pragma unroll
+                for (int w = 0; w < ABREAST; w++)
+                    m[w].add(ALIKE ? 1.f : (float)(at.rows * at.cols), __uint_as_float(v[d][w] >> 32),
+                             __uint_as_float((u32)v[d][w] & ~3u));
+            }
         }
-        m.join(LANES);
-        if (sub == 0) s.group[g] = make_float2(m.mean(), rsqrtf(m.deviations() / m.n + a.eps));
+        constexpr float COUNT = (float)(CPG * (ALIKE ? SR * QS : 1)), INVERSE = 1.f / ((float)CPG * P * Q);
+#pragma unroll
+        for (int w = 0; w < ABREAST; w++) {
+            m[w].join(LANES);
+            m[w].s1 *= COUNT, m[w].s2 *= COUNT;
+            if (sub == 0 && p0 + lane / LANES < PAIRS)
+                s.group[g + w] =
+                    make_float2(m[w].mean(INVERSE), rsqrtf(fmaf(m[w].deviations(INVERSE), INVERSE, a.eps)));
+        }
     }
-    return __all_sync(~0u, ok);
+    return true;
 }
 
 __device__ __forceinline__ void merge_role(shared_memory &s, const tc_args &a, const schedule &order, u32 tag)
@@ -39,10 +69,10 @@ __device__ __forceinline__ void merge_role(shared_memory &s, const tc_args &a, c
     int f = 0; // finished strips
     for (int j = 0; j < order.turns(); j++) {
         bool finish;
-        const int item = order.get(j, finish), b = f & 1;
+        const int item = order.get(j, finish), b = f % NORMS;
         if (!finish) continue;
-        mbar_wait(&s.sempty[b], (f >> 1 & 1) ^ 1);
-        while (!merge_sample(s, a, item / STRIPS, tag)) __nanosleep(64);
+        mbar_wait(&s.sempty[b], (f / NORMS & 1) ^ 1);
+        while (!merge_sample(s, a, item / STRIPS, tag)) __nanosleep(20);
         __syncwarp();
         for (int k = lane; k < K; k += 32) {
             const float2 v = s.group[k / CPG];
@@ -97,7 +127,7 @@ __device__ __forceinline__ void finish_run(float *to, const float *from, int len
     if (lane < length - whole)
         __stcs(to + whole + lane, finish_value(from[whole + lane], ab, n, k, pixel + whole + lane, e));
 }
-// Warp w takes channels w, w + 8, ... of the chunk; whole rows are one run.
+// Warp w takes channels w, w + 4, ... of the chunk; whole rows are one run.
 __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 *ab, const tc_args &a,
                                              const strip_at &at, const chunk_at &c, int k0, const epi &e)
 {
@@ -106,7 +136,7 @@ __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 
                         : UNIT % 4 == 0 && OH * OW % 4 == 0 ? 4
                         : UNIT % 2 == 0 && OH * OW % 2 == 0 ? 2
                                                             : 1;
-    const int warp = threadIdx.x / 32 - WARP_SINK, end = least(CHUNKK, K - k0);
+    const int warp = sink_thread() / 32, end = least(CHUNKK, K - k0);
     for (int i = warp; i < end; i += SINKWARPS) {
         const int k = k0 + i;
         const float2 f = NORM && !EARLY ? ab[k] : make_float2(1.f, 0.f);
@@ -133,18 +163,19 @@ __device__ __forceinline__ void finish_bulk(float (*out)[OPITCH], const tc_args 
 __device__ __forceinline__ void sink_role(shared_memory &s, const tc_args &a, const epi &e, const schedule &order)
 {
     constexpr int RING = most(OUTS, 1);
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32, team = (threadIdx.x / 32 - WARP_SINK) / SINKWARPS;
     int f = 0, o = 0; // strips and chunks finished
     for (int j = 0; j < order.turns(); j++) {
         bool finish;
         const strip_at at = strip_position(order.get(j, finish));
         if (!finish) continue;
-        if (NORM && !EARLY) mbar_wait(&s.sfull[f & 1], f >> 1 & 1);
+        if (NORM && !EARLY) mbar_wait(&s.sfull[f % NORMS], f / NORMS & 1);
         const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE);
         for (int k0 = 0; k0 < KP; k0 += CHUNKK)
             for (int l0 = 0; l0 < lines; l0 += LPC)
                 for (int c0 = 0; c0 < tiles; c0 += CPC, o++) {
                     const int b = o % RING;
+                    if (TEAMS > 1 && o % TEAMS != team) continue;
                     mbar_wait(&s.ofull[b], o / RING & 1);
                     const chunk_at c = chunk_position(at, l0, c0);
                     if (BULK) {
@@ -153,13 +184,13 @@ __device__ __forceinline__ void sink_role(shared_memory &s, const tc_args &a, co
                     } else if (PARTIAL)
                         finish_partial(s.out[b], (const float(*)[TILE])s.peaks[b], s.flags[b], a, at, c, e);
                     else if (TC_SINK == SINK_REDUCE)
-                        finish_reduce(s.out[b], s.ab[f & 1], a, at, c, e);
+                        finish_reduce(s.out[b], s.ab[f % NORMS], a, at, c, e);
                     else
-                        finish_store(s.out[b], s.ab[f & 1], a, at, c, k0, e);
+                        finish_store(s.out[b], s.ab[f % NORMS], a, at, c, k0, e);
                     __syncwarp();
                     if (lane == 0 && (!BULK || o >= RING - 1)) mbar_arrive(&s.oempty[BULK ? (o + 1) % RING : b]);
                 }
-        if (NORM && !EARLY && lane == 0) mbar_arrive(&s.sempty[f & 1]);
+        if (NORM && !EARLY && lane == 0) mbar_arrive(&s.sempty[f % NORMS]);
         f++;
     }
     if (BULK) bulk_wait();

@@ -98,11 +98,14 @@ __device__ __forceinline__ void bulk_prefetch(const void *src, u32 size) // into
 {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(size) : "memory");
 }
-__device__ __forceinline__ u64 load_relaxed(const u64 *p)
+// One word of 8 bytes, or two neighbours on 16; each word is read whole.
+__device__ __forceinline__ void load_words(const u64 *p, u64 (&v)[1])
 {
-    u64 v;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
-    return v;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v[0]) : "l"(p) : "memory");
+}
+__device__ __forceinline__ void load_words(const u64 *p, u64 (&v)[2])
+{
+    asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(v[0]), "=l"(v[1]) : "l"(p) : "memory");
 }
 __device__ __forceinline__ void store_relaxed(u64 *p, u64 v)
 {
@@ -121,6 +124,12 @@ __device__ __forceinline__ float min_nan(float a, float b)
 {
     float r;
     asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}
+__device__ __forceinline__ float reciprocal(float x) // to the last bit but one
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
 __device__ __forceinline__ float exp2_approx(float x)
