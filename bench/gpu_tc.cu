@@ -49,9 +49,10 @@ static bool choose(const problem &b, int sms, int rank, tc_tuning &t)
     p.c = b.c, p.k = b.k, p.h = b.h, p.w = b.w, p.r = b.r, p.s = b.s, p.stride = b.stride, p.pad_h = b.padh, p.pad_w = b.padw;
     p.products = b.products, p.groups = b.g, p.sink = b.sink, p.pool_h = b.ph, p.pool_w = b.pw, p.reduce = b.reduce;
     p.external = b.tail == RESIDUAL_RELU;
-    if (!cvyi_tc_tune(&p, 227 * 1024, sms, rank, &t)) return false;
+    const long limit = (b.two_launches ? 211 : 227) * 1024; // two warpgroups leave statistics there, instead of one
+    if (!cvyi_tc_tune(&p, limit, sms, rank, &t)) return false;
     p.few = b.n * t.strips < 2 * sms;
-    return cvyi_tc_tune(&p, 227 * 1024, sms, rank, &t);
+    return cvyi_tc_tune(&p, limit, sms, rank, &t);
 }
 static int pass_of(const problem &b, const tc_tuning &t) { return b.two_launches && t.pass == BOTH ? FINISH : t.pass; }
 

@@ -11,7 +11,7 @@
 #include "driver.h"
 #include "jit.h"
 
-enum { MAX_OPTIONS = 64, MAX_FILES = 48, FIXED_OPTIONS = 4 };
+enum { MAX_OPTIONS = 64, MAX_FILES = 48, FIXED_OPTIONS = 5 };
 
 /* One compilation. */
 typedef struct job {
@@ -47,6 +47,7 @@ static cvy_status collect_files(job *j)
 static cvy_status collect_options(job *j)
 {
     const jit_request *r = j->request;
+    const char *more = cvyi_env(ENV_NVRTC_OPTION);
 
     if (r->n_options > MAX_OPTIONS - FIXED_OPTIONS)
         return cvyi_fail(CVY_FAILED, "jit: %s has %d options, at most %d fit", r->entry, r->n_options,
@@ -59,6 +60,7 @@ static cvy_status collect_options(job *j)
     j->options[j->n_options++] = "--generate-line-info";
     j->options[j->n_options++] = j->name_option;
     for (int i = 0; i < r->n_options; i++) j->options[j->n_options++] = r->options[i];
+    if (more) j->options[j->n_options++] = more;
     return CVY_OK;
 }
 

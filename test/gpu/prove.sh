@@ -115,12 +115,14 @@ part_sanitize() {
     share plain "$jobs" "" -s
     told plain "$jobs" "chains without a sanitizer" || failed=" the chains themselves"
     for tool in $tools; do
+        option= # racecheck follows threads: every lane hands over for itself (ptx.cuh)
         case $tool in # mbarriers are not counted by themselves where no nvcc compiled them
         memcheck) more="--padding 512" ;;
         initcheck) more= ;;
-        *) more="--num-cuda-barriers 64" ;;
+        synccheck) more="--num-cuda-barriers 64" ;;
+        racecheck) more="--num-cuda-barriers 64" option=-DTC_ARRIVALS=32 ;;
         esac
-        share "$tool" "$shares" "compute-sanitizer --tool $tool --error-exitcode 99 --print-limit 20 $more" -s &
+        CVY_NVRTC_OPTION=$option share "$tool" "$shares" "compute-sanitizer --tool $tool --error-exitcode 99 --print-limit 20 $more" -s &
     done
     wait
     for tool in $tools; do

@@ -120,6 +120,11 @@ static void keys_differ(void)
     CHECK(compile_demo(&two, "-DX=2") == 1, "another option is another entry");
     CHECK(memcmp(one.cubin, two.cubin, one.size) != 0, "another option, the same code");
     cvyi_jit_free(&two);
+    setenv("CVY_NVRTC_OPTION", "-DY=1", 1);
+    CHECK(compile_demo(&two, "-DX=1") == 1, "an option of the environment is another entry");
+    CHECK(memcmp(one.cubin, two.cubin, one.size) != 0, "an option of the environment, the same code");
+    unsetenv("CVY_NVRTC_OPTION");
+    cvyi_jit_free(&two);
     /* An entry under another entry's name is not believed. */
     clear_cache();
     CHECK(compile_demo(&two, "-DX=2") == 1 && each_entry(cache_dir, remember_entry) == 1, "only the second");

@@ -1,23 +1,22 @@
 // conv_tc.cu - convolution and what follows it on Hopper's tensor cores, one launch (or STATS and FINISH as two).
 //
 // Persistent: one block per SM, block b takes strips b, b + grid, ... (a strip: STRIP output rows of a sample).
-// Roles:
-//   warps                    role                                          waits for                      signals
-//   0 .. 4*MMAS-1            multiply: tiles, bias, PRE, statistics,       full (stage), oempty (chunk),  empty,
-//   ofull, sempty,
-//                            norm and POST (EARLY), pooling                sfull (EARLY)                  words in
-//                            part
-//   next 1, 2 or 4           finish: norm and POST (not EARLY), reduce,    ofull, sfull (not EARLY)       oempty,
-//   sempty
-//                            store
-//   next 6, 5 or 3           stage: global fp32 -> shared fp16             empty                          full
-//   (TMA) 4 or 2, then 1     the same from copied units; issue the copies  rawfull, empty; rawempty       rawempty,
-//   full; rawfull last                     merge all strips' statistics of a sample      sempty, words in part
-//   sfull
+//
+//   role      warps                     waits for                  signals
+//   multiply  0 .. 4 * MMAS - 1         full, oempty, sfull (1)    empty, ofull, sempty (1), words in part
+//   finish    TEAMS of 1, 2 or 4        ofull, sfull (2)           oempty, sempty (2)
+//   stage     3 to 6, with TMA 2 to 4   empty (TMA: rawfull)       full (TMA: rawempty)
+//   copy      TMA: one                  rawempty                   rawfull
+//   merge     the last                  sempty, words in part      sfull
+//   (1) EARLY, (2) else
+//
+// multiply: tiles, bias, PRE, statistics, pooling; norm and POST where EARLY. finish: norm and POST else; reduce,
+// store. stage: global fp32 -> shared fp16. merge: all strips' statistics of a sample -> its norm.
+//
 // PASS_BOTH: the first multiplying warpgroup takes statistics strips, the others the same strips again, `lead`
-// turns later, for finishing; so both run side by side. Statistics go from block to block as tagged words: every
-// block must be resident. Shared memory: struct shared_memory in conv_tc.cuh. Expected bound and measurements:
-// doc/KERNELS.md.
+// turns later, for finishing; so both run side by side. PASS_KEEP: every strip once, its results wait in shared
+// memory. Statistics go from block to block as tagged words: every block must be resident. Shared memory: struct
+// shared_memory in conv_tc.cuh. Expected bound and measurements: doc/KERNELS.md.
 #include "conv_tc.cuh"
 #include "conv_tc_load.cuh"
 #include "conv_tc_mma.cuh"
@@ -124,8 +123,7 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                 if (OUT) {
                     fence_proxy_async();
                     if (!owned) mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
-                    __syncwarp();
-                    if (threadIdx.x % 32 == 0) mbar_arrive(&s.ofull[b]);
+                    warp_arrive(&s.ofull[b]);
                     o++;
                 }
             }
@@ -173,8 +171,7 @@ __device__ __forceinline__ int hold_strip(shared_memory &s, const tc_args &a, co
             if (mine && line >= l0 && line < l0 + LPC && ct >= c0 && ct < c0 + CPC)
                 put_tile(s.out[b], d, at, tile, l, 0, (line - l0) * ROWSM * CHUNKW + (ct - c0) * TILE);
             fence_proxy_async();
-            __syncwarp();
-            if (threadIdx.x % 32 == 0) mbar_arrive(&s.ofull[b]);
+            warp_arrive(&s.ofull[b]);
         }
     return o;
 }
@@ -210,7 +207,7 @@ __device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a
             view.wait(g % TC_STAGES);
             view.release(g % TC_STAGES);
         }
-        if (WAITS && lane == 0) mbar_arrive(&s.sempty[done % NORMS]);
+        if (WAITS) warp_arrive(&s.sempty[done % NORMS]);
         if (STATS) {
             named_barrier(BAR_STATS, STATW * 128);
             if (me == 0) publish(s.part[NORM ? done & 1 : 0], a, at, tag);
@@ -242,13 +239,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const schedule order(a.n * STRIPS);
     const u32 tag = NORM ? *(volatile int *)a.state % 3 + 1 : 0; // never that of untouched (zero) words
     if (tid == 0) {
+        constexpr int ONE = TC_ARRIVALS; // arrivals of a warp
         for (int i = 0; i < TC_STAGES; i++)
-            for (int f = 0; f < 2; f++) mbar_init(&s.full[f][i], LOADERS / 32 + STREAM);
-        for (int i = 0; i < TC_STAGES; i++) mbar_init(&s.empty[i], BOTH ? STATW * FINW * 4 : MMAS * 4);
-        for (int i = 0; i < OUTS; i++) mbar_init(&s.ofull[i], FINW * 4), mbar_init(&s.oempty[i], SINKWARPS);
+            for (int f = 0; f < 2; f++) mbar_init(&s.full[f][i], LOADWARPS * ONE + STREAM);
+        for (int i = 0; i < TC_STAGES; i++) mbar_init(&s.empty[i], (BOTH ? STATW * FINW : MMAS) * 4 * ONE);
+        for (int i = 0; i < OUTS; i++)
+            mbar_init(&s.ofull[i], FINW * 4 * ONE), mbar_init(&s.oempty[i], SINKWARPS * ONE);
         for (int i = 0; i < NORMS; i++)
-            mbar_init(&s.sfull[i], 1), mbar_init(&s.sempty[i], EARLY ? FINW * 4 : TEAMS * SINKWARPS);
-        for (int i = 0; i < TC_RAWS; i++) mbar_init(&s.rawfull[i], 1), mbar_init(&s.rawempty[i], LOADWARPS);
+            mbar_init(&s.sfull[i], ONE), mbar_init(&s.sempty[i], (EARLY ? FINW * 4 : TEAMS * SINKWARPS) * ONE);
+        for (int i = 0; i < TC_RAWS; i++) mbar_init(&s.rawfull[i], 1), mbar_init(&s.rawempty[i], LOADWARPS * ONE);
         mbar_init_fence();
     }
     if (!STREAM)

@@ -11,8 +11,7 @@
 #pragma once
 #include "ptx.cuh"
 
-// ---- what is computed (-D): NCHW, one group, dilation 1
-// ------------------------------------------------------------------
+// ---- what is computed (-D): NCHW, one group, dilation 1 ----
 #ifndef TC_C
 #define TC_C 8 // input channels
 #endif
@@ -65,8 +64,7 @@
 #ifndef TC_PASS
 #define TC_PASS 0 // which pass this launch is, see below
 #endif
-// ---- how (-D): doc/KERNELS.md says how to choose
-// -------------------------------------------------------------------------
+// ---- how (-D): tc_tune.c chooses ----
 #ifndef TC_TILE
 #define TC_TILE 128 // pixels of one wgmma tile
 #endif

@@ -52,19 +52,19 @@ __device__ __forceinline__ void store_pair(char *dst, float (&x)[8], float (&y)[
 {
     const bool straight = !(threadIdx.x & 4);
     char *first = dst + (straight ? 0 : 16), *second = dst + (straight ? 16 : 0);
-    if (PARTS == 1) {
+    if constexpr (PARTS == 1) {
         const pixel_parts a = convert_pixel(x, scale), b = convert_pixel(y, scale);
         *(uint4 *)first = either(straight, a.part[0], b.part[0]);
         *(uint4 *)second = either(straight, b.part[0], a.part[0]);
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int c = 0; c < 8; c++) {
-        const float a = x[c], b = y[c];
-        x[c] = straight ? a : b, y[c] = straight ? b : a;
+        for (int c = 0; c < 8; c++) {
+            const float a = x[c], b = y[c];
+            x[c] = straight ? a : b, y[c] = straight ? b : a;
+        }
+        store_pixel(first, convert_pixel(x, scale));
+        store_pixel(second, convert_pixel(y, scale));
     }
-    store_pixel(first, convert_pixel(x, scale));
-    store_pixel(second, convert_pixel(y, scale));
 }
 __device__ __forceinline__ void load_pack(float (&v)[2][8], int c, const float *p) // XVEC neighbours of channel c
 {
@@ -147,8 +147,8 @@ __device__ __forceinline__ void prefetch_strip(const tc_args &a, const strip_at 
     if (to > from) bulk_prefetch((const void *)from, (u32)(to - from));
 }
 
-// ---- TMA
-// -----------------------------------------------------------------------------------------------------------------
+// ---- TMA ----
+
 // Issues the copies of all units, in the order of the stages, as far ahead as the ring allows. One thread. (A
 // staging thread that does it in passing holds up its role: C took 0.54 ms instead of 0.43.)
 __device__ __forceinline__ void copy_role(shared_memory &s, const tensor_map &map, const schedule &order)
@@ -196,8 +196,7 @@ __device__ __forceinline__ float convert_units(shared_memory &s, char *dst, int 
                         store_pixel(to + (PHASE + col / ST) * 16, convert_pixel(v[1], scale));
             }
         }
-        __syncwarp();
-        if (t % 32 == 0) mbar_arrive(&s.rawempty[b]);
+        warp_arrive(&s.rawempty[b]);
     }
     return largest;
 }
@@ -227,8 +226,8 @@ __device__ __forceinline__ void restage(char *dst, const tc_args &a, const strip
     }
 }
 
-// ---- the role
-// ------------------------------------------------------------------------------------------------------------
+// ---- the role ----
+
 __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, const schedule &order)
 {
     constexpr int BLOCKS = STREAM ? MBLOCKS : 1, PER_STRIP = BLOCKS * NSTAGE;
@@ -280,7 +279,6 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
             s.odd[slot] = !(largest < __int_as_float(0x7f800000));
         }
         fence_proxy_async();
-        __syncwarp();
-        if (t % 32 == 0) mbar_arrive(full);
+        warp_arrive(full);
     }
 }

@@ -105,8 +105,7 @@ struct stage_view {
     }
     __device__ __forceinline__ void release(int slot)
     {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) mbar_arrive(empty + slot, weight);
+        warp_arrive(empty + slot, weight);
         phases ^= 1u << slot;
     }
 };
@@ -143,10 +142,10 @@ __device__ __forceinline__ float factor_of(const lane_at &l, float unscale, int 
     return unscale < 0.f ? (POOL && NORM && !TC_PRE && !TC_FOLDED ? l.sign[h] : 1.f) : l.unscale[h] * unscale;
 }
 
-// ---- statistics
-// ---------------------------------------------------------------------------------------------------------- Sums
-// of a thread's two channels over its tiles of a strip, shifted by a first value: no cancellation wherever the mean
-// is. Without a PRE they are sums of what left the tensor cores: scale and bias come in at the end.
+// ---- statistics ----
+
+// Sums of a thread's two channels over its tiles of a strip, shifted by a first value: no cancellation wherever the
+// mean is. Without a PRE they are sums of what left the tensor cores: scale and bias come in at the end.
 struct moments {
     float shift[2], s1[2], s2[2];
     int count; // values; FLAT: this lane's, else all four lanes'
@@ -257,9 +256,9 @@ __device__ __forceinline__ void publish(const float4 (&slots)[NORM ? SLOTS : 1][
     }
 }
 
-// ---- results
-// ------------------------------------------------------------------------------------------------------------- A
-// tile into the chunk: out[channel][dense pixel]; index: of the tile's first pixel.
+// ---- results ----
+
+// A tile into the chunk: out[channel][dense pixel]; index: of the tile's first pixel.
 __device__ __forceinline__ void put_tile(float (*out)[OPITCH], const float (&d)[ACC], const strip_at &at,
                                          const tile_at &tile, const lane_at &l, int k0, int index)
 {

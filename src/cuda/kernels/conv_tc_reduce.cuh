@@ -62,8 +62,8 @@ __device__ __forceinline__ float max_lanes(float v)
     v = max_nan(v, __shfl_xor_sync(~0u, v, 1));
     return max_nan(v, __shfl_xor_sync(~0u, v, 2));
 }
-// ---- PARTIAL
-// -------------------------------------------------------------------------------------------------------------
+// ---- PARTIAL ----
+
 // logsumexp of a warp's channels with the maximum taken out: the sum in the first of its 8 rows (the others 0), the
 // maximum in peaks.
 __device__ __forceinline__ void put_shifted(float (*out)[OPITCH], float *peaks, const float (&d)[ACC],
@@ -146,9 +146,10 @@ __device__ __forceinline__ void finish_partial(float (*out)[OPITCH], const float
     }
 }
 
-// ---- all channels through shared memory: 4 lanes a pixel, lane q takes channels q, q + 4, ... (no bank conflicts)
-// ---------- logsumexp with the maximum taken out first: for sums that the plain one cannot hold. One pixel of 4
-// lanes.
+// ---- all channels through shared memory ----
+
+// logsumexp with the maximum taken out first: for sums that the plain one cannot hold. One pixel of 4 lanes, lane q
+// takes channels q, q + 4, ...
 __device__ __forceinline__ float lse_with_max(float (*out)[OPITCH], const float2 *ab, int px, int n, int pixel,
                                               const epi &e)
 {

@@ -5,8 +5,7 @@
 #include "conv_tc_mma.cuh"
 #include "conv_tc_reduce.cuh"
 
-// ---- the merging warp: statistics of all strips of a sample -> norm
-// ----------------------------------------------------------------------------------------------------
+// ---- the merging warp: statistics of all strips of a sample -> norm ----
 // Mean and 1 / deviation of all groups of a sample into s.group; false: some strip's word does not carry this
 // launch's tag yet. Every block reads the words of all strips, and everybody waits for it: a lane takes the words
 // of two groups at once where it can, has DEPTH loads on their way together, and counts values only where strips
@@ -80,15 +79,14 @@ __device__ __forceinline__ void merge_role(shared_memory &s, const tc_args &a, c
             const float shift = (a.beta ? __ldg(a.beta + k) : 0.f) - v.x * f0;
             s.ab[b][k] = make_float2(POOL && gamma < 0.f ? -f0 : f0, shift); // pooled values carry gamma's sign
         }
-        __syncwarp();
-        if (lane == 0) mbar_arrive(&s.sfull[b]);
+        warp_arrive(&s.sfull[b]);
         f++;
     }
 }
 
-// ---- finishing
-// ----------------------------------------------------------------------------------------------------------- VEC
-// neighbours as one access.
+// ---- finishing ----
+
+// VEC neighbours as one access.
 template <int VEC> struct pack_of;
 template <> struct pack_of<1> {
     typedef float type;
@@ -163,7 +161,7 @@ __device__ __forceinline__ void finish_bulk(float (*out)[OPITCH], const tc_args 
 __device__ __forceinline__ void sink_role(shared_memory &s, const tc_args &a, const epi &e, const schedule &order)
 {
     constexpr int RING = most(OUTS, 1);
-    const int lane = threadIdx.x % 32, team = (threadIdx.x / 32 - WARP_SINK) / SINKWARPS;
+    const int team = (threadIdx.x / 32 - WARP_SINK) / SINKWARPS;
     int f = 0, o = 0; // strips and chunks finished
     for (int j = 0; j < order.turns(); j++) {
         bool finish;
@@ -187,10 +185,9 @@ __device__ __forceinline__ void sink_role(shared_memory &s, const tc_args &a, co
                         finish_reduce(s.out[b], s.ab[f % NORMS], a, at, c, e);
                     else
                         finish_store(s.out[b], s.ab[f % NORMS], a, at, c, k0, e);
-                    __syncwarp();
-                    if (lane == 0 && (!BULK || o >= RING - 1)) mbar_arrive(&s.oempty[BULK ? (o + 1) % RING : b]);
+                    if (!BULK || o >= RING - 1) warp_arrive(&s.oempty[BULK ? (o + 1) % RING : b]);
                 }
-        if (NORM && !EARLY && lane == 0) mbar_arrive(&s.sempty[f % NORMS]);
+        if (NORM && !EARLY) warp_arrive(&s.sempty[f % NORMS]);
         f++;
     }
     if (BULK) bulk_wait();

@@ -2,6 +2,9 @@
 //
 //   take(x)    one more value          join(other)   merges two, in either order of arrival the same shape gives
 //   result(n)  of n values             shuffle(by)   the gatherer of the lane `by` further on
+//
+// Constructors that start from an infinity are written out: those that the compiler writes belong to the host as well,
+// which has no CVY_INF (nvcc reads ejected files for both).
 #ifndef CVY_GATHER_CUH
 #define CVY_GATHER_CUH
 
@@ -44,7 +47,10 @@ struct cvy_gather_mean : cvy_gather_sum {
 };
 
 struct cvy_gather_max {
-    float best = -CVY_INF;
+    float best;
+    CVY_INLINE_MEMBER cvy_gather_max() : best(-CVY_INF)
+    {
+    }
     CVY_INLINE_MEMBER void take(float x)
     {
         best = cvy_maximum(best, x);
@@ -66,7 +72,10 @@ struct cvy_gather_max {
 };
 
 struct cvy_gather_min {
-    float best = CVY_INF;
+    float best;
+    CVY_INLINE_MEMBER cvy_gather_min() : best(CVY_INF)
+    {
+    }
     CVY_INLINE_MEMBER void take(float x)
     {
         best = cvy_minimum(best, x);
@@ -91,7 +100,10 @@ struct cvy_gather_min {
 // value. Equal arguments are told apart from the rest, so that inf - inf is never formed: all -inf gives -inf, an
 // inf gives inf, a NaN stays.
 struct cvy_gather_logsumexp {
-    float top = -CVY_INF, sum = 0.0f;
+    float top, sum;
+    CVY_INLINE_MEMBER cvy_gather_logsumexp() : top(-CVY_INF), sum(0.0f)
+    {
+    }
     CVY_INLINE_MEMBER void add(float x, float weight)
     {
         if (x == top) {
