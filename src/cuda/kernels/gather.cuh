@@ -3,8 +3,8 @@
 //   take(x)    one more value          join(other)   merges two, in either order of arrival the same shape gives
 //   result(n)  of n values             shuffle(by)   the gatherer of the lane `by` further on
 //
-// Constructors that start from an infinity are written out: those that the compiler writes belong to the host as well,
-// which has no CVY_INF (nvcc reads ejected files for both).
+// An infinity to start from is assigned in a constructor's body: nvcc shows a member's initializer, and a constructor's,
+// to the host compiler as well, which has no CVY_INF (ejected files are compiled for both).
 #ifndef CVY_GATHER_CUH
 #define CVY_GATHER_CUH
 
@@ -48,8 +48,9 @@ struct cvy_gather_mean : cvy_gather_sum {
 
 struct cvy_gather_max {
     float best;
-    CVY_INLINE_MEMBER cvy_gather_max() : best(-CVY_INF)
+    CVY_INLINE_MEMBER cvy_gather_max()
     {
+        best = -CVY_INF;
     }
     CVY_INLINE_MEMBER void take(float x)
     {
@@ -73,8 +74,9 @@ struct cvy_gather_max {
 
 struct cvy_gather_min {
     float best;
-    CVY_INLINE_MEMBER cvy_gather_min() : best(CVY_INF)
+    CVY_INLINE_MEMBER cvy_gather_min()
     {
+        best = CVY_INF;
     }
     CVY_INLINE_MEMBER void take(float x)
     {
@@ -101,8 +103,9 @@ struct cvy_gather_min {
 // inf gives inf, a NaN stays.
 struct cvy_gather_logsumexp {
     float top, sum;
-    CVY_INLINE_MEMBER cvy_gather_logsumexp() : top(-CVY_INF), sum(0.0f)
+    CVY_INLINE_MEMBER cvy_gather_logsumexp()
     {
+        top = -CVY_INF, sum = 0.0f;
     }
     CVY_INLINE_MEMBER void add(float x, float weight)
     {
