@@ -112,15 +112,17 @@ part_sanitize() {
     command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin
     command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer"; return 1; }
     compute-sanitizer --version | tail -n 1
+    lanes=-DTC_ARRIVALS=32 # racecheck follows threads: every lane hands over for itself (ptx.cuh)
+    CVY_NVRTC_OPTION=$lanes share plain "$jobs" "" -s
     share plain "$jobs" "" -s
     told plain "$jobs" "chains without a sanitizer" || failed=" the chains themselves"
     for tool in $tools; do
-        option= # racecheck follows threads: every lane hands over for itself (ptx.cuh)
+        option=
         case $tool in # mbarriers are not counted by themselves where no nvcc compiled them
         memcheck) more="--padding 512" ;;
         initcheck) more= ;;
         synccheck) more="--num-cuda-barriers 64" ;;
-        racecheck) more="--num-cuda-barriers 64" option=-DTC_ARRIVALS=32 ;;
+        racecheck) more="--num-cuda-barriers 64" option=$lanes ;;
         esac
         CVY_NVRTC_OPTION=$option share "$tool" "$shares" "compute-sanitizer --tool $tool --error-exitcode 99 --print-limit 20 $more" -s &
     done
