@@ -96,8 +96,6 @@ def allocator(shape, stride, device):
         elements *= extent
     if device.type == "cpu" and 4 * elements >= SMALLEST:
         return lambda: pooled(shape, stride, elements)
-    if stride == contiguous(shape):
-        return lambda: torch.empty(shape, dtype=torch.float32, device=device)
     return lambda: torch.empty_strided(shape, stride, dtype=torch.float32, device=device)
 
 

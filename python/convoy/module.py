@@ -10,7 +10,9 @@ import operator
 import threading
 
 import torch
+from torch import _C as native
 from torch import nn
+from torch.autograd import forward_ad
 from torch.nn.modules import module as nn_module
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
@@ -187,11 +189,11 @@ class Dispatcher:
 def ordinary_world():
     """Nothing is watching, transforming or rewriting PyTorch's calls: tensors are what they seem."""
     return not (
-        torch._C._len_torch_dispatch_stack()
-        or torch._C._is_any_autocast_enabled()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.jit.is_tracing()
-        or torch.autograd.forward_ad._current_level >= 0
+        native._len_torch_dispatch_stack()
+        or native._is_any_autocast_enabled()
+        or native._functorch.peek_interpreter_stack() is not None
+        or native._is_tracing()
+        or forward_ad._current_level >= 0
     )
 
 
