@@ -132,8 +132,9 @@ def test_same_launches_without_wgmma(ejected_80, recorder):
 
 def test_tensor_cores_and_strides_are_among_them(ejected):
     text = {name: (ejected / f"{name}.convoy").read_text() for name in PROBLEMS}
-    assert "conv_tc_f32_fold" in text["fold"] and "conv_tc_f32_both" in text["both"]
-    assert "conv_direct" in text["generic"] and "_strided" in text["strided"] and "shadow" in text["strided"]
+    assert "conv_tc_f32_keep" in text["fold"] and "conv_tc_f32_both" in text["both"]
+    assert "conv_mma" in text["generic"] and "conv_simple" in text["generic"]
+    assert "_strided" in text["strided"] and "shadow" in text["strided"]
     assert text["fold"].count("set ") == 1  # words of statistics: zero on a new workspace, and never again
 
 
