@@ -214,10 +214,51 @@ cvy_status cvyi_cuda_compile_steps(cvy_plan *p)
     return st;
 }
 
+/* Do all blocks of each launch whose blocks wait for each other fit on the device at once? */
+static cvy_status ask_resident(const cuda_state *state, bool *out)
+{
+    cvy_status st;
+
+    *out = true;
+    TRY(cvyi_cuda_enter(state->device, NULL));
+    for (int i = 0; i < state->n_steps && st == CVY_OK; i++) {
+        const cuda_step *s = &state->steps[i];
+        int blocks = 0;
+        if (!s->launch.cooperative) continue;
+        st = cvyi_cuda_blocks_per_sm(state->device, &s->kernel[0], &s->launch, &blocks);
+        *out = *out && (int64_t)blocks * state->device->sms >= s->launch.grid[0];
+    }
+    cvyi_cuda_leave(state->device);
+fail:
+    return st;
+}
+
+static void unload_all(cuda_state *state)
+{
+    if (!state->n_steps || cvyi_cuda_enter(state->device, NULL) != CVY_OK) return;
+    for (int i = 0; i < 2 * state->n_steps; i++)
+        cvyi_cuda_unload(state->device, &state->steps[i / 2].kernel[i % 2]);
+    cvyi_cuda_leave(state->device);
+}
+
+/* What does not fit at once is made again as launches that need not. */
 static cvy_status prepare(cvy_plan *p)
 {
-    const cvy_status st = cvyi_cuda_lower(p);
-    return st ? st : cvyi_cuda_compile_steps(p);
+    cuda_state *state = p->state;
+    bool resident = true;
+    cvy_status st;
+
+    TRY(cvyi_cuda_lower(p));
+    TRY(cvyi_cuda_compile_steps(p));
+    TRY(ask_resident(state, &resident));
+    if (resident) return CVY_OK;
+    unload_all(state);
+    state->n_steps = 0;
+    state->apart = true;
+    TRY(cvyi_cuda_lower(p));
+    TRY(cvyi_cuda_compile_steps(p));
+fail:
+    return st;
 }
 
 static void close_cuda(cvy_plan *p)
@@ -225,11 +266,7 @@ static void close_cuda(cvy_plan *p)
     cuda_state *state = p->state;
 
     if (!state) return;
-    if (state->n_steps && cvyi_cuda_enter(state->device, NULL) == CVY_OK) {
-        for (int i = 0; i < 2 * state->n_steps; i++)
-            cvyi_cuda_unload(state->device, &state->steps[i / 2].kernel[i % 2]);
-        cvyi_cuda_leave(state->device);
-    }
+    unload_all(state);
     cvyi_cuda_close(state->device);
     cvyi_free(state);
     p->state = NULL;

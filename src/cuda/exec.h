@@ -69,6 +69,7 @@ typedef struct cuda_state {
      * strides mean nothing; and one that a tensor-core pass reads or writes. */
     int64_t *shadow;
     int64_t kept_end; /* bytes of the workspace in use by values and packed weights */
+    bool apart;       /* blocks of a launch were found not to fit on the device at once */
 } cuda_state;
 
 /* The form of a pass. */

@@ -7,7 +7,7 @@
 #include <string.h>
 #include "tc.h"
 
-static void define_all(maker *m, const tc_problem *b, const tc_tuning *t)
+static void define_all(maker *m, const tc_problem *b, const tc_tuning *t, int kind)
 {
     const struct {
         const char *name;
@@ -28,7 +28,7 @@ static void define_all(maker *m, const tc_problem *b, const tc_tuning *t)
         {"TC_POOLH", b->pool_h},
         {"TC_POOLW", b->pool_w},
         {"TC_REDUCE", b->reduce},
-        {"TC_PASS", t->pass},
+        {"TC_PASS", kind},
         {"TC_FOLDED", b->folded},
         {"TC_TILE", t->tile},
         {"TC_ROWSM", t->rowsm},
@@ -109,7 +109,7 @@ static cvy_status make_pack(maker *m, const tc_form *f, const memory_map *at)
     m->prepared = m->plan->prepared[w];
     cvyi_make_start(m, "conv_tc_pack.cu");
     m->text = "// epilogue.cuh - conv_tc_pack.cu reads none\n";
-    define_all(m, &f->problem, &f->tuning);
+    define_all(m, &f->problem, &f->tuning, f->tuning.pass);
     if (!(t = new_step(m))) return CVY_NO_MEMORY;
     t->packs = true;
     t->packed = cvyi_make_own_view(m, at->packed, "packed weights");
@@ -166,19 +166,21 @@ static void add_views(maker *m, const tc_form *f, const memory_map *at, tc_step 
     if (f->problem.groups) add_norm(m, f, at, t);
 }
 
-static cvy_status make_convolution(maker *m, const tc_form *f, const memory_map *at)
+/* One launch of it; what blocks hand to each other is zeroed in front of the first. */
+static cvy_status make_convolution(maker *m, const tc_form *f, const memory_map *at, int kind)
 {
-    static const char *const forms[] = {"plain", "keep", "both"};
+    static const char *const forms[] = {"plain", "keep", "both", "stats", "finish"};
     const int64_t strips = f->samples * f->tuning.strips;
     text t = {0};
     tc_step *step;
     cvy_status st;
 
     cvyi_make_start(m, "conv_tc.cu");
-    define_all(m, &f->problem, &f->tuning);
+    define_all(m, &f->problem, &f->tuning, kind);
     cvyi_make_define_text(m, "-DTC_EPILOGUE=\"epilogue.cuh\"");
     if (!(step = new_step(m))) return CVY_NO_MEMORY;
     add_views(m, f, at, step);
+    if (kind == TC_FINISH) step->zero_bytes = 0;
     fill_map(step, f);
     TRY(cvyi_tc_emit(m, f, &t));
     m->text = t.data;
@@ -187,9 +189,9 @@ static cvy_status make_convolution(maker *m, const tc_form *f, const memory_map 
         .grid = {(unsigned)cvyi_min64(strips, m->state->device->sms), 1, 1},
         .block = {(unsigned)f->tuning.threads, 1, 1},
         .dynamic_shared = (unsigned)f->tuning.shared_bytes,
-        .cooperative = f->problem.groups > 0,
+        .cooperative = kind == TC_KEEP || kind == TC_BOTH, /* blocks wait for each other */
     };
-    TRY(cvyi_make_end(m, forms[f->tuning.pass]));
+    TRY(cvyi_make_end(m, forms[kind]));
 fail:
     cvyi_text_free(&t);
     return st;
@@ -203,8 +205,11 @@ cvy_status cvyi_make_tc(maker *m, const pass *s)
 
     if (f.why) return cvyi_fail(CVY_FAILED, "cuda: a pass that is not legal: %s", f.why);
     at = take_memory(m, &f);
-    st = make_pack(m, &f, &at);
-    return st ? st : make_convolution(m, &f, &at);
+    TRY(make_pack(m, &f, &at));
+    if (f.tuning.pass == TC_FINISH) TRY(make_convolution(m, &f, &at, TC_STATS));
+    TRY(make_convolution(m, &f, &at, f.tuning.pass));
+fail:
+    return st;
 }
 
 /* ---- launching ---- */
@@ -262,7 +267,7 @@ cvy_status cvyi_tc_launch(const cuda_device *d, const cuda_step *s, const step_a
 
     if (t->packs) return launch_pack(d, s, a, stream);
     TRY(encode_map(d, t, args.x, &map));
-    if (fresh) TRY(cvyi_cuda_fill(d, args.part, 0, (size_t)t->zero_bytes, stream));
+    if (fresh && t->zero_bytes) TRY(cvyi_cuda_fill(d, args.part, 0, (size_t)t->zero_bytes, stream));
     TRY(cvyi_cuda_launch(d, &s->kernel[0], &s->launch, stream, list));
 fail:
     return st;

@@ -301,10 +301,9 @@ static const char *take_parts(walk *w)
     return why ? why : check_parts(w);
 }
 
-static const char *check_device(const cuda_device *d, const tc_problem *b)
+static const char *check_device(const cuda_device *d)
 {
     if (d->major != 9 || d->minor != 0) return "tensor cores: kernels for compute capability 9.0 alone";
-    if (b->groups && !d->cooperative) return "tensor cores: the device does not launch all blocks at once";
     return NULL;
 }
 
@@ -330,7 +329,8 @@ tc_form cvyi_tc_form(const cvy_plan *p, const pass *s)
 
     f.why = take_conv(p, s, &f);
     if (!f.why) f.why = take_parts(&w);
-    if (!f.why) f.why = check_device(state->device, &f.problem);
+    if (!f.why) f.why = check_device(state->device);
+    f.problem.apart = !state->device->cooperative || state->apart;
     for (int i = s->first; i < w.end; i++) views += p->graph->nodes[i].n_args;
     if (!f.why && views > MAX_VIEWS - 6) f.why = "tensor cores: more tensors than a launch takes";
     if (!f.why && p->tuning >= TUNE_GENERIC) f.why = "tensor cores: this tuning does without";
@@ -348,6 +348,7 @@ double cvyi_tc_seconds(const cvy_plan *p, const tc_form *f)
 
 way cvyi_tc_way(const tc_form *f)
 {
-    static const way ways[] = {[TC_PLAIN] = WAY_STREAM, [TC_KEEP] = WAY_RESIDENT, [TC_BOTH] = WAY_RECOMPUTE};
+    static const way ways[] = {
+        [TC_PLAIN] = WAY_STREAM, [TC_KEEP] = WAY_RESIDENT, [TC_BOTH] = WAY_RECOMPUTE, [TC_FINISH] = WAY_RECOMPUTE};
     return f->tuning.pass == TC_KEEP && f->problem.sink == TC_POOL ? WAY_FOLD : ways[f->tuning.pass];
 }

@@ -167,7 +167,9 @@ static void estimate(const tc_problem *b, tc_tuning *t, const layout *l)
     const double tiles = t->flat ? l->col_tiles : (double)t->strip / t->rowsm * up(l->span, t->tile);
     const double steps = (double)l->nstage * up((int64_t)t->slices * l->taps, 2) * b->products;
     const double per_tile = t->tile * (steps * (t->tile == 64 ? 0.75 : 0.5) + 10) + 300;
-    const double compute = tiles * l->blocks * per_tile / (both ? 1 : 2) * (b->external && !teams ? 3 : 1);
+    const double twice =
+        both || t->pass == TC_FINISH ? 1 : 2; /* warpgroups on a strip, less where it comes twice */
+    const double compute = tiles * l->blocks * per_tile / twice * (b->external && !teams ? 3 : 1);
     /* Weights that travel with the strips; words of statistics that one warp reads for each. */
     const double weights = l->stream ? (double)l->w_stage * l->nstage * l->blocks / 32 : 0;
     const double load = load_cycles(b, t, l) + weights;
@@ -300,14 +302,20 @@ static void try_pass(search *s, int pass, int p, int q)
             }
 }
 
+static bool is_possible(const tc_problem *b, int pass)
+{
+    if (!b->groups) return pass == TC_PLAIN;
+    return b->apart ? pass == TC_FINISH : pass == TC_KEEP || pass == TC_BOTH;
+}
+
 bool cvyi_tc_tune(const tc_problem *b, int64_t shared, int sms, int rank, tc_tuning *out)
 {
     const int p = (b->h + 2 * b->pad_h - b->r) / b->stride + 1, q = (b->w + 2 * b->pad_w - b->s) / b->stride + 1;
     search s = {.b = b, .shared = shared, .sms = sms, .samples = b->few ? 4 : 128};
     layout l;
 
-    for (int pass = b->groups ? TC_KEEP : TC_PLAIN; pass <= (b->groups ? TC_BOTH : TC_PLAIN); pass++)
-        try_pass(&s, pass, p, q);
+    for (int pass = TC_PLAIN; pass <= TC_FINISH; pass++)
+        if (is_possible(b, pass)) try_pass(&s, pass, p, q);
     if (!s.n) return false;
     *out = s.best[least(rank, s.n - 1)].tuning;
     l = find_layout(b, out);

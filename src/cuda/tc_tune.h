@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef enum tc_sink { TC_STORE, TC_POOL, TC_REDUCE } tc_sink; /* TC_SINK of conv_tc.cuh */
-typedef enum tc_pass { TC_PLAIN, TC_KEEP, TC_BOTH } tc_pass;   /* TC_PASS */
+typedef enum tc_sink { TC_STORE, TC_POOL, TC_REDUCE } tc_sink;                    /* TC_SINK of conv_tc.cuh */
+typedef enum tc_pass { TC_PLAIN, TC_KEEP, TC_BOTH, TC_STATS, TC_FINISH } tc_pass; /* TC_PASS */
 enum { TC_STRIP_MOST = 64, TC_RAWS = 4 };
 
 /* What the kernel computes, in its own words (conv_tc.cuh). No batch size: it is an argument of the launch. */
@@ -19,11 +19,13 @@ typedef struct tc_problem {
     int external; /* cvy_post reads tensors at a pixel */
     int folded;   /* weights and bias carry the sign of the norm's weight */
     int few;      /* tuned for few samples: many small strips */
+    int apart;    /* blocks may not wait for each other: statistics and finishing are launches of their own */
 } tc_problem;
 
 /* How: the kernel's tuning macros, and what follows from them. */
 typedef struct tc_tuning {
-    int pass, tile, rowsm, flat, strip, span, stages, slices, outs, lines, coltiles, slack, tma, statw;
+    int pass; /* TC_FINISH: after a launch of TC_STATS with the same macros */
+    int tile, rowsm, flat, strip, span, stages, slices, outs, lines, coltiles, slack, tma, statw;
     int threads;                       /* of a block */
     int channels;                      /* output channels as packed, whole blocks of M */
     int strips;                        /* of a sample */

@@ -89,7 +89,7 @@ static CUresult fake_cuDeviceGetAttribute(int *value, int attribute, CUdevice de
                              {CU_SHARED_MEMORY_PER_SM, device_shared_bytes + 1024},
                              {CU_REGISTERS_PER_SM, 65536},
                              {CU_THREADS_PER_SM, 2048},
-                             {CU_COOPERATIVE_LAUNCH, 1},
+                             {CU_COOPERATIVE_LAUNCH, state.crowded != 2},
                              {CU_CLOCK_RATE, 1980000},
                              {CU_MEMORY_CLOCK_RATE, 3201000},
                              {CU_MEMORY_BUS_WIDTH, 6144}};
@@ -254,7 +254,7 @@ static CUresult fake_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CU
 {
     (void)function, (void)shared_bytes;
     STEP(cuOccupancyMaxActiveBlocksPerMultiprocessor);
-    *blocks = 2048 / threads;
+    *blocks = state.crowded ? 0 : 2048 / threads;
     return 0;
 }
 static CUresult fake_cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const CUlaunchConfig *config)

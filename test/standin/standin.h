@@ -17,6 +17,7 @@ typedef struct standin {
     int depth;          /* contexts pushed and not popped, by any thread */
     atomic_int compiles, launches;
     int capability; /* of the device, 86 for 8.6; 0: its own */
+    int crowded;    /* 1: no block of a launch fits beside others, 2: and the device says so */
 } standin;
 
 /* Exported by both, each for itself. */

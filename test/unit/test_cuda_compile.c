@@ -110,6 +110,26 @@ static void compile_chain(const char *chain, cvy_precision precision, int tuning
     cvy_graph_free(graph);
 }
 
+/* The blocks at full size: their passes depend on the extents. Last, as where blocks of a launch cannot wait for
+ * each other. */
+static void compile_blocks(const char *dump)
+{
+    static const char *const blocks[] = {
+        "x[128,8,128,128] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
+        "x[128,8,128,128] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | "
+        "logsumexp(1,keepdim=True)",
+        "x[128,8,256,256] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)",
+    };
+
+    for (int i = 0; i < COUNT_OF(blocks); i++) {
+        compile_chain(blocks[i], CVY_FP32, 0, "conv_tc.cu", dump);
+        compile_chain(blocks[i], CVY_TF32, 0, "conv_tc.cu", dump);
+        gpu->crowded = 1;
+        compile_chain(blocks[i], CVY_TF32, 0, "conv_tc.cu", dump);
+        gpu->crowded = 0;
+    }
+}
+
 static void remove_folder(const char *path, const char *name)
 {
     (void)name;
@@ -142,6 +162,8 @@ int main(int argc, char **argv)
         for (int k = 0; k < producers[i].tiles; k++)
             compile_chain(producers[i].chain, producers[i].precision, k, producers[i].source, dump);
     }
+    gpu->capability = 0;
+    compile_blocks(dump);
     each_entry(dump, remove_folder);
     rmdir(dump);
     return finish("cuda_compile");

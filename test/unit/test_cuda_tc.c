@@ -118,6 +118,33 @@ static void refusals_are_in_words(void)
     }
 }
 
+static void check_apart(const char *chain)
+{
+    cvy_plan *p = plan_of(chain, CVY_FP32);
+    const cuda_step *stats = convolution(p), *finish = stats ? stats + 1 : NULL;
+
+    if (!p) return;
+    CHECK(stats && finish->tc && strstr(stats->entry, "stats") && strstr(finish->entry, "finish"), "%s: %s", chain,
+          stats ? stats->entry : "no tensor cores");
+    if (finish && finish->tc) {
+        CHECK(!stats->launch.cooperative && !finish->launch.cooperative, "%s", chain);
+        CHECK(stats->tc->zero_bytes > 0 && finish->tc->zero_bytes == 0, "%s", chain);
+        CHECK(stats->launch.block[0] == finish->launch.block[0], "%s", chain);
+    }
+    cvy_plan_free(p);
+}
+
+/* Where blocks of a launch cannot wait for each other (the device says so, or the driver finds no room for all of
+ * them), statistics and finishing are two launches with the same macros; words are zeroed in front of the first. */
+static void crowded_blocks_are_launched_apart(void)
+{
+    static const char *const chains[] = {"x[128,8,128,128] | " BLOCK_A, "x[128,8,128,128] | " BLOCK_B,
+                                         "x[128,8,256,256] | " BLOCK_C};
+
+    for (int i = 0; i < COUNT_OF(chains); i++)
+        for (gpu->crowded = 2; gpu->crowded; gpu->crowded--) check_apart(chains[i]);
+}
+
 /* ---- tunings ---- */
 
 static uint32_t seed = 7;
@@ -144,6 +171,7 @@ static void tunings_keep_the_rules(void)
         b.pool_w = 2 << pick(3);
         b.groups = pick(2);
         b.few = pick(2);
+        b.apart = pick(4) == 0;
         if (!cvyi_tc_tune(&b, 227 * 1024, 132, 0, &t)) {
             none++;
             continue;
@@ -155,7 +183,8 @@ static void tunings_keep_the_rules(void)
         CHECK(t.span >= q || (t.span % t.tile == 0 && b.sink != TC_POOL), "%d: span %d", i, t.span);
         CHECK(t.strip % (t.flat ? 1 : b.sink == TC_POOL ? b.pool_h : t.rowsm) == 0, "%d: strip %d", i, t.strip);
         CHECK(!t.tma || (b.w % 4 == 0 && t.box_cols <= 256), "%d: box of %d", i, t.box_cols);
-        CHECK((t.pass == TC_PLAIN) == !b.groups, "%d: pass %d", i, t.pass);
+        CHECK((t.pass == TC_PLAIN) == !b.groups && (t.pass == TC_FINISH) == (b.groups && b.apart), "%d: pass %d", i,
+              t.pass);
         CHECK(t.pass != TC_KEEP || t.outs > (b.sink == TC_REDUCE ? 1 : t.channels * t.rowsm / 64), "%d", i);
         CHECK(t.pass != TC_KEEP || b.sink == TC_POOL || t.outs % 2 == 0, "%d: %d chunks for two teams", i, t.outs);
     }
@@ -314,6 +343,7 @@ int main(int argc, char **argv)
     rtc = use_standin(argv[0], "libnvrtc.so.13", "CVY_NVRTC_LIB");
     whole_chains_are_one_pass();
     refusals_are_in_words();
+    crowded_blocks_are_launched_apart();
     tunings_keep_the_rules();
     texts();
     a_new_batch_compiles_nothing();
