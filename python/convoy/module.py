@@ -155,16 +155,12 @@ class Dispatcher:
         entry = self.entries.get(key)
         if entry is None or not entry.holds():
             entry = self.make(module, forward, key, tensors, nested)
-        if entry.invoke is not None:
-            for hooks in entry.hooks:
-                if hooks:
-                    break
-            else:
-                try:
-                    return entry.invoke(tensors)
-                except Stale:
-                    self.entries.pop(key, None)
-                    return self.dispatch(module, forward, key, tensors, args, nested)
+        if entry.invoke is not None and not any(entry.hooks):
+            try:
+                return entry.invoke(tensors)
+            except Stale:
+                self.entries.pop(key, None)
+                return self.dispatch(module, forward, key, tensors, args, nested)
         return forward(module, *args, **(nested[0] if nested else {}))
 
     def make(self, module, forward, key, tensors, nested):

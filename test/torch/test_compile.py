@@ -109,6 +109,44 @@ def test_what_is_prepared_is_kept(net):
     assert slots[0].prepared and not slots[0].params[0].changed(net.conv.weight)
 
 
+def shifted(tensor):
+    """The same numbers, 4 bytes behind a multiple of 16."""
+    return torch.empty(tensor.numel() + 1)[1:].view(tensor.shape).copy_(tensor)
+
+
+@torch.no_grad()
+def test_tensors_in_the_middle_of_others_are_copied_where_plans_need_that(net, monkeypatch):
+    fast = convoy.compile(net)
+    fast(X)
+    (runner,) = list(fast._convoy.entries.values())[-1].runners
+    runner.misaligned = 15  # as with dense plans on the GPU
+    addresses, run = [], convoy.region._run
+
+    def watched(plan, buffers, n, *rest):
+        addresses.extend(buffers[i].data for i in range(n))
+        return run(plan, buffers, n, *rest)
+
+    monkeypatch.setattr(convoy.region, "_run", watched)
+    assert_agrees(fast, net, shifted(X))
+    net.conv.weight.data = shifted(2 * net.conv.weight)
+    for _ in range(3):
+        assert_agrees(fast, net, X)
+        net.conv.weight.mul_(-1.5)
+    assert_agrees(fast, net, shifted(X))
+    assert addresses and not any(a % 16 for a in addresses)
+
+
+def test_inference_tensors_may_change_unseen(net):
+    with torch.inference_mode():
+        frozen = Net().eval()
+        frozen.load_state_dict(net.state_dict())
+        fast = convoy.compile(frozen)
+        for _ in range(2):
+            assert_agrees(fast, frozen, X)
+            frozen.head.weight.mul_(2)
+            frozen.conv.weight.data.neg_()
+
+
 def test_train_and_eval(net):
     fast = convoy.compile(net)
     twin = copy.deepcopy(net)
