@@ -63,7 +63,9 @@ template <int N> struct arguments {
 
 static void check(cudaError_t error, const char *what)
 {
-    if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
+    if (error == cudaSuccess) return;
+    cudaGetLastError(); // told here, and not by whoever asks next
+    throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
 // `together`: all blocks at once, since they wait for each other.
@@ -236,6 +238,8 @@ def region_text(name, plan, sources, results, chain, kernels):
              re.search(rf"\b{m[1]}\b", used)]  # fmt: skip
     if not body:
         lines = [line for line in lines if "stream" not in line]
+    if "prepare" not in used:
+        lines = [line.replace("bool prepare", "bool") for line in lines]
     return "\n".join([*lines, *("    " + line for line in body), "}", ""])
 
 

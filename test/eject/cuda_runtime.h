@@ -18,6 +18,15 @@ struct dim3 {
     {
     }
 };
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
 struct cudaLaunchAttribute {
     int id;
     char pad[4];
@@ -40,6 +49,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, int attribute, int value);
 cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **call, unsigned version,
                                              unsigned long long flags, cudaDriverEntryPointQueryResult *found);
+cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorString(cudaError_t error);
 }
 

@@ -99,4 +99,19 @@ class Model(nn.Module):
 def get_inputs(): return [torch.rand(2, 3, 8, 8), 2.5, torch.rand(2, 4, 8, 8) > 0.5, "plain"]
 def get_init_inputs(): return []
 '''
-PROBLEMS = {"fold": FOLD, "both": BOTH, "generic": GENERIC, "strided": STRIDED, "mixed": MIXED}
+FEW = HEAD + '''
+class Model(nn.Module):
+    """Too few terms and columns for tensor cores; reductions that start from an infinity."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(1, 8, 3), nn.Linear(8 * 10 * 7, 5)
+
+    def forward(self, x):
+        y = F.silu(self.conv(x))
+        return y.amax((2, 3)), y.amin(1), self.out(y.flatten(1)).logsumexp(1)
+
+def get_inputs(): return [torch.randn(2, 1, 12, 9)]
+def get_init_inputs(): return []
+'''
+PROBLEMS = {"fold": FOLD, "both": BOTH, "generic": GENERIC, "strided": STRIDED, "mixed": MIXED, "few": FEW}

@@ -36,6 +36,7 @@ CXX = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 NVCC = shutil.which("nvcc")
 
 import drive  # noqa: E402
+import host  # noqa: E402
 from problems import FOLD, PROBLEMS  # noqa: E402
 
 
@@ -156,7 +157,9 @@ def test_same_kernels(ejected, name):
         assert preprocessed(module.kernel(i)) == f"namespace k{i} {{ {given} }}", entry
 
 
-# ---- what nvcc says ----------------------------------------------------------------------------------------------
+# ---- what compilers say ------------------------------------------------------------------------------------------
+
+EVERY = [*((name, "ejected") for name in PROBLEMS), ("fold", "ejected_80")]
 
 
 def architecture(module):
@@ -164,14 +167,45 @@ def architecture(module):
     return f"-gencode=arch=compute_{number},code=sm_{number}"
 
 
+def test_every_kernel_is_among_them(request):
+    modules = [imported(request.getfixturevalue(fixture) / f"{name}.new") for name, fixture in EVERY]
+    kernels = {path.name for path in (ROOT / "src" / "cuda" / "kernels").glob("*.cu")}
+    used = {source for module in modules for _, source, _, _ in module.KERNELS}
+    assert used == kernels - {"conv_direct.cu"}  # plans without measurements take conv_mma.cu
+
+
+@pytest.mark.skipif(CXX is None, reason="no C++ compiler")
+@pytest.mark.parametrize("name, fixture", EVERY)
+def test_compiles_for_the_host(name, fixture, request):
+    """What NVRTC never sees: nvcc gives its text to the host's compiler as well."""
+    assert not host.errors(imported(request.getfixturevalue(fixture) / f"{name}.new").source(), CXX)
+
+
+@pytest.mark.skipif(CXX is None, reason="no C++ compiler")
+@pytest.mark.parametrize(
+    "text, fine",
+    [
+        ("struct s { float x = __int_as_float(1); };", False),
+        ("struct s { float x; __device__ s() : x(__int_as_float(1)) { } };", False),
+        ("struct s { float x; __device__ s() { x = __int_as_float(1); } };", True),
+        ("__global__ void __launch_bounds__(32) f(int n) { asm(\"{\"); if (n) { __syncthreads(); } }", True),
+        ("__device__ constexpr int two() { return 2; } __device__ float table[two()];", True),
+    ],
+)
+def test_what_the_host_sees(text, fine):
+    assert (host.errors(text, CXX) == []) == fine
+
+
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
-@pytest.mark.parametrize("name, fixture", [("both", "ejected"), ("fold", "ejected_80")])
+@pytest.mark.parametrize("name, fixture", EVERY)
 def test_compiles(name, fixture, request, tmp_path):
-    """Two tensor-core kernels beside others in one text; and the generic form."""
+    """Every kind of kernel, several in one text, with PyTorch's flags: for the device and for the host."""
+    from torch.utils.cpp_extension import COMMON_NVCC_FLAGS
+
     module, source = imported(request.getfixturevalue(fixture) / f"{name}.new"), tmp_path / "all.cu"
     source.write_text(module.source())
-    command = [NVCC, "-c", "-std=c++17", architecture(module), *module.FLAGS, "-o", tmp_path / "all.o", source]
-    done = subprocess.run(command, capture_output=True, text=True)
+    flags = ["-std=c++17", *COMMON_NVCC_FLAGS, architecture(module), *module.FLAGS]
+    done = subprocess.run([NVCC, "-c", *flags, "-o", tmp_path / "all.o", source], capture_output=True, text=True)
     assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
 
 
