@@ -18,8 +18,8 @@ from .region import Runner
 
 # Names that the new file gives itself.
 OWN = {"ModelNew", "Region", "Forward", "expect", "fit", "version", "library", "compiled", "source", "kernel", "expand",
-       "functools", "hashlib", "operator", "os", "re", "load_inline", "CAPABILITY", "BLOCKS_AT_ONCE", "ARCHITECTURE",
-       "FLAGS", "FUNCTIONS", "HEAD", "DECLARATIONS", "LAUNCHES", "KERNELS", "FILES"}  # fmt: skip
+       "functools", "hashlib", "inspect", "operator", "os", "re", "load_inline", "CAPABILITY", "BLOCKS_AT_ONCE",
+       "ARCHITECTURE", "FLAGS", "FUNCTIONS", "HEAD", "DECLARATIONS", "LAUNCHES", "KERNELS", "FILES"}  # fmt: skip
 GRAD_MODE = torch._C._set_grad_enabled  # in the graph for torch.no_grad(); there are no gradients here
 
 

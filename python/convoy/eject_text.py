@@ -294,6 +294,7 @@ Kernels, launches, their order and arguments are those of convoy.compile(), whic
 
 import functools
 import hashlib
+import inspect
 import operator
 import os
 import re
@@ -325,7 +326,8 @@ FUNCTIONS = [{functions}]
 
 # ---- launches --------------------------------------------------------------------------------------------------------
 
-DECLARATIONS = r"""#include <cstdint>
+DECLARATIONS = r"""#include <torch/extension.h>
+#include <cstdint>
 #include <vector>
 {declarations}"""
 
@@ -438,10 +440,11 @@ def library(index):
 def compiled():
     text, variable = source(), "TORCH_CUDA_ARCH_LIST"
     name = "model_new_" + hashlib.sha256(text.encode()).hexdigest()[:16]
-    before = os.environ.get(variable)
+    before, quick = os.environ.get(variable), "no_implicit_headers"  # nvcc reads PyTorch's for most of a minute
+    more = {quick: True} if quick in inspect.signature(load_inline).parameters else {}
     os.environ[variable] = ARCHITECTURE  # the only way that every PyTorch listens to
     try:
-        return load_inline(name, DECLARATIONS, text, functions=FUNCTIONS, extra_cuda_cflags=FLAGS)
+        return load_inline(name, DECLARATIONS, text, functions=FUNCTIONS, extra_cuda_cflags=FLAGS, **more)
     finally:
         del os.environ[variable]
         if before is not None:

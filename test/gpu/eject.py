@@ -3,7 +3,8 @@
 Each problem file (default: examples/block_*.py, and the small ones of test/torch/test_eject.py) is ejected in fp32 and
 tf32, compiled, and run beside convoy.compile() with the same parameters: twice, on other inputs, after a parameter has
 changed, on another stream, and replayed as a CUDA graph. `make gpu-test` runs it where PyTorch, nvcc and ninja are, and
-says what is missing elsewhere. Exit status 1: some bit differs.
+says what is missing elsewhere. Exit status 1: some bit differs, or a file does not compile or run; the others are
+compared all the same.
 """
 
 import importlib.machinery
@@ -18,7 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "test" / "eject")]
-COMPILERS = 8  # at once
+COMPILERS = 9  # at once
+TOLD = 12  # lines of a compiler's errors
 
 
 def missing():
@@ -94,7 +96,11 @@ def build(file):
     """Compiles ahead of time, since PyTorch's headers take a while: the next process finds it done."""
     command = [sys.executable, "-c", f"import {file.stem}; {file.stem}.compiled()"]
     done = subprocess.run(command, cwd=file.parent, capture_output=True, text=True)
-    return done.returncode == 0 or print(f"eject: {file.stem} does not compile:\n{done.stdout}\n{done.stderr}")
+    if done.returncode:
+        lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+        errors = list(dict.fromkeys(line for line in lines if "error:" in line or "fatal" in line))
+        print("\n  ".join([f"eject: {file.stem} DOES NOT COMPILE", *(errors or lines[-TOLD:])[:TOLD]]), flush=True)
+    return done.returncode == 0
 
 
 def compare(module, precision):
@@ -131,6 +137,19 @@ def problems(folder):
     return [*sorted((ROOT / "examples").glob("block_*.py")), *(Path(folder) / f"{name}.py" for name in PROBLEMS)]
 
 
+def told(file, precision):
+    """How many comparisons failed."""
+    bad = 0
+    try:
+        for title, values in compare(imported(file), precision):
+            print(f"eject: {file.stem}, {title}: {f'{values} values, same bits' if values else 'DIFFERS'}", flush=True)
+            bad += not values
+    except Exception as error:
+        print(f"eject: {file.stem} FAILS: {type(error).__name__}: {error}", flush=True)
+        bad += 1
+    return bad
+
+
 def main():
     lacking = missing()
     if lacking:
@@ -140,14 +159,11 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(folder) / "built")
         paths = [Path(p).resolve() for p in sys.argv[1:]] or problems(folder)
-        files = {(p, precision): ejected(p, precision, folder) for p in paths for precision in ("fp32", "tf32")}
+        files = [(ejected(p, precision, folder), precision) for p in paths for precision in ("fp32", "tf32")]
         with ThreadPoolExecutor(COMPILERS) as pool:
-            bad += sum(not built for built in pool.map(build, files.values()))
-        for (path, precision), file in files.items() if not bad else ():
-            for title, values in compare(imported(file), precision):
-                told = f"{values} values, same bits" if values else "DIFFERS"
-                print(f"eject: {path.name}, {precision}, {title}: {told}", flush=True)
-                bad += not values
+            built = list(pool.map(build, (file for file, _ in files)))
+        for (file, precision), fine in zip(files, built):
+            bad += told(file, precision) if fine else 1
     return 1 if bad else 0
 
 

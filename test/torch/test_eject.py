@@ -209,19 +209,23 @@ def test_compiles(name, fixture, request, tmp_path):
     assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
 
 
-def test_how_it_is_compiled(ejected, monkeypatch):
+@pytest.mark.parametrize("old", [False, True])
+def test_how_it_is_compiled(ejected, monkeypatch, old):
     """For this architecture alone: sm_90 has no wgmma. Versions of PyTorch differ in which flags they heed."""
     module, given = imported(ejected / "fold.new"), []
 
-    def load_inline(name, cpp, cuda, functions, extra_cuda_cflags):
-        given.append((os.environ["TORCH_CUDA_ARCH_LIST"], functions, cuda == module.source()))
-        assert not any("arch" in flag for flag in extra_cuda_cflags)
+    def load_inline(name, cpp, cuda, functions, extra_cuda_cflags, no_implicit_headers=False):
+        given.append((os.environ["TORCH_CUDA_ARCH_LIST"], functions, cuda == module.source(), no_implicit_headers))
+        assert not any("arch" in flag for flag in extra_cuda_cflags) and "<torch/extension.h>" in cpp
 
-    monkeypatch.setattr(module, "load_inline", load_inline)
+    def load_inline_once(name, cpp, cuda, functions, extra_cuda_cflags):
+        load_inline(name, cpp, cuda, functions, extra_cuda_cflags)
+
+    monkeypatch.setattr(module, "load_inline", load_inline_once if old else load_inline)
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0+PTX")
     module.compiled()
     module.compiled()
-    assert given == [("9.0a", ["region0"], True)] and os.environ["TORCH_CUDA_ARCH_LIST"] == "8.0+PTX"
+    assert given == [("9.0a", ["region0"], True, not old)] and os.environ["TORCH_CUDA_ARCH_LIST"] == "8.0+PTX"
 
 
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
@@ -253,7 +257,7 @@ def test_file_stands_alone(ejected, name):
     nodes = list(ast.walk(ast.parse(text)))
     names = {a.name.split(".")[0] for n in nodes if isinstance(n, ast.Import) for a in n.names}
     names |= {n.module.split(".")[0] for n in nodes if isinstance(n, ast.ImportFrom)}
-    assert names == {"functools", "hashlib", "operator", "os", "re", "torch"}
+    assert names == {"functools", "hashlib", "inspect", "operator", "os", "re", "torch"}
     assert "__main__" not in text and text.count("class ModelNew") == 1
     files = re.findall(r'^FILES\["(.*?)"\]', text, flags=re.M)
     assert "common.cuh" in files and len(files) == len(set(files))
