@@ -216,7 +216,9 @@ def bars(rows, label):
     """Horizontal bars on a log scale around 1: [(name, ratio, told, kind)]. Under 1 Convoy loses."""
     low = min([0.8] + [r[1] for r in rows]) / 1.1
     high = max([2.0] + [r[1] for r in rows]) * 1.1
-    start, room = 172, WIDTH - 172 - 96
+    # Beside the bars: the longest name, the longest figure; 7.2 of our units are as wide as a letter.
+    start = 12 + 7.2 * max(len(r[0]) for r in rows)
+    room = max(WIDTH - start - 12 - 7.2 * max(len(r[2]) for r in rows), 60)
 
     def place(v):
         return start + room * math.log(v / low) / math.log(high / low)
