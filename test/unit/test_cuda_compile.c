@@ -16,6 +16,11 @@ static const char *const chains[] = {
     "x[900,300] | linear(1500) | gelu | layer_norm(1500) | log_softmax(1)",
 };
 
+#define BLOCK_A "x[128,8,128,128] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)"
+#define BLOCK_B                                                                                                    \
+    "x[128,8,128,128] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)"
+#define BLOCK_C "x[128,8,256,256] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)"
+
 /* Both kinds of producers: through mma.sync, with all tiles, and by multiply-adds. */
 #define CONV   "x[4,8,20,22] | conv2d(64,3) | add(bias[64,1,1]) | relu"
 #define WIDE   "x[4,64,20,22] | conv2d(256,3,dilation=2) | add(bias[256,1,1]) | gelu"
@@ -114,12 +119,7 @@ static void compile_chain(const char *chain, cvy_precision precision, int tuning
  * each other. */
 static void compile_blocks(const char *dump)
 {
-    static const char *const blocks[] = {
-        "x[128,8,128,128] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
-        "x[128,8,128,128] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | "
-        "logsumexp(1,keepdim=True)",
-        "x[128,8,256,256] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)",
-    };
+    static const char *const blocks[] = {BLOCK_A, BLOCK_B, BLOCK_C};
 
     for (int i = 0; i < COUNT_OF(blocks); i++) {
         compile_chain(blocks[i], CVY_FP32, 0, "conv_tc.cu", dump);
