@@ -20,7 +20,9 @@
 #include <vector>
 #include <sys/stat.h>
 #include <unistd.h>
+extern "C" {
 #include "../src/cuda/tc_tune.h"
+}
 #define CK(x)                                                                                                          \
     do {                                                                                                               \
         cudaError_t err_ = (x);                                                                                        \
@@ -48,13 +50,11 @@ static bool choose(const problem &b, int sms, int rank, tc_tuning &t)
     tc_problem p = {};
     p.c = b.c, p.k = b.k, p.h = b.h, p.w = b.w, p.r = b.r, p.s = b.s, p.stride = b.stride, p.pad_h = b.padh, p.pad_w = b.padw;
     p.products = b.products, p.groups = b.g, p.sink = b.sink, p.pool_h = b.ph, p.pool_w = b.pw, p.reduce = b.reduce;
-    p.external = b.tail == RESIDUAL_RELU;
-    const long limit = (b.two_launches ? 211 : 227) * 1024; // two warpgroups leave statistics there, instead of one
-    if (!cvyi_tc_tune(&p, limit, sms, rank, &t)) return false;
+    p.external = b.tail == RESIDUAL_RELU, p.apart = b.two_launches;
+    if (!cvyi_tc_tune(&p, 227 * 1024, sms, rank, &t)) return false;
     p.few = b.n * t.strips < 2 * sms;
-    return cvyi_tc_tune(&p, limit, sms, rank, &t);
+    return cvyi_tc_tune(&p, 227 * 1024, sms, rank, &t);
 }
-static int pass_of(const problem &b, const tc_tuning &t) { return b.two_launches && t.pass == BOTH ? FINISH : t.pass; }
 
 static std::string flags(const problem &b, const tc_tuning &t, int pass)
 {
@@ -218,7 +218,7 @@ static void make_one(build &u, int number)
     mkdir(dir.c_str(), 0777);
     std::ofstream(dir + "/epilogue.cuh") << epilogue(u.b.tail, u.b.products);
     const std::string epilogue_flag = "-DTC_EPILOGUE='\"" + dir + "/epilogue.cuh\"' ";
-    const int pass = pass_of(u.b, u.t), first = pass == FINISH ? STATS : pass;
+    const int pass = u.t.pass, first = pass == FINISH ? STATS : pass;
     u.passes = pass == FINISH ? 2 : 1;
     u.pack = dir + "/pack.cubin";
     u.ok = compile("conv_tc_pack.cu", epilogue_flag + flags(u.b, u.t, first), u.pack, u.log);
@@ -352,10 +352,10 @@ static bool run(const build &u, int reps, char *flush, size_t flush_bytes)
     go();
     for (int i = 0; cudaStreamQuery(0) == cudaErrorNotReady; i++) {
         usleep(1000);
-        if (i > 4000) printf("HANG %s\n", flags(b, u.t, pass_of(b, u.t)).c_str()), fflush(stdout), _exit(3); // a lost barrier never comes back
+        if (i > 4000) printf("HANG %s\n", flags(b, u.t, u.t.pass).c_str()), fflush(stdout), _exit(3); // a lost barrier never comes back
     }
     if (cudaError_t err = cudaDeviceSynchronize())
-        printf("FAILED %s: %s\n", cudaGetErrorString(err), flags(b, u.t, pass_of(b, u.t)).c_str()), fflush(stdout), _exit(3);
+        printf("FAILED %s: %s\n", cudaGetErrorString(err), flags(b, u.t, u.t.pass).c_str()), fflush(stdout), _exit(3);
 
     verdict *v = device<verdict>(1), got;
     double *ref = device<double>(convs), *stats = device<double>((size_t)2 * b.n * std::max(b.g, 1));
@@ -390,7 +390,7 @@ static bool run(const build &u, int reps, char *flush, size_t flush_bytes)
     const bool good = got.wrong == 0 && error <= bound * scale && u.log.empty();
     printf("%-4s %-6s n%d c%d k%d %dx%d f%dx%d s%d p%d%d g%d sink%d %s x%d pass%d | tile %d rowsm %d flat %d strip %d span %d stages %d slices %d outs %d ct %d, %d B | "
            "error %.2e of %.3g (%.1e) wrong %llu", good ? "ok" : "BAD", b.name, b.n, b.c, b.k, b.h, b.w, b.r, b.s, b.stride, b.padh, b.padw, b.g, b.sink, DATA[b.data],
-           b.products, pass_of(b, u.t), u.t.tile, u.t.rowsm, u.t.flat, u.t.strip, u.t.span, u.t.stages, u.t.slices, u.t.outs, u.t.coltiles, info[0], error, scale, scale > 0 ? error / scale : 0., got.wrong);
+           b.products, u.t.pass, u.t.tile, u.t.rowsm, u.t.flat, u.t.strip, u.t.span, u.t.stages, u.t.slices, u.t.outs, u.t.coltiles, info[0], error, scale, scale > 0 ? error / scale : 0., got.wrong);
     if (reps) printf(" | %.4f ms (min %.4f)", median, fastest);
     printf("\n%s", u.log.c_str());
     fflush(stdout);
@@ -476,19 +476,19 @@ int main(int argc, char **argv)
                     all.push_back(u);
                 }
     if (what == "plan") { // the tunings alone
-        for (auto &u : all) printf("%s x%d: %s\n", u.b.name, u.b.products, flags(u.b, u.t, pass_of(u.b, u.t)).c_str());
+        for (auto &u : all) printf("%s x%d: %s\n", u.b.name, u.b.products, flags(u.b, u.t, u.t.pass).c_str());
         return 0;
     }
     make_all(all);
     if (what == "build") {
         for (auto &u : all)
-            if (!u.ok || !u.log.empty()) bad++, printf("%s\n%s", flags(u.b, u.t, pass_of(u.b, u.t)).c_str(), u.log.c_str());
+            if (!u.ok || !u.log.empty()) bad++, printf("%s\n%s", flags(u.b, u.t, u.t.pass).c_str(), u.log.c_str());
         printf("%d of %d with remarks, %d refused\n", bad, (int)all.size(), refused);
         return bad != 0;
     }
     char *flush = device<char>(256 << 20);
     for (auto &u : all) {
-        if (!u.ok) bad++, printf("BAD does not compile: %s\n%s", flags(u.b, u.t, pass_of(u.b, u.t)).c_str(), u.log.c_str());
+        if (!u.ok) bad++, printf("BAD does not compile: %s\n%s", flags(u.b, u.t, u.t.pass).c_str(), u.log.c_str());
         else bad += !run(u, what == "sweep" || what == "trial" ? 0 : 30, flush, 256 << 20);
     }
     printf("%d of %d bad, %d refused\n", bad, (int)all.size(), refused);

@@ -214,19 +214,19 @@ cvy_status cvyi_cuda_compile_steps(cvy_plan *p)
     return st;
 }
 
-/* Do all blocks of each launch whose blocks wait for each other fit on the device at once? */
-static cvy_status ask_resident(const cuda_state *state, bool *out)
+/* Is there a launch whose blocks wait for each other, but do not all fit on the device at once? */
+static cvy_status ask_resident(const cuda_state *state, bool *crowded)
 {
     cvy_status st;
 
-    *out = true;
+    *crowded = false;
     TRY(cvyi_cuda_enter(state->device, NULL));
     for (int i = 0; i < state->n_steps && st == CVY_OK; i++) {
         const cuda_step *s = &state->steps[i];
         int blocks = 0;
         if (!s->launch.cooperative) continue;
         st = cvyi_cuda_blocks_per_sm(state->device, &s->kernel[0], &s->launch, &blocks);
-        *out = *out && (int64_t)blocks * state->device->sms >= s->launch.grid[0];
+        *crowded = *crowded || (int64_t)blocks * state->device->sms < s->launch.grid[0];
     }
     cvyi_cuda_leave(state->device);
 fail:
@@ -241,22 +241,25 @@ static void unload_all(cuda_state *state)
     cvyi_cuda_leave(state->device);
 }
 
+static cvy_status make_steps(cvy_plan *p)
+{
+    const cvy_status st = cvyi_cuda_lower(p);
+    return st ? st : cvyi_cuda_compile_steps(p);
+}
+
 /* What does not fit at once is made again as launches that need not. */
 static cvy_status prepare(cvy_plan *p)
 {
     cuda_state *state = p->state;
-    bool resident = true;
     cvy_status st;
 
-    TRY(cvyi_cuda_lower(p));
-    TRY(cvyi_cuda_compile_steps(p));
-    TRY(ask_resident(state, &resident));
-    if (resident) return CVY_OK;
-    unload_all(state);
-    state->n_steps = 0;
-    state->apart = true;
-    TRY(cvyi_cuda_lower(p));
-    TRY(cvyi_cuda_compile_steps(p));
+    TRY(make_steps(p));
+    TRY(ask_resident(state, &state->apart));
+    if (state->apart) {
+        unload_all(state);
+        state->n_steps = 0;
+        TRY(make_steps(p));
+    }
 fail:
     return st;
 }

@@ -30,7 +30,7 @@ typedef struct layout {
     int nstage, span, rows_in, cols_in;
     int lines, col_tiles, tiles_chunk, lines_chunk;
     bool stream, early, partial;
-    int chunks;                        /* of a strip, over all its blocks of channels */
+    int chunks;                        /* of a strip and a block of channels */
     int side;                          /* warps beside the multiplying ones */
     int multiply, stat_groups, fewest; /* warpgroups: multiplying, for statistics, the fewest on a strip */
     int64_t x_stage, w_stage;          /* bytes */
@@ -84,16 +84,14 @@ static layout find_layout(const tc_problem *b, const tc_tuning *t)
     l.fewest = t->pass == TC_BOTH ? 1 : 2;
     find_rows(b, t, &l);
     find_lines(b, t, &l);
-    l.chunks = up(l.lines, l.lines_chunk) * up(l.col_tiles, l.tiles_chunk) * (b->sink == TC_REDUCE ? 1 : l.blocks);
+    l.chunks = up(l.lines, l.lines_chunk) * up(l.col_tiles, l.tiles_chunk);
     return l;
 }
 
 /* Do the macros contradict each other? The kernel's static_asserts, for what the search can reach. */
 static bool contradicts(const tc_problem *b, const tc_tuning *t, const layout *l)
 {
-    const int chunks = up(l->lines, l->lines_chunk) * up(l->col_tiles, l->tiles_chunk);
-
-    if (l->stream && (b->sink == TC_POOL || l->col_tiles * l->lines > l->fewest || chunks > 1)) return true;
+    if (l->stream && (b->sink == TC_POOL || l->col_tiles * l->lines > l->fewest || l->chunks > 1)) return true;
     if (t->flat && l->col_tiles > 1 && t->coltiles) return true;
     return t->pass == TC_KEEP && b->sink == TC_REDUCE && l->blocks > 1;
 }
@@ -102,9 +100,9 @@ static bool contradicts(const tc_problem *b, const tc_tuning *t, const layout *l
  * a block may have, and one more, so that it need not stand still. Each of two teams has buffers of its own. */
 static bool too_few_chunks(const tc_problem *b, const tc_tuning *t, const layout *l, int sms)
 {
-    const int own = (t->strips - 1) / sms + 1;
+    const int own = (t->strips - 1) / sms + 1, chunks = l->chunks * (b->sink == TC_REDUCE ? 1 : l->blocks);
 
-    return t->pass == TC_KEEP && (t->outs < (own + 1) * l->chunks || (two_teams(b, t) && t->outs % 2));
+    return t->pass == TC_KEEP && (t->outs < (own + 1) * chunks || (two_teams(b, t) && t->outs % 2));
 }
 
 /* Copied units: rows and columns of one tensor copy. */
@@ -167,9 +165,8 @@ static void estimate(const tc_problem *b, tc_tuning *t, const layout *l)
     const double tiles = t->flat ? l->col_tiles : (double)t->strip / t->rowsm * up(l->span, t->tile);
     const double steps = (double)l->nstage * up((int64_t)t->slices * l->taps, 2) * b->products;
     const double per_tile = t->tile * (steps * (t->tile == 64 ? 0.75 : 0.5) + 10) + 300;
-    const double twice =
-        both || t->pass == TC_FINISH ? 1 : 2; /* warpgroups on a strip, less where it comes twice */
-    const double compute = tiles * l->blocks * per_tile / twice * (b->external && !teams ? 3 : 1);
+    const bool again = both || t->pass == TC_FINISH; /* every strip comes twice, else two warpgroups share it */
+    const double compute = tiles * l->blocks * per_tile / (again ? 1 : 2) * (b->external && !teams ? 3 : 1);
     /* Weights that travel with the strips; words of statistics that one warp reads for each. */
     const double weights = l->stream ? (double)l->w_stage * l->nstage * l->blocks / 32 : 0;
     const double load = load_cycles(b, t, l) + weights;

@@ -1,5 +1,5 @@
-/* tc_tune.h - what the tensor-core convolution (kernels/conv_tc.cu) is to compute, and how. Plain C and C++: the
- * bench of the kernel alone (bench/gpu_tc.cu) asks the same tuner as the engine. */
+/* tc_tune.h - what the tensor-core convolution (kernels/conv_tc.cu) is to compute, and how. Of its own, since the
+ * bench of the kernel alone (bench/gpu_tc.cu, C++) asks the same tuner as the engine. */
 #ifndef CVYI_CUDA_TC_TUNE_H
 #define CVYI_CUDA_TC_TUNE_H
 
@@ -40,10 +40,6 @@ enum { TUNE_COST, TUNE_TILES = 4 /* 0 to 3: by rank */, TUNE_GENERIC = TUNE_TILE
 
 /* A tuning for blocks of at most `shared` bytes on `sms` multiprocessors: rank 0 is the best, others have another
  * pass, other tiles or strips (the last of them where there are fewer); false: none fits. */
-#ifdef __cplusplus
-extern "C"
-#endif
-    bool
-    cvyi_tc_tune(const tc_problem *b, int64_t shared, int sms, int rank, tc_tuning *out);
+bool cvyi_tc_tune(const tc_problem *b, int64_t shared, int sms, int rank, tc_tuning *out);
 
 #endif

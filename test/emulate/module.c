@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "../standin/scratch.h"
 #include "run.h"
 
 const char *const device_name = "emulator";
@@ -23,13 +24,11 @@ static size_t image_bytes(const void *image)
 /* The loader wants a file, under a name that no library has which is still open. */
 static void *open_image(const void *image, size_t bytes)
 {
-    const char *folder = getenv("TMPDIR");
-    char path[512];
+    char path[SCRATCH_BYTES];
     void *library = NULL;
     int file;
 
-    snprintf(path, sizeof path, "%s/convoy-kernel.XXXXXX", folder && *folder ? folder : P_tmpdir);
-    file = mkstemp(path);
+    file = mkstemp(scratch_name(path, "kernel"));
     if (file < 0) return NULL;
     if (write(file, image, bytes) == (ssize_t)bytes) library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) fprintf(stderr, "emulate: %s: %s\n", path, dlerror());

@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../src/cuda/api.h"
+#include "../standin/scratch.h"
 
 #define EXPORT __attribute__((visibility("default")))
 enum { MAX_FILES = 64, MAX_OPTIONS = 96, PATH_BYTES = 512, FAILED = 11 };
@@ -224,12 +225,10 @@ static int run_compiler(const char *folder, int n_options, const char *const *op
 
 EXPORT nvrtcResult nvrtcCompileProgram(nvrtcProgram p, int n_options, const char *const *options)
 {
-    const char *scratch = getenv("TMPDIR");
-    char folder[256];
+    char folder[SCRATCH_BYTES];
     int status;
 
-    snprintf(folder, sizeof folder, "%s/convoy-emulate.XXXXXX", scratch && *scratch ? scratch : P_tmpdir);
-    if (!mkdtemp(folder)) return FAILED;
+    if (!mkdtemp(scratch_name(folder, "emulate"))) return FAILED;
     status = write_files(p, folder) ? run_compiler(folder, n_options, options) : -1;
     p->log = read_all(folder, "log.txt");
     if (status == 0) p->object = read_all(folder, "kernel.so");

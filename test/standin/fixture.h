@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "../../src/util/cache.h"
 #include "../../src/cuda/launch.h"
+#include "scratch.h"
 #include "standin.h"
 
 static int checks, failures;
@@ -26,7 +27,7 @@ static int checks, failures;
         }                                                                                                          \
     } while (0)
 
-static char cache_dir[64];
+static char cache_dir[SCRATCH_BYTES];
 
 static int each_entry(const char *dir, void (*visit)(const char *path, const char *name))
 {
@@ -87,8 +88,7 @@ static inline standin *use_standin(const char *program, const char *file, const 
 
 static inline void use_cache(void)
 {
-    strcpy(cache_dir, P_tmpdir "/convoy-test.XXXXXX");
-    if (!mkdtemp(cache_dir)) exit(1);
+    if (!mkdtemp(scratch_name(cache_dir, "test"))) exit(1);
     setenv("CVY_CACHE", cache_dir, 1);
 }
 

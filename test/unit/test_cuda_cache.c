@@ -170,7 +170,7 @@ static void many_writers(void)
 static void directories(void)
 {
     jit_code code = {0};
-    char below[128];
+    char below[SCRATCH_BYTES + 32];
     struct stat info;
 
     clear_cache();
@@ -191,7 +191,7 @@ static void directories(void)
     CHECK(stat(below, &info) == 0 && (info.st_mode & 0777) == 0700, "mode");
     CHECK(each_entry(below, remember_entry) == 1, "one entry");
     /* A symbolic link in an entry's place is not followed. */
-    char moved[160];
+    char moved[SCRATCH_BYTES + 32];
     snprintf(moved, sizeof moved, "%s/moved", cache_dir);
     CHECK(rename(entry_path, moved) == 0 && symlink(moved, entry_path) == 0, "link");
     CHECK(compile_demo(&code, "-DX=1") == 1, "a link was followed");
@@ -204,7 +204,7 @@ static void directories(void)
 static void dumps(void)
 {
     jit_code code = {0};
-    char dir[128], file[160];
+    char dir[SCRATCH_BYTES + 32], file[SCRATCH_BYTES + 96];
     static const char *const expected[] = {"pointwise.cu", "epilogue.cuh", "options.txt", "kernel.cubin"};
 
     snprintf(dir, sizeof dir, "%s/dump", cache_dir);
@@ -213,7 +213,7 @@ static void dumps(void)
     unsetenv("CVY_DUMP");
     snprintf(file, sizeof file, "%s/demo.sm_90", dir);
     for (int i = 0; i < COUNT_OF(expected); i++) {
-        char path[256];
+        char path[SCRATCH_BYTES + 256];
         struct stat info;
         snprintf(path, sizeof path, "%s/%s", file, expected[i]);
         CHECK(stat(path, &info) == 0 && info.st_size > 0, "%s", path);

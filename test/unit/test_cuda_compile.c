@@ -140,7 +140,7 @@ static void remove_folder(const char *path, const char *name)
 int main(int argc, char **argv)
 {
     const nvrtc_api *rtc = NULL;
-    char dump[128];
+    char dump[SCRATCH_BYTES + 32];
 
     (void)argc;
     if (getenv("CONVOY_TEST_QUICK")) {

@@ -89,34 +89,54 @@ static void assert_as_reference(rig *r, const char *chain, int turn)
     free(got);
 }
 
+/* A chain planned for two threads, with tensors and a workspace. */
+typedef struct bed {
+    cvy_graph *g;
+    cvy_plan *p;
+    void *work;
+    rig r;
+} bed;
+
+static void bed_open(bed *b, const char *chain, uint64_t seed, int strided)
+{
+    const cvy_options o = {.size = sizeof o, .device = CVY_CPU, .threads = 2};
+
+    b->g = parse(chain);
+    assert_ok(cvy_plan_create(b->g, &o, &b->p));
+    b->work = rig_workspace(b->p);
+    rig_open(&b->r, b->g, &seed, RIG_REAL, strided);
+}
+
+static void bed_run(bed *b, uint32_t flags, const char *chain, int turn)
+{
+    assert_ok(cvy_plan_run(b->p, b->r.buffers, b->r.n, b->work, flags, NULL));
+    assert_as_reference(&b->r, chain, turn);
+}
+
+static void bed_close(bed *b)
+{
+    free(b->work);
+    rig_close(&b->r);
+    cvy_plan_free(b->p);
+    cvy_graph_free(b->g);
+}
+
 /* Tensor by tensor an infinity comes and goes, in one workspace; under CVY_KEEP_PREPARED where it is an input. */
 static void run_turns(const char *chain, int strided)
 {
-    const cvy_options o = {.size = sizeof o, .device = CVY_CPU, .threads = 2};
-    cvy_graph *g = parse(chain);
-    cvy_plan *p = NULL;
-    uint64_t seed = 11;
-    void *work;
-    rig r;
+    bed b;
 
-    assert_ok(cvy_plan_create(g, &o, &p));
-    work = rig_workspace(p);
-    rig_open(&r, g, &seed, RIG_REAL, strided);
-    for (int turn = 0; turn < 4 * r.n_sources; turn++) {
-        rig_tensor *t = &r.t[turn / 4];
+    bed_open(&b, chain, 11, strided);
+    for (int turn = 0; turn < 4 * b.r.n_sources; turn++) {
+        rig_tensor *t = &b.r.t[turn / 4];
         float *cell = rig_at(t, t->count / 2), keep = *cell;
         const bool input = t->info.role == CVY_INPUT && turn;
         *cell = turn % 2 ? keep : turn % 4 ? -INFINITY : INFINITY;
-        assert_ok(cvy_plan_run(p, r.buffers, r.n, work, input ? CVY_KEEP_PREPARED : 0, NULL));
-        assert_as_reference(&r, chain, turn);
-        assert_ok(cvy_plan_run(p, r.buffers, r.n, work, CVY_KEEP_PREPARED, NULL));
-        assert_as_reference(&r, chain, turn);
+        bed_run(&b, input ? CVY_KEEP_PREPARED : 0, chain, turn);
+        bed_run(&b, CVY_KEEP_PREPARED, chain, turn);
         *cell = keep;
     }
-    free(work);
-    rig_close(&r);
-    cvy_plan_free(p);
-    cvy_graph_free(g);
+    bed_close(&b);
 }
 
 static void infinities_come_and_go(void **state)
@@ -130,27 +150,17 @@ static void infinities_come_and_go(void **state)
  * front of a norm stay small: their squares are float32's. */
 static void run_large(const char *chain, bool norm, float of_params, float of_inputs)
 {
-    const cvy_options o = {.size = sizeof o, .device = CVY_CPU, .threads = 2};
-    cvy_graph *g = parse(chain);
-    cvy_plan *p = NULL;
-    uint64_t seed = 5;
-    void *work;
-    rig r;
+    bed b;
 
-    assert_ok(cvy_plan_create(g, &o, &p));
-    work = rig_workspace(p);
-    rig_open(&r, g, &seed, RIG_REAL, 0);
-    for (int i = 0; i < r.n_sources; i++)
-        for (int64_t k = 0; k < r.t[i].count && !(norm && strstr(r.t[i].info.name, "conv2d")); k++)
-            *rig_at(&r.t[i], k) *= r.t[i].info.role == CVY_PARAM ? of_params : of_inputs;
-    for (int turn = 0; turn < 2; turn++) {
-        assert_ok(cvy_plan_run(p, r.buffers, r.n, work, turn ? CVY_KEEP_PREPARED : 0, NULL));
-        assert_as_reference(&r, chain, turn);
+    bed_open(&b, chain, 5, 0);
+    for (int i = 0; i < b.r.n_sources; i++) {
+        rig_tensor *t = &b.r.t[i];
+        for (int64_t k = 0; k < t->count && !(norm && strstr(t->info.name, "conv2d")); k++)
+            *rig_at(t, k) *= t->info.role == CVY_PARAM ? of_params : of_inputs;
     }
-    free(work);
-    rig_close(&r);
-    cvy_plan_free(p);
-    cvy_graph_free(g);
+    bed_run(&b, 0, chain, 0);
+    bed_run(&b, CVY_KEEP_PREPARED, chain, 1);
+    bed_close(&b);
 }
 
 static void products_beyond_floats(void **state)

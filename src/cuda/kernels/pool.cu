@@ -31,16 +31,6 @@
 #define STRIDE_H 4
 #define STRIDE_W 4
 #endif
-#ifndef PAD_D
-#define PAD_D 0
-#define PAD_H 0
-#define PAD_W 0
-#endif
-#ifndef DIL_D
-#define DIL_D 1
-#define DIL_H 1
-#define DIL_W 1
-#endif
 #ifndef COUNT_PAD
 #define COUNT_PAD 1 // average: padding counts
 #endif
@@ -52,6 +42,7 @@
 #endif
 
 #include "epilogue.cuh"
+#include "filter.cuh"
 
 constexpr int PLANE_IN = IN_D * IN_H * IN_W;
 static_assert(MODE >= 0 && MODE <= 2, "max, average, adaptive");
