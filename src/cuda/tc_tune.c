@@ -132,7 +132,7 @@ static int64_t shared_bytes(const tc_problem *b, const tc_tuning *t, const layou
 
     bytes += t->tma ? (int64_t)TC_RAWS * 32 * unit_columns(l) * unit_rows(l) : 128;
     bytes += (l->stream ? t->stages : l->blocks) * l->w_stage;
-    bytes += t->outs * (out_rows * pitch + peaks + l->blocks * 4) * 4;
+    bytes += t->outs * (out_rows * pitch + peaks + l->blocks * 4 * (t->tile / 64)) * 4;
     if (b->groups) bytes += 32ll * l->stat_groups * t->rowsm * kp;
     bytes += (two_teams(b, t) ? 32ll : 16ll) * kp + 8ll * most(b->groups, 1);
     return bytes + 1024; /* barriers and single words */

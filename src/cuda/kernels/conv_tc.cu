@@ -35,6 +35,36 @@ constexpr int REGS_FIRST = BOTH         ? 112
                           : TEAMS == 2 ? 80
                                        : 88;
 
+// A reduced tile of one stage in halves: the tensor cores work on the second one while the first becomes results in
+// buffer b. No batch may be under way from one tile to the next: ptxas would serialise them all.
+template <bool POST>
+__device__ __forceinline__ void reduce_halves(shared_memory &s, const tc_args &a, const epi &e, const strip_at &at,
+                                              const tile_at &tile, const lane_at &l, stage_view &view, int block,
+                                              int g, const float2 (&norm)[2], int b, int phase, int warp)
+{
+    const int slot = g % TC_STAGES, limit = at.cols - tile.ct * TILE;
+    const u32 x0 = (smem_u32(s.x) >> 4) + tile_start(tile) + slot * (XSTAGE / 16),
+              w0 = (smem_u32(s.w) >> 4) + block * (WSTAGE / 16);
+    float first[HALF / 2], second[HALF / 2];
+    view.wait(slot);
+    const int odd = s.odd[slot];
+    const value_maker<POST> value(l, e, norm, at.n, odd ? -1.f : s.unscale[slot]);
+    acc_fence(first);
+    acc_fence(second);
+    wgmma_fence();
+    multiply(first, x0, w0, 0);
+    multiply(second, x0 + HALF, w0, 0);
+    mbar_wait(&s.oempty[b], phase);
+    wgmma_wait<1>();
+    acc_fence(first);
+    if (odd) exact_tile(first, a, at, tile, l, 0);
+    put_partial(s, b, warp, first, value, 0, limit);
+    wgmma_wait<0>();
+    acc_fence(second);
+    if (odd) exact_tile(second, a, at, tile, l, HALF);
+    put_partial(s, b, warp, second, value, HALF, limit);
+}
+
 // One strip: tiles of all its chunks. STATS: take statistics; OUT: hand the results to the finishing role. g: the
 // strip's first stage, o: chunks handed over before; returns that count.
 template <bool STATS, bool OUT>
@@ -52,16 +82,20 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
     for (int kb = 0; kb < MBLOCKS; kb += MB) {
         moments m = {{0, 0}, {0, 0}, {0, 0}, 0, true};
         float2 norm[2] = {{1.f, 0.f}, {1.f, 0.f}};
-        if (MB == 1) lane_channels(l, a, kb);
+        if (MBLOCKS > 1 && MB == 1) lane_channels(l, a, kb);
         if (MB == 1 && POST && NORM) norm[0] = ab[l.ch[0]], norm[1] = ab[l.ch[1]];
         float unscale = 1.f;
 #pragma unroll 1
         for (int l0 = 0; l0 < lines; l0 += LPC)
 #pragma unroll 1
             for (int c0 = 0; c0 < tiles; c0 += CPC) {
+                if (SOLE && OUT && (wg + o) % GW) {
+                    o++;
+                    continue;
+                }
                 const int nl = LPC == 1 ? 1 : min(LPC, lines - l0),
                           nc = CT % CPC == 0 && CSTRIPS == 1 && !FLAT ? CPC : min(CPC, tiles - c0);
-                const int b = o % most(OUTS, 1);
+                const int b = o % most(OUTS, 1), phase = (o / most(OUTS, 1) & 1) ^ 1;
                 bool owned = !OUT; // the chunk's buffer is known to be free
 #pragma unroll 1
                 for (int i = STREAM ? 0 : (wg + o) % GW; i < (STREAM ? MB : MB * nl * nc); i += STREAM ? 1 : GW) {
@@ -83,46 +117,42 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                     const int rows = POOL ? min(TC_POOLH, at.rows - tile.line * TC_POOLH) : 1;
 #pragma unroll 1
                     for (int r = 0; r < rows; r++) {
-                        float d[ACC];
                         tile.row = FLAT ? 0 : tile.line * LINEROWS + r;
+                        if constexpr (OUT && HALVES) {
+                            reduce_halves<POST>(s, a, e, at, tile, l, view, block, g, norm, b, phase,
+                                                (block - kb) * 4 + warp);
+                            owned = true;
+                            continue;
+                        }
+                        float d[ACC];
                         unscale = convolve(d, s, a, at, tile, l, view, block, g);
-                        const float factor[2] = {factor_of(l, unscale, 0), factor_of(l, unscale, 1)};
-                        if (!RAW)
-#pragma unroll
-                            for (int v = 0; v < ACC; v++) {
-                                const int h = v >> 1 & 1;
-                                d[v] = fmaf(d[v], factor[h], l.bias[h]);
-                                if (TC_PRE) d[v] = cvy_pre(d[v], l.ch[h], e);
-                                if (TC_PRE && POOL && NORM) d[v] *= l.sign[h];
-                                if (POST)
-                                    d[v] = cvy_post(NORM ? fmaf(d[v], norm[h].x, norm[h].y) : d[v], d[v], at.n,
-                                                    l.ch[h], 0, e);
-                            }
+                        if (!RAW) value_maker<POST>(l, e, norm, at.n, unscale).all(d);
                         if (STATS && (FLAT || tile.row + l.rr < at.rows)) moments_add(m, d, at, tile, l);
                         if constexpr (OUT && POOL) pool_rows(pooled, d);
                         if constexpr (OUT && !POOL) {
-                            if (!owned) mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
+                            if (!owned) mbar_wait(&s.oempty[b], phase);
                             owned = true;
                             if constexpr (PARTIAL)
-                                put_partial(s.out[b] + ((block - kb) * 4 + warp) * 8,
-                                            s.peaks[b][PEAKS > 1 ? (block - kb) * 4 + warp : 0],
-                                            s.flags[b][PEAKS > 1 ? (block - kb) * 4 + warp : 0], d, l,
-                                            at.cols - tile.ct * TILE);
+#pragma unroll
+                                for (int px = 0; px < TILE; px += HALF)
+                                    put_partial(s, b, (block - kb) * 4 + warp, *(float(*)[HALF / 2]) & d[px / 2],
+                                                made_values{l}, px, at.cols - tile.ct * TILE);
                             else
                                 put_tile(s.out[b], d, at, tile, l, kb * KM,
                                          (tile.line - l0) * ROWSM * CHUNKW + (tile.ct - c0) * TILE);
                         }
                     }
                     if constexpr (OUT && POOL) {
-                        if (!owned) mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
+                        if (!owned) mbar_wait(&s.oempty[b], phase);
                         owned = true;
                         if (rows == TC_POOLH)
                             put_pooled<RAW>(s.out[b], pooled, tile, l, unscale, kb * KM, tile.line - l0);
                     }
                 }
                 if (OUT) {
-                    fence_proxy_async();
-                    if (!owned) mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
+                    if (BULK) fence_proxy_async();
+                    if (!owned) mbar_wait(&s.oempty[b], phase);
+                    owned = true;
                     warp_arrive(&s.ofull[b]);
                     o++;
                 }
@@ -151,12 +181,8 @@ __device__ __forceinline__ int hold_strip(shared_memory &s, const tc_args &a, co
         view.wait(g % TC_STAGES);
     view.release(g % TC_STAGES);
     if (mine) {
-#pragma unroll
-        for (int v = 0; v < ACC; v++) {
-            const int h = v >> 1 & 1;
-            d[v] = fmaf(d[v], factor_of(l, unscale, h), l.bias[h]);
-            if (TC_PRE) d[v] = cvy_pre(d[v], l.ch[h], e);
-        }
+        const float2 later[2] = {};
+        value_maker<false>(l, e, later, at.n, unscale).all(d);
         if (FLAT || tile.row + l.rr < at.rows) moments_add(m, d, at, tile, l);
     }
     moments_flush<false>(m, slots[NORM ? wg * ROWSM : 0], l, unscale);
@@ -170,7 +196,6 @@ __device__ __forceinline__ int hold_strip(shared_memory &s, const tc_args &a, co
             mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
             if (mine && line >= l0 && line < l0 + LPC && ct >= c0 && ct < c0 + CPC)
                 put_tile(s.out[b], d, at, tile, l, 0, (line - l0) * ROWSM * CHUNKW + (ct - c0) * TILE);
-            fence_proxy_async();
             warp_arrive(&s.ofull[b]);
         }
     return o;
@@ -189,7 +214,7 @@ __device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a
     l.q = lane % 4, l.row = threadIdx.x / 32 % 4 * 16 + lane / 4, l.rr = l.row / KM;
     stage_view view = {s.full[BOTH && OUT], s.empty, BOTH ? (OUT ? STATW : FINW) : 1, 0};
     int o = 0, done = 0; // chunks handed over; strips done
-    if (HOLD) lane_channels(l, a, 0);
+    if (MBLOCKS == 1) lane_channels(l, a, 0);
 #pragma unroll 1
     for (int j = 0; j < order.turns(); j++) {
         bool finish;
@@ -244,7 +269,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (int f = 0; f < 2; f++) mbar_init(&s.full[f][i], LOADWARPS * ONE + STREAM);
         for (int i = 0; i < TC_STAGES; i++) mbar_init(&s.empty[i], (BOTH ? STATW * FINW : MMAS) * 4 * ONE);
         for (int i = 0; i < OUTS; i++)
-            mbar_init(&s.ofull[i], FINW * 4 * ONE), mbar_init(&s.oempty[i], SINKWARPS * ONE);
+            mbar_init(&s.ofull[i], (SOLE ? 1 : FINW) * 4 * ONE), mbar_init(&s.oempty[i], SINKWARPS * ONE);
         for (int i = 0; i < NORMS; i++)
             mbar_init(&s.sfull[i], ONE), mbar_init(&s.sempty[i], (EARLY ? FINW * 4 : TEAMS * SINKWARPS) * ONE);
         for (int i = 0; i < TC_RAWS; i++) mbar_init(&s.rawfull[i], 1), mbar_init(&s.rawempty[i], LOADWARPS * ONE);

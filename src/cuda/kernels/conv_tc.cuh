@@ -215,6 +215,10 @@ constexpr bool BOTH = TC_PASS == PASS_BOTH, KEEP = TC_PASS == PASS_KEEP, EARLY =
 constexpr bool BULK = EARLY && TC_SINK == SINK_STORE && TC_ALIGNED && CHUNKW == OW && LINEROWS * OW % 4 == 0 &&
                       OH * OW % 4 == 0 && P % LINEROWS == 0;
 constexpr bool PARTIAL = EARLY && TC_SINK == SINK_REDUCE;
+constexpr int HALF = 64; // pixels whose partial results are made and judged together
+// The products of one run beside the results of another. Not with three products: narrow tiles read more of shared
+// memory, which these fill.
+constexpr bool HALVES = PARTIAL && !STREAM && PARTS == 1 && TILE == 2 * HALF;
 constexpr int OUTROWS = PARTIAL ? MBLOCKS * 32 : CHUNKK,
               PEAKS = PARTIAL && TC_REDUCE == REDUCE_LSE ? MBLOCKS * 4 : 1;
 constexpr int OPITCH =
@@ -244,6 +248,9 @@ enum { BAR_LOAD = 1, BAR_STATS = 2 };          // named barriers
 // KEEP with a tile of the strip for each warpgroup: values stay in the accumulators until their statistics are on
 // the way.
 constexpr bool HOLD = KEEP && !POOL && !STREAM && MBLOCKS == 1 && LINES * CT <= MMAS;
+// A chunk of one tile is one warpgroup's: the others neither wait for its buffer nor hand it over. A buffer's last
+// use but one is then known to be over: its owner waited for a later chunk since.
+constexpr bool SOLE = !HOLD && !STREAM && CHUNKM * LPC * CPC == 1 && OUTS >= FINW;
 
 static_assert(TC_PRODUCTS == 1 || TC_PRODUCTS == 3, "one product or three");
 static_assert(ST == 1 || ST == 2, "stride phases are made for strides 1 and 2");
@@ -279,7 +286,7 @@ struct shared_memory {
     float2 ab[NORMS][KP];       // norms as factor and summand per channel, of strips that wait to be finished
     float2 group[most(G, 1)];   // mean and 1 / deviation, for the merging warp
     float peaks[OUTS ? OUTS : 1][PEAKS][PEAKS > 1 ? TILE : 1]; // PARTIAL: maxima that were taken out, and whether
-    int flags[OUTS ? OUTS : 1][PEAKS];
+    int flags[OUTS ? OUTS : 1][PEAKS][TILE / HALF];
     float unscale[TC_STAGES];  // 1 / the power of two of a stage
     int odd[TC_STAGES];        // the stage holds an inf or a NaN
     u32 largest[2][LOADWARPS]; // per staging warp: bits of the largest |x|

@@ -10,12 +10,10 @@
 #pragma once
 #include "conv_tc.cuh"
 
-// One stage's steps on a tile: xs the tile's first pixel, ws the weights, in units of 16 bytes. Small products
-// first: the accumulators truncate less.
-__device__ __forceinline__ void multiply(float (&d)[ACC], u32 xs, u32 ws, int more)
+// One stage's steps on a tile (or half of one), a batch that is not waited for: xs the first pixel, ws the weights,
+// in units of 16 bytes. Small products first: the accumulators truncate less.
+template <int N> __device__ __forceinline__ void multiply(float (&d)[N], u32 xs, u32 ws, int more)
 {
-    acc_fence(d);
-    wgmma_fence();
 #pragma unroll
     for (int product = PARTS == 2 ? 0 : 2; product < 3; product++) { // hi w * lo x, lo w * hi x, hi w * hi x
         const int xp = product == 0 ? XPART : 0, wp = product == 1 ? WPART / 16 : 0;
@@ -27,8 +25,6 @@ __device__ __forceinline__ void multiply(float (&d)[ACC], u32 xs, u32 ws, int mo
         }
     }
     wgmma_commit();
-    wgmma_wait();
-    acc_fence(d);
 }
 
 // The position of a thread in a tile, and the constants of its two channels. The norm's sign (where pooling is) is
@@ -70,15 +66,18 @@ __device__ __forceinline__ bool exists(const strip_at &at, const tile_at &tile, 
     return j < SAFE || 8 * j + e < tile.limit;
 }
 
-// The tile in plain float32 sums straight from global memory: the path of infs and NaNs. Slow, small, rarely taken.
-__device__ __forceinline__ void exact_tile(float (&d)[ACC], const tc_args &a, const strip_at &at,
-                                           const tile_at &tile, const lane_at &l)
+// The tile, from its pixel px on, in plain float32 sums straight from global memory: the path of infs and NaNs.
+// Slow, small, rarely taken.
+template <int N>
+__device__ __forceinline__ void exact_tile(float (&d)[N], const tc_args &a, const strip_at &at, const tile_at &tile,
+                                           const lane_at &l, int px)
 {
 #pragma unroll 1
-    for (int i = 0; i < ACC; i++) {
+    for (int i = 0; i < N; i++) {
         int row, col;
         const int k = i & 2 ? l.ch[1] : l.ch[0];
-        const bool ok = exists(at, tile, l, i >> 2, i & 1, row, col) && k < K && row < at.rows && col < at.cols;
+        const bool ok =
+            exists(at, tile, l, px / 8 + (i >> 2), i & 1, row, col) && k < K && row < at.rows && col < at.cols;
         const int h0 = (at.p0 + row) * ST - TC_PADH, w0 = (at.q0 + col) * ST - TC_PADW;
         float sum = 0;
         if (ok)
@@ -90,7 +89,7 @@ __device__ __forceinline__ void exact_tile(float (&d)[ACC], const tc_args &a, co
                                __ldg(a.w + (size_t)k * (C * R * S) + c), sum);
             }
 #pragma unroll
-        for (int u = 0; u < ACC; u++) d[u] = u == i ? sum : d[u];
+        for (int u = 0; u < N; u++) d[u] = u == i ? sum : d[u];
     }
 }
 
@@ -110,13 +109,17 @@ struct stage_view {
     }
 };
 
+// The first pixel of a tile in the staged planes.
+__device__ __forceinline__ u32 tile_start(const tile_at &tile)
+{
+    return (FLAT ? 0 : tile.row * PITCH) + tile.ct * TILE;
+}
 // The convolution of a tile as it leaves the tensor cores; returns the factor that undoes the stage's scale
 // (negative: that of an exact tile, 1, with the channels' own left out). g: the strip's first stage.
 __device__ __forceinline__ float convolve(float (&d)[ACC], shared_memory &s, const tc_args &a, const strip_at &at,
                                           const tile_at &tile, const lane_at &l, stage_view &view, int block, int g)
 {
-    const u32 px = (FLAT ? 0 : tile.row * PITCH) + tile.ct * TILE;
-    const u32 x0 = (smem_u32(s.x) >> 4) + px, w0 = smem_u32(s.w) >> 4;
+    const u32 x0 = (smem_u32(s.x) >> 4) + tile_start(tile), w0 = smem_u32(s.w) >> 4;
     float unscale = 0;
     int odd = 0;
 #pragma unroll 1
@@ -130,10 +133,14 @@ __device__ __forceinline__ float convolve(float (&d)[ACC], shared_memory &s, con
             for (int j = 0; j < ACC; j++)
                 d[j] *= unscale / u; // the stages of a strip share one scale in the accumulators
         unscale = u;
+        acc_fence(d);
+        wgmma_fence();
         multiply(d, x0 + slot * (XSTAGE / 16), w0 + (STREAM ? slot : block) * (WSTAGE / 16), i);
+        wgmma_wait<0>();
+        acc_fence(d);
         if (STREAM) view.release(slot);
     }
-    if (odd) exact_tile(d, a, at, tile, l);
+    if (odd) exact_tile(d, a, at, tile, l, 0);
     return odd ? -1.f : unscale;
 }
 // The factor of channel h: y = d * factor + bias.
@@ -141,6 +148,41 @@ __device__ __forceinline__ float factor_of(const lane_at &l, float unscale, int 
 {
     return unscale < 0.f ? (POOL && NORM && !TC_PRE && !TC_FOLDED ? l.sign[h] : 1.f) : l.unscale[h] * unscale;
 }
+
+// What the tensor cores left -> a result: scale and bias, PRE, and (POST) norm and what follows it. h: which of the
+// lane's two channels.
+template <bool POST> struct value_maker {
+    const lane_at &l;
+    const epi &e;
+    const float2 (&norm)[2];
+    int n;
+    float factor[2];
+    __device__ __forceinline__ value_maker(const lane_at &lane, const epi &views, const float2 (&factors)[2],
+                                           int sample, float unscale)
+        : l(lane), e(views), norm(factors),
+          n(sample), factor{factor_of(lane, unscale, 0), factor_of(lane, unscale, 1)}
+    {
+    }
+    __device__ __forceinline__ float operator()(float d, int h) const
+    {
+        float y = fmaf(d, factor[h], l.bias[h]);
+        if (TC_PRE) y = cvy_pre(y, l.ch[h], e);
+        if (TC_PRE && POOL && NORM) y *= l.sign[h];
+        return POST ? cvy_post(NORM ? fmaf(y, norm[h].x, norm[h].y) : y, y, n, l.ch[h], 0, e) : y;
+    }
+    template <int N> __device__ __forceinline__ void all(float (&d)[N]) const
+    {
+#pragma unroll
+        for (int v = 0; v < N; v++) d[v] = (*this)(d[v], v >> 1 & 1);
+    }
+};
+struct made_values { // in its place where they are results already
+    const lane_at &l;
+    __device__ __forceinline__ float operator()(float d, int) const
+    {
+        return d;
+    }
+};
 
 // ---- statistics ----
 

@@ -64,16 +64,23 @@ __device__ __forceinline__ float max_lanes(float v)
 }
 // ---- PARTIAL ----
 
+// The result of one of the lane's channels; of none, what changes nothing.
+template <typename maker> __device__ __forceinline__ float channel_value(const maker &value, float d, int h)
+{
+    return K % 64 == 0 || value.l.ch[h] < K ? value(d, h) : reduce_neutral();
+}
 // logsumexp of a warp's channels with the maximum taken out: the sum in the first of its 8 rows (the others 0), the
-// maximum in peaks.
-__device__ __forceinline__ void put_shifted(float (*out)[OPITCH], float *peaks, const float (&d)[ACC],
-                                            const lane_at &l)
+// maximum in peaks. px0: the first pixel.
+template <typename maker>
+__device__ __forceinline__ void put_shifted(float (*out)[OPITCH], float *peaks, const float (&d)[HALF / 2],
+                                            const maker &value, int px0)
 {
     const int r = threadIdx.x / 4 % 8;
 #pragma unroll
-    for (int v = 0; v < ACC / 2; v++) {
-        const float a = d[v / 2 * 4 + v % 2], b = d[v / 2 * 4 + 2 + v % 2];
-        const int px = v / 2 * 8 + 2 * l.q + v % 2;
+    for (int v = 0; v < HALF / 4; v++) {
+        const float a = channel_value(value, d[v / 2 * 4 + v % 2], 0),
+                    b = channel_value(value, d[v / 2 * 4 + 2 + v % 2], 1);
+        const int px = px0 + v / 2 * 8 + 2 * value.l.q + v % 2;
         float top = max_nan(a, b);
         for (int o = 4; o < 32; o *= 2) top = max_nan(top, __shfl_xor_sync(~0u, top, o));
         top = fabsf(top) < __int_as_float(0x7f800000) ? top : 0.f; // all -inf gives -inf, an inf gives inf
@@ -83,67 +90,83 @@ __device__ __forceinline__ void put_shifted(float (*out)[OPITCH], float *peaks, 
         if (r == 0) peaks[px] = top;
     }
 }
-// A finished tile: row 8 * warp + r of out holds lane r's values; peaks and flag are those of the warp. limit:
-// pixels that exist.
-__device__ __forceinline__ void put_partial(float (*out)[OPITCH], float *peaks, int &flag, float (&d)[ACC],
-                                            const lane_at &l, int limit)
+// HALF pixels, from px0 on, of a tile into buffer b: row 8 * warp + r holds lane r's values. d: what the tensor
+// cores left; warp: which of those that share the tile's channels; limit: pixels of the tile that exist. From d to
+// the sum of exponentials without a stop: registers hold what is under way, not a tile of results.
+template <typename maker>
+__device__ __forceinline__ void put_partial(shared_memory &s, int b, int warp, const float (&d)[HALF / 2],
+                                            const maker &value, int px0, int limit)
 {
-    float *to = out[threadIdx.x / 4 % 8];
+    float(*out)[OPITCH] = s.out[b] + 8 * warp, *to = out[threadIdx.x / 4 % 8] + px0;
+    const int q = value.l.q;
     float least_sum = 1.f, most_sum = 1.f;
-    if (K % 64)
 #pragma unroll
-        for (int i = 0; i < ACC; i++) d[i] = l.ch[i >> 1 & 1] < K ? d[i] : reduce_neutral();
-#pragma unroll
-    for (int j = 0; j < NJ; j++) {
-        float s[2];
+    for (int j = 0; j < HALF / 8; j++) {
+        float v[2];
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const float a = d[4 * j + e], b = d[4 * j + 2 + e];
-            s[e] = TC_REDUCE == REDUCE_LSE ? exp2_approx(a * LOG2E) + exp2_approx(b * LOG2E) : reduce_join(a, b);
+            const float a = channel_value(value, d[4 * j + e], 0), b = channel_value(value, d[4 * j + 2 + e], 1);
+            v[e] = TC_REDUCE == REDUCE_LSE ? exp2_approx(a * LOG2E) + exp2_approx(b * LOG2E) : reduce_join(a, b);
         }
         if (TC_REDUCE == REDUCE_LSE)
 #pragma unroll
             for (int e = 0; e < 2; e++) { // garbage past the edge must not call for the slow path
-                const float v = j < SAFE || 8 * j + 2 * l.q + e < limit ? s[e] : 1.f;
-                least_sum = fminf(least_sum, v), most_sum = max_nan(most_sum, v);
+                const float u = px0 / 8 + j < SAFE || px0 + 8 * j + 2 * q + e < limit ? v[e] : 1.f;
+                least_sum = fminf(least_sum, u), most_sum = max_nan(most_sum, u);
             }
-        *(float2 *)&to[8 * j + 2 * l.q] = make_float2(s[0], s[1]);
+        *(float2 *)&to[8 * j + 2 * q] = make_float2(v[0], v[1]);
     }
-    if (TC_REDUCE == REDUCE_LSE) {
+    if constexpr (TC_REDUCE == REDUCE_LSE) {
         const bool hard = __any_sync(~0u, !(least_sum > 1e-30f && most_sum < 1e30f));
-        if (hard) put_shifted(out, peaks, d, l);
-        if (threadIdx.x % 32 == 0) flag = hard;
+        if (hard) put_shifted(out, s.peaks[b][warp], d, value, px0);
+        if (threadIdx.x % 32 == 0) s.flags[b][warp][px0 / HALF] = hard;
     }
 }
-// Joins the values of a tile's pixels and stores, a thread per pixel. Rows: 32 per block of 64 channels; peaks and
-// flags: 4.
-__device__ __forceinline__ void finish_partial(float (*out)[OPITCH], const float (*peaks)[TILE], const int *flags,
-                                               const tc_args &a, const strip_at &at, const chunk_at &c,
-                                               const epi &e)
+// The sum of a pixel's exponentials where some warp took its maximum out: divided by that of top.
+__device__ __forceinline__ float join_shifted(const shared_memory &s, int b, int px, float &top)
 {
-    const int first = c.row0 * OW + c.col0;
+    float v = 0;
+    top = __int_as_float(0xff800000);
+    for (int w = 0; w < PEAKS; w++) top = fmaxf(top, s.flags[b][w][px / HALF] ? s.peaks[b][w][px] : 0.f);
+    for (int w = 0; w < PEAKS; w++) {
+        const float peak = s.flags[b][w][px / HALF] ? s.peaks[b][w][px] : 0.f;
+        float sum = 0;
+        for (int r = 0; r < 8; r++) sum += s.out[b][8 * w + r][px];
+        v += sum * exp2_approx((peak - top) * LOG2E);
+    }
+    return v;
+}
+// Joins the values of a tile's pixels and stores: two neighbours a thread, each in two sums, so that loads and
+// additions are on their way together. Rows: 32 per block of 64 channels; peaks and flags: 4.
+__device__ __forceinline__ void finish_partial(const shared_memory &s, int b, const tc_args &a, const strip_at &at,
+                                               const chunk_at &c, const epi &e)
+{
+    static_assert(!PARTIAL || SINKWARPS * 64 >= TILE, "a thread has two pixels of the tile");
+    constexpr bool PAIRED = TC_ALIGNED && OW % 2 == 0; // two neighbours leave as one
+    const int first = c.row0 * OW + c.col0, mine = 2 * sink_thread();
+    const int px = min(mine, (c.cols - 1) / 2 * 2); // past the edge: the last ones again
     int hard = 0;
     if (TC_REDUCE == REDUCE_LSE)
 #pragma unroll
-        for (int w = 0; w < MBLOCKS * 4; w++) hard |= flags[w];
-#pragma unroll 1
-    for (int px = sink_thread(); px < c.cols; px += SINKWARPS * 32) {
-        float v = reduce_start(), top = 0;
-        if (hard) {
-            top = __int_as_float(0xff800000);
-            for (int w = 0; w < MBLOCKS * 4; w++) top = fmaxf(top, flags[w] ? peaks[w][px] : 0.f);
-            for (int w = 0; w < MBLOCKS * 4; w++) {
-                float sum = 0;
-                for (int r = 0; r < 8; r++) sum += out[8 * w + r][px];
-                v += sum * exp2_approx(((flags[w] ? peaks[w][px] : 0.f) - top) * LOG2E);
-            }
-        } else
+        for (int w = 0; w < PEAKS; w++) hard |= s.flags[b][w][px / HALF];
+    float v[2][2] = {{reduce_start(), reduce_start()}, {reduce_start(), reduce_start()}}, top[2] = {0, 0};
 #pragma unroll 16
-            for (int r = 0; r < MBLOCKS * 32; r++) v = reduce_join(v, out[r][px]);
-        if (TC_REDUCE == REDUCE_LSE) v = top + LN2 * log2_approx(v);
-        if (TC_REDUCE == REDUCE_MEAN) v *= 1.f / K;
-        __stcs(a.y + (size_t)at.n * (OH * OW) + first + px, cvy_last(v, at.n, first + px, e));
+    for (int r = 0; r < MBLOCKS * 32; r++) {
+        const float2 pair = *(const float2 *)&s.out[b][r][px];
+        v[0][r % 2] = reduce_join(v[0][r % 2], pair.x), v[1][r % 2] = reduce_join(v[1][r % 2], pair.y);
     }
+    float *to = a.y + (size_t)at.n * (OH * OW) + first + px;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float &o = v[i][0];
+        o = hard ? join_shifted(s, b, px + i, top[i]) : reduce_join(v[i][0], v[i][1]);
+        if (TC_REDUCE == REDUCE_LSE) o = top[i] + LN2 * log2_approx(o);
+        if (TC_REDUCE == REDUCE_MEAN) o *= 1.f / K;
+        o = cvy_last(o, at.n, first + min(px + i, c.cols - 1), e);
+    }
+    if (PAIRED && mine < c.cols) __stcs((float2 *)to, make_float2(v[0][0], v[1][0]));
+    if (!PAIRED && mine < c.cols) __stcs(to, v[0][0]);
+    if (!PAIRED && mine + 1 < c.cols) __stcs(to + 1, v[1][0]);
 }
 
 // ---- all channels through shared memory ----

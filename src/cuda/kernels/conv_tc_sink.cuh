@@ -180,7 +180,7 @@ __device__ __forceinline__ void sink_role(shared_memory &s, const tc_args &a, co
                         finish_bulk(s.out[b], a, at, c, k0);
                         bulk_wait_read<RING - 1>(); // the copies RING - 1 chunks ago have left their buffer
                     } else if (PARTIAL)
-                        finish_partial(s.out[b], (const float(*)[TILE])s.peaks[b], s.flags[b], a, at, c, e);
+                        finish_partial(s, b, a, at, c, e);
                     else if (TC_SINK == SINK_REDUCE)
                         finish_reduce(s.out[b], s.ab[f % NORMS], a, at, c, e);
                     else

@@ -194,9 +194,9 @@ __device__ __forceinline__ void wgmma_commit()
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void wgmma_wait()
+template <int PENDING> __device__ __forceinline__ void wgmma_wait() // all batches but the last PENDING are done
 {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 template <int COUNT> __device__ __forceinline__ void acc_fence(float (&d)[COUNT])
 {
