@@ -69,22 +69,24 @@ static std::string flags(const problem &b, const tc_tuning &t, int pass)
 }
 
 // ---- epilogues: the text for the kernel, and the same in double ------------------------------------------------------
-static std::string epilogue(int tail, int products)
+// powers: y and what cvy_post returns are times log2(e) (TC_EXPONENT)
+static std::string epilogue(int tail, int products, bool powers)
 {
     std::string pre = "return y;", post = "return z;";
-    const bool exact = products == 3;
+    const bool exact = products == 3, units = powers && tail == TANH_HSWISH_ADD;
+    const std::string u = units ? "1.4426950408889634f" : "1.f";
     if (tail == RELU) post = "return z < 0.f ? 0.f : z;";
     if (tail == CLAMP) post = "z = z < 0.f ? 0.f : z;\n    return z > 1.f ? 1.f : z;";
     if (tail == TANH_HSWISH_ADD)
-        post = exact ? "float r;\n    asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(1.f + exp2_approx(z * 2.8853900817779268f)));\n"
-                       "    return y + fmaf(r, fmaf(r, 2.f / 3, -5.f / 3), 2.f / 3);"
-                     : "float t;\n    asm(\"tanh.approx.f32 %0, %1;\" : \"=f\"(t) : \"f\"(z));\n    return fmaf(t, fmaf(t, 1.f / 6, .5f), y);";
+        post = exact ? std::string() + "float r;\n    asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(1.f + exp2_approx(z * 2.8853900817779268f)));\n"
+                       "    return y + fmaf(r, fmaf(r, " + u + " * 2 / 3, " + u + " * -5 / 3), " + u + " * 2 / 3);"
+                     : "float t;\n    asm(\"tanh.approx.f32 %0, %1;\" : \"=f\"(t) : \"f\"(z));\n    return fmaf(t, fmaf(t, " + u + " / 6, " + u + " / 2), y);";
     if (tail == SIGMOID_PRE)
         pre = exact ? "float r;\n    asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(1.f + exp2_approx(y * -1.4426950408889634f)));\n    return r;"
                     : "float t;\n    asm(\"tanh.approx.f32 %0, %1;\" : \"=f\"(t) : \"f\"(.5f * y));\n    return fmaf(t, .5f, .5f);";
     if (tail == RESIDUAL_RELU) post = "z += __ldg(e.residual + ((size_t)n * K + k) * (OH * OW) + pixel);\n    return z < 0.f ? 0.f : z;";
     std::ostringstream o;
-    o << "#define TC_PRE " << (tail == SIGMOID_PRE) << "\n#define TC_EXTERN " << (tail == RESIDUAL_RELU) << "\nstruct epi {\n    const float *residual;\n};\n"
+    o << "#define TC_PRE " << (tail == SIGMOID_PRE) << "\n#define TC_EXTERN " << (tail == RESIDUAL_RELU) << "\n#define TC_EXPONENT " << (units ? 3 : 0) << "\nstruct epi {\n    const float *residual;\n};\n"
       << "__device__ __forceinline__ float cvy_pre(float y, int k, const epi &e)\n{\n    " << pre << "\n}\n"
       << "__device__ __forceinline__ float cvy_post(float z, float y, int n, int k, int pixel, const epi &e)\n{\n    " << post << "\n}\n"
       << "__device__ __forceinline__ float cvy_last(float v, int n, int pixel, const epi &e)\n{\n    return v;\n}\n";
@@ -216,7 +218,7 @@ static void make_one(build &u, int number)
 {
     const std::string dir = work + "/" + std::to_string(number);
     mkdir(dir.c_str(), 0777);
-    std::ofstream(dir + "/epilogue.cuh") << epilogue(u.b.tail, u.b.products);
+    std::ofstream(dir + "/epilogue.cuh") << epilogue(u.b.tail, u.b.products, u.b.sink == REDUCE && u.b.reduce == 0 && u.t.pass != KEEP);
     const std::string epilogue_flag = "-DTC_EPILOGUE='\"" + dir + "/epilogue.cuh\"' ";
     const int pass = u.t.pass, first = pass == FINISH ? STATS : pass;
     u.passes = pass == FINISH ? 2 : 1;

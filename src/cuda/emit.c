@@ -184,6 +184,10 @@ static void add_call(const emit_spec *spec, const emit_line *l, text *t)
         cvyi_text_add(t, ", ");
         add_number(t, l->p[i]);
     }
+    if (l->unit != 0) {
+        cvyi_text_add(t, ", ");
+        add_number(t, l->unit);
+    }
     cvyi_text_add(t, ")");
 }
 

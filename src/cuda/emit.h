@@ -31,6 +31,7 @@ typedef struct emit_line {
     int a, b;              /* lines whose values are the operands; EMIT_ARGUMENT: the kernel's result */
     int view;              /* number of the view in the launch; CVY_NONE: none */
     int var, weight, bias; /* views of EMIT_APPLY and EMIT_NORM; CVY_NONE: none */
+    double unit;           /* EMIT_OP: a factor of the result, for fast forms that take one; 0: none */
     double p[2];           /* EMIT_OP: cvyi_pointwise_params; b == CVY_NONE: p[0] is the operand. EMIT_NORM: eps */
     norm_geom norm;        /* EMIT_APPLY: which statistics an element has */
     const char *note;      /* what the line makes, as a comment: an operator, never a value's own name */

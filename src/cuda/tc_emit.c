@@ -1,7 +1,8 @@
 /* tc_emit.c - epilogue.cuh of the tensor-core convolution: cvy_pre, cvy_post and cvy_last from pointwise nodes.
  *
  * The lines are emit.c's; a place in the tensors is made from the kernel's own coordinates, where a function reads
- * any. struct epi is the list of views, as other kernels have it. */
+ * any. struct epi is the list of views, as other kernels have it. Where logsumexp follows in powers of two, log2(e)
+ * is multiplied in where it costs nothing: in constants, and in what the kernel hands over. */
 #include <string.h>
 #include "tc.h"
 
@@ -9,13 +10,56 @@ typedef struct function {
     const char *head;
     const char *at;     /* the place, from the head's arguments */
     int argument, more; /* values that t0 and y are; CVY_NONE */
+    int *exponent;      /* TC_EXPONENT; NULL: results as they are */
 } function;
+
+static const double LOG2E = 1.4426950408889634;
 
 static void open_program(maker *m, const space *over)
 {
     m->post.n = 0;
     m->post.over = *over;
     for (int v = 0; v < m->g->n_values; v++) m->post.line_of[v] = LINE_NONE;
+}
+
+/* How often a line (or an argument) is read, as an operand or as the result. */
+static int uses_of(const emit_program *p, int line)
+{
+    int n = p->result == line;
+
+    for (int i = 0; i < p->n_lines; i++) n += (p->lines[i].a == line) + (p->lines[i].b == line);
+    return n;
+}
+
+/* Multiplies a value by log2(e) for nothing; false: it cannot be. Counts how often y and t0 were reached. */
+static bool multiply_in(const emit_program *p, int of, int *reached_y, int *reached_z)
+{
+    emit_line *l = of >= 0 ? &p->lines[of] : NULL;
+    const op_id op = l && l->kind == EMIT_OP && uses_of(p, of) == 1 ? l->op : OP_COUNT;
+    const bool sum = op == OP_add || op == OP_sub, carries = op == OP_sigmoid || op == OP_tanh_hardswish;
+    bool done = of == EMIT_BEFORE || of == EMIT_ARGUMENT || carries;
+
+    if (of == EMIT_BEFORE) ++*reached_y;
+    if (of == EMIT_ARGUMENT) ++*reached_z;
+    if (carries) l->unit = LOG2E;
+    if (sum || op == OP_relu || op == OP_neg) done = multiply_in(p, l->a, reached_y, reached_z);
+    if (sum && l->b == CVY_NONE) l->p[0] *= LOG2E;
+    if (sum && l->b != CVY_NONE) done = multiply_in(p, l->b, reached_y, reached_z) && done;
+    return done;
+}
+
+/* The program's result times log2(e), if it can be for nothing. Returns TC_EXPONENT (conv_tc.cuh). */
+static int make_exponent(emit_program *p)
+{
+    emit_line before[MAX_LINES];
+    int y = 0, z = 0;
+    bool done;
+
+    memcpy(before, p->lines, p->n_lines * sizeof *before);
+    done = multiply_in(p, p->result, &y, &z) && (y == 0 || y == uses_of(p, EMIT_BEFORE)) &&
+           (z == 0 || z == uses_of(p, EMIT_ARGUMENT));
+    if (!done) memcpy(p->lines, before, p->n_lines * sizeof *before);
+    return done ? 1 + 2 * (y > 0) + 4 * (z > 0) : 0;
 }
 
 static cvy_status add_function(maker *m, const tc_range *r, const space *over, const function *f, text *out)
@@ -35,6 +79,7 @@ static cvy_status add_function(maker *m, const tc_range *r, const space *over, c
     made.n_lines = p->n;
     if (r->end > r->first) made.result = p->line_of[m->g->nodes[r->end - 1].out];
     memcpy(made.extent, over->extent, sizeof made.extent);
+    if (f->exponent) *f->exponent = make_exponent(&made);
     cvyi_text_add(out, "\nCVY_INLINE float %s\n{\n", f->head);
     if (m->step.n_views > views) cvyi_text_add(out, "    const cvy_at at = {%s};\n", f->at);
     cvyi_emit_body(&spec, &made, out);
@@ -63,15 +108,18 @@ cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out)
     const space inside = cvyi_space_planes(cvyi_shape_of(m->g, conv), spatial);
     const space behind = cvyi_space_planes(cvyi_shape_of(m->g, f->z), spatial);
     const space last = reduced == CVY_NONE ? behind : reduced_space(&behind, cvyi_shape_of(m->g, reduced));
+    const bool powers = f->problem.sink == TC_REDUCE && f->problem.reduce == 0 && f->tuning.pass != TC_KEEP &&
+                        !f->problem.external; /* PARTIAL */
+    int exponent = 0;
     const function pre = {"cvy_pre(const float t0, const int k, const epi &a)", "0, k, 0, 0, 0, 0, 0", conv,
-                          CVY_NONE};
+                          CVY_NONE, NULL};
     const function post = {
         "cvy_post(const float t0, const float y, const int n, const int k, const int pixel, const epi &a)",
         "n, k, 0, pixel / OW, pixel % OW, 0, ((cvy_index)n * K + k) * (OH * OW) + pixel", f->z,
-        pooled == CVY_NONE ? f->y : CVY_NONE};
+        pooled == CVY_NONE ? f->y : CVY_NONE, powers ? &exponent : NULL};
     const function end = {"cvy_last(const float t0, const int n, const int pixel, const epi &a)",
-                          "n, 0, 0, pixel / OW, pixel % OW, 0, (cvy_index)n * (OH * OW) + pixel", reduced,
-                          CVY_NONE};
+                          "n, 0, 0, pixel / OW, pixel % OW, 0, (cvy_index)n * (OH * OW) + pixel", reduced, CVY_NONE,
+                          NULL};
     text body = {0};
     cvy_status st;
 
@@ -80,7 +128,8 @@ cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out)
     TRY(add_function(m, &f->last, &last, &end, &body));
     cvyi_emit_head("conv_tc.cu", m->seen, m->step.n_views, out);
     cvyi_text_add(out, "#include \"common.cuh\"\n#include \"fast.cuh\"\n");
-    cvyi_text_add(out, "#define TC_PRE %d\n#define TC_EXTERN %d\n", f->pre.end > f->pre.first, f->problem.external);
+    cvyi_text_add(out, "#define TC_PRE %d\n#define TC_EXTERN %d\n#define TC_EXPONENT %d\n",
+                  f->pre.end > f->pre.first, f->problem.external, exponent);
     cvyi_text_add(out, "typedef cvy_args epi;\n%s", body.data ? body.data : "");
     if (body.failed || out->failed) st = CVY_NO_MEMORY;
 fail:

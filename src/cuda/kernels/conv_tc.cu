@@ -26,44 +26,18 @@
 #define KERNEL_NAME conv_tc
 #endif
 // Registers per thread of each role; all warpgroups together at most what the launch takes (512 threads: 4 * 128,
-// 640: 5 * 96).
-constexpr int REGS_FIRST = BOTH         ? 112
+// 640: 5 * 96). Halves want few (B: 0.152 ms with 112, 0.155 with 128), whole tiles more.
+constexpr bool FEWER = HALVES && STATW == 1;
+constexpr int REGS_FIRST = BOTH         ? (FEWER ? 128 : 112)
                            : TEAMS == 2 ? 120
                                         : 168,
-              REGS_SECOND = BOTH ? (STATW == 2 ? 128 : 120) : REGS_FIRST,
+              REGS_SECOND = !BOTH        ? REGS_FIRST
+                            : FEWER      ? 112
+                            : STATW == 2 ? 128
+                                         : 120,
               REGS_REST = BOTH         ? 64
                           : TEAMS == 2 ? 80
                                        : 88;
-
-// A reduced tile of one stage in halves: the tensor cores work on the second one while the first becomes results in
-// buffer b. No batch may be under way from one tile to the next: ptxas would serialise them all.
-template <bool POST>
-__device__ __forceinline__ void reduce_halves(shared_memory &s, const tc_args &a, const epi &e, const strip_at &at,
-                                              const tile_at &tile, const lane_at &l, stage_view &view, int block,
-                                              int g, const float2 (&norm)[2], int b, int phase, int warp)
-{
-    const int slot = g % TC_STAGES, limit = at.cols - tile.ct * TILE;
-    const u32 x0 = (smem_u32(s.x) >> 4) + tile_start(tile) + slot * (XSTAGE / 16),
-              w0 = (smem_u32(s.w) >> 4) + block * (WSTAGE / 16);
-    float first[HALF / 2], second[HALF / 2];
-    view.wait(slot);
-    const int odd = s.odd[slot];
-    const value_maker<POST> value(l, e, norm, at.n, odd ? -1.f : s.unscale[slot]);
-    acc_fence(first);
-    acc_fence(second);
-    wgmma_fence();
-    multiply(first, x0, w0, 0);
-    multiply(second, x0 + HALF, w0, 0);
-    mbar_wait(&s.oempty[b], phase);
-    wgmma_wait<1>();
-    acc_fence(first);
-    if (odd) exact_tile(first, a, at, tile, l, 0);
-    put_partial(s, b, warp, first, value, 0, limit);
-    wgmma_wait<0>();
-    acc_fence(second);
-    if (odd) exact_tile(second, a, at, tile, l, HALF);
-    put_partial(s, b, warp, second, value, HALF, limit);
-}
 
 // One strip: tiles of all its chunks. STATS: take statistics; OUT: hand the results to the finishing role. g: the
 // strip's first stage, o: chunks handed over before; returns that count.
@@ -83,7 +57,7 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
         moments m = {{0, 0}, {0, 0}, {0, 0}, 0, true};
         float2 norm[2] = {{1.f, 0.f}, {1.f, 0.f}};
         if (MBLOCKS > 1 && MB == 1) lane_channels(l, a, kb);
-        if (MB == 1 && POST && NORM) norm[0] = ab[l.ch[0]], norm[1] = ab[l.ch[1]];
+        if (MB == 1 && POST && NORM) norm[0] = norm_of(ab, l.ch[0]), norm[1] = norm_of(ab, l.ch[1]);
         float unscale = 1.f;
 #pragma unroll 1
         for (int l0 = 0; l0 < lines; l0 += LPC)
@@ -111,19 +85,13 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                     tile_at tile = {l0 + u / nc, c0 + u % nc, 0, 0};
                     tile.limit = at.cols - tile.ct * TILE - 2 * l.q;
                     if (MB > 1) lane_channels(l, a, block);
-                    if (MB > 1 && POST && NORM) norm[0] = ab[l.ch[0]], norm[1] = ab[l.ch[1]];
+                    if (MB > 1 && POST && NORM) norm[0] = norm_of(ab, l.ch[0]), norm[1] = norm_of(ab, l.ch[1]);
                     float pooled[POOL && OUT ? 2 * NJ : 1];
                     for (auto &v : pooled) v = __int_as_float(0xff800000);
                     const int rows = POOL ? min(TC_POOLH, at.rows - tile.line * TC_POOLH) : 1;
 #pragma unroll 1
                     for (int r = 0; r < rows; r++) {
                         tile.row = FLAT ? 0 : tile.line * LINEROWS + r;
-                        if constexpr (OUT && HALVES) {
-                            reduce_halves<POST>(s, a, e, at, tile, l, view, block, g, norm, b, phase,
-                                                (block - kb) * 4 + warp);
-                            owned = true;
-                            continue;
-                        }
                         float d[ACC];
                         unscale = convolve(d, s, a, at, tile, l, view, block, g);
                         if (!RAW) value_maker<POST>(l, e, norm, at.n, unscale).all(d);
@@ -160,6 +128,37 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
         if (STATS) moments_flush<RAW>(m, slots, l, unscale);
     }
     return o;
+}
+
+// HALVES: a strip of finite values, every tile in halves: the tensor cores work on the second one while the first
+// becomes results. No batch may be under way from one tile to the next: ptxas would serialise them all.
+__device__ __forceinline__ int reduce_strip(shared_memory &s, const epi &e, const strip_at &at, const lane_at &l,
+                                            int wg, int slot, int o, const float2 *ab)
+{
+    const int tiles = cdiv(at.cols, TILE), all = at.rows * tiles;
+    const u32 x0 = (smem_u32(s.x) >> 4) + slot * (XSTAGE / 16), w0 = smem_u32(s.w) >> 4;
+    const float2 norm[2] = {norm_of(ab, l.ch[0]), norm_of(ab, l.ch[1])};
+    const value_maker<true> value(l, e, norm, at.n, s.unscale[slot]);
+    float first[HALF / 2], second[HALF / 2];
+#pragma unroll 1
+    for (int i = (wg + o) % FINW; i < all; i += FINW) {
+        const int b = (o + i) % OUTS, limit = at.cols - i % tiles * TILE;
+        const u32 x = x0 + i / tiles * PITCH + i % tiles * TILE;
+        acc_fence(first);
+        acc_fence(second);
+        wgmma_fence();
+        multiply(first, x, w0, 0);
+        multiply(second, x + HALF, w0, 0);
+        mbar_wait(&s.oempty[b], ((o + i) / OUTS & 1) ^ 1);
+        wgmma_wait<1>();
+        acc_fence(first);
+        put_partial(s, b, threadIdx.x / 32 % 4, first, value, 0, limit);
+        wgmma_wait<0>();
+        acc_fence(second);
+        put_partial(s, b, threadIdx.x / 32 % 4, second, value, HALF, limit);
+        warp_arrive(&s.ofull[b]);
+    }
+    return o + all;
 }
 
 // HOLD: the strip's statistics first, then its results. What other blocks wait for is on its way before this one
@@ -211,23 +210,31 @@ __device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a
     constexpr bool WAITS = NORM && OUT && EARLY; // for the merged statistics
     const int lane = threadIdx.x % 32, me = threadIdx.x / 128 - (BOTH && OUT ? STATW : 0);
     lane_at l;
+    l.unit = OUT && EARLY && !TC_PRE ? YUNIT : 1.f;
     l.q = lane % 4, l.row = threadIdx.x / 32 % 4 * 16 + lane / 4, l.rr = l.row / KM;
     stage_view view = {s.full[BOTH && OUT], s.empty, BOTH ? (OUT ? STATW : FINW) : 1, 0};
-    int o = 0, done = 0; // chunks handed over; strips done
+    int o = 0; // chunks handed over
     if (MBLOCKS == 1) lane_channels(l, a, 0);
 #pragma unroll 1
     for (int j = 0; j < order.turns(); j++) {
         bool finish;
         const int g = j * PER_STRIP;
-        const strip_at at = strip_position(order.get(j, finish));
+        const int done = order.number(j, finish); // strips before this one
         if (BOTH && finish != OUT) continue;
+        const strip_at at = strip_position(blockIdx.x + done * gridDim.x);
         if constexpr (HOLD) {
-            o = hold_strip(s, a, e, at, l, view, me, g, o, s.part[done++ & 1], tag);
+            o = hold_strip(s, a, e, at, l, view, me, g, o, s.part[done & 1], tag);
             continue;
         }
         if (WAITS) mbar_wait(&s.sfull[done % NORMS], done / NORMS & 1);
         float4 *slots = s.part[NORM ? done & 1 : 0][NORM && STATS ? me * ROWSM : 0];
-        o = multiply_strip<STATS, OUT>(s, a, e, at, l, view, me, g, o, slots, s.ab[done % NORMS]);
+        bool odd = true;
+        if constexpr (HALVES && OUT) {
+            view.wait(g % TC_STAGES);
+            odd = s.odd[g % TC_STAGES];
+            if (!odd) o = reduce_strip(s, e, at, l, me, g % TC_STAGES, o, s.ab[done % NORMS]);
+        }
+        if (odd) o = multiply_strip<STATS, OUT>(s, a, e, at, l, view, me, g, o, slots, s.ab[done % NORMS]);
         if (!STREAM) {
             view.wait(g % TC_STAGES);
             view.release(g % TC_STAGES);
@@ -237,7 +244,6 @@ __device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a
             named_barrier(BAR_STATS, STATW * 128);
             if (me == 0) publish(s.part[NORM ? done & 1 : 0], a, at, tag);
         }
-        done++;
     }
 }
 

@@ -182,11 +182,14 @@ constexpr int CHUNKW = FLAT ? Q : POOL ? QS / TC_POOLW : CPC == CT ? QS : CPC * 
 constexpr int CHUNKROWS = POOL ? LPC : LPC * LINEROWS;
 constexpr int OUTS = TC_PASS == PASS_STATS ? 0 : TC_OUTS;
 
-#ifdef TC_EPILOGUE // '"epilogue.cuh"', generated: TC_PRE, TC_EXTERN, struct epi and the three functions
+#ifdef TC_EPILOGUE // '"epilogue.cuh"', generated: TC_PRE, TC_EXTERN, TC_EXPONENT, struct epi and the three
+                   // functions
 #include TC_EPILOGUE
-#else               // the identity, so that the file compiles by itself
-#define TC_PRE    0 // cvy_pre does something
-#define TC_EXTERN 0 // cvy_post reads tensors at (n, pixel)
+#else                 // the identity, so that the file compiles by itself
+#define TC_PRE      0 // cvy_pre does something
+#define TC_EXTERN   0 // cvy_post reads tensors at (n, pixel)
+// For logsumexp in powers of two (PARTIAL). 1: cvy_post's result is times log2(e); +2: and its y; +4: and its z.
+#define TC_EXPONENT 0
 struct epi {
     int unused;
 };
@@ -215,10 +218,8 @@ constexpr bool BOTH = TC_PASS == PASS_BOTH, KEEP = TC_PASS == PASS_KEEP, EARLY =
 constexpr bool BULK = EARLY && TC_SINK == SINK_STORE && TC_ALIGNED && CHUNKW == OW && LINEROWS * OW % 4 == 0 &&
                       OH * OW % 4 == 0 && P % LINEROWS == 0;
 constexpr bool PARTIAL = EARLY && TC_SINK == SINK_REDUCE;
+constexpr bool EXPONENTS = PARTIAL && TC_REDUCE == REDUCE_LSE; // results are powers of two
 constexpr int HALF = 64; // pixels whose partial results are made and judged together
-// The products of one run beside the results of another. Not with three products: narrow tiles read more of shared
-// memory, which these fill.
-constexpr bool HALVES = PARTIAL && !STREAM && PARTS == 1 && TILE == 2 * HALF;
 constexpr int OUTROWS = PARTIAL ? MBLOCKS * 32 : CHUNKK,
               PEAKS = PARTIAL && TC_REDUCE == REDUCE_LSE ? MBLOCKS * 4 : 1;
 constexpr int OPITCH =
@@ -251,6 +252,9 @@ constexpr bool HOLD = KEEP && !POOL && !STREAM && MBLOCKS == 1 && LINES * CT <= 
 // A chunk of one tile is one warpgroup's: the others neither wait for its buffer nor hand it over. A buffer's last
 // use but one is then known to be over: its owner waited for a later chunk since.
 constexpr bool SOLE = !HOLD && !STREAM && CHUNKM * LPC * CPC == 1 && OUTS >= FINW;
+// The products of one half of a tile run beside the results of the other. Not with three products: narrow tiles
+// read more of shared memory, which these fill.
+constexpr bool HALVES = PARTIAL && SOLE && PARTS == 1 && TILE == 2 * HALF;
 
 static_assert(TC_PRODUCTS == 1 || TC_PRODUCTS == 3, "one product or three");
 static_assert(ST == 1 || ST == 2, "stride phases are made for strides 1 and 2");
@@ -360,8 +364,8 @@ struct schedule {
     {
         return TC_PASS == PASS_BOTH ? 2 * count : count;
     }
-    // Which strip is turn j; finishing or not.
-    __device__ __forceinline__ int get(int j, bool &finish) const
+    // Which of its strips turn j is, by number; finishing or not.
+    __device__ __forceinline__ int number(int j, bool &finish) const
     {
         finish = TC_PASS != PASS_STATS;
         int k = j;
@@ -370,6 +374,10 @@ struct schedule {
             finish = after >= 0 && (after >= 2 * pairs || !(after & 1));
             if (after >= 0) k = after >= 2 * pairs ? after - pairs : finish ? after >> 1 : lead + (after >> 1);
         }
-        return blockIdx.x + k * gridDim.x;
+        return k;
+    }
+    __device__ __forceinline__ int get(int j, bool &finish) const
+    {
+        return blockIdx.x + number(j, finish) * gridDim.x;
     }
 };

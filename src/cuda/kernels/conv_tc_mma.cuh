@@ -27,10 +27,20 @@ template <int N> __device__ __forceinline__ void multiply(float (&d)[N], u32 xs,
     wgmma_commit();
 }
 
+// The units of z and y where logsumexp's exponents are made from them.
+constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
+constexpr float ZUNIT = TC_EXPONENT & 4 ? LOG2E : 1.f, YUNIT = !NORM ? ZUNIT : TC_EXPONENT & 2 ? LOG2E : 1.f;
+// A channel's norm from y to z.
+__device__ __forceinline__ float2 norm_of(const float2 *ab, int k)
+{
+    return NORM ? make_float2(ab[k].x * (ZUNIT / YUNIT), ab[k].y * ZUNIT) : make_float2(1.f, 0.f);
+}
+
 // The position of a thread in a tile, and the constants of its two channels. The norm's sign (where pooling is) is
 // folded into the packed weights, and into the bias here; behind a PRE it is a factor of its own.
 struct lane_at {
     int q, row, rr; // lane % 4; row of M for h = 0; which of ROWSM output rows
+    float unit;     // of y: a factor of scale and bias
     int ch[2];      // output channels
     float unscale[2], bias[2], sign[2];
 };
@@ -40,10 +50,10 @@ __device__ __forceinline__ void lane_channels(lane_at &l, const tc_args &a, int 
     for (int h = 0; h < 2; h++) {
         const int k = block * KM + (l.row + 8 * h) % KM, kc = min(k, K - 1);
         l.ch[h] = k;
-        l.unscale[h] = __ldg(a.unscale + k);
+        l.unscale[h] = l.unit * __ldg(a.unscale + k);
         l.sign[h] =
             POOL && NORM && a.gamma && __ldg(a.gamma + kc) < 0.f ? -1.f : 1.f; // a falling norm turns max into min
-        l.bias[h] = a.bias ? (TC_PRE || TC_FOLDED ? 1.f : l.sign[h]) * __ldg(a.bias + kc) : 0.f;
+        l.bias[h] = a.bias ? l.unit * (TC_PRE || TC_FOLDED ? 1.f : l.sign[h]) * __ldg(a.bias + kc) : 0.f;
     }
 }
 
@@ -146,7 +156,7 @@ __device__ __forceinline__ float convolve(float (&d)[ACC], shared_memory &s, con
 // The factor of channel h: y = d * factor + bias.
 __device__ __forceinline__ float factor_of(const lane_at &l, float unscale, int h)
 {
-    return unscale < 0.f ? (POOL && NORM && !TC_PRE && !TC_FOLDED ? l.sign[h] : 1.f) : l.unscale[h] * unscale;
+    return unscale < 0.f ? (POOL && NORM && !TC_PRE && !TC_FOLDED ? l.sign[h] : l.unit) : l.unscale[h] * unscale;
 }
 
 // What the tensor cores left -> a result: scale and bias, PRE, and (POST) norm and what follows it. h: which of the
@@ -166,9 +176,11 @@ template <bool POST> struct value_maker {
     __device__ __forceinline__ float operator()(float d, int h) const
     {
         float y = fmaf(d, factor[h], l.bias[h]);
-        if (TC_PRE) y = cvy_pre(y, l.ch[h], e);
+        if (TC_PRE) y = (POST ? YUNIT : 1.f) * cvy_pre(y, l.ch[h], e);
         if (TC_PRE && POOL && NORM) y *= l.sign[h];
-        return POST ? cvy_post(NORM ? fmaf(y, norm[h].x, norm[h].y) : y, y, n, l.ch[h], 0, e) : y;
+        if (!POST) return y;
+        const float r = cvy_post(NORM ? fmaf(y, norm[h].x, norm[h].y) : y, y, n, l.ch[h], 0, e);
+        return EXPONENTS && !(TC_EXPONENT & 1) ? r * LOG2E : r;
     }
     template <int N> __device__ __forceinline__ void all(float (&d)[N]) const
     {

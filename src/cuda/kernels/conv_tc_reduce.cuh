@@ -36,7 +36,6 @@ __device__ __forceinline__ float finish_value(float v, const float2 ab, int n, i
     return EARLY ? v : cvy_post(NORM ? fmaf(v, ab.x, ab.y) : v, v, n, k, pixel, e);
 }
 
-constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 __device__ __forceinline__ float reduce_start()
 {
     return TC_REDUCE == REDUCE_MAX   ? __int_as_float(0xff800000)
@@ -84,7 +83,7 @@ __device__ __forceinline__ void put_shifted(float (*out)[OPITCH], float *peaks, 
         float top = max_nan(a, b);
         for (int o = 4; o < 32; o *= 2) top = max_nan(top, __shfl_xor_sync(~0u, top, o));
         top = fabsf(top) < __int_as_float(0x7f800000) ? top : 0.f; // all -inf gives -inf, an inf gives inf
-        float sum = exp2_approx((a - top) * LOG2E) + exp2_approx((b - top) * LOG2E);
+        float sum = exp2_approx(a - top) + exp2_approx(b - top);
         for (int o = 4; o < 32; o *= 2) sum += __shfl_xor_sync(~0u, sum, o);
         out[r][px] = r == 0 ? sum : 0.f;
         if (r == 0) peaks[px] = top;
@@ -106,7 +105,7 @@ __device__ __forceinline__ void put_partial(shared_memory &s, int b, int warp, c
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const float a = channel_value(value, d[4 * j + e], 0), b = channel_value(value, d[4 * j + 2 + e], 1);
-            v[e] = TC_REDUCE == REDUCE_LSE ? exp2_approx(a * LOG2E) + exp2_approx(b * LOG2E) : reduce_join(a, b);
+            v[e] = TC_REDUCE == REDUCE_LSE ? exp2_approx(a) + exp2_approx(b) : reduce_join(a, b);
         }
         if (TC_REDUCE == REDUCE_LSE)
 #pragma unroll
@@ -122,7 +121,7 @@ __device__ __forceinline__ void put_partial(shared_memory &s, int b, int warp, c
         if (threadIdx.x % 32 == 0) s.flags[b][warp][px0 / HALF] = hard;
     }
 }
-// The sum of a pixel's exponentials where some warp took its maximum out: divided by that of top.
+// The sum of a pixel's exponentials where some warp took its maximum out: divided by 2 to the power of top.
 __device__ __forceinline__ float join_shifted(const shared_memory &s, int b, int px, float &top)
 {
     float v = 0;
@@ -132,7 +131,7 @@ __device__ __forceinline__ float join_shifted(const shared_memory &s, int b, int
         const float peak = s.flags[b][w][px / HALF] ? s.peaks[b][w][px] : 0.f;
         float sum = 0;
         for (int r = 0; r < 8; r++) sum += s.out[b][8 * w + r][px];
-        v += sum * exp2_approx((peak - top) * LOG2E);
+        v += sum * exp2_approx(peak - top);
     }
     return v;
 }
@@ -160,7 +159,7 @@ __device__ __forceinline__ void finish_partial(const shared_memory &s, int b, co
     for (int i = 0; i < 2; i++) {
         float &o = v[i][0];
         o = hard ? join_shifted(s, b, px + i, top[i]) : reduce_join(v[i][0], v[i][1]);
-        if (TC_REDUCE == REDUCE_LSE) o = top[i] + LN2 * log2_approx(o);
+        if (TC_REDUCE == REDUCE_LSE) o = LN2 * (top[i] + log2_approx(o));
         if (TC_REDUCE == REDUCE_MEAN) o *= 1.f / K;
         o = cvy_last(o, at.n, first + min(px + i, c.cols - 1), e);
     }
