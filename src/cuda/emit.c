@@ -24,7 +24,8 @@ static int numbers_of(op_id op)
 /* Operators that fast.cuh has a cheaper form of. */
 static bool has_fast(const emit_line *l)
 {
-    static const op_id known[] = {OP_tanh, OP_sigmoid, OP_silu, OP_tanh_hardswish, OP_hardsigmoid, OP_hardswish};
+    static const op_id known[] = {OP_tanh, OP_sigmoid, OP_silu, OP_tanh_hardswish, OP_hardsigmoid, OP_hardswish,
+                                  OP_mish, OP_elu,     OP_selu, OP_softplus,       OP_gelu};
     for (int i = 0; i < COUNT_OF(known); i++)
         if (known[i] == l->op) return true;
     return false;

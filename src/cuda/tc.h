@@ -24,9 +24,10 @@ typedef struct tc_form {
     const char *why;                      /* NULL: it has the form; else what is in the way, in words */
     int conv, stats, pool, apply, reduce; /* nodes; CVY_NONE: there is none */
     tc_range pre, post, last;
-    int y;   /* value in front of the norm (or cvy_post's argument where there is none) */
-    int z;   /* value that cvy_post receives */
-    int out; /* value that is stored */
+    int y;     /* value in front of the norm (or cvy_post's argument where there is none) */
+    int z;     /* value that cvy_post receives */
+    int other; /* and the other one: y, or the convolution's own result; CVY_NONE behind pooling */
+    int out;   /* value that is stored */
     int64_t samples;
     tc_problem problem;
     tc_tuning tuning;

@@ -102,7 +102,7 @@ static space reduced_space(const space *in, const shape *y)
 
 cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out)
 {
-    const int conv = m->g->nodes[f->conv].out, pooled = f->pool == CVY_NONE ? CVY_NONE : f->z;
+    const int conv = m->g->nodes[f->conv].out;
     const int reduced = f->reduce == CVY_NONE ? CVY_NONE : m->g->nodes[f->reduce].out;
     const int spatial = cvyi_info(&m->g->nodes[f->conv])->spatial;
     const space inside = cvyi_space_planes(cvyi_shape_of(m->g, conv), spatial);
@@ -115,8 +115,8 @@ cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out)
                           CVY_NONE, NULL};
     const function post = {
         "cvy_post(const float t0, const float y, const int n, const int k, const int pixel, const epi &a)",
-        "n, k, 0, pixel / OW, pixel % OW, 0, ((cvy_index)n * K + k) * (OH * OW) + pixel", f->z,
-        pooled == CVY_NONE ? f->y : CVY_NONE, powers ? &exponent : NULL};
+        "n, k, 0, pixel / OW, pixel % OW, 0, ((cvy_index)n * K + k) * (OH * OW) + pixel", f->z, f->other,
+        powers ? &exponent : NULL};
     const function end = {"cvy_last(const float t0, const int n, const int pixel, const epi &a)",
                           "n, 0, 0, pixel / OW, pixel % OW, 0, (cvy_index)n * (OH * OW) + pixel", reduced, CVY_NONE,
                           NULL};
@@ -128,8 +128,8 @@ cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out)
     TRY(add_function(m, &f->last, &last, &end, &body));
     cvyi_emit_head("conv_tc.cu", m->seen, m->step.n_views, out);
     cvyi_text_add(out, "#include \"common.cuh\"\n#include \"fast.cuh\"\n");
-    cvyi_text_add(out, "#define TC_PRE %d\n#define TC_EXTERN %d\n#define TC_EXPONENT %d\n",
-                  f->pre.end > f->pre.first, f->problem.external, exponent);
+    cvyi_text_add(out, "#define TC_PRE %d\n#define TC_EXTERN %d\n#define TC_BEFORE %d\n#define TC_EXPONENT %d\n",
+                  f->pre.end > f->pre.first, f->problem.external, f->problem.before, exponent);
     cvyi_text_add(out, "typedef cvy_args epi;\n%s", body.data ? body.data : "");
     if (body.failed || out->failed) st = CVY_NO_MEMORY;
 fail:

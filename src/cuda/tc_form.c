@@ -232,6 +232,15 @@ static const char *check_chain(const walk *w, const tc_range *r, const shape *ov
     return NULL;
 }
 
+static bool reads(const walk *w, const tc_range *r, int v)
+{
+    bool found = false;
+
+    for (int i = r->first; i < r->end; i++)
+        for (int a = 0; a < w->g->nodes[i].n_args; a++) found = found || w->g->nodes[i].arg[a] == v;
+    return found;
+}
+
 static const char *check_parts(walk *w)
 {
     tc_form *f = w->f;
@@ -243,8 +252,12 @@ static const char *check_parts(walk *w)
     const char *why = check_chain(w, &f->pre, inside, (int[2]){conv, conv}, channel, &seen);
 
     seen = 0;
-    if (!why) why = check_chain(w, &f->post, behind, (int[2]){f->z, pooled == CVY_NONE ? f->y : f->z}, ~0u, &seen);
+    f->problem.before = pooled == CVY_NONE && f->y != conv && reads(w, &f->post, conv);
+    f->other = pooled != CVY_NONE ? CVY_NONE : f->problem.before ? conv : f->y;
+    if (!why) why = check_chain(w, &f->post, behind, (int[2]){f->z, f->other}, ~0u, &seen);
     f->problem.external = (seen & ~3u) != 0;
+    if (!why && f->problem.before && f->problem.external)
+        why = "tensor cores: behind the norm the convolution's result and another tensor";
     if (!why && f->reduce != CVY_NONE)
         why = check_chain(w, &f->last, cvyi_shape_of(w->g, w->g->nodes[f->reduce].out),
                           (int[2]){w->g->nodes[f->reduce].out, w->g->nodes[f->reduce].out}, ~0u, &seen);

@@ -302,7 +302,7 @@ static void try_pass(search *s, int pass, int p, int q)
 static bool is_possible(const tc_problem *b, int pass)
 {
     if (!b->groups) return pass == TC_PLAIN;
-    return b->apart ? pass == TC_FINISH : pass == TC_KEEP || pass == TC_BOTH;
+    return b->apart ? pass == TC_FINISH : (pass == TC_KEEP && !b->before) || pass == TC_BOTH;
 }
 
 bool cvyi_tc_tune(const tc_problem *b, int64_t shared, int sms, int rank, tc_tuning *out)

@@ -17,6 +17,7 @@ typedef struct tc_problem {
     int groups;   /* of the norm; 0: none */
     int sink, pool_h, pool_w, reduce;
     int external; /* cvy_post reads tensors at a pixel */
+    int before;   /* cvy_post reads what cvy_pre was given: results may not wait, for they are cvy_pre's alone */
     int folded;   /* weights and bias carry the sign of the norm's weight */
     int few;      /* tuned for few samples: many small strips */
     int apart;    /* blocks may not wait for each other: statistics and finishing are launches of their own */

@@ -104,6 +104,8 @@ static void refusals_are_in_words(void)
         {"x[2,8,20,20] | conv2d(16,3) | layer_norm(18)", "not of channels"},
         {"x[2,8,20,20] | conv2d(16,3) | group_norm(4,eps=inf)", "eps that is not finite"},
         {"x[2,8,20,20] | conv2d(16,3) | relu @r | tanh | output(@r, @tanh)", "needed behind"},
+        {"x[2,8,20,20] | conv2d(16,3) @c | sigmoid | group_norm(4) | add(@c) | mul(r[16,18,18])", "another tensor"},
+        {"x[2,8,20,20] | conv2d(16,3) @c | sigmoid @s | group_norm(4) | add(@c) | mul(@s)", "another part"},
     };
     for (int i = 0; i < COUNT_OF(cases); i++) {
         cvy_plan *p = plan_of(cases[i].chain, CVY_FP32);
@@ -235,9 +237,9 @@ static void expect_text(const char *chain, const char *golden)
     expect_text_in(CVY_FP32, chain, golden);
 }
 
-#define HEAD(pre, external, exponent)                                                                              \
+#define HEAD(pre, external, before, exponent)                                                                      \
     "#include \"common.cuh\"\n#include \"fast.cuh\"\n#define TC_PRE " #pre "\n#define TC_EXTERN " #external        \
-    "\n#define TC_EXPONENT " #exponent "\ntypedef cvy_args epi;\n"
+    "\n#define TC_BEFORE " #before "\n#define TC_EXPONENT " #exponent "\ntypedef cvy_args epi;\n"
 #define PRE(body) "\nCVY_INLINE float cvy_pre(const float t0, const int k, const epi &a)\n{\n" body "}\n"
 #define POST(body)                                                                                                 \
     "\nCVY_INLINE float cvy_post(const float t0, const float y, const int n, const int k, const int pixel, const " \
@@ -249,18 +251,19 @@ static void expect_text(const char *chain, const char *golden)
 static void texts(void)
 {
     expect_text("x[128,8,128,128] | " BLOCK_A,
-                HEAD(0, 0, 0) PRE(SAME)
+                HEAD(0, 0, 0, 0) PRE(SAME)
                     POST("    const float t1 = cvy_clamp(t0, 0.0f, 1.0f); // clamp\n    return t1;\n") LAST(SAME));
     expect_text("x[128,8,128,128] | " BLOCK_B,
-                HEAD(0, 0, 0) PRE(SAME) POST("    const float t1 = cvy_fast_tanh_hardswish(t0); // tanh_hardswish\n"
-                                             "    const float t2 = cvy_add(t1, y); // add\n"
-                                             "    return t2;\n") LAST(SAME));
+                HEAD(0, 0, 0, 0) PRE(SAME)
+                    POST("    const float t1 = cvy_fast_tanh_hardswish(t0); // tanh_hardswish\n"
+                         "    const float t2 = cvy_add(t1, y); // add\n"
+                         "    return t2;\n") LAST(SAME));
     expect_text("x[128,8,128,128] | " BLOCK_C,
-                HEAD(1, 0, 0) PRE("    const float t1 = cvy_fast_sigmoid(t0); // sigmoid\n    return t1;\n")
+                HEAD(1, 0, 0, 0) PRE("    const float t1 = cvy_fast_sigmoid(t0); // sigmoid\n    return t1;\n")
                     POST(SAME) LAST(SAME));
     expect_text(
         "x[128,8,128,128] | conv2d(64,3) | add(r[126,126]) | relu | min(1) | mul(s[126]) | tanh",
-        HEAD(0, 1, 0) PRE(SAME)
+        HEAD(0, 1, 0, 0) PRE(SAME)
             POST("    const cvy_at at = {n, k, 0, pixel / OW, pixel % OW, 0, ((cvy_index)n * K + k) * (OH * OW) + "
                  "pixel};\n"
                  "    const float t1 = __ldg(&a.t[6].p[(cvy_index)at.i3 * 126 + at.i4]); // parameter\n"
@@ -275,33 +278,47 @@ static void texts(void)
                      "    return t3;\n"));
 }
 
+/* The convolution's own result behind a norm of something else. */
+static void befores(void)
+{
+#define IN "x[128,8,128,128] | conv2d(64,3) @c | mul(s[64,1,1]) "
+    expect_text(IN "| group_norm(16) | add(@c) | relu",
+                HEAD(1, 0, 1, 0) PRE("    const cvy_at at = {0, k, 0, 0, 0, 0, 0};\n"
+                                     "    const float t1 = __ldg(&a.t[10].p[at.i1]); // parameter\n"
+                                     "    const float t2 = cvy_mul(t0, t1); // mul\n"
+                                     "    return t2;\n") POST("    const float t1 = cvy_add(t0, y); // add\n"
+                                                              "    const float t2 = cvy_relu(t1); // relu\n"
+                                                              "    return t2;\n") LAST(SAME));
+#undef IN
+}
+
 /* Where a logsumexp follows in powers of two, log2(e) is in constants, or in what the kernel hands over. */
 static void exponents(void)
 {
 #define IN "x[128,8,128,128] | conv2d(64,3) "
     expect_text_in(CVY_TF32, "x[128,8,128,128] | " BLOCK_B,
-                   HEAD(0, 0, 3) PRE(SAME)
+                   HEAD(0, 0, 0, 3) PRE(SAME)
                        POST("    const float t1 = cvy_fast_tanh_hardswish(t0, 1.44269502f); // tanh_hardswish\n"
                             "    const float t2 = cvy_add(t1, y); // add\n"
                             "    return t2;\n") LAST(SAME));
-    expect_text_in(CVY_TF32, IN "| logsumexp(1)", HEAD(0, 0, 5) PRE(SAME) POST(SAME) LAST(SAME));
+    expect_text_in(CVY_TF32, IN "| logsumexp(1)", HEAD(0, 0, 0, 5) PRE(SAME) POST(SAME) LAST(SAME));
     expect_text_in(CVY_TF32, IN "| relu | add(0.5) | logsumexp(1)",
-                   HEAD(0, 0, 5) PRE(SAME) POST("    const float t1 = cvy_relu(t0); // relu\n"
-                                                "    const float t2 = cvy_add(t1, 0.721347511f); // add\n"
-                                                "    return t2;\n") LAST(SAME));
+                   HEAD(0, 0, 0, 5) PRE(SAME) POST("    const float t1 = cvy_relu(t0); // relu\n"
+                                                   "    const float t2 = cvy_add(t1, 0.721347511f); // add\n"
+                                                   "    return t2;\n") LAST(SAME));
     /* not for nothing: tanh has no constants; what is read twice has two units */
     expect_text_in(CVY_TF32, IN "| group_norm(16) | tanh | logsumexp(1)",
-                   HEAD(0, 0, 0) PRE(SAME) POST("    const float t1 = cvy_fast_tanh(t0); // tanh\n    return t1;\n")
-                       LAST(SAME));
+                   HEAD(0, 0, 0, 0) PRE(SAME)
+                       POST("    const float t1 = cvy_fast_tanh(t0); // tanh\n    return t1;\n") LAST(SAME));
     expect_text_in(CVY_TF32, IN "@y | group_norm(16) | sigmoid | add(@y) | mul(@y) | logsumexp(1)",
-                   HEAD(0, 0, 0) PRE(SAME) POST("    const float t1 = cvy_fast_sigmoid(t0); // sigmoid\n"
-                                                "    const float t2 = cvy_add(t1, y); // add\n"
-                                                "    const float t3 = cvy_mul(t2, y); // mul\n"
-                                                "    return t3;\n") LAST(SAME));
+                   HEAD(0, 0, 0, 0) PRE(SAME) POST("    const float t1 = cvy_fast_sigmoid(t0); // sigmoid\n"
+                                                   "    const float t2 = cvy_add(t1, y); // add\n"
+                                                   "    const float t3 = cvy_mul(t2, y); // mul\n"
+                                                   "    return t3;\n") LAST(SAME));
     expect_text_in(CVY_TF32, IN "| group_norm(16) @z | sigmoid | add(@z) | logsumexp(1)",
-                   HEAD(0, 0, 0) PRE(SAME) POST("    const float t1 = cvy_fast_sigmoid(t0); // sigmoid\n"
-                                                "    const float t2 = cvy_add(t1, t0); // add\n"
-                                                "    return t2;\n") LAST(SAME));
+                   HEAD(0, 0, 0, 0) PRE(SAME) POST("    const float t1 = cvy_fast_sigmoid(t0); // sigmoid\n"
+                                                   "    const float t2 = cvy_add(t1, t0); // add\n"
+                                                   "    return t2;\n") LAST(SAME));
 #undef IN
 }
 
@@ -381,6 +398,7 @@ int main(int argc, char **argv)
     crowded_blocks_are_launched_apart();
     tunings_keep_the_rules();
     texts();
+    befores();
     exponents();
     a_new_batch_compiles_nothing();
     promised_tensors_have_no_copies();

@@ -44,51 +44,69 @@
 typedef cvy_mma_tile<BK, BP, WK, WP, PRODUCTS> tile;
 constexpr int ROWS = tile::K, CHUNKS = (TERMS + ROWS - 1) / ROWS;
 constexpr int K_PAD = (K_OUT + BK - 1) / BK * BK;
-constexpr int THREADS = tile::THREADS, PIXELS = BP / THREADS; // pixels that a thread gathers
+constexpr int THREADS = tile::THREADS, SHARERS = THREADS > BP ? THREADS / BP : 1; // threads of a pixel
+constexpr int ACROSS = THREADS / SHARERS, PIXELS = BP / ACROSS;                   // pixels that a thread gathers
+constexpr int EACH = ROWS / SHARERS;                                              // rows of a chunk that it gathers
+constexpr int RUN = cvy_gcd(C_IN, EACH), PLACES = ROWS / RUN; // rows of one tap, their channels side by side
 constexpr int PITCH_P = BP + 8, PITCH_K = BK + 8;
-constexpr int STAGE = ROWS * (PITCH_P + PITCH_K), STAGES = 3;
-static_assert(BP % THREADS == 0, "every thread gathers whole pixels");
+constexpr int STAGE = ROWS * (PITCH_P + PITCH_K), FIT = HOST_SHARED / (4 * STAGE), STAGES = FIT < 5 ? FIT : 5;
+static_assert(BP % ACROSS == 0 && ROWS % SHARERS == 0, "every thread gathers as many rows of as many pixels");
 static_assert(BK % 4 == 0 && STAGE % 4 == 0, "weights are copied by 16 bytes");
-static_assert(4 * STAGES * STAGE <= HOST_SHARED && 4 * BK * tile::PITCH <= HOST_SHARED, "what the host asked for");
+static_assert(STAGES >= 3 && 4 * BK * tile::PITCH <= HOST_SHARED, "what the host asked for");
 
-// Tap and input channel of row r of a chunk. Where channels divide a chunk, or a chunk the channels, only the chunk's
-// own part is computed at run time.
-struct term_at {
-    int tap, c;
+// Where a run of terms lies, seen from a pixel's window.
+struct __align__(8) run_at {
+    cvy_index offset; // from the window's origin, in bytes
+    unsigned tap;     // what its axes must have; the tap's number where they do not fit
 };
-CVY_INLINE term_at find_term(int chunk, int r)
+__shared__ run_at places[STAGES][PLACES];
+
+CVY_INLINE cvy_index tap_offset(const cvy_args &a, int tap, int c)
 {
-    constexpr int WHOLE = C_IN % ROWS == 0 ? C_IN / ROWS : 1; // chunks of a tap
-    if (C_IN % ROWS == 0) return {chunk / WHOLE, chunk % WHOLE * ROWS + r};
-    if (ROWS % C_IN == 0) return {chunk * (ROWS / C_IN) + r / C_IN, r % C_IN};
-    return {(chunk * ROWS + r) / C_IN, (chunk * ROWS + r) % C_IN};
+    return source_offset(a, c, tap / (R * S) * axis_d::MOVE, tap / S % R * axis_h::MOVE, tap % S * axis_w::MOVE);
 }
 
-CVY_INLINE cvy_index tap_offset(const cvy_args &a, const term_at &term)
+// Writes down where run number i of a chunk begins: divisions by channels and taps, done once for all pixels.
+CVY_INLINE void find_place(const cvy_args &a, int chunk, int i)
 {
-    return source_offset(a, term.c, term.tap / (R * S) * axis_d::MOVE, term.tap / S % R * axis_h::MOVE,
-                         term.tap % S * axis_w::MOVE);
+    const int number = chunk * ROWS + i * RUN, tap = number / C_IN;
+    run_at at;
+    at.offset = 4 * tap_offset(a, tap, number % C_IN);
+    at.tap = AXES_FIT ? tap < TAPS ? tap_axes(tap) : NO_TAP : tap;
+    places[chunk % STAGES][i] = at;
 }
 
-// Begins the copy of one chunk into a stage.
-CVY_INLINE void gather(const cvy_args &a, const window *windows, const float *weights, int chunk, float *stage)
+CVY_INLINE bool is_inside(const window &v, unsigned tap)
 {
-    const int thread = threadIdx.x;
+    return AXES_FIT ? !(tap & ~v.axes) : v.exists && tap < TAPS && tap_inside(v, tap);
+}
+
+// Begins the copy of a chunk's pixels into a stage.
+CVY_INLINE void gather(const cvy_args &a, const window *windows, int chunk, float *stage)
+{
+    const int first = threadIdx.x / ACROSS * EACH; // of the thread's rows
+    float *to = stage + first * PITCH_P + threadIdx.x % ACROSS;
+    run_at runs[EACH / RUN]; // all at once: copies wait for what is read before them
 #pragma unroll
-    for (int i = 0; i < PIXELS; i++) {
-        const window &v = windows[i];
+    for (int i = 0; i < EACH / RUN; i++) runs[i] = places[chunk % STAGES][first / RUN + i];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const term_at term = find_term(chunk, r);
-            bool valid = TERMS % ROWS == 0 || term.tap < TAPS;
-            valid = valid && (TAPS <= 32 ? v.inside >> term.tap & 1 : v.exists && tap_inside(v, term.tap));
-            cvy_copy4(stage + r * PITCH_P + i * THREADS + thread, v.origin + tap_offset(a, term), valid);
-        }
-    }
+    for (int r = 0; r < EACH; r++)
+#pragma unroll
+        for (int i = 0; i < PIXELS; i++)
+            cvy_copy4(to + r * PITCH_P + i * ACROSS, (const float*)((const char*)windows[i].origin + runs[r / RUN].offset) + source_offset(a, r % RUN, 0, 0, 0), is_inside(windows[i], runs[r / RUN].tap));
+}
+
+// And of its weights; `weights`: the thread's first four.
+CVY_INLINE void copy_weights(const float *weights, int chunk, float *stage)
+{
+    constexpr int FOURS = BK / 4, AT_ONCE = THREADS / FOURS; // of a row; rows
+    const int row = threadIdx.x / FOURS;
     const float *from = weights + (long long)chunk * ROWS * K_PAD;
-    for (int i = thread; i < ROWS * BK / 4; i += THREADS)
-        cvy_copy16(stage + ROWS * PITCH_P + i / (BK / 4) * PITCH_K + i % (BK / 4) * 4,
-                   from + i / (BK / 4) * K_PAD + i % (BK / 4) * 4);
+    float *to = stage + row * PITCH_K + threadIdx.x % FOURS * 4;
+    static_assert(THREADS % FOURS == 0, "whole rows at once");
+#pragma unroll
+    for (int r = 0; r < ROWS; r += AT_ONCE)
+        if (ROWS % AT_ONCE == 0 || row < ROWS - r) cvy_copy16(to + r * PITCH_K, from + r * K_PAD);
 }
 
 // One result by multiply-adds: rare, so out of the way. Padding is zeros, which an infinite weight makes NaN; where a
@@ -100,49 +118,92 @@ static __device__ __noinline__ float sum_again(const cvy_args &a, long long pixe
     float sum = 0.0f;
 #pragma unroll 1
     for (int number = 0; number < TERMS; number++) {
-        const term_at term = {number / C_IN, number % C_IN};
-        const bool inside = tap_inside(v, term.tap);
-        const float x = inside ? v.origin[tap_offset(a, term)] : 0.0f;
+        const int tap = number / C_IN;
+        const bool inside = v.exists && tap_inside(v, tap);
+        const float x = inside ? v.origin[tap_offset(a, tap, number % C_IN)] : 0.0f;
         if (inside || !TRANSPOSED) sum = fmaf(weights[(long long)number * K_PAD], x, sum);
     }
     return sum;
 }
 
+// A block's place in the work.
+struct block_at {
+    long long first_pixel;
+    int phase, k_first, group;
+    const float *weights; // of its first channel
+};
+
+CVY_INLINE block_at find_block(const cvy_args &a)
+{
+    block_at at;
+    at.phase = blockIdx.x % PHASES; // of the same places side by side: they share the source in the L2
+    at.first_pixel = (long long)(blockIdx.x / PHASES) * BP;
+    at.k_first = blockIdx.y * BK;
+    at.group = blockIdx.z;
+    at.weights = a.t[2].p + ((long long)at.group * PHASES + at.phase) * CHUNKS * ROWS * K_PAD + at.k_first;
+    return at;
+}
+
+// Puts others in the place of the thread's results that are not finite.
+CVY_INLINE void mend(const cvy_args &a, const block_at &block, const tile &results, float *shared)
+{
+    constexpr int MINE = tile::TILES_M * tile::TILES_N * 4;
+    bool sound = true;
+#pragma unroll
+    for (int i = 0; i < MINE; i++) sound &= tile::is_sound((&results.acc[0][0][0])[i]);
+    if (sound) return;
+#pragma unroll 1
+    for (int i = 0; i < MINE; i++) {
+        const int k = results.m + i / (4 * tile::TILES_N) * 16 + i / 2 % 2 * 8 + results.g;
+        const int pixel = results.n + i / 4 % tile::TILES_N * 8 + results.t * 2 + i % 2;
+        float *result = shared + k * tile::PITCH + pixel;
+        if (!tile::is_sound(*result))
+            *result = sum_again(a, block.first_pixel + pixel, block.phase, block.group, block.weights + k);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
-    extern __shared__ __align__(16) float shared[]; // max(STAGES * STAGE, BK * tile::PITCH) floats
-    const int phase = blockIdx.x % PHASES; // of the same places side by side: they share the source in the L2
-    const long long first_pixel = (long long)(blockIdx.x / PHASES) * BP;
-    const int k_first = blockIdx.y * BK, group = blockIdx.z;
-    const float *weights = a.t[2].p + ((long long)group * PHASES + phase) * CHUNKS * ROWS * K_PAD + k_first;
+    extern __shared__ __align__(16) float shared[]; // STAGES x STAGE floats, then BK x tile::PITCH
+    const block_at block = find_block(a);
+    const float *weights = block.weights + threadIdx.x / (BK / 4) * K_PAD + threadIdx.x % (BK / 4) * 4;
+    const int column = threadIdx.x % ACROSS; // the thread's first pixel
     window windows[PIXELS];
     tile results;
 
+    for (int i = threadIdx.x; i < STAGES * PLACES; i += THREADS) find_place(a, i / PLACES, i % PLACES);
 #pragma unroll
     for (int i = 0; i < PIXELS; i++)
-        windows[i] = make_window(a, find_pixel(a, first_pixel + i * THREADS + threadIdx.x, phase), group);
+        windows[i] = make_window(a, find_pixel(a, block.first_pixel + i * ACROSS + column, block.phase), block.group);
     results.start(threadIdx.x);
-#pragma unroll
+    __syncthreads();
+#pragma unroll 1
     for (int chunk = 0; chunk < STAGES - 1; chunk++) {
-        if (chunk < CHUNKS) gather(a, windows, weights, chunk, shared + chunk * STAGE);
+        float *stage = shared + chunk * STAGE;
+        if (chunk < CHUNKS) gather(a, windows, chunk, stage);
+        if (chunk < CHUNKS) copy_weights(weights, chunk, stage + ROWS * PITCH_P);
         cvy_copies_commit();
     }
 #pragma unroll 1
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         const float *stage = shared + chunk % STAGES * STAGE;
         const int next = chunk + STAGES - 1; // goes where the chunk before this one was
+        float *free = shared + next % STAGES * STAGE;
         cvy_copies_wait<STAGES - 2>();
         __syncthreads();
-        if (next < CHUNKS) gather(a, windows, weights, next, shared + next % STAGES * STAGE);
+        if (next < CHUNKS) {
+            gather(a, windows, next, free);
+            copy_weights(weights, next, free + ROWS * PITCH_P);
+            if (threadIdx.x < PLACES) find_place(a, next + 1, threadIdx.x);
+        }
         cvy_copies_commit();
         results.template multiply<PITCH_K, 1, PITCH_P, 1>(stage + ROWS * PITCH_P, stage);
     }
     __syncthreads();
     results.spread(shared);
+    mend(a, block, results, shared);
     __syncthreads();
-    cvy_finish<BK, PIXELS, THREADS>(a, first_pixel, phase, k_first, group, [&](int i, int k) {
-        const int pixel = i * THREADS + threadIdx.x;
-        const float result = shared[k * tile::PITCH + pixel];
-        return tile::is_sound(result) ? result : sum_again(a, first_pixel + pixel, phase, group, weights + k);
-    });
+    cvy_finish<BK, PIXELS, THREADS, SHARERS>(
+        a, block.first_pixel, block.phase, block.k_first, block.group,
+        [&](int i, int k) { return shared[k * tile::PITCH + i * ACROSS + column]; });
 }

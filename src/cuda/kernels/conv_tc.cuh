@@ -182,12 +182,13 @@ constexpr int CHUNKW = FLAT ? Q : POOL ? QS / TC_POOLW : CPC == CT ? QS : CPC * 
 constexpr int CHUNKROWS = POOL ? LPC : LPC * LINEROWS;
 constexpr int OUTS = TC_PASS == PASS_STATS ? 0 : TC_OUTS;
 
-#ifdef TC_EPILOGUE // '"epilogue.cuh"', generated: TC_PRE, TC_EXTERN, TC_EXPONENT, struct epi and the three
-                   // functions
+#ifdef TC_EPILOGUE // '"epilogue.cuh"', generated: TC_PRE, TC_EXTERN, TC_BEFORE, TC_EXPONENT, struct epi and the
+                   // three functions
 #include TC_EPILOGUE
 #else                 // the identity, so that the file compiles by itself
 #define TC_PRE      0 // cvy_pre does something
 #define TC_EXTERN   0 // cvy_post reads tensors at (n, pixel)
+#define TC_BEFORE   0 // cvy_post's y is the convolution's own result, not cvy_pre's
 // For logsumexp in powers of two (PARTIAL). 1: cvy_post's result is times log2(e); +2: and its y; +4: and its z.
 #define TC_EXPONENT 0
 struct epi {
@@ -269,6 +270,7 @@ static_assert(!POOL || TC_POOLW == 2 || TC_POOLW == 4 || TC_POOLW == 8, "pooling
 static_assert(!NORM || K % most(G, 1) == 0, "groups divide the channels");
 static_assert((TC_PASS == PASS_PLAIN) == !NORM, "a norm needs a pass with statistics");
 static_assert(STATW > 0 && FINW > 0, "both kinds of strips need a warpgroup");
+static_assert(!TC_BEFORE || EARLY, "the convolution's own result is known to the multiplying role alone");
 static_assert(!KEEP || CHUNKM == 1, "statistics of a chunk are those of one block of channels");
 static_assert(!KEEP || (OUTS >= CHUNKS * MBLOCKS && OUTS % TEAMS == 0),
               "a strip waits whole; each team has buffers of its own and sees all their phases");

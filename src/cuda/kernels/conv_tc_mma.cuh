@@ -175,11 +175,12 @@ template <bool POST> struct value_maker {
     }
     __device__ __forceinline__ float operator()(float d, int h) const
     {
-        float y = fmaf(d, factor[h], l.bias[h]);
-        if (TC_PRE) y = (POST ? YUNIT : 1.f) * cvy_pre(y, l.ch[h], e);
+        const float c = fmaf(d, factor[h], l.bias[h]);
+        float y = TC_PRE ? (POST ? YUNIT : 1.f) * cvy_pre(c, l.ch[h], e) : c;
         if (TC_PRE && POOL && NORM) y *= l.sign[h];
         if (!POST) return y;
-        const float r = cvy_post(NORM ? fmaf(y, norm[h].x, norm[h].y) : y, y, n, l.ch[h], 0, e);
+        const float z = NORM ? fmaf(y, norm[h].x, norm[h].y) : y;
+        const float r = cvy_post(z, TC_BEFORE ? YUNIT * c : y, n, l.ch[h], 0, e);
         return EXPONENTS && !(TC_EXPONENT & 1) ? r * LOG2E : r;
     }
     template <int N> __device__ __forceinline__ void all(float (&d)[N]) const

@@ -47,9 +47,10 @@ struct pixel_at {
 CVY_INLINE pixel_at find_pixel(const cvy_args &a, long long number, int phase)
 {
     constexpr int PLANE = PHASE_O * PHASE_P * PHASE_Q;
-    const int in_plane = (int)(number % PLANE);
+    const cvy_index index = (cvy_index)number; // there are more results than pixels
+    const int in_plane = (int)(index % PLANE);
     pixel_at at;
-    at.n = (int)(number / PLANE);
+    at.n = (int)(index / PLANE);
     at.q = in_plane % PHASE_Q * axis_w::PHASES + phase % axis_w::PHASES;
     at.p = in_plane / PHASE_Q % PHASE_P * axis_h::PHASES + phase / axis_w::PHASES % axis_h::PHASES;
     at.o = in_plane / (PHASE_P * PHASE_Q) * axis_d::PHASES + phase / (axis_w::PHASES * axis_h::PHASES);
@@ -63,6 +64,7 @@ struct window {
     int d, h, w;         // that place
     int t, r, s;         // that tap of the filter: 0 unless transposed
     unsigned inside;     // bit per tap, for up to 32 taps
+    unsigned axes;       // bit per tap of each axis, for up to 31 in all: see tap_axes
     bool exists;
 };
 
@@ -75,6 +77,30 @@ CVY_INLINE bool tap_inside(const window &v, int tap)
         return false;
     return (unsigned)(v.d + tap / (R * S) * axis_d::MOVE) < IN_D &&
            (unsigned)(v.h + tap / S % R * axis_h::MOVE) < IN_H && (unsigned)(v.w + tap % S * axis_w::MOVE) < IN_W;
+}
+
+// The same in T + R + S bits: tap number `tap` is inside where a window's axes have all of tap_axes.
+constexpr bool AXES_FIT = T + R + S < 32;
+constexpr unsigned NO_TAP = 1u << 31; // no window's axes have it
+
+CVY_INLINE unsigned tap_axes(int tap)
+{
+    return 1u << tap / (R * S) | 1u << (T + tap / S % R) | 1u << (T + R + tap % S);
+}
+
+template <class axis, int N_TAPS, int EXTENT> CVY_INLINE unsigned axis_inside(int tap, int place)
+{
+    unsigned bits = 0;
+#pragma unroll
+    for (int i = 0; i < axis::TAPS; i++)
+        bits |= (unsigned)(tap + i * axis::EVERY < N_TAPS && (unsigned)(place + i * axis::MOVE) < EXTENT) << i;
+    return bits;
+}
+
+CVY_INLINE unsigned axes_inside(const window &v)
+{
+    return axis_inside<axis_d, TAPS_T, IN_D>(v.t, v.d) | axis_inside<axis_h, TAPS_R, IN_H>(v.r, v.h) << T |
+           axis_inside<axis_w, TAPS_S, IN_W>(v.s, v.w) << (T + R);
 }
 
 CVY_INLINE cvy_index source_offset(const cvy_args &a, int c, int d, int h, int w)
@@ -98,21 +124,24 @@ CVY_INLINE window make_window(const cvy_args &a, const pixel_at &at, int group)
     if (TAPS <= 32)
 #pragma unroll
         for (int tap = 0; tap < TAPS; tap++) v.inside |= (unsigned)(v.exists && tap_inside(v, tap)) << tap;
+    v.axes = AXES_FIT && v.exists ? axes_inside(v) : 0;
     v.origin = a.t[1].p + (long long)at.n * a.t[1].s[0] + (long long)group * C_IN * a.t[1].s[1] +
                source_offset(a, 0, v.d, v.h, v.w);
     return v;
 }
 
-// Hands a tile of BK channels from k_first on x PIXELS pixels of each thread to the epilogue, channel by channel:
-// neighbouring threads take neighbouring pixels. result(i, k): of the thread's pixel number i, channel k of the tile.
-template <int BK_, int PIXELS_, int THREADS_, class Result>
+// Hands a tile of BK channels from k_first on to the epilogue, channel by channel: neighbouring threads take
+// neighbouring pixels, PIXELS each; SHARERS threads take the channels of a pixel in turn.
+// result(i, k): of the thread's pixel number i, channel k of the tile.
+template <int BK_, int PIXELS_, int THREADS_, int SHARERS_ = 1, class Result>
 CVY_INLINE void cvy_finish(const cvy_args &a, long long first_pixel, int phase, int k_first, int group, Result result)
 {
+    constexpr int ACROSS = THREADS_ / SHARERS_; // pixels that threads take at once
     for (int i = 0; i < PIXELS_; i++) {
-        const pixel_at pixel = find_pixel(a, first_pixel + i * THREADS_ + threadIdx.x, phase);
+        const pixel_at pixel = find_pixel(a, first_pixel + i * ACROSS + threadIdx.x % ACROSS, phase);
         const int in_plane = (pixel.o * OUT_P + pixel.p) * OUT_Q + pixel.q;
         if (!pixel.exists) continue;
-        for (int k = 0; k < BK_ && k_first + k < K_OUT; k++) {
+        for (int k = threadIdx.x / ACROSS; k < BK_ && k_first + k < K_OUT; k += SHARERS_) {
             cvy_at at;
             at.i0 = pixel.n;
             at.i1 = group * K_OUT + k_first + k;
