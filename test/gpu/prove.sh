@@ -7,6 +7,7 @@
 #   random     RANDOM_GRAPHS random graphs (default 2,000), each under the engine's plan and a random one
 #   sanitize   compute-sanitizer: memcheck, racecheck, initcheck, synccheck (or those of TOOLS), all at once
 #   bits       the same bits over 100 runs, on two streams, captured, at any place in the batch
+#   apart      the chains once more on a device whose blocks may not wait for each other (alone.c)
 #   first      the first call of a shape: below 2 s with an empty cache, below 50 ms from a full one
 #   overhead   compiled PyTorch blocks beside the command's own times (overhead.py)
 #   modules    200 random PyTorch modules against float64 (modules.py)
@@ -20,7 +21,7 @@
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root" || exit 2
-parts="chains random sanitize bits first overhead modules eject times scaling"
+parts="chains random sanitize bits apart first overhead modules eject times scaling"
 
 limit_of() { # seconds that a part may take
     case $1 in
@@ -144,6 +145,16 @@ part_bits() {
     told bits 3 "blocks, 100 runs, two streams, captured" || return 1
     share places "$jobs" "" -m
     told places "$jobs" "chains, samples at any place in the batch"
+}
+
+# A few norms behind convolutions: none of their passes may be one launch.
+part_apart() {
+    "${CC:-cc}" -shared -fPIC -Wall -Wextra -Werror -o "$out/libalone.so" test/gpu/alone.c -ldl || return 1
+    export CVY_CUDA_LIB="$out/libalone.so"
+    launched=$("$build/convoy" plan B --device cuda | grep -c 'kernel conv_tc_f32_\(stats\|finish\)')
+    echo "block B: $launched launches of its pass"
+    share apart "$jobs" ""
+    told apart "$jobs" "chains, launched apart" && [ "$launched" -eq 2 ]
 }
 
 # One line for each call: the chain's number or text, cold and warm, each in a process of its own.
