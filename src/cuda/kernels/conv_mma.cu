@@ -2,16 +2,18 @@
 // devices of compute capability 8.0 and later.
 //
 // The matrix product of conv_direct.cu with its terms in another order: the sum runs over (tap, input channel), the
-// channel fastest. A chunk of ROWS terms then meets one tap or a few, whose places are found once; its channels lie
-// at fixed distances. Per chunk a block stages
+// channel fastest. A chunk of ROWS terms is then a few runs: neighbouring channels of one tap, at fixed distances.
+// Where runs begin, and which places inside the source they need, a few threads write down one chunk ahead; a copy
+// then costs a test of bits and an addition. Per chunk a block stages
 //
 //   shared memory, STAGES times:   pixels  [ROWS][BP + 8]   gathered with cp.async, 4 bytes each, zero outside x
 //                                  weights [ROWS][BK + 8]   copied from the packed weights, 16 bytes each
 //
 // while the chunk before is multiplied (mma_tile.cuh; the 8 keep fragments off each other's banks). A stage is
-// filled again two chunks later: one barrier per chunk is enough. Results then lie in shared memory as [BK][BP + 8]
-// and go through the epilogue in the order of memory; those that are not finite are first summed again by
-// multiply-adds, straight from memory, which puts infs and NaNs where they belong.
+// filled again one chunk after it was read: one barrier per chunk is enough. Small tiles have more threads than
+// pixels: SHARERS of them gather a pixel's rows and finish its channels. Results then lie in shared memory as
+// [BK][BP + 8] and go through the epilogue in the order of memory; those that are not finite are first summed again
+// by multiply-adds, straight from memory, which puts infs and NaNs where they belong.
 //
 //   thread -> data: lane 4g + t of a warp whose results start at channel m, pixel n of the tile:
 //     acc[i][j][2h + e] is channel m + 16i + 8h + g, pixel n + 8j + 2t + e; warps lie BP / WP across, BK / WK down
@@ -34,7 +36,7 @@
 #define BLOCKS 3 // at least so many blocks of a multiprocessor: bounds the registers
 #endif
 #ifndef HOST_SHARED
-#define HOST_SHARED 39936 // bytes of shared memory that the launch asks for
+#define HOST_SHARED 39936 // bytes of shared memory that the launch asks for: as many stages as fit, up to 5
 #endif
 
 #include "copy.cuh"
@@ -47,33 +49,44 @@ constexpr int K_PAD = (K_OUT + BK - 1) / BK * BK;
 constexpr int THREADS = tile::THREADS, SHARERS = THREADS > BP ? THREADS / BP : 1; // threads of a pixel
 constexpr int ACROSS = THREADS / SHARERS, PIXELS = BP / ACROSS;                   // pixels that a thread gathers
 constexpr int EACH = ROWS / SHARERS;                                              // rows of a chunk that it gathers
-constexpr int RUN = cvy_gcd(C_IN, EACH), PLACES = ROWS / RUN; // rows of one tap, their channels side by side
+constexpr int RUN = cvy_gcd(C_IN, EACH), RUNS = ROWS / RUN; // rows of a tap and neighbouring channels; of a chunk
 constexpr int PITCH_P = BP + 8, PITCH_K = BK + 8;
 constexpr int STAGE = ROWS * (PITCH_P + PITCH_K), FIT = HOST_SHARED / (4 * STAGE), STAGES = FIT < 5 ? FIT : 5;
 static_assert(BP % ACROSS == 0 && ROWS % SHARERS == 0, "every thread gathers as many rows of as many pixels");
 static_assert(BK % 4 == 0 && STAGE % 4 == 0, "weights are copied by 16 bytes");
 static_assert(STAGES >= 3 && 4 * BK * tile::PITCH <= HOST_SHARED, "what the host asked for");
 
-// Where a run of terms lies, seen from a pixel's window.
-struct __align__(8) run_at {
-    cvy_index offset; // from the window's origin, in bytes
-    unsigned tap;     // what its axes must have; the tap's number where they do not fit
+// Bytes between a window's origin and its terms: in 32 bits where strides are known and a sample is not huge.
+template <bool NEAR> struct distance {
+    typedef int type;
 };
-__shared__ run_at places[STAGES][PLACES];
+template <> struct distance<false> {
+    typedef long long type;
+};
+constexpr long long SPAN =
+    (((long long)C_IN * IN_D + TAPS_T * DIL_D) * IN_H + TAPS_R * DIL_H) * IN_W + TAPS_S * DIL_W; // or less
+typedef distance < SRC_DENSE &&SPAN<1 << 29>::type bytes;
 
-CVY_INLINE cvy_index tap_offset(const cvy_args &a, int tap, int c)
+// Where a run of terms lies, seen from a pixel's window.
+struct run_at {
+    bytes offset; // from the window's origin
+    unsigned tap; // what its axes must have; the tap's number where they do not fit
+};
+
+CVY_INLINE cvy_index tap_offset(const cvy_args &a, unsigned tap, int c)
 {
-    return source_offset(a, c, tap / (R * S) * axis_d::MOVE, tap / S % R * axis_h::MOVE, tap % S * axis_w::MOVE);
+    return source_offset(a, c, (int)(tap / (R * S)) * axis_d::MOVE, (int)(tap / S % R) * axis_h::MOVE,
+                         (int)(tap % S) * axis_w::MOVE);
 }
 
-// Writes down where run number i of a chunk begins: divisions by channels and taps, done once for all pixels.
-CVY_INLINE void find_place(const cvy_args &a, int chunk, int i)
+// Where run number i of a chunk begins: divisions by channels and taps, done once for all pixels.
+CVY_INLINE run_at find_run(const cvy_args &a, int chunk, int i)
 {
-    const int number = chunk * ROWS + i * RUN, tap = number / C_IN;
+    const unsigned number = chunk * ROWS + i * RUN, tap = number / C_IN;
     run_at at;
-    at.offset = 4 * tap_offset(a, tap, number % C_IN);
+    at.offset = (bytes)4 * tap_offset(a, tap, (int)(number % C_IN));
     at.tap = AXES_FIT ? tap < TAPS ? tap_axes(tap) : NO_TAP : tap;
-    places[chunk % STAGES][i] = at;
+    return at;
 }
 
 CVY_INLINE bool is_inside(const window &v, unsigned tap)
@@ -81,19 +94,28 @@ CVY_INLINE bool is_inside(const window &v, unsigned tap)
     return AXES_FIT ? !(tap & ~v.axes) : v.exists && tap < TAPS && tap_inside(v, tap);
 }
 
+CVY_INLINE const float *behind(const float *p, bytes offset)
+{
+    return reinterpret_cast<const float *>(reinterpret_cast<const char *>(p) + offset);
+}
+
 // Begins the copy of a chunk's pixels into a stage.
-CVY_INLINE void gather(const cvy_args &a, const window *windows, int chunk, float *stage)
+CVY_INLINE void gather(const cvy_args &a, const window *windows, const run_at *chunk, float *stage)
 {
     const int first = threadIdx.x / ACROSS * EACH; // of the thread's rows
     float *to = stage + first * PITCH_P + threadIdx.x % ACROSS;
-    run_at runs[EACH / RUN]; // all at once: copies wait for what is read before them
+    run_at runs[EACH / RUN]; // all at once: a load does not pass a copy
 #pragma unroll
-    for (int i = 0; i < EACH / RUN; i++) runs[i] = places[chunk % STAGES][first / RUN + i];
+    for (int i = 0; i < EACH / RUN; i++) runs[i] = chunk[first / RUN + i];
 #pragma unroll
     for (int r = 0; r < EACH; r++)
 #pragma unroll
-        for (int i = 0; i < PIXELS; i++)
-            cvy_copy4(to + r * PITCH_P + i * ACROSS, (const float*)((const char*)windows[i].origin + runs[r / RUN].offset) + source_offset(a, r % RUN, 0, 0, 0), is_inside(windows[i], runs[r / RUN].tap));
+        for (int i = 0; i < PIXELS; i++) {
+            const run_at &run = runs[r / RUN];
+            cvy_copy4(to + r * PITCH_P + i * ACROSS,
+                      behind(windows[i].origin, run.offset) + source_offset(a, r % RUN, 0, 0, 0),
+                      is_inside(windows[i], run.tap));
+        }
 }
 
 // And of its weights; `weights`: the thread's first four.
@@ -109,8 +131,8 @@ CVY_INLINE void copy_weights(const float *weights, int chunk, float *stage)
         if (ROWS % AT_ONCE == 0 || row < ROWS - r) cvy_copy16(to + r * PITCH_K, from + r * K_PAD);
 }
 
-// One result by multiply-adds: rare, so out of the way. Padding is zeros, which an infinite weight makes NaN; where a
-// transposed convolution meets no source there is nothing.
+// One result by multiply-adds: rare, so out of the way. Padding is zeros, which an infinite weight makes NaN; where
+// a transposed convolution meets no source there is nothing.
 static __device__ __noinline__ float sum_again(const cvy_args &a, long long pixel, int phase, int group,
                                                const float *weights)
 {
@@ -165,39 +187,46 @@ CVY_INLINE void mend(const cvy_args &a, const block_at &block, const tile &resul
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
     extern __shared__ __align__(16) float shared[]; // STAGES x STAGE floats, then BK x tile::PITCH
+    __shared__ __align__(16) run_at runs[STAGES][RUNS];
     const block_at block = find_block(a);
     const float *weights = block.weights + threadIdx.x / (BK / 4) * K_PAD + threadIdx.x % (BK / 4) * 4;
     const int column = threadIdx.x % ACROSS; // the thread's first pixel
     window windows[PIXELS];
     tile results;
 
-    for (int i = threadIdx.x; i < STAGES * PLACES; i += THREADS) find_place(a, i / PLACES, i % PLACES);
+    for (int i = threadIdx.x; i < STAGES * RUNS; i += THREADS)
+        runs[i / RUNS][i % RUNS] = find_run(a, i / RUNS, i % RUNS);
 #pragma unroll
     for (int i = 0; i < PIXELS; i++)
-        windows[i] = make_window(a, find_pixel(a, block.first_pixel + i * ACROSS + column, block.phase), block.group);
+        windows[i] =
+            make_window(a, find_pixel(a, block.first_pixel + i * ACROSS + column, block.phase), block.group);
     results.start(threadIdx.x);
     __syncthreads();
-#pragma unroll 1
+#pragma unroll 1 // code that runs once is slow to fetch
     for (int chunk = 0; chunk < STAGES - 1; chunk++) {
         float *stage = shared + chunk * STAGE;
-        if (chunk < CHUNKS) gather(a, windows, chunk, stage);
-        if (chunk < CHUNKS) copy_weights(weights, chunk, stage + ROWS * PITCH_P);
+        if (chunk < CHUNKS) {
+            gather(a, windows, runs[chunk], stage);
+            copy_weights(weights, chunk, stage + ROWS * PITCH_P);
+        }
         cvy_copies_commit();
     }
+    int now = 0, before = STAGES - 1; // stages of a chunk and of the one before it
 #pragma unroll 1
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
-        const float *stage = shared + chunk % STAGES * STAGE;
+        const float *stage = shared + now * STAGE;
         const int next = chunk + STAGES - 1; // goes where the chunk before this one was
-        float *free = shared + next % STAGES * STAGE;
         cvy_copies_wait<STAGES - 2>();
         __syncthreads();
         if (next < CHUNKS) {
-            gather(a, windows, next, free);
-            copy_weights(weights, next, free + ROWS * PITCH_P);
-            if (threadIdx.x < PLACES) find_place(a, next + 1, threadIdx.x);
+            gather(a, windows, runs[before], shared + before * STAGE);
+            copy_weights(weights, next, shared + before * STAGE + ROWS * PITCH_P);
+            if (threadIdx.x < RUNS) runs[now][threadIdx.x] = find_run(a, next + 1, threadIdx.x);
         }
         cvy_copies_commit();
         results.template multiply<PITCH_K, 1, PITCH_P, 1>(stage + ROWS * PITCH_P, stage);
+        before = now;
+        now = now + 1 < STAGES ? now + 1 : 0;
     }
     __syncthreads();
     results.spread(shared);

@@ -134,7 +134,8 @@ CVY_INLINE window make_window(const cvy_args &a, const pixel_at &at, int group)
 // neighbouring pixels, PIXELS each; SHARERS threads take the channels of a pixel in turn.
 // result(i, k): of the thread's pixel number i, channel k of the tile.
 template <int BK_, int PIXELS_, int THREADS_, int SHARERS_ = 1, class Result>
-CVY_INLINE void cvy_finish(const cvy_args &a, long long first_pixel, int phase, int k_first, int group, Result result)
+CVY_INLINE void cvy_finish(const cvy_args &a, long long first_pixel, int phase, int k_first, int group,
+                           Result result)
 {
     constexpr int ACROSS = THREADS_ / SHARERS_; // pixels that threads take at once
     for (int i = 0; i < PIXELS_; i++) {
