@@ -1,8 +1,9 @@
 /* mma.c - which producers run on tensor cores through mma.sync, with which tile, and how fast that may be. */
+#include <math.h>
 #include "mma.h"
 #include "tc.h"
 
-enum { DEPTH = 16, STAGES = 3 }; /* of both kernels: terms of a step, stages of shared memory */
+enum { DEPTH = 16, STAGES = 3 }; /* of both kernels: terms of a step, stages of shared memory at least */
 
 /* From the data sheets, dense: A100 156 TFLOP/s against 19.5 by multiply-adds (64 per cycle), so 512. H100 and H200
  * 494 TFLOP/s, 1024 per cycle, are wgmma's; mma.sync is reported to reach six tenths of that. Of 10.x only
@@ -69,23 +70,27 @@ static const char *size_refusal(const producer *w)
 /* ---- tiles ---- */
 
 /* Of a block, of a warp; how many blocks a multiprocessor has registers for; the most products: three of a matrix
- * product's 64 x 64 spill; convolutions: for how many output channels. */
+ * product's 64 x 64 spill; convolutions: stages, for how many output channels. Small ones fill the device where
+ * large ones would leave multiprocessors idle; they wait for memory more than they compute, so they have a stage
+ * more. */
 typedef struct tile_row {
-    int m, n, warp_m, warp_n, resident, products;
+    int m, n, warp_m, warp_n, resident, products, stages;
     int64_t least, most;
 } tile_row;
 
-static const tile_row conv_tiles[] = {{64, 128, 32, 64, 3, 3, 33, INT64_MAX},
-                                      {128, 256, 64, 64, 1, 3, 65, INT64_MAX},
-                                      {32, 256, 32, 64, 3, 3, 17, 32},
-                                      {16, 256, 16, 64, 3, 3, 1, 16}};
-static const tile_row product_tiles[] = {{64, 64, 32, 32, 3, 3, 0, INT64_MAX},
-                                         {64, 128, 32, 32, 2, 3, 0, INT64_MAX},
-                                         {128, 128, 64, 32, 1, 3, 0, INT64_MAX},
-                                         {128, 128, 32, 32, 1, 3, 0, INT64_MAX},
-                                         {128, 256, 64, 64, 1, 1, 0, INT64_MAX}};
+static const tile_row conv_tiles[] = {
+    {64, 128, 32, 64, 3, 3, 3, 33, INT64_MAX}, {128, 256, 64, 64, 1, 3, 3, 65, INT64_MAX},
+    {32, 256, 32, 64, 3, 3, 3, 17, 32},        {16, 256, 16, 64, 3, 3, 3, 1, 16},
+    {64, 64, 32, 32, 4, 3, 4, 33, INT64_MAX},  {32, 64, 16, 32, 6, 3, 4, 17, INT64_MAX},
+    {32, 32, 16, 16, 8, 3, 4, 17, INT64_MAX},  {16, 64, 16, 16, 8, 3, 4, 1, 96},
+};
+static const tile_row product_tiles[] = {
+    {64, 64, 32, 32, 3, 3, STAGES, 0, INT64_MAX},   {64, 128, 32, 32, 2, 3, STAGES, 0, INT64_MAX},
+    {128, 128, 64, 32, 1, 3, STAGES, 0, INT64_MAX}, {128, 128, 32, 32, 1, 3, STAGES, 0, INT64_MAX},
+    {128, 256, 64, 64, 1, 1, STAGES, 0, INT64_MAX},
+};
 
-static void fill_conv(const producer *w, mma_tile *t)
+static void fill_conv(const producer *w, int stages, mma_tile *t)
 {
     const int64_t *stride = w->conv.stride, phases = w->transposed ? stride[0] * stride[1] * stride[2] : 1;
 
@@ -95,10 +100,10 @@ static void fill_conv(const producer *w, mma_tile *t)
     t->copies = DEPTH * (t->n + t->m / 4);
     t->fetched = 0; /* most of what taps share is in the L1 */
     /* pixels [DEPTH][n + 8], weights [DEPTH][m + 8] */
-    t->shared_bytes = 4 * STAGES * DEPTH * (t->n + 8 + t->m + 8);
+    t->shared_bytes = 4 * stages * DEPTH * (t->n + 8 + t->m + 8);
 }
 
-static void fill_product(const producer *w, mma_tile *t)
+static void fill_product(const producer *w, int stages, mma_tile *t)
 {
     const matmul_geom *e = &w->product;
     const bool fours = e->K % 4 == 0 && (e->other_is_nk || e->N % 4 == 0);
@@ -109,7 +114,7 @@ static void fill_product(const producer *w, mma_tile *t)
     t->fetched = 4 * DEPTH * (t->m + t->n);
     /* x [m][DEPTH + 4], other [n][DEPTH + 4] or [DEPTH][n + 8] */
     t->shared_bytes =
-        4 * STAGES * (t->m * (DEPTH + 4) + (e->other_is_nk ? t->n * (DEPTH + 4) : DEPTH * (t->n + 8)));
+        4 * stages * (t->m * (DEPTH + 4) + (e->other_is_nk ? t->n * (DEPTH + 4) : DEPTH * (t->n + 8)));
 }
 
 static mma_tile make_tile(const producer *w, const tile_row *row, int products)
@@ -123,7 +128,7 @@ static mma_tile make_tile(const producer *w, const tile_row *row, int products)
                   .threads = 32 * (row->m / row->warp_m) * (row->n / row->warp_n)};
     const int results = 4 * t.m * (t.n + 8); /* they take the place of the stages */
 
-    (w->is_conv ? fill_conv : fill_product)(w, &t);
+    (w->is_conv ? fill_conv : fill_product)(w, row->stages, &t);
     if (t.shared_bytes < results) t.shared_bytes = results;
     return t;
 }
@@ -167,14 +172,34 @@ static double believed_flops(const mma_tile *t, const cuda_device *d)
            d->sms * d->clock;
 }
 
+/* Instructions of a step of a warp, as the compiler makes them for sm_90: a copy takes three, a word of a fragment
+ * four with its rounding, of three products nine; barrier, stages and places sixty. A convolution's 64 x 128 of one
+ * product: 32 + 54 + 192 + 60, 32 x 32: 4 + 15 + 64 + 60. */
+static double step_instructions(const mma_tile *t)
+{
+    const double mma = t->products * t->warp_m * t->warp_n * (double)DEPTH / (16 * 8 * 8);
+    const double fragments = (t->warp_m + t->warp_n) * DEPTH / 32.0;
+    const double sums = t->products == 1 ? 0 : t->warp_m * t->warp_n / 32.0;
+
+    return mma + 3.0 * t->copies / t->threads + (t->products == 1 ? 4 : 9) * fragments + sums + 60;
+}
+
 /* The multiprocessor with the most blocks takes longest. 4096 x 4096 x 4096 in three products on an H200: 2048
  * blocks of 64 x 128, so 16 on each, of 256 steps; eight warps, two on each quarter, of 473 cycles: 2.8 ms at 1.98
- * GHz. */
+ * GHz. Small tiles are bound by instructions instead.
+ * Few blocks wait: 2,000 cycles until the first copy has come, then a warp alone issues every second cycle, and
+ * stands at the barrier for 100, for as many rounds as there are blocks in turn; the work itself counts a quarter.
+ * 10 steps of one 64 x 64 on each multiprocessor, one product: 2,000 + 10 x 570 + 10 x 350 / 4 cycles, 4.3 us. */
 static double believed_seconds(const mma_tile *t, const cuda_device *d)
 {
-    const double turns = (double)cvyi_ceil_div(t->blocks, d->sms) * (double)t->steps * t->threads / 128;
+    const int64_t blocks = cvyi_ceil_div(t->blocks, d->sms);
+    const int64_t together = cvyi_max64(1, cvyi_min64(t->resident, d->shared_block / t->shared_bytes));
+    const double cycles = fmax(step_cycles(t, cvyi_mma_rate(d->major, d->minor)), step_instructions(t)) / share;
+    const double work = (double)blocks * (double)t->steps * t->threads / 128 * cycles;
+    const double latency = 2000 + (double)t->steps * (100 + 2 * step_instructions(t));
+    const double wait = (double)cvyi_ceil_div(blocks, together) * latency;
 
-    return turns * step_cycles(t, cvyi_mma_rate(d->major, d->minor)) / (share * d->clock);
+    return fmax(work, wait + work / 4) / d->clock;
 }
 
 /* ---- forms ---- */
@@ -182,10 +207,11 @@ static double believed_seconds(const mma_tile *t, const cuda_device *d)
 /* Number `rank` of the tiles that fit, the fastest first; the last where there are fewer. */
 static mma_form choose(const cuda_device *d, const producer *w, int products, int rank)
 {
-    enum { MOST = COUNT_OF(product_tiles) };
+    enum { MOST = COUNT_OF(conv_tiles) + COUNT_OF(product_tiles) }; /* more than fit */
     const tile_row *rows = w->is_conv ? conv_tiles : product_tiles;
-    const int n_rows = w->is_conv ? COUNT_OF(conv_tiles) : MOST;
+    const int n_rows = w->is_conv ? COUNT_OF(conv_tiles) : COUNT_OF(product_tiles);
     mma_form best[MOST] = {{.why = "mma.sync: its tiles do not fit into shared memory"}};
+    double flops = 0;
     int n = 0;
 
     for (int i = 0; i < n_rows; i++) {
@@ -194,13 +220,15 @@ static mma_form choose(const cuda_device *d, const producer *w, int products, in
         if (products > rows[i].products || w->rows < rows[i].least || w->rows > rows[i].most ||
             f.tile.shared_bytes > d->shared_block)
             continue;
-        f.flops = believed_flops(&f.tile, d);
+        flops = fmax(flops, believed_flops(&f.tile, d));
         f.seconds = believed_seconds(&f.tile, d);
         for (; at > 0 && f.seconds < best[at - 1].seconds; at--) best[at] = best[at - 1];
         best[at] = f;
         n++;
     }
-    return best[rank < n ? rank : n ? n - 1 : 0];
+    n = rank < n ? rank : n ? n - 1 : 0;
+    best[n].flops = flops;
+    return best[n];
 }
 
 mma_form cvyi_mma_form(const cvy_plan *p, int core)

@@ -21,8 +21,10 @@ typedef struct mma_tile {
 typedef struct mma_form {
     const char *why; /* NULL: these kernels can run it; else what is in the way, in words */
     mma_tile tile;
-    double flops;   /* per second that they are believed to reach, a multiply-add counted as two */
-    double seconds; /* that the pass's arithmetic is believed to take, blocks that are not full included */
+    double flops;   /* per second that the best tile is believed to reach on a device that is full of its blocks, a
+                     * multiply-add counted as two */
+    double seconds; /* that the pass's arithmetic is believed to take with this one, blocks that are not full and
+                     * multiprocessors that idle included */
 } mma_form;
 
 /* The form of a pass whose core is node `core`; with the tile that the plan's tuning ranks. */

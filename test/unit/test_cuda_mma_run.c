@@ -9,11 +9,13 @@
  *   three products  3 x 2^-22 of split operands, 2^-23 for each of 6 cuts, 2^-24 for each rounded sum over 16 terms
  * and one product within its cuts of the reference with rounded operands: what a missing copy leaves, NaNs that are
  * then summed again, would be seen. infs, NaNs and the largest floats must land where the reference has them.
- * Every tile that a tuning asks for; products also from addresses that forbid copies of 16 bytes.
+ * Every tile that a tuning asks for, of convolutions all there are; products also from addresses that forbid copies
+ * of 16 bytes.
  * Contiguous and strided tensors, blocks and threads in another order: the same bits. */
 #include <float.h>
 #include "../gpu/check.h"
 #include "../standin/fixture.h"
+#include "../../src/cuda/mma.h"
 #include "../../src/cuda/tc.h"
 
 typedef struct problem {
@@ -174,6 +176,21 @@ static void check_data(const gpu *u, const cvy_plan *plan, cvy_graph *g, const p
     rig_close(&r);
 }
 
+/* The tiles of convolutions, and whether one has run. */
+static struct {
+    int m, n;
+    bool seen;
+} conv_tiles[] = {{16, 64, 0},  {16, 256, 0}, {32, 32, 0},  {32, 64, 0},
+                  {32, 256, 0}, {64, 64, 0},  {64, 128, 0}, {128, 256, 0}};
+
+static void see_tile(const cvy_plan *plan)
+{
+    const mma_tile t = cvyi_mma_form(plan, plan->passes[plan->n_passes - 1].first).tile;
+
+    for (int i = 0; i < COUNT_OF(conv_tiles); i++)
+        if (t.m == conv_tiles[i].m && t.n == conv_tiles[i].n) conv_tiles[i].seen = true;
+}
+
 static void check_problem(const gpu *u, const problem *p, cvy_precision precision, int tuning, bool strided,
                           uint64_t *seed)
 {
@@ -189,6 +206,7 @@ static void check_problem(const gpu *u, const problem *p, cvy_precision precisio
     if (plan) {
         CHECK(plan->passes[plan->n_passes - 1].variant == VARIANT_MMA, "%s: %s", p->words,
               plan->passes[plan->n_passes - 1].note);
+        if (strstr(p->words, "conv")) see_tile(plan);
         for (data kind = 0; kind < (strided ? DATA_KINDS : STRIDED); kind++) check_data(u, plan, g, p, kind, seed);
     }
     cvy_plan_free(plan);
@@ -232,6 +250,41 @@ static void check_misaligned(const gpu *u, const char *words, uint64_t *seed)
     cvy_graph_free(g);
 }
 
+/* Channels that do not divide a chunk, many taps, more than bits are for, tails of pixels, channels and terms; one
+ * of each kind also strided. Two tunings each, and the tiles that these leave out. */
+static void check_tiles(const gpu *u, bool quick, uint64_t *seed)
+{
+    static const struct {
+        problem p;
+        bool strided;
+    } cases[] = {
+        {{"x[3,3,17,15] | conv2d(72,7,stride=2)", 147}, true},
+        {{"x[2,24,7,9] | conv2d(40,3,padding=1)", 216}, true},
+        {{"x[2,5,13,11] | conv2d(33,5,stride=2,padding=2)", 125}, false},
+        {{"x[2,3,13,12] | conv2d(17,7,padding=3)", 147}, false},
+        {{"x[1,10,12,9] | conv2d(42,3,padding=2,dilation=2,groups=2)", 45}, false},
+        {{"x[2,3,7,5] | conv_transpose2d(70,5,stride=2,padding=1)", 75}, true},
+        {{"x[1,24,5,6] | conv_transpose2d(40,4,stride=3,groups=2)", 192}, false},
+        {{"x[2,3,90] | conv1d(20,40,stride=2,padding=3)", 120}, true},
+        {{"x[1,5,6,7,5] | conv3d(9,3,padding=1)", 135}, false},
+        {{"x[1,3,5,4,6] | conv_transpose3d(36,3,stride=2)", 81}, false},
+    };
+    static const problem wide = {"x[2,16,9,9] | conv2d(140,3,padding=1)", 144},
+                         flat = {"x[2,6,30] | conv1d(30,5)", 30},
+                         large = {"x[1,16,4600] | conv1d(256,1)", 16}; /* for the largest tiles */
+
+    for (int i = 0; i < COUNT_OF(cases) && !(quick && i > 1); i++)
+        for (int k = 0; k < 2; k++)
+            check_problem(u, &cases[i].p, (i + k) % 2 ? CVY_TF32 : CVY_FP32, (2 * i + 3 * k) % TUNE_TILES,
+                          cases[i].strided && !k, seed);
+    for (int k = 0; k < 2 * TUNE_TILES && !quick; k++)
+        check_problem(u, k < TUNE_TILES ? &wide : &flat, k % 2 ? CVY_TF32 : CVY_FP32, k % TUNE_TILES, false, seed);
+    for (int k = 0; k < 3 && !quick; k++)
+        check_problem(u, &large, k ? CVY_FP32 : CVY_TF32, k < 2 ? 3 : 2, false, seed);
+    for (int i = 0; i < COUNT_OF(conv_tiles) && !quick; i++)
+        CHECK(conv_tiles[i].seen, "no convolution has run with tiles of %d x %d", conv_tiles[i].m, conv_tiles[i].n);
+}
+
 int main(int argc, char **argv)
 {
     const int cases = argc > 1 ? atoi(argv[1]) : getenv("CONVOY_TEST_QUICK") ? 1 : 5;
@@ -254,10 +307,7 @@ int main(int argc, char **argv)
         check_problem(&u, &product, i % 2 ? CVY_FP32 : CVY_TF32, 3 - i % TUNE_TILES, false, &seed);
         check_problem(&u, &conv, i % 2 ? CVY_FP32 : CVY_TF32, i % 2, false, &seed);
     }
-    for (int i = 0; i < 4; i++) { /* few outputs are wide enough for the second tile of convolutions */
-        const problem wide = {"x[3,16,9,9] | conv2d(140,3,padding=1)", 144};
-        check_problem(&u, &wide, i % 2 ? CVY_TF32 : CVY_FP32, i / 2, false, &seed);
-    }
+    check_tiles(&u, getenv("CONVOY_TEST_QUICK") != NULL, &seed);
     check_misaligned(&u, "x[70,64] | linear(96)", &seed);
     check_misaligned(&u, "x[2,3,40,64] | matmul(w[3,64,36])", &seed);
     gpu_close(&u);

@@ -57,15 +57,16 @@ static_assert(BK % 4 == 0 && STAGE % 4 == 0, "weights are copied by 16 bytes");
 static_assert(STAGES >= 3 && 4 * BK * tile::PITCH <= HOST_SHARED, "what the host asked for");
 
 // Bytes between a window's origin and its terms: in 32 bits where strides are known and a sample is not huge.
-template <bool NEAR> struct distance {
+template <bool FITS> struct distance {
     typedef int type;
 };
 template <> struct distance<false> {
     typedef long long type;
 };
-constexpr long long SPAN =
-    (((long long)C_IN * IN_D + TAPS_T * DIL_D) * IN_H + TAPS_R * DIL_H) * IN_W + TAPS_S * DIL_W; // or less
-typedef distance < SRC_DENSE &&SPAN<1 << 29>::type bytes;
+constexpr bool NEAR =
+    SRC_DENSE &&
+    (((long long)C_IN * IN_D + TAPS_T * DIL_D) * IN_H + TAPS_R * DIL_H) * IN_W + TAPS_S * DIL_W < 1 << 29;
+typedef distance<NEAR>::type bytes;
 
 // Where a run of terms lies, seen from a pixel's window.
 struct run_at {
