@@ -23,7 +23,9 @@ static const char *const chains[] = {
 
 /* Both kinds of producers: through mma.sync, with all tiles, and by multiply-adds. */
 #define CONV   "x[4,8,20,22] | conv2d(64,3) | add(bias[64,1,1]) | relu"
-#define WIDE   "x[4,64,20,22] | conv2d(256,3,dilation=2) | add(bias[256,1,1]) | gelu"
+#define WIDE   "x[400,64,20,22] | conv2d(256,3,dilation=2) | add(bias[256,1,1]) | gelu"
+#define TAPS   "x[24,3,31,31] | conv2d(72,7,stride=2) | sigmoid | mul(scale[72,1,1])"
+#define FEW    "x[400,3,80,80] | conv2d(16,7,stride=2) | relu"
 #define LINEAR "x[900,300] | linear(1500) | gelu"
 #define MATMUL "x[900,300] | matmul(w[300,1500]) | relu"
 static const struct {
@@ -33,7 +35,9 @@ static const struct {
     int tiles;
 } producers[] = {
     {CONV, "conv_mma.cu", 80, CVY_FP32, 1},     {CONV, "conv_mma.cu", 80, CVY_TF32, 1},
-    {WIDE, "conv_mma.cu", 80, CVY_FP32, 2},     {WIDE, "conv_mma.cu", 80, CVY_TF32, 2},
+    {WIDE, "conv_mma.cu", 80, CVY_FP32, 4},     {WIDE, "conv_mma.cu", 80, CVY_TF32, 4},
+    {TAPS, "conv_mma.cu", 80, CVY_FP32, 4},     {TAPS, "conv_mma.cu", 80, CVY_TF32, 4},
+    {FEW, "conv_mma.cu", 80, CVY_FP32, 1},      {FEW, "conv_mma.cu", 80, CVY_TF32, 1},
     {LINEAR, "matmul_mma.cu", 80, CVY_FP32, 4}, {LINEAR, "matmul_mma.cu", 80, CVY_TF32, 4},
     {MATMUL, "matmul_mma.cu", 80, CVY_FP32, 4}, {MATMUL, "matmul_mma.cu", 80, CVY_TF32, 4},
     {CONV, "conv_direct.cu", 89, CVY_FP32, 1},  {LINEAR, "matmul.cu", 89, CVY_FP32, 1},
