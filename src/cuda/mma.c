@@ -173,15 +173,15 @@ static double believed_flops(const mma_tile *t, const cuda_device *d)
 }
 
 /* Instructions of a step of a warp, as the compiler makes them for sm_90: a copy takes three, a word of a fragment
- * four with its rounding, of three products nine; barrier, stages and places sixty. A convolution's 64 x 128 of one
- * product: 32 + 54 + 192 + 60, 32 x 32: 4 + 15 + 64 + 60. */
+ * four with its rounding, of three products nine; barrier and addresses 25. A convolution's 64 x 128 of one
+ * product: 32 + 54 + 192 + 25, 32 x 32: 4 + 15 + 64 + 25. */
 static double step_instructions(const mma_tile *t)
 {
     const double mma = t->products * t->warp_m * t->warp_n * (double)DEPTH / (16 * 8 * 8);
     const double fragments = (t->warp_m + t->warp_n) * DEPTH / 32.0;
     const double sums = t->products == 1 ? 0 : t->warp_m * t->warp_n / 32.0;
 
-    return mma + 3.0 * t->copies / t->threads + (t->products == 1 ? 4 : 9) * fragments + sums + 60;
+    return mma + 3.0 * t->copies / t->threads + (t->products == 1 ? 4 : 9) * fragments + sums + 25;
 }
 
 /* The multiprocessor with the most blocks takes longest. 4096 x 4096 x 4096 in three products on an H200: 2048
@@ -189,7 +189,7 @@ static double step_instructions(const mma_tile *t)
  * GHz. Small tiles are bound by instructions instead.
  * Few blocks wait: 2,000 cycles until the first copy has come, then a warp alone issues every second cycle, and
  * stands at the barrier for 100, for as many rounds as there are blocks in turn; the work itself counts a quarter.
- * 10 steps of one 64 x 64 on each multiprocessor, one product: 2,000 + 10 x 570 + 10 x 350 / 4 cycles, 4.3 us. */
+ * 10 steps of one 64 x 64 on each multiprocessor, one product: 2,000 + 10 x 500 + 10 x 350 / 4 cycles, 4.0 us. */
 static double believed_seconds(const mma_tile *t, const cuda_device *d)
 {
     const int64_t blocks = cvyi_ceil_div(t->blocks, d->sms);

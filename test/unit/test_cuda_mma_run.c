@@ -250,8 +250,9 @@ static void check_misaligned(const gpu *u, const char *words, uint64_t *seed)
     cvy_graph_free(g);
 }
 
-/* Channels that do not divide a chunk, many taps, more than bits are for, tails of pixels, channels and terms; one
- * of each kind also strided. Two tunings each, and the tiles that these leave out. */
+/* Channels that do not divide a chunk, many taps, more than there are bits for, sums whose places are found chunk
+ * by chunk, tails of pixels, channels and terms; some also strided. Two tunings each, and the tiles that these
+ * leave out. */
 static void check_tiles(const gpu *u, bool quick, uint64_t *seed)
 {
     static const struct {
@@ -266,6 +267,8 @@ static void check_tiles(const gpu *u, bool quick, uint64_t *seed)
         {{"x[2,3,7,5] | conv_transpose2d(70,5,stride=2,padding=1)", 75}, true},
         {{"x[1,24,5,6] | conv_transpose2d(40,4,stride=3,groups=2)", 192}, false},
         {{"x[2,3,90] | conv1d(20,40,stride=2,padding=3)", 120}, true},
+        {{"x[1,5,13,12] | conv2d(20,11,padding=2)", 605}, true},
+        {{"x[1,3,220] | conv1d(9,200)", 600}, false},
         {{"x[1,5,6,7,5] | conv3d(9,3,padding=1)", 135}, false},
         {{"x[1,3,5,4,6] | conv_transpose3d(36,3,stride=2)", 81}, false},
     };

@@ -3,8 +3,8 @@
 //
 // The matrix product of conv_direct.cu with its terms in another order: the sum runs over (tap, input channel), the
 // channel fastest. A chunk of ROWS terms is then a few runs: neighbouring channels of one tap, at fixed distances.
-// Where runs begin, and which places inside the source they need, a few threads write down one chunk ahead; a copy
-// then costs a test of bits and an addition. Per chunk a block stages
+// Where runs begin, and which places inside the source they need, is written down at the start, of long sums one
+// chunk ahead; a copy then costs a test of bits and an addition. Per chunk a block stages
 //
 //   shared memory, STAGES times:   pixels  [ROWS][BP + 8]   gathered with cp.async, 4 bytes each, zero outside x
 //                                  weights [ROWS][BK + 8]   copied from the packed weights, 16 bytes each
@@ -79,6 +79,9 @@ CVY_INLINE cvy_index tap_offset(const cvy_args &a, unsigned tap, int c)
     return source_offset(a, c, (int)(tap / (R * S)) * axis_d::MOVE, (int)(tap / S % R) * axis_h::MOVE,
                          (int)(tap % S) * axis_w::MOVE);
 }
+
+constexpr bool ALL_NOTED = CHUNKS * RUNS <= 512; // a few KB
+constexpr int NOTED = ALL_NOTED && CHUNKS > STAGES ? CHUNKS : STAGES;
 
 // Where run number i of a chunk begins: divisions by channels and taps, done once for all pixels.
 CVY_INLINE run_at find_run(const cvy_args &a, int chunk, int i)
@@ -188,14 +191,15 @@ CVY_INLINE void mend(const cvy_args &a, const block_at &block, const tile &resul
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
     extern __shared__ __align__(16) float shared[]; // STAGES x STAGE floats, then BK x tile::PITCH
-    __shared__ __align__(16) run_at runs[STAGES][RUNS];
+    __shared__ __align__(16) run_at runs[NOTED][RUNS];
     const block_at block = find_block(a);
     const float *weights = block.weights + threadIdx.x / (BK / 4) * K_PAD + threadIdx.x % (BK / 4) * 4;
     const int column = threadIdx.x % ACROSS; // the thread's first pixel
     window windows[PIXELS];
     tile results;
 
-    for (int i = threadIdx.x; i < STAGES * RUNS; i += THREADS)
+#pragma unroll 1
+    for (int i = threadIdx.x; i < NOTED * RUNS; i += THREADS)
         runs[i / RUNS][i % RUNS] = find_run(a, i / RUNS, i % RUNS);
 #pragma unroll
     for (int i = 0; i < PIXELS; i++)
@@ -220,9 +224,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const 
         cvy_copies_wait<STAGES - 2>();
         __syncthreads();
         if (next < CHUNKS) {
-            gather(a, windows, runs[before], shared + before * STAGE);
+            gather(a, windows, runs[ALL_NOTED ? next : before], shared + before * STAGE);
             copy_weights(weights, next, shared + before * STAGE + ROWS * PITCH_P);
-            if (threadIdx.x < RUNS) runs[now][threadIdx.x] = find_run(a, next + 1, threadIdx.x);
+            if (!ALL_NOTED && threadIdx.x < RUNS) runs[now][threadIdx.x] = find_run(a, next + 1, threadIdx.x);
         }
         cvy_copies_commit();
         results.template multiply<PITCH_K, 1, PITCH_P, 1>(stage + ROWS * PITCH_P, stage);
