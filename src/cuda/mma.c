@@ -94,8 +94,8 @@ static void fill_conv(const producer *w, int stages, mma_tile *t)
 {
     const int64_t *stride = w->conv.stride, phases = w->transposed ? stride[0] * stride[1] * stride[2] : 1;
 
-    t->blocks = cvyi_ceil_div(w->columns, t->n) * cvyi_ceil_div(w->rows, t->m) * w->conv.groups;
-    /* A phase of a transposed convolution meets its share of the taps. */
+    /* A phase of a transposed convolution has its share of the pixels, and meets its share of the taps. */
+    t->blocks = phases * cvyi_ceil_div(w->columns, phases * t->n) * cvyi_ceil_div(w->rows, t->m) * w->conv.groups;
     t->steps = cvyi_ceil_div(w->terms, phases * DEPTH);
     t->copies = DEPTH * (t->n + t->m / 4);
     t->fetched = 0; /* most of what taps share is in the L1 */
