@@ -192,9 +192,15 @@ static double step_instructions(const mma_tile *t)
  * 10 steps of one 64 x 64 on each multiprocessor, one product: 2,000 + 10 x 500 + 10 x 350 / 4 cycles, 4.0 us. */
 static double believed_seconds(const mma_tile *t, const cuda_device *d)
 {
+    enum {
+        GATHER = 9
+    }; /* cycles for the 32 words of a warp, where many blocks gather: 13 on an H200, times share */
     const int64_t blocks = cvyi_ceil_div(t->blocks, d->sms);
     const int64_t together = cvyi_max64(1, cvyi_min64(t->resident, d->shared_block / t->shared_bytes));
-    const double cycles = fmax(step_cycles(t, cvyi_mma_rate(d->major, d->minor)), step_instructions(t)) / share;
+    const bool gathers = !t->fetched && blocks > together;
+    const double gather = gathers ? GATHER * t->copies / 32.0 / (t->threads / 128.0) : 0;
+    const double step = fmax(step_cycles(t, cvyi_mma_rate(d->major, d->minor)), step_instructions(t));
+    const double cycles = fmax(step, gather) / share;
     const double work = (double)blocks * (double)t->steps * t->threads / 128 * cycles;
     const double latency = 2000 + (double)t->steps * (100 + 2 * step_instructions(t));
     const double wait = (double)cvyi_ceil_div(blocks, together) * latency;

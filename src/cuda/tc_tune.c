@@ -174,7 +174,8 @@ static void estimate(const tc_problem *b, tc_tuning *t, const layout *l)
     const double slowest = fmax(compute, fmax(load * (both ? 1.5 : 1), merge));
 
     t->strip_cycles = teams ? fmax(keep_cycles(t, compute, load), merge) : longer * (slowest + 1500);
-    t->start_cycles = longer * (load + 2000) * (both || teams ? 3 : 1);
+    /* Few samples: the first of several stages is enough to begin with. Else that is not seen. */
+    t->start_cycles = longer * (load / (b->few ? l->nstage : 1) + 2000) * (both || teams ? 3 : 1);
 }
 
 /* What was seen and the estimate does not know: blocks that run strips twice want small strips in many stages,
