@@ -1,9 +1,10 @@
 """`make gpu-bench`: Convoy against PyTorch on an NVIDIA GPU, precision against precision.
 
-    python bench/gpu.py [--suite full|sample|smoke] [--only TEXT] [--peer NAME] [--budget SECONDS] [--out FILE]
+    python bench/gpu.py [--suite full|series|sample|smoke] [--only TEXT] [--peer NAME] [--budget SECONDS] [--out FILE]
     python bench/gpu.py --suite sample --seed 1 --count 50
 
-`full` is A, B, C and single operators; `sample` is chains drawn at random (sample.py). The interpreter is one with
+`full` is A, B, C and single operators; `series` A, B, C at every size (PyTorch at some); `sample` is chains drawn at
+random (sample.py). The interpreter is one with
 PyTorch for CUDA. First several processes compile everything into caches on disk (warm.py), then one at a time measures,
 and nothing else runs on the GPU. Each peer runs in a process of its own (gpu_worker.py): one that fails, dies or hangs
 costs its rows alone. `fp32` rows are measured with tf32 forbidden in PyTorch, `tf32` rows with it allowed and Convoy
@@ -33,16 +34,18 @@ import report  # the same tables as in the documents, of this run alone
 
 RESULTS = peers.ROOT / "bench" / "results"
 PRECISIONS = ("fp32", "tf32")
-# Who measures what, in this order: blocks, single operators, chains drawn at random, or a chain that was named.
+SERIES = tuple(suite.SERIES)
+# Who measures what, in this order: blocks, single operators, sizes, chains drawn at random, or a chain that was named.
 STAGES = (
-    ("convoy", ("full", "operator", "sample", "chain")), ("torch.compile", ("sample",)),
-    ("torch eager", ("full", "operator", "sample", "chain")),
+    ("convoy", ("full", "operator", "sample", "chain", *SERIES)), ("torch.compile", ("sample", *SERIES)),
+    ("torch eager", ("full", "operator", "sample", "chain", *SERIES)),
     ("torch eager channels_last", ("full", "chain")), ("convoy.compile", ("full", "chain")),
     ("torch.compile", ("full", "chain")), ("torch.compile channels_last", ("full", "chain")),
     ("torch.compile max-autotune", ("full", "chain")), ("torch.compile max-autotune channels_last", ("full", "chain")),
     ("torch.compile", ("operator",)),
 )
-TABLES = ("blocks-cuda-fp32", "blocks-cuda-tf32", "operators-cuda-fp32", "operators-cuda-tf32", "sample-cuda-all")
+TABLES = ("blocks-cuda-fp32", "blocks-cuda-tf32", "operators-cuda-fp32", "operators-cuda-tf32", "series-cuda-fp32",
+          "series-cuda-tf32", "sample-cuda-all")
 REPEATS = 30
 SHORTEST = 20  # seconds that a row is given at the end of the budget
 MOST_DEATHS = 2  # of a peer's process, or one for ten of its rows, before the rest of them is given up
@@ -52,9 +55,8 @@ AUTOTUNING = 4  # candidates that one of them compiles at the same time
 
 
 def cases_of(args):
-    made = {"smoke": suite.smoke, "full": lambda: suite.blocks() + suite.operators(),
+    made = {"smoke": suite.smoke, "full": lambda: suite.blocks() + suite.operators(), "series": suite.series,
             "sample": lambda: suite.drawn(sample.draw(args.seed, args.count))}[args.suite]()
-    made = [c for c in made if c.series in ("full", "operator", "sample")]
     if args.only:
         made = [c for c in made if args.only in (c.chain, c.block, c.series, c.size)] or [
             suite.Case(args.only, None, "chain", args.only, ())]
@@ -101,7 +103,8 @@ class Run:
         cases = cases_of(self.args)
         for peer, series in STAGES:
             if not self.args.peer or peer in self.args.peer:
-                rows = [empty_row(c, peer, p) for c in cases if c.series in series for p in precisions_of(c, self.args)]
+                taken = [c for c in cases if c.series in series and (c.series not in SERIES or peer in c.peers)]
+                rows = [empty_row(c, peer, p) for c in taken for p in precisions_of(c, self.args)]
                 yield peer, rows
 
     def seconds_left(self):
@@ -200,7 +203,7 @@ class Run:
 
 def options(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--suite", choices=("full", "sample", "smoke"), default="full")
+    parser.add_argument("--suite", choices=("full", "series", "sample", "smoke"), default="full")
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
     parser.add_argument("--count", type=int, default=50, help="chains of the sample")
     parser.add_argument("--only", metavar="TEXT", help="a block, a series, a chain of the suite, or any chain")

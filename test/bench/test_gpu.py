@@ -56,6 +56,8 @@ def test_rows_of_every_kind(tmp_path):
     assert {(block, precision, peer) for block in "ABC" for peer in every[0] for precision in every[1]} < found
     assert ("gelu", "fp32", "convoy") in found and ("gelu", "tf32", "convoy") not in found
     assert ("linear", "tf32", "torch eager") in found
+    of_series = {(r["series"], r["peer"]) for r in told["rows"]}
+    assert {(s, p) for s in ("batch", "image", "channels") for p in ("convoy", "torch eager")} <= of_series
     assert not out.with_suffix(".partial").exists()
     spec = importlib.util.spec_from_file_location("convoy_report", ROOT / "python" / "convoy" / "report.py")
     report = importlib.util.module_from_spec(spec)
@@ -99,7 +101,7 @@ def test_everything_is_compiled_before_it_is_measured(tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads(out.read_text())["warmed"] | {"seconds": 0} == {"wanted": 6, "compiled": 6, "jobs": 2, "seconds": 0}
     assert "6 of 6 compiled" in done.stderr
-    done = bench(out, *peers("convoy"), "--only", "A", "--jobs", "1", "--fresh", faults="warm=refuses")
+    done = bench(out, *peers("convoy"), "--only", "B", "--jobs", "1", "--fresh", faults="warm=refuses")
     assert done.returncode == 0, done.stderr
     told = json.loads(out.read_text())
     assert told["warmed"]["compiled"] == 0 and len(told["rows"]) == 2
