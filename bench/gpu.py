@@ -4,12 +4,11 @@
     python bench/gpu.py --suite sample --seed 1 --count 50
 
 `full` is A, B, C and single operators; `series` A, B, C at every size (PyTorch at some); `sample` is chains drawn at
-random (sample.py). The interpreter is one with
-PyTorch for CUDA. First several processes compile everything into caches on disk (warm.py), then one at a time measures,
-and nothing else runs on the GPU. Each peer runs in a process of its own (gpu_worker.py): one that fails, dies or hangs
-costs its rows alone. `fp32` rows are measured with tf32 forbidden in PyTorch, `tf32` rows with it allowed and Convoy
-asked for it. The most telling rows come first; those for which the budget is too short are named in the file and
-measured when the same command is started again.
+random (sample.py). The interpreter is one with PyTorch for CUDA. First several processes compile everything into
+caches on disk (warm.py), then one at a time measures, and nothing else runs on the GPU. Each peer runs in a process
+of its own (gpu_worker.py): one that fails, dies or hangs costs its rows alone. `fp32` rows are measured with tf32
+forbidden in PyTorch, `tf32` rows with it allowed and Convoy asked for it. The most telling rows come first; those for
+which the budget is too short are named in the file and measured when the same command is started again.
 """
 
 import argparse

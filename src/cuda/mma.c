@@ -137,6 +137,8 @@ static mma_tile make_tile(const producer *w, const tile_row *row, int products)
 
 /* Of what instructions, tensor cores and memory would allow; conv_direct.cu reaches 55 % of that. */
 static const double share = 0.7;
+/* For a warp's copy where many blocks gather: 13 on an H200, times share. */
+static const double gather_cycles = 9;
 
 /* Cycles of a quarter of a multiprocessor for DEPTH terms of a warp's results: the longest of four, and of the
  * others what does not overlap, a quarter; half where no second block works while the first one waits at a barrier.
@@ -192,13 +194,10 @@ static double step_instructions(const mma_tile *t)
  * 10 steps of one 64 x 64 on each multiprocessor, one product: 2,000 + 10 x 500 + 10 x 350 / 4 cycles, 4.0 us. */
 static double believed_seconds(const mma_tile *t, const cuda_device *d)
 {
-    enum {
-        GATHER = 9
-    }; /* cycles for the 32 words of a warp, where many blocks gather: 13 on an H200, times share */
     const int64_t blocks = cvyi_ceil_div(t->blocks, d->sms);
     const int64_t together = cvyi_max64(1, cvyi_min64(t->resident, d->shared_block / t->shared_bytes));
     const bool gathers = !t->fetched && blocks > together;
-    const double gather = gathers ? GATHER * t->copies / 32.0 / (t->threads / 128.0) : 0;
+    const double gather = gathers ? gather_cycles * t->copies / 32.0 / (t->threads / 128.0) : 0;
     const double step = fmax(step_cycles(t, cvyi_mma_rate(d->major, d->minor)), step_instructions(t));
     const double cycles = fmax(step, gather) / share;
     const double work = (double)blocks * (double)t->steps * t->threads / 128 * cycles;

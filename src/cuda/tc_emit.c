@@ -22,7 +22,8 @@ static void open_program(maker *m, const space *over)
     for (int v = 0; v < m->g->n_values; v++) m->post.line_of[v] = LINE_NONE;
 }
 
-/* How often a line (or an argument) is read, as an operand or as the result. */
+/* How often a line (or an argument) is read, as an operand or as the result. Of the first line it may be more than
+ * that: lines without operands have zeros in their place. */
 static int uses_of(const emit_program *p, int line)
 {
     int n = p->result == line;

@@ -11,7 +11,7 @@ enum {
     SANITIZED_PLANS = PLAN_LIKED | PLAN_SECOND_TILE | PLAN_GENERIC | PLAN_RANDOM
 };
 
-enum { HOPPER_CHAINS = 18 }; /* at the end of the list: nothing new to be seen of them elsewhere */
+enum { HOPPER_CHAINS = 21 }; /* at the end of the list: nothing new to be seen of them elsewhere */
 static const char *const chains[] = {
     /* the three blocks, small, and their odd relatives */
     "x[3,8,20,22] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
@@ -96,6 +96,9 @@ static const char *const chains[] = {
     "x[10,8,42,130] | conv2d(40,3) | relu | add(0.5) | logsumexp(1)",
     "x[3,8,20,24] | conv2d(96,3) @c | mul(s[96,1,1]) | group_norm(8) | add(@c) | relu",
     "x[10,8,42,129] | conv2d(64,3) @c | sigmoid | group_norm(16) | add(@c) | logsumexp(1)",
+    "x[10,8,42,130] | conv2d(32,3) | sub(200) | logsumexp(1)", /* half of the warps without a channel */
+    "x[10,8,42,130] | conv2d(40,3) @c | mul(s[40,1,1]) | group_norm(8) | add(@c) | sub(200) | logsumexp(1)",
+    "x[6,64,30,30] | conv2d(64,3) | instance_norm | max_pool2d(4)", /* a strip of one tile */
     "x[2,8,17,19] | conv2d(48,3) | gelu | group_norm(8) | elu | mish | selu | softplus | gelu('tanh')",
 };
 
@@ -107,6 +110,7 @@ static const char *const sanitized[] = {
     "x[24,8,20,24] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
     "x[24,8,20,24] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)",
     "x[10,8,40,130] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
+    "x[4,8,20,24] | conv2d(96,3) @c | mul(s[96,1,1]) | group_norm(8) | add(@c) | relu",
     /* pointwise behind tensors of one's own; groups that are no power of two; odd extents; many channels; strides
      */
     "x[2,8,20,24] | conv2d(32,3) | group_norm(8) | add(r[32,18,22]) | relu",

@@ -103,7 +103,7 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                             if constexpr (PARTIAL)
 #pragma unroll
                                 for (int px = 0; px < TILE; px += HALF)
-                                    put_partial(s, b, (block - kb) * 4 + warp, *(float(*)[HALF / 2]) & d[px / 2],
+                                    put_partial(s, b, (block - kb) * 4 + warp, *(half_tile *)(d + px / 2),
                                                 made_values{l}, px, at.cols - tile.ct * TILE);
                             else
                                 put_tile(s.out[b], d, at, tile, l, kb * KM,
@@ -135,21 +135,22 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
 __device__ __forceinline__ int reduce_strip(shared_memory &s, const epi &e, const strip_at &at, const lane_at &l,
                                             int wg, int slot, int o, const float2 *ab)
 {
+    constexpr int RING = most(OUTS, 1);
     const int tiles = cdiv(at.cols, TILE), all = at.rows * tiles;
     const u32 x0 = (smem_u32(s.x) >> 4) + slot * (XSTAGE / 16), w0 = smem_u32(s.w) >> 4;
     const float2 norm[2] = {norm_of(ab, l.ch[0]), norm_of(ab, l.ch[1])};
     const value_maker<true> value(l, e, norm, at.n, s.unscale[slot]);
-    float first[HALF / 2], second[HALF / 2];
+    half_tile first, second;
 #pragma unroll 1
     for (int i = (wg + o) % FINW; i < all; i += FINW) {
-        const int b = (o + i) % OUTS, limit = at.cols - i % tiles * TILE;
+        const int b = (o + i) % RING, limit = at.cols - i % tiles * TILE;
         const u32 x = x0 + i / tiles * PITCH + i % tiles * TILE;
         acc_fence(first);
         acc_fence(second);
         wgmma_fence();
         multiply(first, x, w0, 0);
         multiply(second, x + HALF, w0, 0);
-        mbar_wait(&s.oempty[b], ((o + i) / OUTS & 1) ^ 1);
+        mbar_wait(&s.oempty[b], ((o + i) / RING & 1) ^ 1);
         wgmma_wait<1>();
         acc_fence(first);
         put_partial(s, b, threadIdx.x / 32 % 4, first, value, 0, limit);

@@ -76,18 +76,15 @@ __device__ __forceinline__ bool exists(const strip_at &at, const tile_at &tile, 
     return j < SAFE || 8 * j + e < tile.limit;
 }
 
-// The tile, from its pixel px on, in plain float32 sums straight from global memory: the path of infs and NaNs.
-// Slow, small, rarely taken.
-template <int N>
-__device__ __forceinline__ void exact_tile(float (&d)[N], const tc_args &a, const strip_at &at, const tile_at &tile,
-                                           const lane_at &l, int px)
+// The tile in plain float32 sums straight from global memory: the path of infs and NaNs. Slow, small, rarely taken.
+__device__ __forceinline__ void exact_tile(float (&d)[ACC], const tc_args &a, const strip_at &at,
+                                           const tile_at &tile, const lane_at &l)
 {
 #pragma unroll 1
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < ACC; i++) {
         int row, col;
         const int k = i & 2 ? l.ch[1] : l.ch[0];
-        const bool ok =
-            exists(at, tile, l, px / 8 + (i >> 2), i & 1, row, col) && k < K && row < at.rows && col < at.cols;
+        const bool ok = exists(at, tile, l, i >> 2, i & 1, row, col) && k < K && row < at.rows && col < at.cols;
         const int h0 = (at.p0 + row) * ST - TC_PADH, w0 = (at.q0 + col) * ST - TC_PADW;
         float sum = 0;
         if (ok)
@@ -99,7 +96,7 @@ __device__ __forceinline__ void exact_tile(float (&d)[N], const tc_args &a, cons
                                __ldg(a.w + (size_t)k * (C * R * S) + c), sum);
             }
 #pragma unroll
-        for (int u = 0; u < N; u++) d[u] = u == i ? sum : d[u];
+        for (int u = 0; u < ACC; u++) d[u] = u == i ? sum : d[u];
     }
 }
 
@@ -150,7 +147,7 @@ __device__ __forceinline__ float convolve(float (&d)[ACC], shared_memory &s, con
         acc_fence(d);
         if (STREAM) view.release(slot);
     }
-    if (odd) exact_tile(d, a, at, tile, l, 0);
+    if (odd) exact_tile(d, a, at, tile, l);
     return odd ? -1.f : unscale;
 }
 // The factor of channel h: y = d * factor + bias.
@@ -175,12 +172,13 @@ template <bool POST> struct value_maker {
     }
     __device__ __forceinline__ float operator()(float d, int h) const
     {
+        const int k = K % KM ? min(l.ch[h], K - 1) : l.ch[h]; // of channels that do not exist nothing is kept
         const float c = fmaf(d, factor[h], l.bias[h]);
-        float y = TC_PRE ? (POST ? YUNIT : 1.f) * cvy_pre(c, l.ch[h], e) : c;
+        float y = TC_PRE ? (POST ? YUNIT : 1.f) * cvy_pre(c, k, e) : c;
         if (TC_PRE && POOL && NORM) y *= l.sign[h];
         if (!POST) return y;
         const float z = NORM ? fmaf(y, norm[h].x, norm[h].y) : y;
-        const float r = cvy_post(z, TC_BEFORE ? YUNIT * c : y, n, l.ch[h], 0, e);
+        const float r = cvy_post(z, TC_BEFORE ? YUNIT * c : y, n, k, 0, e);
         return EXPONENTS && !(TC_EXPONENT & 1) ? r * LOG2E : r;
     }
     template <int N> __device__ __forceinline__ void all(float (&d)[N]) const
@@ -300,6 +298,9 @@ __device__ __forceinline__ void publish(const float4 (&slots)[NORM ? SLOTS : 1][
     for (int g0 = 0; g0 < G; g0 += GROUPS) {
         const int g = min(g0 + t / LANES, G - 1);
         merged m = {slots[0][g * CPG].x, 0, 0, 0};
+        // Sums are shifted by a mean, which a warpgroup without a tile does not have.
+        for (int i = ROWSM; i < SLOTS && !HOLD; i += ROWSM)
+            if (slots[0][g * CPG].z == 0.f && slots[i][g * CPG].z > 0.f) m.shift = slots[i][g * CPG].x;
         for (int i = sub; i < CPG * SLOTS; i += LANES) {
             const float4 p = slots[i / CPG][g * CPG + i % CPG];
             if (p.z > 0.f) m.add(p.z, p.x, p.y);

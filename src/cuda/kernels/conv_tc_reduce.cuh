@@ -63,6 +63,8 @@ __device__ __forceinline__ float max_lanes(float v)
 }
 // ---- PARTIAL ----
 
+constexpr float FARTHEST = 3.402823466e38f;
+
 // The result of one of the lane's channels; of none, what changes nothing.
 template <typename maker> __device__ __forceinline__ float channel_value(const maker &value, float d, int h)
 {
@@ -71,7 +73,7 @@ template <typename maker> __device__ __forceinline__ float channel_value(const m
 // logsumexp of a warp's channels with the maximum taken out: the sum in the first of its 8 rows (the others 0), the
 // maximum in peaks. px0: the first pixel.
 template <typename maker>
-__device__ __forceinline__ void put_shifted(float (*out)[OPITCH], float *peaks, const float (&d)[HALF / 2],
+__device__ __forceinline__ void put_shifted(float (*out)[OPITCH], float *peaks, const half_tile &d,
                                             const maker &value, int px0)
 {
     const int r = threadIdx.x / 4 % 8;
@@ -82,7 +84,9 @@ __device__ __forceinline__ void put_shifted(float (*out)[OPITCH], float *peaks, 
         const int px = px0 + v / 2 * 8 + 2 * value.l.q + v % 2;
         float top = max_nan(a, b);
         for (int o = 4; o < 32; o *= 2) top = max_nan(top, __shfl_xor_sync(~0u, top, o));
-        top = fabsf(top) < __int_as_float(0x7f800000) ? top : 0.f; // all -inf gives -inf, an inf gives inf
+        // An inf as far out as a float goes: all -inf gives -inf, an inf inf, and neither hides other warps'
+        // values.
+        top = fabsf(top) <= FARTHEST ? top : top != top ? 0.f : top > 0.f ? FARTHEST : -FARTHEST;
         float sum = exp2_approx(a - top) + exp2_approx(b - top);
         for (int o = 4; o < 32; o *= 2) sum += __shfl_xor_sync(~0u, sum, o);
         out[r][px] = r == 0 ? sum : 0.f;
@@ -93,24 +97,26 @@ __device__ __forceinline__ void put_shifted(float (*out)[OPITCH], float *peaks, 
 // cores left; warp: which of those that share the tile's channels; limit: pixels of the tile that exist. From d to
 // the sum of exponentials without a stop: registers hold what is under way, not a tile of results.
 template <typename maker>
-__device__ __forceinline__ void put_partial(shared_memory &s, int b, int warp, const float (&d)[HALF / 2],
+__device__ __forceinline__ void put_partial(shared_memory &s, int b, int warp, const half_tile &d,
                                             const maker &value, int px0, int limit)
 {
     float(*out)[OPITCH] = s.out[b] + 8 * warp, *to = out[threadIdx.x / 4 % 8] + px0;
     const int q = value.l.q;
+    const bool judged = K % 64 == 0 || value.l.ch[0] < K; // sums of channels that do not exist are 0
     float least_sum = 1.f, most_sum = 1.f;
 #pragma unroll
     for (int j = 0; j < HALF / 8; j++) {
         float v[2];
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const float a = channel_value(value, d[4 * j + e], 0), b = channel_value(value, d[4 * j + 2 + e], 1);
-            v[e] = TC_REDUCE == REDUCE_LSE ? exp2_approx(a) + exp2_approx(b) : reduce_join(a, b);
+            const float lo = channel_value(value, d[4 * j + e], 0), hi = channel_value(value, d[4 * j + 2 + e], 1);
+            v[e] = TC_REDUCE == REDUCE_LSE ? exp2_approx(lo) + exp2_approx(hi) : reduce_join(lo, hi);
         }
         if (TC_REDUCE == REDUCE_LSE)
 #pragma unroll
             for (int e = 0; e < 2; e++) { // garbage past the edge must not call for the slow path
-                const float u = px0 / 8 + j < SAFE || px0 + 8 * j + 2 * q + e < limit ? v[e] : 1.f;
+                const bool exists = px0 / 8 + j < SAFE || px0 + 8 * j + 2 * q + e < limit;
+                const float u = judged && exists ? v[e] : 1.f;
                 least_sum = fminf(least_sum, u), most_sum = max_nan(most_sum, u);
             }
         *(float2 *)&to[8 * j + 2 * q] = make_float2(v[0], v[1]);

@@ -3,7 +3,8 @@
 // No branches, no divisions: a warp that multiplies has nobody to take its turn while it waits.
 // TC_PRODUCTS 3 (float32): an absolute error of about 2e-7, against 1 for the largest value; where that would be much
 // of a small value (a norm may follow), the exact form.
-// TC_PRODUCTS 1 (tf32): the hardware's tanh, 2^-11 at most: the size of an operand's rounding to tf32; else 1e-6.
+// TC_PRODUCTS 1 (tf32): the hardware's tanh, 2^-11 at most: the size of an operand's rounding to tf32; else 1e-6,
+// absolute: softplus far below 0 is 0, as sigmoid is.
 // unit: a factor of the result, where constants can carry it.
 #pragma once
 #include "ops.cuh"
@@ -29,7 +30,8 @@ CVY_INLINE float cvy_fast_tanh(const float x)
 // exp overflows to inf below -88, and 1 / inf is the 0 it should be.
 CVY_INLINE float cvy_fast_sigmoid(const float x, const float unit = 1.0f)
 {
-    return TC_PRODUCTS == 1 ? fmaf(cvy_tanh_approx(0.5f * x), 0.5f * unit, 0.5f * unit) : unit * cvy_rcp_approx(1.0f + exp2_approx(x * -1.4426950408889634f));
+    return TC_PRODUCTS == 1 ? fmaf(cvy_tanh_approx(0.5f * x), 0.5f * unit, 0.5f * unit)
+                            : unit * cvy_rcp_approx(1.0f + exp2_approx(x * -1.4426950408889634f));
 }
 CVY_INLINE float cvy_fast_silu(const float x)
 {
@@ -45,7 +47,7 @@ CVY_INLINE float cvy_fast_tanh_hardswish(const float x, const float unit = 1.0f)
     const float r = cvy_rcp_approx(1.0f + exp2_approx(x * 2.8853900817779268f));
     return fmaf(r, fmaf(r, unit * 2 / 3, unit * -5 / 3), unit * 2 / 3);
 }
-// As cvy_mish: a quotient of positive numbers, good to the last digits wherever x lies.
+// As cvy_mish: a quotient of positive numbers, a relative error of 1e-6 wherever x lies.
 CVY_INLINE float cvy_fast_mish(const float x)
 {
     const float e = exp2_approx(x * 1.4426950408889634f), n = e * (e + 2.0f);
@@ -53,7 +55,8 @@ CVY_INLINE float cvy_fast_mish(const float x)
 }
 CVY_INLINE float cvy_fast_elu(const float x, const float alpha)
 {
-    return TC_PRODUCTS == 1 ? (x > 0.0f ? x : fmaf(alpha, exp2_approx(x * 1.4426950408889634f), -alpha)) : cvy_elu(x, alpha);
+    if (TC_PRODUCTS != 1) return cvy_elu(x, alpha);
+    return x > 0.0f ? x : fmaf(alpha, exp2_approx(x * 1.4426950408889634f), -alpha);
 }
 CVY_INLINE float cvy_fast_selu(const float x)
 {
@@ -62,14 +65,16 @@ CVY_INLINE float cvy_fast_selu(const float x)
 CVY_INLINE float cvy_fast_softplus(const float x, const float beta, const float threshold)
 {
     const float y = x * beta, log2 = log2_approx(1.0f + exp2_approx(y * 1.4426950408889634f));
-    return TC_PRODUCTS == 1 ? (y > threshold ? x : log2 * (0.6931471805599453f / beta)) : cvy_softplus(x, beta, threshold);
+    if (TC_PRODUCTS != 1) return cvy_softplus(x, beta, threshold);
+    return y > threshold ? x : log2 * (0.6931471805599453f / beta);
 }
 // x times the normal distribution's integral. Its tail from z = |x| / sqrt(2) on: exp(-z^2) / 2 times a polynomial of
 // 1 / (1 + p z), which is 1.5e-7 off at most (Abramowitz and Stegun, 7.1.26).
 CVY_INLINE float cvy_fast_gelu(const float x)
 {
     const float t = cvy_rcp_approx(fmaf(fabsf(x), 0.3275911f * 0.70710678118654752f, 1.0f));
-    const float series = fmaf(fmaf(fmaf(fmaf(1.061405429f, t, -1.453152027f), t, 1.421413741f), t, -0.284496736f), t, 0.254829592f);
+    const float upper = fmaf(fmaf(1.061405429f, t, -1.453152027f), t, 1.421413741f);
+    const float series = fmaf(fmaf(upper, t, -0.284496736f), t, 0.254829592f);
     const float tail = 0.5f * series * t * exp2_approx(x * x * -0.72134752044448170f);
     return TC_PRODUCTS == 1 ? x * (x < 0.0f ? tail : 1.0f - tail) : cvy_gelu(x);
 }
