@@ -174,7 +174,8 @@ static void estimate(const tc_problem *b, tc_tuning *t, const layout *l)
     const double slowest = fmax(compute, fmax(load * (both ? 1.5 : 1), merge));
 
     t->strip_cycles = teams ? fmax(keep_cycles(t, compute, load), merge) : longer * (slowest + 1500);
-    /* Few samples: the first of several stages is enough to begin with. Else that is not seen. */
+    /* The first of several stages is enough to begin with. Counted where samples are few: else a start is little,
+     * and the constants were fitted without. */
     t->start_cycles = longer * (load / (b->few ? l->nstage : 1) + 2000) * (both || teams ? 3 : 1);
 }
 

@@ -26,7 +26,7 @@
 #define KERNEL_NAME conv_tc
 #endif
 // Registers per thread of each role; all warpgroups together at most what the launch takes (512 threads: 4 * 128,
-// 640: 5 * 96). Halves want few (B: 0.152 ms with 112, 0.155 with 128), whole tiles more.
+// 640: 5 * 96). Halves are faster with few (doc/KERNELS.md), whole tiles need more.
 constexpr bool FEWER = HALVES && STATW == 1;
 constexpr int REGS_FIRST = BOTH         ? (FEWER ? 128 : 112)
                            : TEAMS == 2 ? 120
@@ -120,7 +120,6 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                 if (OUT) {
                     if (BULK) fence_proxy_async();
                     if (!owned) mbar_wait(&s.oempty[b], phase);
-                    owned = true;
                     warp_arrive(&s.ofull[b]);
                     o++;
                 }

@@ -222,8 +222,7 @@ constexpr bool PARTIAL = EARLY && TC_SINK == SINK_REDUCE;
 constexpr bool EXPONENTS = PARTIAL && TC_REDUCE == REDUCE_LSE; // results are powers of two
 constexpr int HALF = 64;           // pixels whose partial results are made and judged together
 typedef float half_tile[HALF / 2]; // their accumulators
-constexpr int OUTROWS = PARTIAL ? MBLOCKS * 32 : CHUNKK,
-              PEAKS = PARTIAL && TC_REDUCE == REDUCE_LSE ? MBLOCKS * 4 : 1;
+constexpr int OUTROWS = PARTIAL ? MBLOCKS * 32 : CHUNKK, PEAKS = EXPONENTS ? MBLOCKS * 4 : 1;
 constexpr int OPITCH =
     cdiv(PARTIAL ? TILE : CHUNKROWS * CHUNKW, 32) * 32 + 8; // floats per row; + 8: no bank conflicts
 
@@ -255,8 +254,8 @@ constexpr bool HOLD = KEEP && !POOL && !STREAM && MBLOCKS == 1 && LINES * CT <= 
 // use but one is then known to be over: its owner waited for a later chunk since.
 constexpr bool SOLE = !HOLD && !STREAM && CHUNKM * LPC * CPC == 1 && OUTS >= FINW;
 static_assert(FINW <= 2, "chunks go round the warpgroups by (warpgroup + chunk) % FINW");
-// The products of one half of a tile run beside the results of the other. Not with three products: narrow tiles
-// read more of shared memory, which these fill.
+// The products of one half of a tile run beside the results of the other. Not with three products: registers spill,
+// and narrow tiles read more of shared memory.
 constexpr bool HALVES = PARTIAL && SOLE && PARTS == 1 && TILE == 2 * HALF;
 
 static_assert(TC_PRODUCTS == 1 || TC_PRODUCTS == 3, "one product or three");

@@ -116,17 +116,13 @@ struct stage_view {
     }
 };
 
-// The first pixel of a tile in the staged planes.
-__device__ __forceinline__ u32 tile_start(const tile_at &tile)
-{
-    return (FLAT ? 0 : tile.row * PITCH) + tile.ct * TILE;
-}
 // The convolution of a tile as it leaves the tensor cores; returns the factor that undoes the stage's scale
 // (negative: that of an exact tile, 1, with the channels' own left out). g: the strip's first stage.
 __device__ __forceinline__ float convolve(float (&d)[ACC], shared_memory &s, const tc_args &a, const strip_at &at,
                                           const tile_at &tile, const lane_at &l, stage_view &view, int block, int g)
 {
-    const u32 x0 = (smem_u32(s.x) >> 4) + tile_start(tile), w0 = smem_u32(s.w) >> 4;
+    const u32 px = (FLAT ? 0 : tile.row * PITCH) + tile.ct * TILE;
+    const u32 x0 = (smem_u32(s.x) >> 4) + px, w0 = smem_u32(s.w) >> 4;
     float unscale = 0;
     int odd = 0;
 #pragma unroll 1

@@ -47,7 +47,7 @@ CVY_INLINE float cvy_fast_tanh_hardswish(const float x, const float unit = 1.0f)
     const float r = cvy_rcp_approx(1.0f + exp2_approx(x * 2.8853900817779268f));
     return fmaf(r, fmaf(r, unit * 2 / 3, unit * -5 / 3), unit * 2 / 3);
 }
-// As cvy_mish: a quotient of positive numbers, a relative error of 1e-6 wherever x lies.
+// As cvy_mish: a quotient of positive numbers, a relative error of about 1e-6 wherever x lies.
 CVY_INLINE float cvy_fast_mish(const float x)
 {
     const float e = exp2_approx(x * 1.4426950408889634f), n = e * (e + 2.0f);
