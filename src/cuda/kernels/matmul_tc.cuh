@@ -1,0 +1,29 @@
+// matmul_tc.cuh - the tile of matmul_tc.cu, and the weights as matmul_tc_pack.cu lays them out for it.
+//
+//   packed [column tiles][STEPS][PARTS][DEPTH / 4][BN][4] float32: what a block needs of DEPTH terms is one piece,
+//   in wgmma's order without swizzle: 8 columns x 16 bytes are contiguous, BN * 16 bytes from four terms to the
+//   next four
+//
+// Part 0 is the weights rounded to tf32; part 1, with three products, what that leaves, rounded again. Columns past
+// COLS and terms past TERMS are zeros; there are whole clusters of column tiles.
+#ifndef CVY_MATMUL_TC_CUH
+#define CVY_MATMUL_TC_CUH
+
+#ifndef BM
+#define BM 128 // tile of a block: rows, columns
+#define BN 128
+#endif
+#ifndef CLUSTER_M
+#define CLUSTER_M 1 // blocks of a cluster: with the same columns, with the same rows
+#define CLUSTER_N 1
+#endif
+#ifndef PRODUCTS
+#define PRODUCTS 3 // 1: tf32's accuracy, 3: float32's
+#endif
+
+#include "rows.cuh"
+
+constexpr int DEPTH = 32, STEPS = (TERMS + DEPTH - 1) / DEPTH, PARTS = PRODUCTS == 3 ? 2 : 1;
+constexpr int X_STAGE = BM * DEPTH, W_STAGE = PARTS * BN * DEPTH; // floats
+
+#endif
