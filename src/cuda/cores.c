@@ -369,6 +369,15 @@ fail:
 
 /* ---- statistics ---- */
 
+static void define_norm(maker *m, const norm_geom *e)
+{
+    cvyi_make_define(m, "CENTRED", e->centred);
+    if (isfinite(e->eps))
+        snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-DEPS=%.17g", e->eps);
+    else
+        cvyi_make_define_text(m, isnan(e->eps) ? "-DEPS=CVY_NAN" : e->eps > 0 ? "-DEPS=CVY_INF" : "-DEPS=-CVY_INF");
+}
+
 static const char *define_stats(maker *m, const norm_geom *e, int form, int64_t parts, int64_t samples)
 {
     static const char *const forms[] = {"whole", "partial", "merge"};
@@ -378,11 +387,7 @@ static const char *define_stats(maker *m, const norm_geom *e, int form, int64_t 
     cvyi_make_define(m, "OUTER_PER_SAMPLE", e->outer / samples);
     cvyi_make_define(m, "OVER_OUTER", e->over_outer);
     cvyi_make_define(m, "PARTS", parts);
-    cvyi_make_define(m, "CENTRED", e->centred);
-    if (isfinite(e->eps))
-        snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-DEPS=%.17g", e->eps);
-    else
-        cvyi_make_define_text(m, isnan(e->eps) ? "-DEPS=CVY_NAN" : e->eps > 0 ? "-DEPS=CVY_INF" : "-DEPS=-CVY_INF");
+    define_norm(m, e);
     return forms[form];
 }
 
@@ -433,6 +438,54 @@ cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int
     m->step.extent = in.extent[0];
     set_grid(m, cvyi_ceil_div(slices, 8), 1, 1, 256);
     TRY(cvyi_make_end(m, define_stats(m, e, 2, parts, samples)));
+fail:
+    return st;
+}
+
+/* ---- rows that stay on chip ---- */
+
+/* What held.cuh asks for; the rows of the space `in`. */
+static void define_held(maker *m, const held_form *f, const space *in)
+{
+    const int64_t rows = cvyi_elements(&in->logical) / f->row;
+
+    cvyi_make_define_extents(m, 'X', in);
+    cvyi_make_define(m, "ROW", f->row);
+    cvyi_make_define(m, "LANES", f->lanes);
+    cvyi_make_define(m, "THREADS", f->threads);
+    cvyi_make_define(m, "HELD", f->held);
+    cvyi_make_define(m, "PARKED", f->parked);
+    m->many = true;
+    m->step.extent = in->extent[0];
+    m->step.launch.dynamic_shared = f->shared_bytes;
+    set_grid(m, cvyi_ceil_div(rows, f->threads / f->lanes), 1, 1, (unsigned)f->threads);
+}
+
+/* Statistics `core` and the norm behind them: the kernel leaves the affine to the epilogue. */
+cvy_status cvyi_make_norm(maker *m, int core)
+{
+    const node *stats = &m->g->nodes[core], *n = stats + 1;
+    const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
+    emit_line l = {.kind = EMIT_SCALE, .op = n->op, .a = EMIT_ARGUMENT, .note = cvyi_info(n)->name};
+    norm_geom e;
+    held_form f;
+    cvy_status st;
+
+    if (!cvyi_elements(&in.logical)) return CVY_OK;
+    cvyi_norm_geom(m->g, stats, &e);
+    f = cvyi_held_form(m->state->device, e.chan * e.inner);
+    cvyi_make_start(m, "norm.cu");
+    define_norm(m, &e);
+    define_held(m, &f, &in);
+    make_first_view(m, core + 1, &in);
+    TRY(add_prologue(m, core, &in));
+    m->post.over = in;
+    l.weight = cvyi_make_affine_view(m, &m->post, &e, n->n_args > 2 ? n->arg[2] : CVY_NONE);
+    l.bias = cvyi_make_affine_view(m, &m->post, &e, n->n_args > 3 ? n->arg[3] : CVY_NONE);
+    m->post.line_of[n->out] =
+        l.weight == CVY_NONE && l.bias == CVY_NONE ? EMIT_ARGUMENT : cvyi_make_line(m, &m->post, &l);
+    TRY(add_epilogue(m, core + 1, &in));
+    TRY(cvyi_make_end(m, cvyi_info(n)->name));
 fail:
     return st;
 }

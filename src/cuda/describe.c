@@ -46,12 +46,12 @@ static const char *word(bool truth)
 
 /* ---- parts of a launch ---- */
 
-static void add_view(const cuda_run *r, const step_view *view, text *t, bool *strided)
+static void add_view(const cuda_run *r, const cuda_step *s, const step_view *view, text *t, bool *strided)
 {
     const view_place at = cvyi_cuda_place(r, view);
     int64_t strides[EMIT_DIMS];
 
-    if (cvyi_cuda_strides(r, view, at.tensor, strides)) *strided = true;
+    if (cvyi_cuda_strides(r, view, at.tensor, strides) || cvyi_cuda_misaligned(r, s, at.tensor)) *strided = true;
     cvyi_text_add(t, "{");
     if (view->value != CVY_NONE) add_named(t, "name", r->plan->graph->values[view->value].name);
     cvyi_text_add(t, "\"%s\": %lld, \"strides\": [", at.tensor >= 0 ? "tensor" : "at",
@@ -102,7 +102,7 @@ static void add_launch(const cuda_run *r, const cuda_step *s, text *t)
     cvyi_text_add(t, "{\"views\": [");
     for (int i = 0; i < s->n_views; i++) {
         if (i) cvyi_text_add(t, ", ");
-        add_view(r, &s->views[i], t, &strided);
+        add_view(r, s, &s->views[i], t, &strided);
     }
     cvyi_text_add(t, "], ");
     add_code(s, strided && !s->tc, t);

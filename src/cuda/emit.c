@@ -89,11 +89,48 @@ static void add_element(const emit_spec *spec, text *t, int number)
     cvyi_text_add(t, "%s]", any ? "" : "0");
 }
 
+/* ---- neighbours: where N elements of the space lie in a view ---- */
+
+typedef enum many_form { MANY_APART, MANY_RUN, MANY_SAME } many_form;
+
+static many_form form_of(const emit_spec *spec, const emit_program *p, int number)
+{
+    const emit_view *v = &spec->views[number];
+    int last = EMIT_DIMS - 1, inner = EMIT_DIMS - 1; /* that v varies along; of the space */
+    int64_t behind = 1;                              /* extent of everything behind `last` */
+    bool aligned = true;
+
+    if (!spec->many || spec->strided) return MANY_APART;
+    if (v->whole) return MANY_RUN;
+    while (last >= 0 && !v->varies[last]) behind *= p->extent[last--];
+    if (last < 0 || behind % EMIT_MANY == 0) return MANY_SAME;
+    while (inner > 0 && p->extent[inner] == 1) inner--;
+    for (int d = 0; d < inner; d++) aligned = aligned && v->stride[d] % EMIT_MANY == 0;
+    return last == inner && v->stride[inner] == 1 && aligned && (!inner || p->extent[inner] % EMIT_MANY == 0)
+               ? MANY_RUN
+               : MANY_APART;
+}
+
+/* "a.t[2].p[at.i1 * 4]", or what was read of it in front of the loop over neighbours. */
+static void add_read(const emit_spec *spec, const emit_program *p, text *t, int number)
+{
+    switch (form_of(spec, p, number)) {
+    case MANY_RUN:
+        cvyi_text_add(t, "r%d[i]", number);
+        break;
+    case MANY_SAME:
+        cvyi_text_add(t, "r%d", number);
+        break;
+    case MANY_APART:
+        add_element(spec, t, number);
+    }
+}
+
 /* Beside stores that the compiler takes for others to the same memory, only a read-only load may go ahead. */
-static void add_load(const emit_spec *spec, text *t, int number)
+static void add_load(const emit_spec *spec, const emit_program *p, text *t, int number)
 {
     if (spec->fast) cvyi_text_add(t, "__ldg(&");
-    add_element(spec, t, number);
+    add_read(spec, p, t, number);
     if (spec->fast) cvyi_text_add(t, ")");
 }
 
@@ -115,6 +152,12 @@ static void add_slice(const emit_program *p, const norm_geom *n, text *t)
         cvyi_text_add(t, "at.lin / %lld", (long long)size);
 }
 
+/* Have neighbours the same statistics? */
+static bool shares_slice(const emit_spec *spec, const emit_line *l)
+{
+    return spec->many && l->norm.chan * l->norm.inner % EMIT_MANY == 0;
+}
+
 static void open_affine(const emit_line *l, const char *head, text *t)
 {
     const bool affine = l->weight != CVY_NONE || l->bias != CVY_NONE;
@@ -123,7 +166,7 @@ static void open_affine(const emit_line *l, const char *head, text *t)
     add_variable(t, l->a);
 }
 
-static void close_affine(const emit_spec *spec, const emit_line *l, text *t)
+static void close_affine(const emit_spec *spec, const emit_program *p, const emit_line *l, text *t)
 {
     const int views[] = {l->weight, l->bias};
     const char *const neutral[] = {"1.0f", "0.0f"};
@@ -134,7 +177,7 @@ static void close_affine(const emit_spec *spec, const emit_line *l, text *t)
         if (views[i] == CVY_NONE)
             cvyi_text_add(t, "%s", neutral[i]);
         else
-            add_element(spec, t, views[i]);
+            add_read(spec, p, t, views[i]);
     }
     cvyi_text_add(t, ")");
 }
@@ -143,22 +186,32 @@ static void add_apply(const emit_spec *spec, const emit_program *p, const emit_l
 {
     open_affine(l, "cvy_norm_apply", t);
     cvyi_text_add(t, ", a.t[%d].p, ", l->view);
-    add_slice(p, &l->norm, t);
+    if (shares_slice(spec, l))
+        cvyi_text_add(t, "s%d", l->view);
+    else
+        add_slice(p, &l->norm, t);
     cvyi_text_add(t, ")");
-    close_affine(spec, l, t);
+    close_affine(spec, p, l, t);
 }
 
-static void add_norm(const emit_spec *spec, const emit_line *l, text *t)
+static void add_norm(const emit_spec *spec, const emit_program *p, const emit_line *l, text *t)
 {
     open_affine(l, "cvy_norm_running", t);
     cvyi_text_add(t, ", ");
-    add_element(spec, t, l->view);
+    add_read(spec, p, t, l->view);
     cvyi_text_add(t, ", ");
-    add_element(spec, t, l->var);
+    add_read(spec, p, t, l->var);
     cvyi_text_add(t, ", ");
     add_number(t, l->p[0]);
     cvyi_text_add(t, ")");
-    close_affine(spec, l, t);
+    close_affine(spec, p, l, t);
+}
+
+static void add_scale(const emit_spec *spec, const emit_program *p, const emit_line *l, text *t)
+{
+    cvyi_text_add(t, "cvy_affine(");
+    add_variable(t, l->a);
+    close_affine(spec, p, l, t);
 }
 
 static void add_call(const emit_spec *spec, const emit_line *l, text *t)
@@ -198,15 +251,19 @@ static void add_line(const emit_spec *spec, const emit_program *p, int number, t
 
     cvyi_text_add(t, "    ");
     if (l->kind == EMIT_STORE) {
-        add_element(spec, t, l->view);
+        if (form_of(spec, p, l->view) == MANY_RUN)
+            cvyi_text_add(t, "w%d[i]", l->view);
+        else
+            add_element(spec, t, l->view);
         cvyi_text_add(t, " = ");
         add_variable(t, l->a);
     } else {
         cvyi_text_add(t, "const float t%d = ", number + 1);
-        if (l->kind == EMIT_LOAD) add_load(spec, t, l->view);
+        if (l->kind == EMIT_LOAD) add_load(spec, p, t, l->view);
         if (l->kind == EMIT_OP) add_call(spec, l, t);
         if (l->kind == EMIT_APPLY) add_apply(spec, p, l, t);
-        if (l->kind == EMIT_NORM) add_norm(spec, l, t);
+        if (l->kind == EMIT_NORM) add_norm(spec, p, l, t);
+        if (l->kind == EMIT_SCALE) add_scale(spec, p, l, t);
     }
     cvyi_text_add(t, "; // %s\n", l->note ? l->note : "");
 }
@@ -219,25 +276,105 @@ void cvyi_emit_body(const emit_spec *spec, const emit_program *p, text *out)
     cvyi_text_add(out, ";\n");
 }
 
+/* ---- functions of N neighbours ---- */
+
+/* Views that a line reads; CVY_NONE where there is none. */
+static void views_read(const emit_line *l, int out[4])
+{
+    const bool affine = l->kind == EMIT_APPLY || l->kind == EMIT_NORM || l->kind == EMIT_SCALE;
+
+    out[0] = l->kind == EMIT_LOAD || l->kind == EMIT_NORM ? l->view : CVY_NONE;
+    out[1] = l->kind == EMIT_NORM ? l->var : CVY_NONE;
+    out[2] = affine ? l->weight : CVY_NONE;
+    out[3] = affine ? l->bias : CVY_NONE;
+}
+
+/* What is read in front of the loop, by the first neighbour's place. */
+static void add_reads(const emit_spec *spec, const emit_program *p, text *t)
+{
+    uint64_t seen = 0;
+
+    for (int i = 0; i < p->n_lines; i++) {
+        const emit_line *l = &p->lines[i];
+        int views[4];
+        views_read(l, views);
+        for (int k = 0; k < COUNT_OF(views); k++) {
+            const many_form form = views[k] == CVY_NONE ? MANY_APART : form_of(spec, p, views[k]);
+            if (form == MANY_APART || seen >> views[k] & 1) continue;
+            seen |= (uint64_t)1 << views[k];
+            cvyi_text_add(
+                t, form == MANY_RUN ? "    float r%d[N];\n    cvy_load(&" : "    const float r%d = ", views[k]);
+            add_element(spec, t, views[k]);
+            cvyi_text_add(t, form == MANY_RUN ? ", r%d);\n" : ";\n", views[k]);
+        }
+        if (l->kind != EMIT_APPLY || !shares_slice(spec, l)) continue;
+        cvyi_text_add(t, "    const cvy_index s%d = ", l->view);
+        add_slice(p, &l->norm, t);
+        cvyi_text_add(t, ";\n");
+    }
+}
+
+/* What is stored by one access: declared in front of the loop (`done` false), stored behind it. */
+static void add_stores(const emit_spec *spec, const emit_program *p, bool done, text *t)
+{
+    for (int i = 0; i < p->n_lines; i++) {
+        const emit_line *l = &p->lines[i];
+        if (l->kind != EMIT_STORE || form_of(spec, p, l->view) != MANY_RUN) continue;
+        cvyi_text_add(t, done ? "    cvy_store(&" : "    float w%d[N];\n", l->view);
+        if (!done) continue;
+        add_element(spec, t, l->view);
+        cvyi_text_add(t, ", w%d);\n", l->view);
+    }
+}
+
+/* `at` is the first neighbour outside the loop, each one inside. */
+static void add_many(const emit_spec *spec, const emit_program *p, bool returns, text *t)
+{
+    cvyi_text_add(t,
+                  "\ntemplate <int N> CVY_INLINE void %s(const cvy_args &a, const cvy_at (&all)[N], %sfloat "
+                  "(&x)[N])\n{\n    const cvy_at &at = all[0];\n",
+                  returns ? "cvy_read" : "cvy_write", returns ? "" : "const ");
+    add_reads(spec, p, t);
+    add_stores(spec, p, false, t);
+    cvyi_text_add(t, "#pragma unroll\n    for (int i = 0; i < N; i++) {\n        const cvy_at &at = all[i];\n");
+    if (!returns) cvyi_text_add(t, "        const float t0 = x[i];\n");
+    for (int i = 0; i < p->n_lines; i++) {
+        cvyi_text_add(t, "    ");
+        add_line(spec, p, i, t);
+    }
+    if (returns) {
+        cvyi_text_add(t, "        x[i] = ");
+        add_variable(t, p->result);
+        cvyi_text_add(t, ";\n");
+    }
+    cvyi_text_add(t, "    }\n");
+    add_stores(spec, p, true, t);
+    cvyi_text_add(t, "}\n");
+}
+
 void cvyi_emit_head(const char *title, const emit_view *views, int n_views, text *out)
 {
     cvyi_text_add(out, "// epilogue.cuh - %s\n//\n", title);
     for (int i = 0; i < n_views; i++) cvyi_text_add(out, "//   t[%d]  %s\n", i, views[i].name);
 }
 
+static void add_one(const emit_spec *spec, const emit_program *p, bool returns, text *out)
+{
+    if (returns) {
+        cvyi_text_add(out, "\nCVY_INLINE float cvy_prologue(const cvy_args &a, const cvy_at at)\n{\n");
+        cvyi_emit_body(spec, p, out);
+    } else {
+        cvyi_text_add(out,
+                      "\nCVY_INLINE void cvy_epilogue(const cvy_args &a, const cvy_at at, const float t0)\n{\n");
+        for (int i = 0; i < p->n_lines; i++) add_line(spec, p, i, out);
+    }
+    cvyi_text_add(out, "}\n");
+}
+
 void cvyi_emit(const emit_spec *spec, text *out)
 {
     cvyi_emit_head(spec->title, spec->views, spec->n_views, out);
     cvyi_text_add(out, "#include \"common.cuh\"\n#include \"ops.cuh\"\n");
-    if (spec->prologue) {
-        cvyi_text_add(out, "\nCVY_INLINE float cvy_prologue(const cvy_args &a, const cvy_at at)\n{\n");
-        cvyi_emit_body(spec, spec->prologue, out);
-        cvyi_text_add(out, "}\n");
-    }
-    if (spec->epilogue) {
-        cvyi_text_add(out,
-                      "\nCVY_INLINE void cvy_epilogue(const cvy_args &a, const cvy_at at, const float t0)\n{\n");
-        for (int i = 0; i < spec->epilogue->n_lines; i++) add_line(spec, spec->epilogue, i, out);
-        cvyi_text_add(out, "}\n");
-    }
+    if (spec->prologue) (spec->many ? add_many : add_one)(spec, spec->prologue, true, out);
+    if (spec->epilogue) (spec->many ? add_many : add_one)(spec, spec->epilogue, false, out);
 }

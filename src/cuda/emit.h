@@ -22,6 +22,7 @@ typedef enum emit_kind {
     EMIT_OP,    /* t = op(ta, tb or p[0]) */
     EMIT_APPLY, /* t = (ta - mean) / deviation * weight + bias; view: statistics */
     EMIT_NORM,  /* the same, view: running mean, var: running variance */
+    EMIT_SCALE, /* t = ta * weight + bias: what is left of a norm where the kernel has done the rest */
     EMIT_STORE  /* view = ta */
 } emit_kind;
 
@@ -30,7 +31,7 @@ typedef struct emit_line {
     op_id op;
     int a, b;              /* lines whose values are the operands; EMIT_ARGUMENT: the kernel's result */
     int view;              /* number of the view in the launch; CVY_NONE: none */
-    int var, weight, bias; /* views of EMIT_APPLY and EMIT_NORM; CVY_NONE: none */
+    int var, weight, bias; /* views of EMIT_APPLY, EMIT_NORM and EMIT_SCALE; CVY_NONE: none */
     double unit;           /* EMIT_OP: a factor of the result, for fast forms that take one; 0: none */
     double p[2];           /* EMIT_OP: cvyi_pointwise_params; b == CVY_NONE: p[0] is the operand. EMIT_NORM: eps */
     norm_geom norm;        /* EMIT_APPLY: which statistics an element has */
@@ -52,9 +53,16 @@ typedef struct emit_spec {
     int n_views;
     bool strided;                 /* strides come with the arguments; else all views are contiguous */
     bool fast;                    /* fast.cuh's forms of the operators that it has */
+    bool many;                    /* functions of N neighbours: cvy_read and cvy_write, see below */
     const emit_program *prologue; /* may be NULL: the kernel does not ask for one */
     const emit_program *epilogue; /* may be NULL */
 } emit_spec;
+
+/* With `many` set the functions are templates of N, and take N elements that are neighbours in the space, N being 1
+ * or EMIT_MANY; the first one's number is a multiple of N. A view in which such elements are neighbours too is
+ * moved by one access, which wants its address to be a multiple of 16 bytes; of one in which all are the same, one
+ * element is read. */
+enum { EMIT_MANY = 4 };
 
 void cvyi_emit(const emit_spec *spec, text *out);
 

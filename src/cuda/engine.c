@@ -49,20 +49,22 @@ static const char *legal(const cvy_plan *p, const pass *s)
 }
 
 /* A pass costs its launches, and the longer of its bytes and its operations. Block A's convolution: 18.7 GFLOP at
- * 34 TFLOP/s, 0.55 ms, against 0.58 GB at 4.3 TB/s, 0.13 ms. Statistics and reductions reach half the bandwidth. */
+ * 34 TFLOP/s, 0.55 ms, against 0.58 GB at 4.3 TB/s, 0.13 ms. Statistics and reductions reach half the bandwidth,
+ * unless their slices stay on chip. */
 static void plain_cost(const cvy_plan *p, pass *s)
 {
     const pattern form = cvyi_cuda_pattern(p, s);
     const node *n = &p->graph->nodes[form.core == CVY_NONE ? s->first : form.core];
     const op_kind kind = cvyi_info(n)->kind;
-    const double slower = kind == KIND_STATS || kind == KIND_REDUCE || kind == KIND_SOFTMAX ? 2 : 1;
+    const bool reduces = kind == KIND_STATS || kind == KIND_REDUCE || kind == KIND_SOFTMAX;
+    const double slower = reduces && !form.resident ? 2 : 1;
     const double arithmetic = s->flops / p->machine.flops, memory = slower * s->bytes / p->machine.bandwidth;
 
-    s->way = WAY_STREAM;
+    s->way = form.resident ? WAY_RESIDENT : WAY_STREAM;
     s->variant = VARIANT_PLAIN;
     s->seconds = p->machine.launch + (arithmetic > memory ? arithmetic : memory);
     if (cvyi_info(n)->kind == KIND_SHAPE && p->root[n->out] != n->out) s->seconds = 0;
-    snprintf(s->note, sizeof s->note, "%s", cvyi_info(n)->name);
+    snprintf(s->note, sizeof s->note, "%s%s", cvyi_info(n)->name, form.resident ? ", slices stay on chip" : "");
 }
 
 /* The same pass through mma.sync, where its arithmetic is believed to be faster so; of a random plan at random. The
@@ -313,14 +315,21 @@ bool cvyi_cuda_strides(const cuda_run *r, const step_view *view, int tensor, int
     return strided;
 }
 
-/* Fills one view; *strided is set where the tensor is not contiguous. */
-static void fill_view(const cuda_run *r, const step_view *view, view_argument *out, bool *strided)
+bool cvyi_cuda_misaligned(const cuda_run *r, const cuda_step *s, int tensor)
+{
+    return s->aligned && tensor >= 0 && (uintptr_t)r->buffers[tensor].data % 16;
+}
+
+/* Fills one view; *strided is set where the first code cannot take it. */
+static void fill_view(const cuda_run *r, const cuda_step *s, const step_view *view, view_argument *out,
+                      bool *strided)
 {
     const view_place at = cvyi_cuda_place(r, view);
     const void *base = at.tensor >= 0 ? r->buffers[at.tensor].data : r->workspace;
 
     out->p = (CUdeviceptr)(uintptr_t)base + (CUdeviceptr)at.at;
-    if (cvyi_cuda_strides(r, view, at.tensor, out->stride)) *strided = true;
+    if (cvyi_cuda_strides(r, view, at.tensor, out->stride) || cvyi_cuda_misaligned(r, s, at.tensor))
+        *strided = true;
 }
 
 static cvy_status run_step(const cuda_run *r, const cuda_step *s, uint32_t flags)
@@ -332,7 +341,7 @@ static cvy_status run_step(const cuda_run *r, const cuda_step *s, uint32_t flags
     cvy_status st;
 
     arguments.extent = s->extent;
-    for (int i = 0; i < s->n_views; i++) fill_view(r, &s->views[i], &arguments.view[i], &strided);
+    for (int i = 0; i < s->n_views; i++) fill_view(r, s, &s->views[i], &arguments.view[i], &strided);
     if (s->tc)
         st = cvyi_tc_launch(state->device, s, &arguments, !(flags & CVY_KEEP_PREPARED), r->stream);
     else

@@ -1,7 +1,8 @@
 /* exec.h - how the GPU runs a plan: every pass is one kernel launch, or a few.
  *
  * A pass is [pointwise nodes] core [pointwise nodes]: the first become the kernel's prologue, the last its
- * epilogue; the core is a producer, a pooling, a reduction, a softmax, statistics, or nothing. What has that form
+ * epilogue; the core is a producer, a pooling, a reduction, a softmax, statistics, a norm (statistics and what they
+ * are for, where a slice stays on chip), or nothing. What has that form
  * and what is in the way of it is said by cvyi_cuda_pattern(); lower.c turns passes into steps; exec.c launches
  * those. */
 #ifndef CVYI_CUDA_EXEC_H
@@ -41,6 +42,7 @@ typedef struct cuda_step {
     bool prepared;    /* depends on parameters alone */
     int pass;         /* of the plan */
     int only_strided; /* runs only where this tensor of run() is not contiguous; CVY_NONE: always */
+    bool aligned;     /* the first code wants views to begin at multiples of 16 bytes */
     /* Code for contiguous tensors, and for any strides; the second only where a tensor of run() is among the views.
      */
     const char *epilogue[2];
@@ -75,9 +77,22 @@ typedef struct cuda_state {
 /* The form of a pass. */
 typedef struct pattern {
     int core;        /* node; CVY_NONE: pointwise alone */
+    bool resident;   /* the core's statistics are used by the node behind it, its slices stay on chip (norm.cu) */
     const char *why; /* NULL: it has the form; else what is in the way */
 } pattern;
 pattern cvyi_cuda_pattern(const cvy_plan *p, const pass *s);
+
+/* Rows that stay on chip (held.cuh): who shares one, and how much of it each thread has. */
+typedef struct held_form {
+    int64_t row; /* elements */
+    int lanes;   /* threads that share it */
+    int threads; /* of a block */
+    int held;    /* groups of elements in a thread's registers */
+    int parked;  /* and in shared memory */
+    unsigned shared_bytes;
+    bool fits;
+} held_form;
+held_form cvyi_held_form(const cuda_device *d, int64_t row);
 
 /* Steps of all passes, without code: cvyi_cuda_compile_steps() adds that. Sets p->workspace. */
 cvy_status cvyi_cuda_lower(cvy_plan *p);
@@ -103,6 +118,8 @@ bool cvyi_cuda_wanted(const cuda_run *r, const cuda_step *s, uint32_t flags);
 view_place cvyi_cuda_place(const cuda_run *r, const step_view *view);
 /* The strides of a view that lies in `tensor` (or, -1, in the workspace); true where it is not contiguous. */
 bool cvyi_cuda_strides(const cuda_run *r, const step_view *view, int tensor, int64_t out[EMIT_DIMS]);
+/* Does a step that wants its views aligned find one in `tensor` that is not? */
+bool cvyi_cuda_misaligned(const cuda_run *r, const cuda_step *s, int tensor);
 /* The two codes of a step, 0 and 1, go by names of their own. */
 const char *cvyi_cuda_entry(const cuda_step *s, int which, char entry[ENTRY_BYTES + 8]);
 

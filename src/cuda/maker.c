@@ -38,7 +38,7 @@ void cvyi_make_start(maker *m, const char *source)
     m->step.only_strided = CVY_NONE;
     m->n_defines = 0;
     m->text = NULL;
-    m->wide = false;
+    m->many = m->wide = false;
     m->pre.n = m->post.n = 0;
     for (int v = 0; v < m->g->n_values; v++) m->pre.line_of[v] = m->post.line_of[v] = LINE_NONE;
 }
@@ -297,7 +297,8 @@ static cvy_status make_text(maker *m, bool strided, const char **out)
 {
     emit_program pre = {.lines = m->pre.lines, .n_lines = m->pre.n, .result = m->pre.n - 1};
     emit_program post = {.lines = m->post.lines, .n_lines = m->post.n};
-    emit_spec spec = {.title = m->step.source, .views = m->seen, .n_views = m->step.n_views, .strided = strided};
+    emit_spec spec = {
+        .title = m->step.source, .views = m->seen, .n_views = m->step.n_views, .strided = strided, .many = m->many};
     text t = {0};
 
     if (m->text) return (*out = arena_text(m->plan, m->text)) ? CVY_OK : CVY_NO_MEMORY;
@@ -356,6 +357,7 @@ cvy_status cvyi_make_end(maker *m, const char *form)
     TRY(make_options(m, false, s));
     if (!m->text && reads_tensors(m)) TRY(make_options(m, true, s));
     make_name(s, form);
+    s->aligned = m->many;
     state->steps[state->n_steps] = *s;
     state->steps[state->n_steps++].views = views;
 fail:

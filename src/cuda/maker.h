@@ -39,6 +39,7 @@ typedef struct maker {
     char defines[MAX_DEFINES][DEFINE_BYTES];
     int n_defines;
     const char *text; /* the epilogue, where it is not made of the two programs; there is no strided code then */
+    bool many;        /* the kernel takes neighbours, some at a time (emit.h) */
     bool wide;        /* some contiguous tensor has more than 2^31 elements */
 } maker;
 
@@ -78,6 +79,7 @@ cvy_status cvyi_make_end(maker *m, const char *form);
 cvy_status cvyi_make_conv(maker *m, int core);
 cvy_status cvyi_make_matmul(maker *m, int core);
 cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int stats_value, int64_t stats_at);
+cvy_status cvyi_make_norm(maker *m, int core);
 cvy_status cvyi_make_pool(maker *m, int core);
 cvy_status cvyi_make_reduce(maker *m, int core);
 cvy_status cvyi_make_softmax(maker *m, int core);

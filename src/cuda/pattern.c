@@ -62,6 +62,25 @@ static const char *core_refusal(const cvy_plan *p, const pass *s, int core)
     return cvyi_made_inside(p, s, x) ? NULL : "the core does not read what stands in front of it";
 }
 
+/* Statistics and the norm that they are for, in one pass over slices that stay on chip: why not? */
+static const char *resident_refusal(const cvy_plan *p, const pass *s, int core)
+{
+    const cuda_state *state = p->state;
+    const node *stats = &p->graph->nodes[core], *apply = stats + 1; /* not the pass's last */
+    norm_geom e;
+
+    if (cvyi_info(apply)->kind != KIND_APPLY || apply->arg[0] != stats->arg[0] || apply->arg[1] != stats->out)
+        return "statistics end their pass, or their norm is next";
+    if (stats->n_args > 1 && stats->arg[1] != CVY_NONE) return "statistics of signed values end their pass";
+    if (cvyi_needed_behind(p, s, stats->out)) return "statistics are needed behind the pass";
+    for (int a = 2; a < apply->n_args; a++)
+        if (apply->arg[a] != CVY_NONE && cvyi_made_inside(p, s, apply->arg[a]))
+            return "the norm's affine is made inside the pass";
+    cvyi_norm_geom(p->graph, stats, &e);
+    if (e.over_outer) return "statistics over all samples end their pass";
+    return cvyi_held_form(state->device, e.chan * e.inner).fits ? NULL : "a slice does not stay on chip";
+}
+
 pattern cvyi_cuda_pattern(const cvy_plan *p, const pass *s)
 {
     const cvy_graph *g = p->graph;
@@ -86,9 +105,11 @@ pattern cvyi_cuda_pattern(const cvy_plan *p, const pass *s)
     out.why = core_refusal(p, s, out.core);
     if (!out.why)
         out.why = chain_refusal(p, s, s->first, out.core, cvyi_shape_of(g, g->nodes[out.core].arg[0]), -1, false);
-    if (!out.why && cvyi_info(&g->nodes[out.core])->kind == KIND_STATS && out.core != end - 1)
-        out.why = "statistics end their pass";
-    if (!out.why)
-        out.why = chain_refusal(p, s, out.core + 1, end, cvyi_shape_of(g, g->nodes[out.core].out), out.core, true);
+    out.resident = !out.why && cvyi_info(&g->nodes[out.core])->kind == KIND_STATS && out.core != end - 1;
+    if (out.resident) out.why = resident_refusal(p, s, out.core);
+    if (!out.why) {
+        const int result = out.core + out.resident; /* the node that the epilogue stands behind */
+        out.why = chain_refusal(p, s, result + 1, end, cvyi_shape_of(g, g->nodes[result].out), result, true);
+    }
     return out;
 }

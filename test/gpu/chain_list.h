@@ -48,6 +48,20 @@ static const char *const chains[] = {
     "x[4,5,6,4] | layer_norm((6,4))",
     "x[4,5,24] | rms_norm(24)",
     "x[2,8,300,301] | group_norm(2) | neg",
+    /* norms whose slices stay on chip: parts of a warp, a warp, a block, shared memory; groups of four and single
+       elements, whole and ragged; slices of one element; behind and in front of other operators; a large mean */
+    "x[300,8] | layer_norm(8) | relu",
+    "x[70,1] | layer_norm(1)",
+    "x[5,7,30] | sigmoid | layer_norm(30) | gelu",
+    "x[33,1024] | layer_norm(1024) | add(r[33,1024])",
+    "x[3,1028] | add(y[1028]) @a | layer_norm(1028) | mul(@a)",
+    "x[3,1501] | mul(0.5) | add(1000) | layer_norm(1501) | tanh",
+    "x[2,6,60,61] | group_norm(3) | mul(s[6,1,1])",
+    "x[2,4,70,70] | relu | group_norm(2,affine=False)",
+    "x[2,40000] | add(1000) | layer_norm(40000)",
+    "x[1,2,181,183] | square | instance_norm(affine=False) | silu",
+    "x[2,33333] | rms_norm(33333)",
+    "x[5000] | layer_norm(5000) | neg",
     ("x[1,10,13,4] | softmax(2) @a | logsumexp(1,keepdim=True) | clamp(-0.9,0.8) @b | batch_norm(training=True) | "
      "mean(1,keepdim=True) | instance_norm()"), /* norms of constants */
     /* pooling */
@@ -134,6 +148,8 @@ static const char *const sanitized[] = {
     "x[4,12,5,6] | batch_norm(training=True) | relu",
     "x[4,5,24] | layer_norm(24) | tanh",
     "x[2,8,70,71] | group_norm(2) | neg",
+    "x[2,3,300,301] | group_norm(1) | neg",
+    "x[2,40001] | layer_norm(40001)",
     "x[2,3,17,19] | relu | max_pool2d(3,2,1) | exp",
     "x[2,3,17,19] | avg_pool2d(3,2,1,ceil_mode=True) | sqrt",
     "x[2,3,17,19] | sigmoid | adaptive_avg_pool2d(1) | relu6",

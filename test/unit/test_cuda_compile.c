@@ -14,6 +14,10 @@ static const char *const chains[] = {
     "x[2,8,7,9] | conv_transpose2d(20,3,stride=2,padding=1) | gelu | avg_pool2d(2)",
     "x[2,12,14,13] | conv2d(12,3,padding=1,groups=12) | mish | mean((2,3)) | softmax(1)",
     "x[900,300] | linear(1500) | gelu | layer_norm(1500) | log_softmax(1)",
+    "x[900,1024] | add(r[900,1024]) | layer_norm(1024) | gelu",
+    "x[9,1021] | sigmoid | rms_norm(1021) | mish",
+    "x[4,64,126,126] | relu | group_norm(16) | gelu | mul(s[64,1,1])",
+    "x[4,40001] | layer_norm(40001) | elu | softplus",
 };
 
 #define BLOCK_A "x[128,8,128,128] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)"

@@ -158,6 +158,77 @@ static void prologues(void)
            "}\n");
 }
 
+/* relu | norm | * scale, of [N,16,6,6], four neighbours at a time: what lies in a run, what is the same for all of
+ * them, and what lies apart. */
+static void neighbours(void)
+{
+    static const emit_view views[] = {
+        {.name = "y", .stride = {576, 36, 6, 1}, .varies = {true, true, true, true}, .whole = true},
+        {.name = "x", .stride = {576, 36, 6, 1}, .varies = {true, true, true, true}, .whole = true},
+        {.name = "weight[16]", .stride = {0, 1}, .varies = {false, true}},
+        {.name = "stats"},
+        {.name = "row[6]", .stride = {0, 0, 0, 1}, .varies = {false, false, false, true}},
+    };
+    static emit_line read[] = {{.kind = EMIT_LOAD, .view = 1, .note = "x"},
+                               {.kind = EMIT_OP, .op = OP_relu, .a = 0, .b = CVY_NONE, .note = "relu"}};
+    static emit_line write[] = {
+        {.kind = EMIT_APPLY,
+         .a = EMIT_ARGUMENT,
+         .view = 3,
+         .weight = 2,
+         .bias = CVY_NONE,
+         .norm = {.outer = 2, .groups = 4, .chan = 4, .inner = 36},
+         .note = "norm"},
+        {.kind = EMIT_LOAD, .view = 4, .note = "row"},
+        {.kind = EMIT_OP, .op = OP_mul, .a = 0, .b = 1, .p = {0, 1}, .note = "mul"},
+        {.kind = EMIT_SCALE, .a = 2, .weight = CVY_NONE, .bias = 2, .note = "scale"},
+        {.kind = EMIT_STORE, .view = 0, .a = 3, .note = "y"},
+    };
+    const emit_program pre = {.lines = read, .n_lines = 2, .result = 1, .extent = {2, 16, 6, 6, 1, 1}};
+    const emit_program post = {.lines = write, .n_lines = COUNT_OF(write), .extent = {2, 16, 6, 6, 1, 1}};
+    const emit_spec spec = {.title = "norm.cu", .views = views, .many = true, .prologue = &pre, .epilogue = &post};
+
+    expect("neighbours", &spec,
+           "// epilogue.cuh - norm.cu\n"
+           "//\n"
+           "#include \"common.cuh\"\n"
+           "#include \"ops.cuh\"\n"
+           "\n"
+           "template <int N> CVY_INLINE void cvy_read(const cvy_args &a, const cvy_at (&all)[N], float (&x)[N])\n"
+           "{\n"
+           "    const cvy_at &at = all[0];\n"
+           "    float r1[N];\n"
+           "    cvy_load(&a.t[1].p[at.lin], r1);\n"
+           "#pragma unroll\n"
+           "    for (int i = 0; i < N; i++) {\n"
+           "        const cvy_at &at = all[i];\n"
+           "        const float t1 = r1[i]; // x\n"
+           "        const float t2 = cvy_relu(t1); // relu\n"
+           "        x[i] = t2;\n"
+           "    }\n"
+           "}\n"
+           "\n"
+           "template <int N> CVY_INLINE void cvy_write(const cvy_args &a, const cvy_at (&all)[N], const float "
+           "(&x)[N])\n"
+           "{\n"
+           "    const cvy_at &at = all[0];\n"
+           "    const float r2 = a.t[2].p[at.i1];\n"
+           "    const cvy_index s3 = at.i0 * 4 + at.i1 / 4;\n"
+           "    float w0[N];\n"
+           "#pragma unroll\n"
+           "    for (int i = 0; i < N; i++) {\n"
+           "        const cvy_at &at = all[i];\n"
+           "        const float t0 = x[i];\n"
+           "        const float t1 = cvy_affine(cvy_norm_apply(t0, a.t[3].p, s3), r2, 0.0f); // norm\n"
+           "        const float t2 = a.t[4].p[at.i3]; // row\n"
+           "        const float t3 = cvy_mul(t1, t2); // mul\n"
+           "        const float t4 = cvy_affine(t3, 1.0f, r2); // scale\n"
+           "        w0[i] = t4; // y\n"
+           "    }\n"
+           "    cvy_store(&a.t[0].p[at.lin], w0);\n"
+           "}\n");
+}
+
 static const char *file_text(const char *name)
 {
     for (const jit_file *f = cvyi_cuda_files; f->name; f++)
@@ -184,9 +255,9 @@ static void every_operator_has_a_device_version(void)
 
 static void embedded_files_are_whole(void)
 {
-    static const char *const names[] = {"conv_direct.cu", "conv_simple.cu", "matmul.cu",  "norm_stats.cu",
-                                        "pool.cu",        "reduce.cu",      "softmax.cu", "pointwise.cu",
-                                        "pack.cu",        "epilogue.cuh",   "common.cuh", "ops.cuh"};
+    static const char *const names[] = {
+        "conv_direct.cu", "conv_simple.cu", "matmul.cu",    "norm_stats.cu", "pool.cu", "reduce.cu", "softmax.cu",
+        "pointwise.cu",   "pack.cu",        "epilogue.cuh", "common.cuh",    "ops.cuh", "norm.cu",   "held.cuh"};
     for (int i = 0; i < COUNT_OF(names); i++) {
         const char *data = file_text(names[i]);
         const size_t len = strlen(data);
@@ -199,6 +270,7 @@ int main(void)
 {
     epilogues();
     prologues();
+    neighbours();
     every_operator_has_a_device_version();
     embedded_files_are_whole();
     CHECK(cvyi_alloc_live() == 0, "%lld allocations", (long long)cvyi_alloc_live());

@@ -174,7 +174,10 @@ static void check_constants(const gpu *u)
     static const char *const constant[] = {"x[2,4,33,33] | clamp(1000.3,1000.3) | instance_norm(affine=False)",
                                            "x[2,4,33,33] | clamp(1000.3,1000.3) | group_norm(2,affine=False)",
                                            "x[2,4,5,3] | clamp(0.1,0.1) | batch_norm(training=True,affine=False)",
-                                           "x[2,8,300,301] | clamp(-777.7,-777.7) | group_norm(2,affine=False)"};
+                                           "x[2,8,300,301] | clamp(-777.7,-777.7) | group_norm(2,affine=False)",
+                                           "x[9,1023] | clamp(0.1,0.1) | layer_norm(1023,affine=False)",
+                                           "x[9,24] | clamp(3e7,3e7) | layer_norm(24,affine=False)",
+                                           "x[2,40001] | clamp(1000.3,1000.3) | layer_norm(40001,affine=False)"};
     for (int i = 0; i < COUNT_OF(constant); i++) {
         const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
         uint64_t seed = 5;

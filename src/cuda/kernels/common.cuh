@@ -59,6 +59,43 @@ template <int E1, int E2, int E3, int E4, int E5> CVY_INLINE cvy_at cvy_unravel(
     return at;
 }
 
+// N neighbours, from element number `lin` on, which is a multiple of N: where they cannot leave their innermost
+// dimension, only its coordinate changes.
+template <int N, int E1, int E2, int E3, int E4, int E5>
+CVY_INLINE void cvy_neighbours(cvy_index lin, cvy_at (&at)[N])
+{
+    constexpr int INNERMOST = E5 > 1 ? 5 : E4 > 1 ? 4 : E3 > 1 ? 3 : E2 > 1 ? 2 : E1 > 1 ? 1 : 0;
+    constexpr int EXTENT = E5 > 1 ? E5 : E4 > 1 ? E4 : E3 > 1 ? E3 : E2 > 1 ? E2 : E1;
+    const cvy_at first = cvy_unravel<E1, E2, E3, E4, E5>(lin);
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        at[j] = INNERMOST == 0 || EXTENT % N == 0 ? first : cvy_unravel<E1, E2, E3, E4, E5>(lin + j);
+        if (INNERMOST && EXTENT % N) continue;
+        int *i[6] = {&at[j].i0, &at[j].i1, &at[j].i2, &at[j].i3, &at[j].i4, &at[j].i5};
+        *i[INNERMOST] += j;
+        at[j].lin = lin + j;
+    }
+}
+
+// One access of 4 or 16 bytes.
+CVY_INLINE void cvy_load(const float *p, float (&x)[1])
+{
+    x[0] = *p;
+}
+CVY_INLINE void cvy_load(const float *p, float (&x)[4])
+{
+    const float4 v = *reinterpret_cast<const float4 *>(p);
+    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+}
+CVY_INLINE void cvy_store(float *p, const float (&x)[1])
+{
+    *p = x[0];
+}
+CVY_INLINE void cvy_store(float *p, const float (&x)[4])
+{
+    *reinterpret_cast<float4 *>(p) = make_float4(x[0], x[1], x[2], x[3]);
+}
+
 CVY_INLINE cvy_index cvy_stride(const cvy_view &v, int d)
 {
     return (cvy_index)v.s[d];

@@ -1,0 +1,34 @@
+/* held.c - how a row stays on chip between looks at it: see held.cuh, which has the kernels' side. */
+#include "exec.h"
+
+/* Threads that share a row, and the elements that each of them keeps in registers: 64 of 512 threads leave as many
+ * for everything else. A warp or less needs no barriers; larger groups are blocks of their own. */
+typedef struct sharing {
+    int lanes, each;
+} sharing;
+static const sharing sharings[] = {{32, 32}, {128, 32}, {256, 32}, {512, 64}};
+
+enum {
+    SMALL_ROWS = 256 /* threads of a block of several rows */,
+    OTHER_SHARED = 1024 /* bytes that kernels have */
+};
+
+held_form cvyi_held_form(const cuda_device *d, int64_t row)
+{
+    const int width = row % 4 == 0 ? 4 : 1;
+    const int64_t groups = row / width;
+    const sharing *s = sharings;
+    held_form f = {.row = row};
+    int64_t each;
+
+    while (s < sharings + COUNT_OF(sharings) - 1 && row > (int64_t)s->lanes * s->each) s++;
+    f.lanes = s->lanes;
+    while (f.lanes > 1 && f.lanes <= 32 && f.lanes / 2 >= groups) f.lanes /= 2; /* a group each */
+    f.threads = f.lanes > 32 ? f.lanes : SMALL_ROWS;
+    each = cvyi_min64(cvyi_ceil_div(groups, f.lanes), INT32_MAX);
+    f.held = (int)cvyi_min64(each, s->each / width);
+    f.parked = (int)(each - f.held);
+    f.fits = row > 0 && (int64_t)f.parked * f.threads * width * 4 <= d->shared_block - OTHER_SHARED;
+    f.shared_bytes = f.fits ? (unsigned)(f.parked * f.threads * width * 4) : 0;
+    return f;
+}
