@@ -8,7 +8,8 @@
  *
  * A view lies in a tensor of run() or at a byte of the workspace. "prepared" launches depend on parameters alone.
  * "tc" stands in tensor-core launches only, whose arguments are their own: numbers of views, -1 for NULL, the
- * tensor map, and how many bytes from `part` on must be zero when a workspace is new. */
+ * tensor map, and how many bytes from `part` on must be zero when a workspace is new. "product": a tensor map of
+ * two dimensions, swizzled, and the views, in clusters that the kernel's options say. */
 #include <string.h>
 #include "tc.h"
 
@@ -84,8 +85,8 @@ static void add_tc(const tc_step *s, text *t)
                {"bias", s->bias}, {"gamma", s->gamma}, {"beta", s->beta},     {"y", s->y},
                {"part", s->part}, {"state", s->state}};
 
-    cvyi_text_add(t, ", \"tc\": {\"packs\": %s, \"tma\": %s, \"zero_bytes\": %lld, \"eps\": ", word(s->packs),
-                  word(s->tma), (long long)s->zero_bytes);
+    cvyi_text_add(t, ", \"tc\": {\"packs\": %s, \"product\": %s, \"tma\": %s, \"zero_bytes\": %lld, \"eps\": ",
+                  word(s->packs), word(s->product), word(s->tma), (long long)s->zero_bytes);
     cvyi_text_add_number(t, s->eps);
     for (int i = 0; i < COUNT_OF(all); i++) cvyi_text_add(t, ", \"%s\": %d", all[i].name, all[i].view);
     cvyi_text_add(t, ", \"dims\": [%llu, %llu, %llu, %llu]", (unsigned long long)s->dims[0],

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "mma.h"
 #include "tc.h"
+#include "tc_product.h"
 
 /* ---- what the planner asks ---- */
 
@@ -90,6 +91,22 @@ static void try_mma(const cvy_plan *p, pass *s)
              f.tile.warp_m, f.tile.warp_n);
 }
 
+/* A matrix product through wgmma, where that is believed to be no slower; of a random plan at random. */
+static void try_product(const cvy_plan *p, pass *s)
+{
+    const int core = cvyi_cuda_pattern(p, s).core;
+    const product_form f = cvyi_product_form(p, core);
+    const double memory = s->bytes / p->machine.bandwidth;
+    const double seconds = p->machine.launch + (f.seconds > memory ? f.seconds : memory);
+
+    if (f.why || (p->options.seed ? !(p->options.seed & 1) : seconds > s->seconds)) return;
+    s->variant = VARIANT_PRODUCT;
+    s->seconds = seconds;
+    snprintf(s->note, sizeof s->note, "%s, wgmma, %d product%s, tile %d x %d, cluster %d x %d",
+             cvyi_info(&p->graph->nodes[core])->name, f.tile.products, f.tile.products == 1 ? "" : "s", f.tile.m,
+             f.tile.n, f.tile.cluster_m, f.tile.cluster_n);
+}
+
 /* On tensor cores the estimate is that of the tile that was chosen. */
 static void tc_cost(const cvy_plan *p, const tc_form *f, pass *s)
 {
@@ -112,6 +129,7 @@ static void cost(const cvy_plan *p, pass *s)
     if (!cvyi_cuda_pattern(p, s).why) {
         plain_cost(p, s);
         try_mma(p, s);
+        try_product(p, s);
     }
     if (f.why) return;
     tc_cost(p, &f, &tc);

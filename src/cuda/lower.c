@@ -160,14 +160,17 @@ static bool is_reshaped(const cvy_plan *p, int tensor)
 /* Tensor-core passes want whole tensors, contiguous and aligned. */
 static bool is_dense(const cvy_plan *p, int tensor)
 {
-    for (int i = p->n_prepare; i < p->n_passes; i++)
-        for (int k = 0; k < p->passes[i].count && p->passes[i].variant == VARIANT_TC; k++) {
-            const node *n = &p->graph->nodes[p->passes[i].first + k];
+    for (int i = p->n_prepare; i < p->n_passes; i++) {
+        const pass *s = &p->passes[i];
+        const bool tc = s->variant == VARIANT_TC || s->variant == VARIANT_PRODUCT;
+        for (int k = 0; tc && k < s->count; k++) {
+            const node *n = &p->graph->nodes[s->first + k];
             for (int a = -1; a < n->n_args; a++) {
                 const int v = a < 0 ? n->out : n->arg[a];
                 if (v != CVY_NONE && p->places[v].kind == PLACE_TENSOR && p->places[v].at == tensor) return true;
             }
         }
+    }
     return false;
 }
 

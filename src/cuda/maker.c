@@ -355,7 +355,7 @@ cvy_status cvyi_make_end(maker *m, const char *form)
     if (!views || state->n_steps == state->cap_steps) return CVY_NO_MEMORY;
     memcpy(views, m->views, (size_t)s->n_views * sizeof *views);
     TRY(make_options(m, false, s));
-    if (!m->text && reads_tensors(m)) TRY(make_options(m, true, s));
+    if (!m->text && !s->tc && reads_tensors(m)) TRY(make_options(m, true, s));
     make_name(s, form);
     s->aligned = m->many;
     state->steps[state->n_steps] = *s;

@@ -55,7 +55,7 @@ static void define_all(maker *m, const tc_problem *b, const tc_tuning *t, int ki
     for (int i = 0; i < COUNT_OF(all); i++) cvyi_make_define(m, all[i].name, all[i].value);
 }
 
-static tc_step *new_step(maker *m)
+tc_step *cvyi_tc_new_step(maker *m)
 {
     tc_step *t = cvyi_arena_alloc(&m->plan->memory, 1, sizeof *t);
 
@@ -110,7 +110,7 @@ static cvy_status make_pack(maker *m, const tc_form *f, const memory_map *at)
     cvyi_make_start(m, "conv_tc_pack.cu");
     m->text = "// epilogue.cuh - conv_tc_pack.cu reads none\n";
     define_all(m, &f->problem, &f->tuning, f->tuning.pass);
-    if (!(t = new_step(m))) return CVY_NO_MEMORY;
+    if (!(t = cvyi_tc_new_step(m))) return CVY_NO_MEMORY;
     t->packs = true;
     t->packed = cvyi_make_own_view(m, at->packed, "packed weights");
     t->unscale = cvyi_make_own_view(m, at->unscale, "their scales");
@@ -178,7 +178,7 @@ static cvy_status make_convolution(maker *m, const tc_form *f, const memory_map 
     cvyi_make_start(m, "conv_tc.cu");
     define_all(m, &f->problem, &f->tuning, kind);
     cvyi_make_define_text(m, "-DTC_EPILOGUE=\"epilogue.cuh\"");
-    if (!(step = new_step(m))) return CVY_NO_MEMORY;
+    if (!(step = cvyi_tc_new_step(m))) return CVY_NO_MEMORY;
     add_views(m, f, at, step);
     if (kind == TC_FINISH) step->zero_bytes = 0;
     fill_map(step, f);
@@ -228,13 +228,13 @@ static CUdeviceptr at(const step_arguments *a, int view)
 
 static cvy_status encode_map(const cuda_device *d, const tc_step *t, CUdeviceptr x, CUtensorMap *out)
 {
-    enum { FLOAT32 = 7, NO_INTERLEAVE = 0, NO_SWIZZLE = 0, L2_256_BYTES = 3, ZEROS = 0 };
+    enum { FLOAT32 = 7, NO_INTERLEAVE = 0, NO_SWIZZLE = 0, SWIZZLE_128 = 3, L2_256_BYTES = 3, ZEROS = 0 };
     static const unsigned steps[4] = {1, 1, 1, 1};
 
     memset(out, 0, sizeof *out);
     if (!t->tma) return CVY_OK;
-    return CU(d->cu, cuTensorMapEncodeTiled, out, FLOAT32, 4, (void *)(uintptr_t)x, t->dims, t->strides, t->box,
-              steps, NO_INTERLEAVE, NO_SWIZZLE, L2_256_BYTES, ZEROS);
+    return CU(d->cu, cuTensorMapEncodeTiled, out, FLOAT32, t->product ? 2 : 4, (void *)(uintptr_t)x, t->dims,
+              t->strides, t->box, steps, NO_INTERLEAVE, t->product ? SWIZZLE_128 : NO_SWIZZLE, L2_256_BYTES, ZEROS);
 }
 
 static cvy_status launch_pack(const cuda_device *d, const cuda_step *s, const step_arguments *a, CUstream stream)
@@ -262,13 +262,13 @@ cvy_status cvyi_tc_launch(const cuda_device *d, const cuda_step *s, const step_a
                          .n = (int)a->extent,
                          .eps = t->eps};
     CUtensorMap map;
-    void *list[] = {&map, &args, (void *)a};
+    void *list[] = {&map, &args, (void *)a}, *of_product[] = {&map, (void *)a};
     cvy_status st;
 
     if (t->packs) return launch_pack(d, s, a, stream);
     TRY(encode_map(d, t, args.x, &map));
     if (fresh && t->zero_bytes) TRY(cvyi_cuda_fill(d, args.part, 0, (size_t)t->zero_bytes, stream));
-    TRY(cvyi_cuda_launch(d, &s->kernel[0], &s->launch, stream, list));
+    TRY(cvyi_cuda_launch(d, &s->kernel[0], &s->launch, stream, t->product ? of_product : list));
 fail:
     return st;
 }

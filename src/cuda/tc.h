@@ -13,7 +13,7 @@
 #include "maker.h"
 #include "tc_tune.h"
 
-enum { VARIANT_PLAIN, VARIANT_TC, VARIANT_MMA }; /* pass.variant */
+enum { VARIANT_PLAIN, VARIANT_TC, VARIANT_MMA, VARIANT_PRODUCT /* tc_product.h */ }; /* pass.variant */
 
 /* Nodes [first, end) that become one function. */
 typedef struct tc_range {
@@ -50,8 +50,9 @@ cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out);
 cvy_status cvyi_make_tc(maker *m, const pass *s);
 
 /* What a step of these kernels has beyond views; numbers of views, CVY_NONE: NULL. */
-struct tc_step { /* tc_step of exec.h */
-    bool packs;  /* conv_tc_pack.cu: w, gamma, packed, unscale. Else conv_tc.cu */
+struct tc_step {  /* tc_step of exec.h */
+    bool packs;   /* conv_tc_pack.cu: w, gamma, packed, unscale. Else conv_tc.cu */
+    bool product; /* matmul_tc.cu: a map of two dimensions, swizzled by 128 bytes, and the views */
     int x, w, packed, unscale, bias, gamma, beta, y, part, state;
     float eps;
     int64_t zero_bytes;           /* from part on: zero before the first launch on a workspace */
@@ -59,6 +60,9 @@ struct tc_step { /* tc_step of exec.h */
     uint64_t dims[4], strides[3]; /* of the tensor map */
     unsigned box[4];
 };
+
+/* One without views, for the step that is being made; NULL: no memory. */
+tc_step *cvyi_tc_new_step(maker *m);
 
 /* Launches it. fresh: the workspace's statistics words are not from this plan. */
 cvy_status cvyi_tc_launch(const cuda_device *d, const cuda_step *s, const step_arguments *a, bool fresh,

@@ -31,7 +31,7 @@
 //
 //   t[1]  x: contiguous, at a multiple of 16 bytes, TERMS a multiple of 4; map: the same as {TERMS, rows}, boxes of
 //         {DEPTH, BM / CLUSTER_N}, swizzled by 128 bytes
-//   t[2]  weights as they are; t[PACKED] packed
+//   t[2]  weights as they are: slots COLUMN and ROW hold the strides along columns and terms; t[PACKED] packed
 //   views, epilogue space and grid: rows.cuh; the grid has whole clusters
 #include "matmul_tc.cuh"
 #include "mma.cuh"
@@ -241,10 +241,10 @@ struct multiplier {
 // One result by multiply-adds.
 CVY_INLINE float sum_again(const cvy_args &a, long long row, int n)
 {
-    const float *x = a.t[1].p + row * TERMS, *w = a.t[2].p + (long long)n * TERMS;
+    const float *x = a.t[1].p + row * TERMS, *w = a.t[2].p + n * a.t[2].s[COLUMN];
     float sum = 0.0f;
 #pragma unroll 1
-    for (int k = 0; k < TERMS; k++) sum = fmaf(x[k], w[k], sum);
+    for (int k = 0; k < TERMS; k++) sum = fmaf(x[k], w[k * a.t[2].s[ROW]], sum);
     return sum;
 }
 

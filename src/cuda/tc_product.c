@@ -1,0 +1,161 @@
+/* tc_product.c - which matrix products run on Hopper's tensor cores through wgmma, with which tile and in which
+ * clusters, and how fast that may be. */
+#include <math.h>
+#include "tc.h"
+#include "tc_product.h"
+
+enum { DEPTH = 32, MOST_STAGES = 8 }; /* of the kernel: terms of a step, stages of shared memory at most */
+
+/* ---- what it takes ---- */
+
+static const char *refusal(const cvy_plan *p, const cuda_device *d, const node *n, const matmul_geom *e)
+{
+    if (d->major != 9) return "wgmma: needs compute capability 9.x";
+    if (p->tuning >= TUNE_GENERIC) return "wgmma: this tuning does without tensor cores";
+    if (!p->prepared[n->arg[1]]) return "wgmma: neither operand is a parameter";
+    if (e->batch > 1) return "wgmma: a matrix of weights for each sample";
+    if (cvyi_shape_of(p->graph, n->arg[0])->rank < 2) return "wgmma: a vector of one row";
+    if (e->K % 4) return "wgmma: tensor copies want rows of whole 16 bytes";
+    if (e->K < DEPTH) return "wgmma: fewer than 32 terms in a sum";
+    if (e->N < 8) return "wgmma: fewer than 8 columns";
+    return e->M > INT32_MAX ? "wgmma: more rows than tensor copies count" : NULL;
+}
+
+/* ---- tiles ---- */
+
+/* Rows, columns, cluster, the most products: three of 256 columns want more registers than there are. Large tiles
+ * and clusters fetch less; small ones fill the device. */
+typedef struct tile_row {
+    int m, n, cluster_m, cluster_n, products;
+} tile_row;
+
+static const tile_row rows[] = {
+    {128, 256, 2, 1, 1}, {128, 128, 2, 2, 3}, {128, 128, 2, 1, 3}, {128, 128, 1, 2, 3}, {128, 128, 1, 1, 3},
+    {128, 64, 1, 2, 3},  {128, 64, 1, 1, 3},  {64, 128, 1, 1, 3},  {64, 64, 1, 1, 3},   {64, 32, 1, 1, 3},
+};
+
+/* Stages of x [m][DEPTH] and weights [parts][n][DEPTH], as many as fit; results [m][n + 8] in their place. */
+static wgmma_tile make_tile(const matmul_geom *e, const tile_row *row, int products)
+{
+    const int parts = products == 3 ? 2 : 1, stage = 4 * DEPTH * (row->m + parts * row->n);
+    const int resident = products == 1 && row->m == 64 && row->n <= 64 ? 2 : 1;
+    const int fit = (resident == 2 ? 112 : 225) * 1024 / stage, stages = fit < MOST_STAGES ? fit : MOST_STAGES;
+    wgmma_tile t = {.m = row->m,
+                    .n = row->n,
+                    .cluster_m = row->cluster_m,
+                    .cluster_n = row->cluster_n,
+                    .products = products,
+                    .threads = 2 * row->m + 128,
+                    .resident = resident,
+                    .row_tiles = cvyi_round_up(cvyi_ceil_div(e->M, row->m), row->cluster_m),
+                    .column_tiles = cvyi_round_up(cvyi_ceil_div(e->N, row->n), row->cluster_n),
+                    .steps = cvyi_ceil_div(e->K, DEPTH)};
+    const int results = 4 * t.m * (t.n + 8);
+
+    t.shared_bytes =
+        (stages * stage > results ? stages * stage : results) + 16 * stages; /* and two barriers each */
+    t.packed_bytes = 4 * t.column_tiles * t.steps * parts * t.n * DEPTH;
+    return t;
+}
+
+/* ---- how fast ---- */
+
+/* Cycles of a multiprocessor for a step of a block: the longest of three, and an eighth of the others.
+ *   tensor cores: 1024 multiply-adds of tf32 per cycle
+ *   shared memory, 128 bytes per cycle: x once, weights once for each product and 64 rows, and what is filled in
+ *   L2, about 28 bytes per cycle (6 TB/s on an H200), which a cluster shares
+ * 128 x 128 on an H200, one product, clusters of 2 x 2: 512, 640 and 585; three, of 2 x 1: 1536, 1280 and 1170. */
+static double step_cycles(const wgmma_tile *t)
+{
+    const int parts = t->products == 3 ? 2 : 1;
+    const double row = 4.0 * DEPTH; /* bytes */
+    const double all[] = {
+        t->products * (double)t->m * t->n * DEPTH / 1024,
+        row * (t->m + t->n * t->products * (t->m / 64) + t->m + parts * t->n) / 128,
+        row * ((double)t->m / t->cluster_n + parts * (double)t->n / t->cluster_m) / 28,
+    };
+    double most = 0, sum = 0;
+
+    for (int i = 0; i < COUNT_OF(all); i++) {
+        most = fmax(most, all[i]);
+        sum += all[i];
+    }
+    return most + (sum - most) / 8;
+}
+
+/* The multiprocessor with the most blocks takes longest; of a device's clusters of four some find no place. A block
+ * alone waits: about 4,000 cycles until the first copy has come and the last result is stored, and in each step for
+ * its fragments and for the tensor cores, which answer after 60 cycles or more per product of 8 terms. */
+static double believed_seconds(const wgmma_tile *t, const cuda_device *d)
+{
+    const int sms = t->cluster_m * t->cluster_n > 2 ? d->sms - d->sms / 32 : d->sms;
+    const int64_t blocks = t->row_tiles * t->column_tiles, each = cvyi_ceil_div(blocks, sms);
+    const int64_t rounds = cvyi_ceil_div(each, t->resident);
+    const double wait = (double)t->steps * (100 + 150 * t->products);
+    const double work = (double)t->steps * step_cycles(t);
+
+    return fmax((double)each * work, (double)rounds * wait) / d->clock + (double)rounds * 4000 / d->clock;
+}
+
+/* ---- forms ---- */
+
+/* Number `rank` of the tiles that fit, the fastest first; the last where there are fewer. */
+static product_form choose(const cuda_device *d, const matmul_geom *e, int products, int rank)
+{
+    product_form best[COUNT_OF(rows)] = {{.why = "wgmma: its tiles do not fit into shared memory"}};
+    int n = 0;
+
+    for (int i = 0; i < COUNT_OF(rows); i++) {
+        product_form f = {.tile = make_tile(e, &rows[i], products)};
+        int at = n;
+        if (products > rows[i].products || f.tile.shared_bytes > d->shared_block) continue;
+        f.seconds = believed_seconds(&f.tile, d);
+        for (; at > 0 && f.seconds < best[at - 1].seconds; at--) best[at] = best[at - 1];
+        best[at] = f;
+        n++;
+    }
+    return best[rank < n ? rank : n ? n - 1 : 0];
+}
+
+product_form cvyi_product_form(const cvy_plan *p, int core)
+{
+    const cuda_device *d = ((const cuda_state *)p->state)->device;
+    const node *n = core == CVY_NONE ? NULL : &p->graph->nodes[core];
+    const op_kind kind = n ? cvyi_info(n)->kind : KIND_UNARY;
+    product_form f = {.why = "wgmma: not a matrix product"};
+    matmul_geom e;
+
+    if (kind != KIND_LINEAR && kind != KIND_MATMUL) return f;
+    cvyi_matmul_geom(p->graph, n, &e);
+    f.why = refusal(p, d, n, &e);
+    return f.why ? f : choose(d, &e, p->options.precision == CVY_TF32 ? 1 : 3, p->tuning);
+}
+
+/* ---- steps ---- */
+
+void cvyi_product_define(maker *m, const wgmma_tile *t)
+{
+    cvyi_make_define(m, "BM", t->m);
+    cvyi_make_define(m, "BN", t->n);
+    cvyi_make_define(m, "CLUSTER_M", t->cluster_m);
+    cvyi_make_define(m, "CLUSTER_N", t->cluster_n);
+    cvyi_make_define(m, "PRODUCTS", t->products);
+}
+
+cvy_status cvyi_product_step(maker *m, const wgmma_tile *t, const matmul_geom *e, int x)
+{
+    tc_step *s = cvyi_tc_new_step(m);
+
+    if (!s) return CVY_NO_MEMORY;
+    cvyi_make_define(m, "HOST_SHARED", t->shared_bytes);
+    cvyi_make_define(m, "HOST_THREADS", t->threads);
+    m->step.launch.dynamic_shared = (unsigned)t->shared_bytes;
+    s->product = s->tma = true;
+    s->x = x;
+    s->dims[0] = (uint64_t)e->K;
+    s->dims[1] = (uint64_t)e->M;
+    s->strides[0] = 4 * s->dims[0];
+    s->box[0] = DEPTH;
+    s->box[1] = (unsigned)(t->m / t->cluster_n);
+    return CVY_OK;
+}

@@ -1,0 +1,36 @@
+/* tc_product.h - matrix products with a parameter (linear layers) on Hopper's tensor cores: kernels/matmul_tc.cu.
+ *
+ * The pass is that of matmul.cu (pattern.c), with the same epilogue and views; in front of it, once for as long as
+ * the parameters stay, matmul_tc_pack.cu puts the weights into the order and the format of the tensor cores. What
+ * is not taken here is mma.sync's (mma.h). */
+#ifndef CVYI_CUDA_TC_PRODUCT_H
+#define CVYI_CUDA_TC_PRODUCT_H
+
+#include "maker.h"
+
+typedef struct wgmma_tile {
+    int m, n;                 /* results of a block: rows x columns */
+    int cluster_m, cluster_n; /* blocks that share columns, and blocks that share rows */
+    int products;             /* 1: tf32's accuracy, 3: float32's */
+    int threads, shared_bytes;
+    int resident;                    /* blocks of a multiprocessor */
+    int64_t row_tiles, column_tiles; /* of the grid: whole clusters */
+    int64_t steps;                   /* of a block, 32 terms each */
+    int64_t packed_bytes;            /* of the weights */
+} wgmma_tile;
+
+typedef struct product_form {
+    const char *why; /* NULL: the kernel can run it; else what is in the way, in words */
+    wgmma_tile tile;
+    double seconds; /* that the pass's arithmetic is believed to take, multiprocessors that idle included */
+} product_form;
+
+/* The form of a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
+product_form cvyi_product_form(const cvy_plan *p, int core);
+
+/* The options of a step of either kernel, and what the second one has beyond views: x, which is view number `x`, as
+ * tensor copies see it. */
+void cvyi_product_define(maker *m, const wgmma_tile *t);
+cvy_status cvyi_product_step(maker *m, const wgmma_tile *t, const matmul_geom *e, int x);
+
+#endif
