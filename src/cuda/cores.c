@@ -556,6 +556,25 @@ fail:
     return st;
 }
 
+cvy_status cvyi_make_softmax_row(maker *m, int core)
+{
+    const node *n = &m->g->nodes[core];
+    const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
+    const held_form f = cvyi_held_softmax(m->state->device, m->g, n);
+    cvy_status st;
+
+    if (!cvyi_elements(&in.logical)) return CVY_OK;
+    cvyi_make_start(m, "softmax_row.cu");
+    cvyi_make_define(m, "LOGARITHM", n->op == OP_log_softmax);
+    define_held(m, &f, &in);
+    make_first_view(m, core, &in);
+    TRY(add_prologue(m, core, &in));
+    TRY(add_epilogue(m, core, &in));
+    TRY(cvyi_make_end(m, cvyi_info(n)->name));
+fail:
+    return st;
+}
+
 /* ---- pooling, reductions, softmax ---- */
 
 static int64_t lower_power_of_two(int64_t n, int64_t most)

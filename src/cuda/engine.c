@@ -51,7 +51,7 @@ static const char *legal(const cvy_plan *p, const pass *s)
 
 /* A pass costs its launches, and the longer of its bytes and its operations. Block A's convolution: 18.7 GFLOP at
  * 34 TFLOP/s, 0.55 ms, against 0.58 GB at 4.3 TB/s, 0.13 ms. Statistics and reductions reach half the bandwidth,
- * unless their slices stay on chip. */
+ * unless their rows stay on chip. */
 static void plain_cost(const cvy_plan *p, pass *s)
 {
     const pattern form = cvyi_cuda_pattern(p, s);
@@ -65,7 +65,7 @@ static void plain_cost(const cvy_plan *p, pass *s)
     s->variant = VARIANT_PLAIN;
     s->seconds = p->machine.launch + (arithmetic > memory ? arithmetic : memory);
     if (cvyi_info(n)->kind == KIND_SHAPE && p->root[n->out] != n->out) s->seconds = 0;
-    snprintf(s->note, sizeof s->note, "%s%s", cvyi_info(n)->name, form.resident ? ", slices stay on chip" : "");
+    snprintf(s->note, sizeof s->note, "%s%s", cvyi_info(n)->name, form.resident ? ", rows stay on chip" : "");
 }
 
 /* The same pass through mma.sync, where its arithmetic is believed to be faster so; of a random plan at random. The

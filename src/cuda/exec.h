@@ -76,8 +76,9 @@ typedef struct cuda_state {
 
 /* The form of a pass. */
 typedef struct pattern {
-    int core;        /* node; CVY_NONE: pointwise alone */
-    bool resident;   /* the core's statistics are used by the node behind it, its slices stay on chip (norm.cu) */
+    int core;      /* node; CVY_NONE: pointwise alone */
+    int result;    /* the node that the epilogue stands behind: the core, or the norm that its statistics are for */
+    bool resident; /* the core's rows stay on chip between looks */
     const char *why; /* NULL: it has the form; else what is in the way */
 } pattern;
 pattern cvyi_cuda_pattern(const cvy_plan *p, const pass *s);
@@ -93,6 +94,8 @@ typedef struct held_form {
     bool fits;
 } held_form;
 held_form cvyi_held_form(const cuda_device *d, int64_t row);
+/* Rows of a softmax; they do not fit where they do not lie in one piece. */
+held_form cvyi_held_softmax(const cuda_device *d, const cvy_graph *g, const node *n);
 
 /* Steps of all passes, without code: cvyi_cuda_compile_steps() adds that. Sets p->workspace. */
 cvy_status cvyi_cuda_lower(cvy_plan *p);

@@ -32,3 +32,15 @@ held_form cvyi_held_form(const cuda_device *d, int64_t row)
     f.shared_bytes = f.fits ? (unsigned)(f.parked * f.threads * width * 4) : 0;
     return f;
 }
+
+held_form cvyi_held_softmax(const cuda_device *d, const cvy_graph *g, const node *n)
+{
+    const shape *x = cvyi_shape_of(g, n->arg[0]);
+    const int dim = cvyi_softmax_dim(g, n);
+    held_form f = {.fits = false};
+
+    if (!x->rank) return f;
+    f = cvyi_held_form(d, x->dim[dim]);
+    for (int i = dim + 1; i < x->rank; i++) f.fits = f.fits && x->dim[i] == 1;
+    return f;
+}

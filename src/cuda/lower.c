@@ -93,8 +93,9 @@ static cvy_status make_stats_node(maker *m, int core)
     return cvyi_make_stats(m, core, &e, n->n_args > 1 ? n->arg[1] : CVY_NONE, n->out, 0);
 }
 
-static cvy_status make_core(maker *m, int core, bool resident)
+static cvy_status make_core(maker *m, const pattern *form)
 {
+    const int core = form->core;
     switch (cvyi_info(&m->g->nodes[core])->kind) {
     case KIND_CONV:
     case KIND_CONVT:
@@ -103,11 +104,11 @@ static cvy_status make_core(maker *m, int core, bool resident)
     case KIND_MATMUL:
         return cvyi_make_matmul(m, core);
     case KIND_STATS:
-        return resident ? cvyi_make_norm(m, core) : make_stats_node(m, core);
+        return form->resident ? cvyi_make_norm(m, core) : make_stats_node(m, core);
     case KIND_REDUCE:
         return cvyi_make_reduce(m, core);
     case KIND_SOFTMAX:
-        return cvyi_make_softmax(m, core);
+        return form->resident ? cvyi_make_softmax_row(m, core) : cvyi_make_softmax(m, core);
     default:
         return cvyi_make_pool(m, core);
     }
@@ -122,7 +123,7 @@ static cvy_status make_pass(maker *m, const pass *s)
     m->pass = s;
     if (!m->prepared && s->variant == VARIANT_TC) return cvyi_make_tc(m, s);
     if (form.why) return cvyi_fail(CVY_FAILED, "cuda: a pass that is not legal: %s", form.why);
-    if (form.core != CVY_NONE) return make_core(m, form.core, form.resident);
+    if (form.core != CVY_NONE) return make_core(m, &form);
     if (cvyi_info(n)->kind == KIND_SHAPE) return make_reshape(m, n);
     if (cvyi_info(n)->kind == KIND_NORM) cvyi_norm_geom(m->g, n, &e);
     if (cvyi_info(n)->kind == KIND_NORM && !e.running) return make_norm(m, s->first);

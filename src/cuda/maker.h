@@ -83,6 +83,7 @@ cvy_status cvyi_make_norm(maker *m, int core);
 cvy_status cvyi_make_pool(maker *m, int core);
 cvy_status cvyi_make_reduce(maker *m, int core);
 cvy_status cvyi_make_softmax(maker *m, int core);
+cvy_status cvyi_make_softmax_row(maker *m, int core);
 
 /* Large tiles where they still give every multiprocessor something to do. */
 static inline bool cvyi_large_product(const matmul_geom *e, int sms)

@@ -81,6 +81,21 @@ static const char *resident_refusal(const cvy_plan *p, const pass *s, int core)
     return cvyi_held_form(state->device, e.chan * e.inner).fits ? NULL : "a slice does not stay on chip";
 }
 
+/* What the epilogue stands behind, and whether rows stay on chip until then. */
+static void find_result(const cvy_plan *p, const pass *s, pattern *out)
+{
+    const cuda_state *state = p->state;
+    const node *n = &p->graph->nodes[out->core];
+    const op_kind kind = cvyi_info(n)->kind;
+
+    out->result = out->core;
+    if (kind == KIND_SOFTMAX) out->resident = cvyi_held_softmax(state->device, p->graph, n).fits;
+    if (kind != KIND_STATS || out->core == s->first + s->count - 1) return;
+    out->why = resident_refusal(p, s, out->core);
+    out->resident = !out->why;
+    out->result++;
+}
+
 pattern cvyi_cuda_pattern(const cvy_plan *p, const pass *s)
 {
     const cvy_graph *g = p->graph;
@@ -97,6 +112,7 @@ pattern cvyi_cuda_pattern(const cvy_plan *p, const pass *s)
         views += g->nodes[i].n_args + 1;
     }
     if (views > MAX_VIEWS - 4) out.why = "more tensors than a launch takes";
+    if (!out.why && out.core != CVY_NONE) find_result(p, s, &out);
     if (out.why || (s->count == 1 && !is_pointwise(g, last))) return out;
     if (out.core == CVY_NONE) {
         out.why = chain_refusal(p, s, s->first, end, cvyi_shape_of(g, last->out), -1, true);
@@ -105,11 +121,8 @@ pattern cvyi_cuda_pattern(const cvy_plan *p, const pass *s)
     out.why = core_refusal(p, s, out.core);
     if (!out.why)
         out.why = chain_refusal(p, s, s->first, out.core, cvyi_shape_of(g, g->nodes[out.core].arg[0]), -1, false);
-    out.resident = !out.why && cvyi_info(&g->nodes[out.core])->kind == KIND_STATS && out.core != end - 1;
-    if (out.resident) out.why = resident_refusal(p, s, out.core);
-    if (!out.why) {
-        const int result = out.core + out.resident; /* the node that the epilogue stands behind */
-        out.why = chain_refusal(p, s, result + 1, end, cvyi_shape_of(g, g->nodes[result].out), result, true);
-    }
+    if (!out.why)
+        out.why =
+            chain_refusal(p, s, out.result + 1, end, cvyi_shape_of(g, g->nodes[out.result].out), out.result, true);
     return out;
 }

@@ -84,6 +84,15 @@ static const char *const chains[] = {
     "x[5,33,19] | tanh | softmax(1) | mul(2)",
     "x[50,7] | log_softmax(-1)",
     "x[9,5] | softmax(0)",
+    /* along rows that stay on chip, and one that does not */
+    "x[33,1024] | softmax(1)",
+    "x[7,5,24] | relu | softmax(-1) | mul(s[24])",
+    "x[70,1] | softmax(1)",
+    "x[3,1501] | mul(40) | log_softmax(1) | neg",
+    "x[2,40000] | log_softmax(1)",
+    "x[2,33333] | add(y[33333]) | softmax(1) | sqrt",
+    "x[300,4] | log_softmax(1) | add(r[300,4])",
+    "x[1,100001] | softmax(1)",
     /* pointwise, broadcasting, reshapes, several outputs */
     "x[2,3,4,5] | add(y[4,1]) | maximum(z[2,1,1,5]) | div(3) | hardtanh(-0.5,0.5)",
     "x[2,3,4,5] | sub(y[3,1,5],alpha=2) | minimum(0.3) | softsign | abs | add(0.1) | rsqrt",
@@ -157,6 +166,8 @@ static const char *const sanitized[] = {
     "x[5,1030,19] | logsumexp(1)",
     "x[3,7,40] | sum()",
     "x[5,33,19] | tanh | softmax(1) | mul(2)",
+    "x[2,33333] | softmax(1)",
+    "x[30,24] | log_softmax(1)",
     "x[2,3,4] | flatten(1) | linear(9) | reshape(2,3,3) | relu",
 };
 

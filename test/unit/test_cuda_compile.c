@@ -18,6 +18,10 @@ static const char *const chains[] = {
     "x[9,1021] | sigmoid | rms_norm(1021) | mish",
     "x[4,64,126,126] | relu | group_norm(16) | gelu | mul(s[64,1,1])",
     "x[4,40001] | layer_norm(40001) | elu | softplus",
+    "x[900,1024] | gelu | softmax(1) | mul(s[1024])",
+    "x[4,63504] | softmax(1) | gelu",
+    "x[4,1,33333] | mish | log_softmax(2) | elu",
+    "x[40,33,19] | softmax(1) | tanh",
 };
 
 #define BLOCK_A "x[128,8,128,128] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)"

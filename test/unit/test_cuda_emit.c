@@ -255,9 +255,10 @@ static void every_operator_has_a_device_version(void)
 
 static void embedded_files_are_whole(void)
 {
-    static const char *const names[] = {
-        "conv_direct.cu", "conv_simple.cu", "matmul.cu",    "norm_stats.cu", "pool.cu", "reduce.cu", "softmax.cu",
-        "pointwise.cu",   "pack.cu",        "epilogue.cuh", "common.cuh",    "ops.cuh", "norm.cu",   "held.cuh"};
+    static const char *const names[] = {"conv_direct.cu", "conv_simple.cu", "matmul.cu",     "norm_stats.cu",
+                                        "pool.cu",        "reduce.cu",      "softmax.cu",    "pointwise.cu",
+                                        "pack.cu",        "epilogue.cuh",   "common.cuh",    "ops.cuh",
+                                        "norm.cu",        "held.cuh",       "softmax_row.cu"};
     for (int i = 0; i < COUNT_OF(names); i++) {
         const char *data = file_text(names[i]);
         const size_t len = strlen(data);

@@ -1,4 +1,5 @@
-// softmax.cu - softmax and log_softmax along one dimension, in two readings: largest and sum, then the values.
+// softmax.cu - softmax and log_softmax along one dimension, in two readings: largest and sum, then the values. Rows
+// that lie in one piece and stay on chip are softmax_row.cu's.
 //
 // Threads share a row as in reduce.cu: LANES of them where the dimension is the innermost one that counts, one
 // thread per row where it is not. The second reading comes from the cache for rows that fit. Expected bound:
