@@ -67,7 +67,7 @@ static_assert(sizeof(shared_memory) <= HOST_SHARED && THREADS == HOST_THREADS, "
 
 // DEPTH terms of a warp's 16 rows as wgmma's first operand.
 struct fragments {
-    float big[DEPTH / 8][4], small[PARTS == 2 ? DEPTH / 8 : 1][4];
+    float big[DEPTH / 8][4], small[DEPTH / 8][4]; // small: of three products
 
     // at: the lane's first piece. Pieces 2s and 2s + 1 differ from it in bits 5 and 6.
     CVY_INLINE_MEMBER void load(const float *x, int at)
