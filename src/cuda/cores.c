@@ -376,6 +376,7 @@ static cvy_status make_wgmma(maker *m, int core, const matmul_geom *e, const wgm
 
     TRY(make_product_pack(m, n, e, t, row, column, packed));
     cvyi_make_start(m, "matmul_tc.cu");
+    m->many = true;
     define_product(m, e, row, column);
     cvyi_product_define(m, t);
     cvyi_make_define_extents(m, 'Y', &out);

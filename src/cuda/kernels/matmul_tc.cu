@@ -46,7 +46,8 @@ constexpr bool ALONE = CLUSTER_M * CLUSTER_N == 1;
 constexpr int BLOCKS = PRODUCTS == 1 && BM == 64 && BN <= 64 ? 2 : 1; // of a multiprocessor
 constexpr int STAGE_BYTES = 4 * (X_STAGE + W_STAGE), FIT = (BLOCKS == 2 ? 112 : 225) * 1024 / STAGE_BYTES;
 constexpr int STAGES = FIT < 8 ? FIT : 8;
-constexpr int PITCH = BN + 8; // of results: halves of a warp store to 32 banks
+constexpr int PITCH = BN + 8;                 // of results: halves of a warp store to 32 banks
+constexpr int WIDTH = COLS % 4 == 0 ? 4 : 1; // neighbours that the epilogue takes at a time
 constexpr int REGS_COPY = 40, REGS_MULTIPLY = 232;
 
 struct stage {
@@ -273,12 +274,15 @@ CVY_INLINE void multiply_role(shared_memory &s, const cvy_args &a, const tile_ro
     m.spread(results);
     __syncwarp();
     if (__any_sync(~0u, !m.is_sound())) repair(a, results, first, n_first, rows);
-#pragma unroll 8
-    for (int i = threadIdx.x % 32; i < rows * BN; i += 32) {
+#pragma unroll 4
+    for (int i = threadIdx.x % 32 * WIDTH; i < rows * BN; i += 32 * WIDTH) {
         const int n = n_first + i % BN;
-        if (COLS % BN == 0 || n < COLS)
-            cvy_epilogue(a, cvy_unravel<Y1, Y2, Y3, Y4, Y5>((cvy_index)((first + i / BN) * COLS + n)),
-                         results[i / BN][i % BN]);
+        if (COLS % BN && n >= COLS) continue;
+        cvy_at at[WIDTH];
+        float v[WIDTH];
+        cvy_load(&results[i / BN][i % BN], v);
+        cvy_neighbours<WIDTH, Y1, Y2, Y3, Y4, Y5>((cvy_index)((first + i / BN) * COLS + n), at);
+        cvy_write(a, at, v);
     }
 }
 
