@@ -11,7 +11,7 @@ enum {
     SANITIZED_PLANS = PLAN_LIKED | PLAN_SECOND_TILE | PLAN_GENERIC | PLAN_RANDOM
 };
 
-enum { HOPPER_CHAINS = 21 }; /* at the end of the list: nothing new to be seen of them elsewhere */
+enum { HOPPER_CHAINS = 27 }; /* at the end of the list: nothing new to be seen of them elsewhere */
 static const char *const chains[] = {
     /* the three blocks, small, and their odd relatives */
     "x[3,8,20,22] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
@@ -123,6 +123,14 @@ static const char *const chains[] = {
     "x[10,8,42,130] | conv2d(40,3) @c | mul(s[40,1,1]) | group_norm(8) | add(@c) | sub(200) | logsumexp(1)",
     "x[6,64,30,30] | conv2d(64,3) | instance_norm | max_pool2d(4)", /* a strip of one tile */
     "x[2,8,17,19] | conv2d(48,3) | gelu | group_norm(8) | elu | mish | selu | softplus | gelu('tanh')",
+    /* matrix products with a parameter: one row, odd rows and columns, terms that leave a step half full, several
+       tiles and clusters, more steps than stages, [k][n] */
+    "x[1,64] | linear(8) | relu",
+    "x[300,132] | linear(200) | gelu",
+    "x[5,4,1024] | linear(1001) | add(r[5,4,1001])",
+    "x[77,36] | linear(52,bias=False) @l | sigmoid | mul(@l)",
+    "x[600,352] | matmul(w[352,300]) | silu",
+    "x[2050,512] | linear(520) | hardswish",
 };
 
 /* For compute-sanitizer, which takes its time: small, and between them every kernel file and every form of a pass
@@ -152,6 +160,7 @@ static const char *const sanitized[] = {
     "x[2,4,6,7,8] | conv3d(18,3,padding=1,stride=(1,2,1)) | elu(0.7)",
     "x[2,8,7,9] | conv_transpose2d(20,3,stride=2,padding=1,output_padding=1) | softplus",
     "x[30,37] | linear(65) | gelu('tanh') | add(r[30,65])",
+    "x[130,324] | linear(136) | gelu",
     "x[4,6,7] | matmul(w[7])",
     "x[2,3,17,19] | matmul(w[3,19,23]) | abs",
     "x[4,12,5,6] | batch_norm(training=True) | relu",

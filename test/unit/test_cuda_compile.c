@@ -29,7 +29,7 @@ static const char *const chains[] = {
     "x[128,8,128,128] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)"
 #define BLOCK_C "x[128,8,256,256] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)"
 
-/* Both kinds of producers: through mma.sync, with all tiles, and by multiply-adds. */
+/* Both kinds of producers: through mma.sync and wgmma, with all tiles, and by multiply-adds. */
 #define CONV   "x[4,8,20,22] | conv2d(64,3) | add(bias[64,1,1]) | relu"
 #define WIDE   "x[400,64,20,22] | conv2d(256,3,dilation=2) | add(bias[256,1,1]) | gelu"
 #define TAPS   "x[24,3,31,31] | conv2d(72,7,stride=2) | sigmoid | mul(scale[72,1,1])"
@@ -48,6 +48,7 @@ static const struct {
     {FEW, "conv_mma.cu", 80, CVY_FP32, 1},      {FEW, "conv_mma.cu", 80, CVY_TF32, 1},
     {LINEAR, "matmul_mma.cu", 80, CVY_FP32, 4}, {LINEAR, "matmul_mma.cu", 80, CVY_TF32, 4},
     {MATMUL, "matmul_mma.cu", 80, CVY_FP32, 4}, {MATMUL, "matmul_mma.cu", 80, CVY_TF32, 4},
+    {LINEAR, "matmul_tc.cu", 90, CVY_FP32, 4},  {LINEAR, "matmul_tc.cu", 90, CVY_TF32, 4},
     {CONV, "conv_direct.cu", 89, CVY_FP32, 1},  {LINEAR, "matmul.cu", 89, CVY_FP32, 1},
 };
 

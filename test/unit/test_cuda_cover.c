@@ -15,14 +15,15 @@ typedef struct need {
 static const need all_needs[] = {
     {"conv_direct.cu", -1, false}, {"conv_mma.cu", -1, false},     {"conv_simple.cu", -1, false},
     {"conv_tc.cu", -1, false},     {"conv_tc_pack.cu", -1, false}, {"matmul.cu", -1, false},
-    {"matmul_mma.cu", -1, false},  {"norm_stats.cu", -1, false},   {"pack.cu", -1, false},
-    {"pointwise.cu", -1, false},   {"pool.cu", -1, false},         {"reduce.cu", -1, false},
-    {"softmax.cu", -1, false},     {"TC_PASS", 0, false},          {"TC_PASS", 1, false},
-    {"TC_SINK", 0, false},         {"TC_SINK", 1, false},          {"TC_SINK", 2, false},
-    {"TC_PRODUCTS", 1, false},     {"TC_PRODUCTS", 3, false},      {"TC_STRIDE", 1, false},
-    {"TC_STRIDE", 2, false},       {"TC_TMA", 0, false},           {"TC_TMA", 1, false},
-    {"TC_FLAT", 0, false},         {"TC_FLAT", 1, false},          {"streamed", 0, false},
-    {"streamed", 1, false},        {"norm.cu", -1, false},         {"softmax_row.cu", -1, false},
+    {"matmul_mma.cu", -1, false},  {"matmul_tc.cu", -1, false},    {"matmul_tc_pack.cu", -1, false},
+    {"norm_stats.cu", -1, false},  {"pack.cu", -1, false},         {"pointwise.cu", -1, false},
+    {"pool.cu", -1, false},        {"reduce.cu", -1, false},       {"softmax.cu", -1, false},
+    {"TC_PASS", 0, false},         {"TC_PASS", 1, false},          {"TC_SINK", 0, false},
+    {"TC_SINK", 1, false},         {"TC_SINK", 2, false},          {"TC_PRODUCTS", 1, false},
+    {"TC_PRODUCTS", 3, false},     {"TC_STRIDE", 1, false},        {"TC_STRIDE", 2, false},
+    {"TC_TMA", 0, false},          {"TC_TMA", 1, false},           {"TC_FLAT", 0, false},
+    {"TC_FLAT", 1, false},         {"streamed", 0, false},         {"streamed", 1, false},
+    {"norm.cu", -1, false},        {"softmax_row.cu", -1, false},
 };
 
 static int value_of(const cuda_step *s, const char *name)

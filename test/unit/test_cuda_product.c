@@ -1,0 +1,156 @@
+/* test_cuda_product.c - matrix products through wgmma, without a GPU: which are taken, with which tile and in which
+ * clusters, and the words where they are not; what the steps launch. What they compute is test/gpu's. */
+#include "../standin/fixture.h"
+#include "../../src/cuda/tc.h"
+#include "../../src/cuda/tc_product.h"
+#include "../gpu/kernel_list.h"
+
+static standin *gpu;
+
+static cvy_plan *plan_of(const char *chain, cvy_precision precision)
+{
+    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA, .precision = (int32_t)precision};
+    cvy_graph *graph = NULL;
+    cvy_plan *plan = NULL;
+    const cvy_status st = cvy_graph_parse(chain, &graph) || cvy_plan_create(graph, &options, &plan);
+
+    CHECK(st == CVY_OK, "%s: %s", chain, cvy_last_error());
+    cvy_graph_free(graph);
+    return plan;
+}
+
+static const cuda_step *step_of(const cvy_plan *p, const char *source)
+{
+    const cuda_state *state = p->state;
+    for (int i = 0; i < state->n_steps; i++)
+        if (strcmp(state->steps[i].source, source) == 0) return &state->steps[i];
+    return NULL;
+}
+
+static void refusals_are_in_words(void)
+{
+    static const struct {
+        const char *chain, *why;
+        int capability;
+    } cases[] = {
+        {"x[20,64] | relu", "not a matrix product", 90},
+        {"x[20,64] | linear(64)", "9.x", 80},
+        {"x[20,64] | linear(64)", "9.x", 100},
+        {"x[20,30] | linear(64)", "16 bytes", 90},
+        {"x[20,28] | linear(64)", "32 terms", 90},
+        {"x[20,64] | linear(7)", "8 columns", 90},
+        {"x[64] | linear(70)", "one row", 90},
+        {"x[4,20,64] | matmul(w[4,64,30])", "each sample", 90},
+        {"x[64,64] | sigmoid @a | matmul(w[64,64]) | matmul(@a)", "parameter", 90},
+    };
+    for (int i = 0; i < COUNT_OF(cases); i++) {
+        gpu->capability = cases[i].capability;
+        cvy_plan *p = plan_of(cases[i].chain, CVY_FP32);
+        if (!p) continue;
+        const pass *last = &p->passes[p->n_passes - 1];
+        const char *why = cvyi_product_form(p, last->first).why;
+        CHECK(why && strstr(why, cases[i].why), "%s: \"%s\", not \"%s\"", cases[i].chain, why ? why : "(taken)",
+              cases[i].why);
+        CHECK(last->variant != VARIANT_PRODUCT, "%s: %s", cases[i].chain, last->note);
+        cvy_plan_free(p);
+    }
+    gpu->capability = 0;
+}
+
+/* A grid of whole clusters that has every row and column; weights packed once, with the same tile. */
+static void check_steps(const cvy_plan *p, const char *chain, const product_form *f, const matmul_geom *e)
+{
+    const cuda_step *s = step_of(p, "matmul_tc.cu"), *pack = step_of(p, "matmul_tc_pack.cu");
+    const wgmma_tile *t = &f->tile;
+
+    CHECK(s && pack, "%s: no such steps", chain);
+    if (!s || !pack) return;
+    const cuda_launch *l = &s->launch;
+    CHECK(s->tc && s->tc->product && !s->epilogue[1] && !s->prepared && pack->prepared && !pack->tc, "%s: steps",
+          chain);
+    CHECK(l->grid[0] % t->cluster_n == 0 && l->grid[1] % t->cluster_m == 0, "%s: %u x %u blocks", chain, l->grid[0],
+          l->grid[1]);
+    CHECK((int64_t)l->grid[0] * t->n >= e->N && (int64_t)l->grid[1] * l->grid[2] * t->m >= e->M, "%s: %u x %u x %u",
+          chain, l->grid[0], l->grid[1], l->grid[2]);
+    CHECK(l->grid[1] <= 65535 && (int)l->block[0] == t->threads && l->dynamic_shared <= 227 * 1024, "%s", chain);
+    CHECK(s->tc->dims[0] == (uint64_t)e->K && s->tc->dims[1] == (uint64_t)e->M && s->tc->box[0] == 32 &&
+              (int)s->tc->box[1] * t->cluster_n == t->m,
+          "%s: tensor map", chain);
+    CHECK(pack->extent == (int64_t)l->grid[0] &&
+              t->packed_bytes == 4 * pack->extent * t->n * 32 * t->steps * (t->products == 3 ? 2 : 1),
+          "%s: packed", chain);
+    CHECK(macro_of(s, "BN") == macro_of(pack, "BN") && macro_of(s, "PRODUCTS") == macro_of(pack, "PRODUCTS") &&
+              macro_of(s, "PACKED") == 3,
+          "%s: options", chain);
+}
+
+static void layers_are_taken(void)
+{
+    static const char *const all[] = {
+        "x[2048,1024] | linear(1024)",
+        "x[4096,4096] | linear(4096) | gelu",
+        "x[1,1024] | linear(1000) | relu",
+        "x[77,132] | linear(52)",
+        "x[3,100,1024] | linear(36) | add(r[3,100,36])",
+        "x[8,512,512] | matmul(w[512,512]) | silu",
+        "x[9000000,256] | linear(256)",
+    };
+    for (int i = 0; i < 2 * COUNT_OF(all); i++) {
+        const char *chain = all[i / 2];
+        cvy_plan *p = plan_of(chain, i % 2 ? CVY_TF32 : CVY_FP32);
+        if (!p) continue;
+        const pass *last = &p->passes[p->n_passes - 1];
+        const product_form f = cvyi_product_form(p, last->first);
+        matmul_geom e;
+        cvyi_matmul_geom(p->graph, &p->graph->nodes[last->first], &e);
+        CHECK(!f.why && f.tile.products == (i % 2 ? 1 : 3), "%s: %s", chain, f.why ? f.why : "products");
+        CHECK(last->variant == VARIANT_PRODUCT && strstr(last->note, "wgmma"), "%s: %s", chain, last->note);
+        if (last->variant == VARIANT_PRODUCT) check_steps(p, chain, &f, &e);
+        cvy_plan_free(p);
+    }
+}
+
+/* Tunings ask for the next best tiles, each believed to be no faster than the one before; the last does without. */
+static void tunings_rank_tiles(void)
+{
+    cvy_plan *p = plan_of("x[2048,1024] | linear(1024)", CVY_TF32);
+    double before = 0;
+
+    if (!p) return;
+    const int core = p->passes[p->n_passes - 1].first;
+    for (p->tuning = 0; p->tuning < TUNE_TILES; p->tuning++) {
+        const product_form f = cvyi_product_form(p, core);
+        CHECK(!f.why && f.seconds >= before && f.seconds > 8e-6 && f.seconds < 60e-6, "%d: %g s", p->tuning,
+              f.seconds);
+        before = f.seconds;
+    }
+    p->tuning = TUNE_GENERIC;
+    CHECK(cvyi_product_form(p, core).why, "tensor cores where there should be none");
+    p->tuning = 0;
+    cvy_plan_free(p);
+}
+
+/* A new batch compiles nothing: the rows stand in no option where the tile is the same. */
+static void batches_share_code(void)
+{
+    cvy_plan *one = plan_of("x[2048,1024] | linear(1024)", CVY_TF32),
+             *two = plan_of("x[2000,1024] | linear(1024)", CVY_TF32);
+    const cuda_step *a = one ? step_of(one, "matmul_tc.cu") : NULL, *b = two ? step_of(two, "matmul_tc.cu") : NULL;
+
+    CHECK(a && b && strcmp(a->entry, b->entry) == 0, "%s and %s", a ? a->entry : "none", b ? b->entry : "none");
+    cvy_plan_free(one);
+    cvy_plan_free(two);
+}
+
+int main(int argc, char **argv)
+{
+    (void)argc;
+    gpu = use_standin(argv[0], "libcuda.so.1", "CVY_CUDA_LIB");
+    use_standin(argv[0], "libnvrtc.so.13", "CVY_NVRTC_LIB");
+    setenv("CVY_CACHE", "off", 1);
+    refusals_are_in_words();
+    layers_are_taken();
+    tunings_rank_tiles();
+    batches_share_code();
+    return finish("cuda_product");
+}
