@@ -93,22 +93,33 @@ static void add_element(const emit_spec *spec, text *t, int number)
 
 typedef enum many_form { MANY_APART, MANY_RUN, MANY_SAME } many_form;
 
+/* How many elements of the space, from a multiple of as many on, lie one behind the other in a view; 0: all. */
+static int64_t dense_run(const emit_view *v, const emit_program *p)
+{
+    int64_t run = 1;
+
+    for (int d = EMIT_DIMS - 1; d >= 0; d--) {
+        if (d && p->extent[d] == 1) continue;
+        if (!v->varies[d] || v->stride[d] != run) return run;
+        run *= p->extent[d];
+    }
+    return 0;
+}
+
 static many_form form_of(const emit_spec *spec, const emit_program *p, int number)
 {
     const emit_view *v = &spec->views[number];
-    int last = EMIT_DIMS - 1, inner = EMIT_DIMS - 1; /* that v varies along; of the space */
-    int64_t behind = 1;                              /* extent of everything behind `last` */
-    bool aligned = true;
+    const int64_t run = v->whole ? 0 : dense_run(v, p);
+    int64_t behind = 1; /* extent of everything behind what the view varies along */
+    bool aligned = run % EMIT_MANY == 0;
+    int last = EMIT_DIMS - 1;
 
     if (!spec->many || spec->strided) return MANY_APART;
-    if (v->whole) return MANY_RUN;
     while (last >= 0 && !v->varies[last]) behind *= p->extent[last--];
-    if (last < 0 || behind % EMIT_MANY == 0) return MANY_SAME;
-    while (inner > 0 && p->extent[inner] == 1) inner--;
-    for (int d = 0; d < inner; d++) aligned = aligned && v->stride[d] % EMIT_MANY == 0;
-    return last == inner && v->stride[inner] == 1 && aligned && (!inner || p->extent[inner] % EMIT_MANY == 0)
-               ? MANY_RUN
-               : MANY_APART;
+    if (!v->whole && (last < 0 || behind % EMIT_MANY == 0)) return MANY_SAME;
+    for (int d = 0; d < EMIT_DIMS && run; d++)
+        aligned = aligned && (!v->varies[d] || v->stride[d] < run || v->stride[d] % EMIT_MANY == 0);
+    return aligned ? MANY_RUN : MANY_APART;
 }
 
 /* "a.t[2].p[at.i1 * 4]", or what was read of it in front of the loop over neighbours. */

@@ -2,7 +2,7 @@
  * here. */
 #include "tc.h"
 
-enum { POINTWISE_THREADS = 256, POINTWISE_EACH = 4, STEPS_PER_NODE = 3 };
+enum { POINTWISE_THREADS = 256, POINTWISE_EACH = 8, STEPS_PER_NODE = 3 };
 
 static cvy_status end_pointwise(maker *m, const space *in, const space *out, const char *form)
 {
@@ -10,6 +10,8 @@ static cvy_status end_pointwise(maker *m, const space *in, const space *out, con
 
     cvyi_make_define_extents(m, 'X', in);
     cvyi_make_define_extents(m, 'Y', out);
+    cvyi_make_define(m, "EACH", POINTWISE_EACH);
+    m->many = true;
     m->step.extent = in->extent[0];
     m->step.launch = (cuda_launch){
         .grid = {(unsigned)cvyi_ceil_div(total, POINTWISE_THREADS * POINTWISE_EACH), 1, 1},

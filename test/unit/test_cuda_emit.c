@@ -158,8 +158,8 @@ static void prologues(void)
            "}\n");
 }
 
-/* relu | norm | * scale, of [N,16,6,6], four neighbours at a time: what lies in a run, what is the same for all of
- * them, and what lies apart. */
+/* relu | norm | * row | * plane + bias, of [N,16,6,6], four neighbours at a time: what lies in a run, what is the
+ * same for all of them, and what lies apart. */
 static void neighbours(void)
 {
     static const emit_view views[] = {
@@ -168,6 +168,7 @@ static void neighbours(void)
         {.name = "weight[16]", .stride = {0, 1}, .varies = {false, true}},
         {.name = "stats"},
         {.name = "row[6]", .stride = {0, 0, 0, 1}, .varies = {false, false, false, true}},
+        {.name = "plane[6,6]", .stride = {0, 0, 6, 1}, .varies = {false, false, true, true}},
     };
     static emit_line read[] = {{.kind = EMIT_LOAD, .view = 1, .note = "x"},
                                {.kind = EMIT_OP, .op = OP_relu, .a = 0, .b = CVY_NONE, .note = "relu"}};
@@ -181,7 +182,7 @@ static void neighbours(void)
          .note = "norm"},
         {.kind = EMIT_LOAD, .view = 4, .note = "row"},
         {.kind = EMIT_OP, .op = OP_mul, .a = 0, .b = 1, .p = {0, 1}, .note = "mul"},
-        {.kind = EMIT_SCALE, .a = 2, .weight = CVY_NONE, .bias = 2, .note = "scale"},
+        {.kind = EMIT_SCALE, .a = 2, .weight = 5, .bias = 2, .note = "scale"},
         {.kind = EMIT_STORE, .view = 0, .a = 3, .note = "y"},
     };
     const emit_program pre = {.lines = read, .n_lines = 2, .result = 1, .extent = {2, 16, 6, 6, 1, 1}};
@@ -214,6 +215,8 @@ static void neighbours(void)
            "    const cvy_at &at = all[0];\n"
            "    const float r2 = a.t[2].p[at.i1];\n"
            "    const cvy_index s3 = at.i0 * 4 + at.i1 / 4;\n"
+           "    float r5[N];\n"
+           "    cvy_load(&a.t[5].p[(cvy_index)at.i2 * 6 + at.i3], r5);\n"
            "    float w0[N];\n"
            "#pragma unroll\n"
            "    for (int i = 0; i < N; i++) {\n"
@@ -222,7 +225,7 @@ static void neighbours(void)
            "        const float t1 = cvy_affine(cvy_norm_apply(t0, a.t[3].p, s3), r2, 0.0f); // norm\n"
            "        const float t2 = a.t[4].p[at.i3]; // row\n"
            "        const float t3 = cvy_mul(t1, t2); // mul\n"
-           "        const float t4 = cvy_affine(t3, 1.0f, r2); // scale\n"
+           "        const float t4 = cvy_affine(t3, r5[i], r2); // scale\n"
            "        w0[i] = t4; // y\n"
            "    }\n"
            "    cvy_store(&a.t[0].p[at.lin], w0);\n"

@@ -1,8 +1,10 @@
 // pointwise.cu - a chain of pointwise operators with broadcasting; also plain and reshaping copies.
 //
 // Element number i of the source space becomes element number i of the destination space. A thread takes EACH
-// elements, a block's width apart: neighbouring threads touch neighbouring elements, and EACH loads are under way
-// at once. Expected bound: memory.
+// elements in groups of WIDTH neighbours, which contiguous views move by one access; a block's width of groups lies
+// between two groups of a thread, so that a warp touches whole lines, and all loads of a thread are under way at
+// once. Views with strides of their own are touched element by element, neighbouring threads at neighbouring ones.
+// Expected bound: memory.
 //
 //   prologue space: inner extents X1...X5      epilogue space: inner extents Y1...Y5
 //   grid: x elements over THREADS * EACH
@@ -24,26 +26,64 @@
 #define THREADS 256
 #endif
 #ifndef EACH
-#define EACH 4
+#define EACH 8
+#endif
+#ifndef SRC_DENSE
+#define SRC_DENSE 1 // all views are contiguous
 #endif
 
 #include "epilogue.cuh"
 
+constexpr int WIDTH = SRC_DENSE ? 4 : 1, GROUPS = EACH / WIDTH;
 constexpr long long INNER = (long long)X1 * X2 * X3 * X4 * X5;
+static_assert(EACH % WIDTH == 0, "whole groups");
+
+template <int N> CVY_INLINE void read(const cvy_args &a, long long lin, float *x)
+{
+    cvy_at at[N];
+    float y[N];
+    cvy_neighbours<N, X1, X2, X3, X4, X5>((cvy_index)lin, at);
+    cvy_read<N>(a, at, y);
+#pragma unroll
+    for (int i = 0; i < N; i++) x[i] = y[i];
+}
+template <int N> CVY_INLINE void write(const cvy_args &a, long long lin, const float *x)
+{
+    cvy_at at[N];
+    float y[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) y[i] = x[i];
+    cvy_neighbours<N, Y1, Y2, Y3, Y4, Y5>((cvy_index)lin, at);
+    cvy_write<N>(a, at, y);
+}
+
+// Groups that the end cuts off: one thread's, element by element.
+CVY_INLINE void finish(const cvy_args &a, long long lin, long long total)
+{
+#pragma unroll 1
+    for (; lin < total; lin++) {
+        float x;
+        read<1>(a, lin, &x);
+        write<1>(a, lin, &x);
+    }
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
     const long long total = a.extent * INNER;
-    const long long first = (long long)blockIdx.x * (THREADS * EACH) + threadIdx.x;
-    float x[EACH];
+    const long long first = ((long long)blockIdx.x * (THREADS * GROUPS) + threadIdx.x) * WIDTH;
+    float x[GROUPS][WIDTH];
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const long long lin = first + i * THREADS;
-        x[i] = lin < total ? cvy_prologue(a, cvy_unravel<X1, X2, X3, X4, X5>((cvy_index)lin)) : 0.0f;
+    for (int g = 0; g < GROUPS; g++) {
+        const long long lin = first + g * THREADS * WIDTH;
+        if (lin + WIDTH <= total) read<WIDTH>(a, lin, x[g]);
     }
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const long long lin = first + i * THREADS;
-        if (lin < total) cvy_epilogue(a, cvy_unravel<Y1, Y2, Y3, Y4, Y5>((cvy_index)lin), x[i]);
+    for (int g = 0; g < GROUPS; g++) {
+        const long long lin = first + g * THREADS * WIDTH;
+        if (lin + WIDTH <= total)
+            write<WIDTH>(a, lin, x[g]);
+        else if (INNER % WIDTH && lin < total)
+            finish(a, lin, total);
     }
 }
