@@ -89,12 +89,16 @@ static void launch(const char *name, const void *kernel, dim3 grid, unsigned thr
 """
 
 HEAD_TC = r"""
-// What conv_tc.cu is handed beside that (tc_args and tensor_map of conv_tc.cuh).
+// What conv_tc.cu is handed beside that (tc_args of conv_tc.cuh).
 struct tc_arguments {
     void *x, *w, *packed, *unscale, *bias, *gamma, *beta, *y, *part, *state;
     int n;
     float eps;
 };
+"""
+
+HEAD_MAP = r"""
+// What tensor-core kernels are handed first.
 struct alignas(64) tensor_map {
     char opaque[128];
 };
@@ -102,8 +106,9 @@ struct alignas(64) tensor_map {
 
 HEAD_TMA = r"""
 // x as tensor copies see it: extents, strides in bytes, and the box that one copy brings. The driver encodes it.
-static tensor_map tiles(void *x, std::initializer_list<cuuint64_t> dims, std::initializer_list<cuuint64_t> strides,
-                        std::initializer_list<cuuint32_t> box)
+// `rows`: two dimensions, swizzled by 128 bytes; else four as they lie.
+static tensor_map tiles(void *x, bool rows, std::initializer_list<cuuint64_t> dims,
+                        std::initializer_list<cuuint64_t> strides, std::initializer_list<cuuint32_t> box)
 {
     static decltype(&cuTensorMapEncodeTiled) encode = nullptr;
     static const cuuint32_t steps[4] = {1, 1, 1, 1};
@@ -120,8 +125,9 @@ static tensor_map tiles(void *x, std::initializer_list<cuuint64_t> dims, std::in
 #endif
         if (!encode) throw std::runtime_error("the driver has no cuTensorMapEncodeTiled");
     }
-    if (encode((CUtensorMap *)&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, x, dims.begin(), strides.begin(), box.begin(),
-               steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+    if (encode((CUtensorMap *)&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, rows ? 2 : 4, x, dims.begin(), strides.begin(),
+               box.begin(), steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               rows ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
         throw std::runtime_error("cuTensorMapEncodeTiled failed");
     return map;
@@ -179,6 +185,17 @@ def plain_arguments(launch, pointers, name):
     return [f"const arguments<{len(rows)}> {name} = {{{launch['extent']}, {{", *(f"    {row}," for row in rows), "}};"]
 
 
+def map_line(tc, x):
+    sizes = ", ".join(map(braces, (tc["dims"], tc["steps"], tc["box"])))
+    return f"const tensor_map map = tiles({x}, {'true' if tc['product'] else 'false'}, {sizes});"
+
+
+def product_lines(launch, pointers):
+    """A tensor-core matrix product: the tensor map, and what any kernel gets."""
+    lines = [map_line(launch["tc"], pointers[launch["tc"]["x"]]), *plain_arguments(launch, pointers, "a")]
+    return lines, "&map, &a"
+
+
 def tc_lines(launch, pointers):
     """A tensor-core convolution: the tensor map, arguments of its own, the tensors of what follows it."""
     tc = launch["tc"]
@@ -186,8 +203,7 @@ def tc_lines(launch, pointers):
           ("x", "w", "packed", "unscale", "bias", "gamma", "beta", "y", "part", "state")}  # fmt: skip
     lines = ["const tensor_map map = {};"]
     if tc["tma"]:
-        sizes = ", ".join(map(braces, (tc["dims"], tc["steps"], tc["box"])))
-        lines = [f"const tensor_map map = tiles({at['x']}, {sizes});"]
+        lines = [map_line(tc, at["x"])]
     lines += ["const tc_arguments b = {", *(f"    {pointer}," for pointer in at.values())]
     lines += [f"    {launch['extent']}, {float_text(tc['eps'])},", "};"]
     lines += plain_arguments(launch, pointers, "a")
@@ -211,6 +227,8 @@ def launch_lines(launch, tensors, kernels, files):
         lines, given = plain_arguments(launch, pointers, "a"), "&a"
     elif launch["tc"]["packs"]:
         lines, given = pack_lines(launch, pointers)
+    elif launch["tc"]["product"]:
+        lines, given = product_lines(launch, pointers)
     else:
         lines, given = tc_lines(launch, pointers)
     together = "true" if launch["cooperative"] else "false"
@@ -246,7 +264,12 @@ def region_text(name, plan, sources, results, chain, kernels):
 def launches_text(plans, regions):
     """plans: of all regions; regions: region_text() of each."""
     tc = [launch["tc"] for plan in plans for launch in plan["launches"] if "tc" in launch]
-    head = HEAD + (HEAD_TC if any(not t["packs"] for t in tc) else "") + (HEAD_TMA if any(t["tma"] for t in tc) else "")
+    parts = [
+        (HEAD_TC, any(not t["packs"] and not t["product"] for t in tc)),
+        (HEAD_MAP, any(not t["packs"] for t in tc)),
+        (HEAD_TMA, any(t["tma"] for t in tc)),
+    ]
+    head = HEAD + "".join(text for text, wanted in parts if wanted)
     return head, "\n// ---- launches, in order ----\n\n" + "\n".join(regions)
 
 

@@ -10,7 +10,8 @@ typedef struct CUtensorMap {
     uint64_t opaque[16];
 } CUtensorMap;
 enum { CUDA_SUCCESS = 0, CU_TENSOR_MAP_DATA_TYPE_FLOAT32 = 7, CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3 };
-enum { CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE = 0, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 };
+enum { CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 };
+enum { CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_128B = 3 };
 extern "C" int cuTensorMapEncodeTiled(CUtensorMap *map, int type, cuuint32_t rank, void *base,
                                       const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box,
                                       const cuuint32_t *element_strides, int interleave, int swizzle,

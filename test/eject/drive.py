@@ -30,7 +30,9 @@ def sizes(launch):
     views = 8 + 56 * len(launch["views"])
     if "tc" not in launch:
         return [views]
-    return [8, 8, 8, 8] if launch["tc"]["packs"] else [128, 88, views]
+    if launch["tc"]["packs"]:
+        return [8, 8, 8, 8]
+    return [128, views] if launch["tc"]["product"] else [128, 88, views]
 
 
 def run(runner):

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 NOTHING = ("__host__", "__device__", "__global__", "__shared__", "__constant__", "__grid_constant__", "__noinline__",
-           "__launch_bounds__(...)")  # fmt: skip
+           "__launch_bounds__(...)", "__cluster_dims__(...)")  # fmt: skip
 KEYWORDS = [*(f"-D{word}=" for word in NOTHING), "-D__forceinline__=inline"]
 
 

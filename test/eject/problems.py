@@ -114,4 +114,21 @@ class Model(nn.Module):
 def get_inputs(): return [torch.randn(2, 1, 12, 9)]
 def get_init_inputs(): return []
 '''
-PROBLEMS = {"fold": FOLD, "both": BOTH, "generic": GENERIC, "strided": STRIDED, "mixed": MIXED, "few": FEW}
+LAYERS = HEAD + '''
+class Model(nn.Module):
+    """Linear layers on tensor cores, with clusters of blocks, without, and of rows that tensor copies do not take."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.out = nn.Sequential(nn.Linear(width, 30), nn.Linear(30, 10))
+
+    def forward(self, x):
+        y = x + self.down(F.gelu(self.up(x)))
+        return self.out(y.mean(1)).softmax(0)
+
+def get_inputs(): return [torch.randn(8, 256, 512)]
+def get_init_inputs(): return [512]
+'''
+PROBLEMS = {"fold": FOLD, "both": BOTH, "generic": GENERIC, "strided": STRIDED, "mixed": MIXED, "few": FEW,
+            "layers": LAYERS}  # fmt: skip
