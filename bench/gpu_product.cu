@@ -40,7 +40,7 @@ static const variant variants[] = {
     {128, 128, 1, 1}, {128, 128, 1, 2}, {128, 128, 2, 1}, {128, 128, 2, 2}, {128, 128, 1, 4}, {128, 128, 4, 1},
     {128, 128, 4, 2}, {128, 256, 1, 1}, {128, 256, 1, 2}, {128, 256, 2, 1}, {128, 256, 2, 2}, {128, 64, 1, 1},
     {128, 64, 1, 2},  {128, 64, 1, 4},  {64, 128, 1, 1},  {64, 128, 2, 1},  {64, 64, 1, 1},   {64, 64, 2, 1},
-    {64, 64, 1, 2},   {64, 32, 1, 1},   {64, 32, 1, 2},
+    {64, 64, 1, 2},   {64, 32, 1, 1},   {64, 32, 1, 2},   {64, 32, 1, 4},
 };
 static const problem cases[] = {
     {2048, 1024, 1024, ALL, false},   {4096, 4096, 4096, FEW, false}, {512, 1024, 1024, FEW, false},
@@ -78,7 +78,7 @@ static bool wanted(const problem &p, const variant &v, int products)
     if (p.which == ALL) return true;
     if (p.which == CHECK) return v.bn != 64 && (cluster <= 2 || (cluster == 4 && v.bm == 128));
     if (p.m * (double)p.n >= 4e6) return v.bm == 128 && v.bn >= 128;
-    return cluster <= 2 && (p.m > 64 || v.bm == 64) && v.bn <= 128;
+    return (cluster <= 2 || v.bn == 32) && (p.m > 64 || v.bm == 64) && v.bn <= 128;
 }
 
 // ---- building

@@ -293,6 +293,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) __cluster_dims__(C
     shared_memory &s = *reinterpret_cast<shared_memory *>(memory);
     const tile_rows rows = rows_of_block<BM>(a);
 
+    if (threadIdx.x == 128 * GROUPS) prefetch_map(map);
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) mbar_init(&s.full[i], 1), mbar_init(&s.empty[i], WARPS * PEERS);
         mbar_init_fence();

@@ -37,6 +37,10 @@ __device__ __forceinline__ void mbar_wait_cluster(u64 *b, u32 parity)
 }
 
 // ---- copies
+__device__ __forceinline__ void prefetch_map(const tensor_map &map) // so that the first copy need not wait for it
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
 // The box of a 2-dimensional tensor map at coordinates (x, y); completes on the barrier.
 __device__ __forceinline__ void tensor_load(void *dst, const tensor_map &map, int x, int y, u64 *b)
 {
