@@ -8,22 +8,22 @@ typedef struct sharing {
 } sharing;
 static const sharing sharings[] = {{32, 32}, {128, 32}, {256, 32}, {512, 64}};
 
-enum {
-    SMALL_ROWS = 256 /* threads of a block of several rows */,
-    OTHER_SHARED = 1024 /* bytes that kernels have */
-};
+enum { SMALL_ROWS = 256, SHORT = 4, OTHER_SHARED = 1024 }; /* threads of a block; groups; bytes that kernels have */
 
 held_form cvyi_held_form(const cuda_device *d, int64_t row)
 {
     const int width = row % 4 == 0 ? 4 : 1;
-    const int64_t groups = row / width;
+    const int64_t groups = row / width, pieces = width == 4 ? 4 : 8;
     const sharing *s = sharings;
     held_form f = {.row = row};
     int64_t each;
 
     while (s < sharings + COUNT_OF(sharings) - 1 && row > (int64_t)s->lanes * s->each) s++;
     f.lanes = s->lanes;
-    while (f.lanes > 1 && f.lanes <= 32 && f.lanes / 2 >= groups) f.lanes /= 2; /* a group each */
+    /* Short rows: up to SHORT groups each, so that fewer threads merge statistics, but lines that are read in
+     * pieces of 64 bytes (32, of single elements). */
+    while (f.lanes <= 32 && f.lanes / 2 >= cvyi_max64(cvyi_ceil_div(groups, SHORT), cvyi_min64(groups, pieces)))
+        f.lanes /= 2;
     f.threads = f.lanes > 32 ? f.lanes : SMALL_ROWS;
     each = cvyi_min64(cvyi_ceil_div(groups, f.lanes), INT32_MAX);
     f.held = (int)cvyi_min64(each, s->each / width);
