@@ -42,6 +42,8 @@ static void define_all(maker *m, const tc_problem *b, const tc_tuning *t, int ki
         {"TC_COLTILES", t->coltiles},
         {"TC_SLACK", t->slack},
         {"TC_TMA", t->tma},
+        {"TC_ROWS", t->rows},
+        {"TC_FINISHERS", t->finishers},
         {"TC_STATW", t->statw},
         /* what the host counts on; the kernel asserts it */
         {"HOST_SHARED", t->shared_bytes},

@@ -30,8 +30,8 @@ typedef struct layout {
     int nstage, span, rows_in, cols_in;
     int lines, col_tiles, tiles_chunk, lines_chunk;
     bool stream, early, partial;
-    int chunks;                        /* of a strip and a block of channels */
-    int side;                          /* warps beside the multiplying ones */
+    int chunks;                /* of a strip and a block of channels */
+    int side, finish, loaders; /* warps beside the multiplying ones; those of them that finish, that stage */
     int multiply, stat_groups, fewest; /* warpgroups: multiplying, for statistics, the fewest on a strip */
     int64_t x_stage, w_stage;          /* bytes */
     int pitch;                         /* pixels of a staged row */
@@ -40,7 +40,7 @@ typedef struct layout {
 static void find_rows(const tc_problem *b, const tc_tuning *t, layout *l)
 {
     const int st = b->stride, parts = b->products == 3 ? 2 : 1;
-    const int vec = t->tma || (b->w % 2 == 0 && b->pad_w % 2 == 0) ? 2 : 1;
+    const int vec = t->tma || (!t->rows && b->w % 2 == 0 && b->pad_w % 2 == 0) ? 2 : 1;
 
     l->span = least(t->span, l->q);
     l->rows_in = (t->strip - 1) * st + b->r;
@@ -66,6 +66,18 @@ static bool two_teams(const tc_problem *b, const tc_tuning *t)
     return t->pass == TC_KEEP && b->sink != TC_POOL;
 }
 
+/* Whole aligned rows leave as bulk copies, which one warp begins; two join partial results; finished results are
+ * stored by as many as were chosen. */
+static int finishing_warps(const tc_problem *b, const tc_tuning *t, const layout *l)
+{
+    const int line_rows = t->flat ? t->strip : t->rowsm;
+    const bool whole = t->flat || (l->tiles_chunk == l->col_tiles && l->span == l->q);
+    const bool bulk = l->early && b->sink == TC_STORE && whole && line_rows * l->q % 4 == 0 &&
+                      l->p * l->q % 4 == 0 && l->p % line_rows == 0;
+
+    return bulk ? 1 : l->partial ? 2 : l->early && b->sink == TC_STORE ? t->finishers : 4;
+}
+
 static layout find_layout(const tc_problem *b, const tc_tuning *t)
 {
     layout l = {.p = (b->h + 2 * b->pad_h - b->r) / b->stride + 1,
@@ -85,6 +97,9 @@ static layout find_layout(const tc_problem *b, const tc_tuning *t)
     find_rows(b, t, &l);
     find_lines(b, t, &l);
     l.chunks = up(l.lines, l.lines_chunk) * up(l.col_tiles, l.tiles_chunk);
+    l.finish = finishing_warps(b, t, &l);
+    l.loaders = l.side - (two_teams(b, t) ? 2 : 1) * l.finish - 1;
+    if (t->tma || t->rows) l.loaders = least(4, l.loaders - 1);
     return l;
 }
 
@@ -105,15 +120,20 @@ static bool too_few_chunks(const tc_problem *b, const tc_tuning *t, const layout
     return t->pass == TC_KEEP && (t->outs < (own + 1) * chunks || (two_teams(b, t) && t->outs % 2));
 }
 
-/* Copied units: rows and columns of one tensor copy. */
-static int unit_columns(const layout *l)
+/* Copied units: rows and columns, and floats of a channel. */
+static int unit_columns(const tc_problem *b, const tc_tuning *t, const layout *l)
 {
-    return up(l->cols_in, 4) * 4;
+    return t->rows ? b->w : up(l->cols_in, 4) * 4;
 }
 
-static int unit_rows(const layout *l)
+static int unit_rows(const tc_problem *b, const tc_tuning *t, const layout *l)
 {
-    return least(most(256 / unit_columns(l), 1), l->rows_in);
+    return least(most(256 / unit_columns(b, t, l), 1), l->rows_in);
+}
+
+static int unit_floats(const tc_problem *b, const tc_tuning *t, const layout *l)
+{
+    return up(unit_columns(b, t, l) * unit_rows(b, t, l) + 3 * t->rows, 4) * 4;
 }
 
 /* struct shared_memory of conv_tc.cuh, its parts rounded up. */
@@ -130,7 +150,7 @@ static int64_t shared_bytes(const tc_problem *b, const tc_tuning *t, const layou
     const int64_t peaks = l->partial && b->reduce == 0 ? (int64_t)l->blocks * 4 * t->tile : 1;
     int64_t bytes = cvyi_round_up(t->stages * l->x_stage, 128);
 
-    bytes += t->tma ? (int64_t)TC_RAWS * 32 * unit_columns(l) * unit_rows(l) : 128;
+    bytes += t->tma || t->rows ? (int64_t)TC_RAWS * 32 * unit_floats(b, t, l) : 128;
     bytes += (l->stream ? t->stages : l->blocks) * l->w_stage;
     bytes += t->outs * (out_rows * pitch + peaks + l->blocks * 4 * (t->tile / 64)) * 4;
     if (b->groups) bytes += 32ll * l->stat_groups * t->rowsm * kp;
@@ -138,14 +158,33 @@ static int64_t shared_bytes(const tc_problem *b, const tc_tuning *t, const layou
     return bytes + 1024; /* barriers and single words */
 }
 
-/* Cycles to stage a strip: conversions, and where threads load instead of tensor copies, the latency of every batch
- * of four pixels a thread. */
+/* Cycles to stage a strip, as measured on an H200: a unit of copied pixels takes its conversions, or a thread's way
+ * through one of them; a batch of loads its latency. Several stages have their barriers, and are staged once more
+ * for every block of channels. Tensor copies of a strip in one stage were fitted as part of the whole. */
 static double load_cycles(const tc_problem *b, const tc_tuning *t, const layout *l)
 {
-    const int64_t pixels = (int64_t)l->rows_in * l->cols_in, loaders = l->early ? 192 : 96;
-    const double batches = t->tma ? 0 : (double)cvyi_ceil_div(pixels, 4 * loaders);
+    const int64_t pixels = (int64_t)l->rows_in * l->cols_in;
+    const bool few_registers = l->multiply * 4 + l->side == 20 && (b->stride > 1 || t->slices > 1);
+    const double each = (t->tma ? 1 : 4.0 / l->loaders) * (b->products + 1); /* of a pixel and 8 channels */
+    const int units = up(l->rows_in, unit_rows(b, t, l));
+    const double unit = fmax(600, each * (double)pixels / units) + 200;
+    const double batches = (double)cvyi_ceil_div(pixels, 32 * l->loaders * (few_registers ? 2 : 4));
+    const double slice = t->tma && !l->stream ? each * (double)pixels
+                         : t->tma || t->rows  ? units * unit
+                                              : batches * (1350 + 150 * b->products);
 
-    return up(b->c, 8) * ((double)pixels * (b->products + 1) + 800 * batches);
+    return (up(b->c, 8) * slice + (l->stream ? 600 * l->nstage : 0)) * (l->stream ? l->blocks : 1);
+}
+
+/* Cycles until the results of a strip are stored: a bulk copy for each channel of a chunk, or threads' stores, four
+ * of a run at a time or one. */
+static double store_cycles(const tc_problem *b, const tc_tuning *t, const layout *l)
+{
+    const bool fours = (t->flat ? t->strip : t->rowsm) * l->q % 4 == 0 && l->p * l->q % 4 == 0 && l->span == l->q;
+    const double values = (double)t->strip * l->span * b->k;
+
+    if (b->sink != TC_STORE || !l->early) return 0;
+    return l->finish == 1 ? 100.0 * b->k * l->chunks : values * (fours ? 1.3 : 3.2) / l->finish;
 }
 
 /* Cycles of a strip whose results wait for statistics, measured on an H200: the way over everybody's words is
@@ -169,25 +208,28 @@ static void estimate(const tc_problem *b, tc_tuning *t, const layout *l)
     const double compute = tiles * l->blocks * per_tile / (again ? 1 : 2) * (b->external && !teams ? 3 : 1);
     /* Weights that travel with the strips; words of statistics that one warp reads for each. */
     const double weights = l->stream ? (double)l->w_stage * l->nstage * l->blocks / 32 : 0;
-    const double load = load_cycles(b, t, l) + weights;
+    const double load = fmax(load_cycles(b, t, l), weights), store = store_cycles(b, t, l);
     const double merge = (double)b->groups / (b->groups % 2 ? 1 : 2) * t->strips / 32 * 250;
-    const double slowest = fmax(compute, fmax(load * (both ? 1.5 : 1), merge));
+    const double fitted = t->tma && !l->stream ? load * (both ? 1.5 : 1) : 0;
+    const double slowest = longer * (fmax(compute, fmax(fitted, merge)) + 1500);
 
-    t->strip_cycles = teams ? fmax(keep_cycles(t, compute, load), merge) : longer * (slowest + 1500);
+    t->strip_cycles =
+        teams ? fmax(keep_cycles(t, compute, load), merge) : fmax(slowest, fmax(load * (again ? 2 : 1), store));
     /* The first of several stages is enough to begin with. Counted where samples are few: else a start is little,
      * and the constants were fitted without. */
-    t->start_cycles = longer * (load / (b->few ? l->nstage : 1) + 2000) * (both || teams ? 3 : 1);
+    t->start_cycles = longer * (load / (b->few || !t->tma ? l->nstage : 1) + 2000) * (both || teams ? 3 : 1);
 }
 
 /* What was seen and the estimate does not know: blocks that run strips twice want small strips in many stages,
- * whole rows leave fastest, tensor copies help. */
+ * whole rows leave fastest, copies help, flat tiles of 128 spill where they are held. */
 static double penalty(const tc_problem *b, const tc_tuning *t, const layout *l)
 {
-    const bool cut = l->span < l->q, stored = b->sink == TC_STORE;
+    const bool cut = l->span < l->q, stored = b->sink == TC_STORE,
+               spills = two_teams(b, t) && t->flat && t->tile == 128;
     const double buffers = (t->pass == TC_BOTH ? 0.15 : 0.01) * (4 - t->stages) + 0.02 * most(4 - t->outs, 0);
 
-    return (1 + buffers + 0.05 * !t->tma) *
-           (1 + 0.1 * cut + stored * (0.5 * cut + 0.5 * (t->coltiles && !t->flat)));
+    return (1 + buffers + 0.05 * !(t->tma || t->rows)) *
+           (1 + 0.1 * cut + 0.5 * spills + stored * (0.5 * cut + 0.5 * (t->coltiles && !t->flat)));
 }
 
 /* ---- the search ---- */
@@ -227,19 +269,11 @@ static void keep(search *s, const tc_tuning *t, double cycles)
 static void try_one(search *s, tc_tuning *t)
 {
     const tc_problem *b = s->b;
-    layout l;
+    const layout l = find_layout(b, t);
     double cycles;
 
-    /* Tensor copies where x allows them: they start and step by whole 16 bytes, 256 columns at most. */
-    t->tma = b->w % 4 == 0 && b->pad_w % 4 == 0;
-    l = find_layout(b, t);
-    if (t->tma && unit_columns(&l) > 256) {
-        t->tma = 0;
-        l = find_layout(b, t);
-    }
     t->strips = up(l.p, t->strip) * up(l.q, l.span);
-    if (contradicts(b, t, &l)) return;
-    if (too_few_chunks(b, t, &l, s->sms)) return;
+    if (contradicts(b, t, &l) || too_few_chunks(b, t, &l, s->sms)) return;
     t->shared_bytes = shared_bytes(b, t, &l);
     if (t->shared_bytes > s->shared) return;
     estimate(b, t, &l);
@@ -248,8 +282,20 @@ static void try_one(search *s, tc_tuning *t)
     keep(s, t, cycles);
 }
 
+/* How x comes: by tensor copies where its rows are whole 16 bytes and 256 columns at most, by copies of its rows
+ * where strips are as wide, or by ordinary loads. */
+static void try_sources(search *s, tc_tuning *t, int q)
+{
+    const tc_problem *b = s->b;
+    const layout l = find_layout(b, t);
+
+    t->tma = b->w % 4 == 0 && b->pad_w % 4 == 0 && up(l.cols_in, 4) * 4 <= 256;
+    for (t->rows = 0; t->rows <= (!t->tma && t->span == q && b->h * b->w >= 4); t->rows++)
+        for (t->finishers = 4; t->finishers >= 2; t->finishers -= 2) try_one(s, t);
+}
+
 /* Buffers: stages and chunks of results. */
-static void try_buffers(search *s, tc_tuning *t)
+static void try_buffers(search *s, tc_tuning *t, int q)
 {
     const tc_problem *b = s->b;
     const bool keeps = t->pass == TC_KEEP;
@@ -257,7 +303,7 @@ static void try_buffers(search *s, tc_tuning *t)
     for (t->stages = 4; t->stages >= (two_teams(b, t) ? 1 : 2); t->stages--)
         for (t->outs = keeps || b->sink == TC_REDUCE ? 6 : 3; t->outs >= 1; t->outs--)
             for (t->coltiles = b->sink == TC_REDUCE; t->coltiles < (b->sink == TC_POOL ? 1 : 2); t->coltiles++)
-                try_one(s, t);
+                try_sources(s, t, q);
 }
 
 /* Strips: columns and rows. */
@@ -270,7 +316,7 @@ static void try_strips(search *s, tc_tuning *t, int p, int q)
          t->span = t->span == q ? (q - 1) / t->tile * t->tile : t->span - t->tile) {
         if (t->span != q && (t->flat || b->sink == TC_POOL)) break;
         for (t->strip = unit; t->strip <= up(p, unit) * unit && t->strip <= TC_STRIP_MOST; t->strip += unit)
-            try_buffers(s, t);
+            try_buffers(s, t, q);
     }
 }
 
@@ -320,8 +366,8 @@ bool cvyi_tc_tune(const tc_problem *b, int64_t shared, int sms, int rank, tc_tun
     l = find_layout(b, out);
     out->threads = (l.multiply * 4 + l.side) * 32;
     out->channels = l.blocks * l.km;
-    out->box_rows = unit_rows(&l);
-    out->box_cols = unit_columns(&l);
+    out->box_rows = unit_rows(b, out, &l);
+    out->box_cols = unit_columns(b, out, &l);
     out->packed_bytes = l.blocks * l.nstage * l.w_stage;
     return true;
 }

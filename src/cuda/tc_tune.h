@@ -26,7 +26,7 @@ typedef struct tc_problem {
 /* How: the kernel's tuning macros, and what follows from them. */
 typedef struct tc_tuning {
     int pass; /* TC_FINISH: after a launch of TC_STATS with the same macros */
-    int tile, rowsm, flat, strip, span, stages, slices, outs, lines, coltiles, slack, tma, statw;
+    int tile, rowsm, flat, strip, span, stages, slices, outs, lines, coltiles, slack, tma, statw, rows, finishers;
     int threads;                       /* of a block */
     int channels;                      /* output channels as packed, whole blocks of M */
     int strips;                        /* of a sample */

@@ -5,8 +5,8 @@
 //   role      warps                     waits for                  signals
 //   multiply  0 .. 4 * MMAS - 1         full, oempty, sfull (1)    empty, ofull, sempty (1), words in part
 //   finish    TEAMS of 1, 2 or 4        ofull, sfull (2)           oempty, sempty (2)
-//   stage     3 to 6, with TMA 2 to 4   empty (TMA: rawfull)       full (TMA: rawempty)
-//   copy      TMA: one                  rawempty                   rawfull
+//   stage     3 to 6, COPIED 2 to 4     empty (COPIED: rawfull)    full (COPIED: rawempty)
+//   copy      COPIED: one               rawempty                   rawfull
 //   merge     the last                  sempty, words in part      sfull
 //   (1) EARLY, (2) else
 //
@@ -278,7 +278,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             mbar_init(&s.ofull[i], (SOLE ? 1 : FINW) * 4 * ONE), mbar_init(&s.oempty[i], SINKWARPS * ONE);
         for (int i = 0; i < NORMS; i++)
             mbar_init(&s.sfull[i], ONE), mbar_init(&s.sempty[i], (EARLY ? FINW * 4 : TEAMS * SINKWARPS) * ONE);
-        for (int i = 0; i < TC_RAWS; i++) mbar_init(&s.rawfull[i], 1), mbar_init(&s.rawempty[i], LOADWARPS * ONE);
+        for (int i = 0; i < TC_RAWS; i++)
+            mbar_init(&s.rawfull[i], TC_ROWS ? 8 : 1), mbar_init(&s.rawempty[i], LOADWARPS * ONE);
         mbar_init_fence();
     }
     if (!STREAM)
@@ -301,6 +302,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             load_role(s, a, order);
         else if (TC_TMA && warp == WARP_COPY && tid % 32 == 0)
             copy_role(s, map, order);
+        else if (TC_ROWS && warp == WARP_COPY && tid % 32 < 8)
+            copy_rows_role(s, a, order);
         else if (TC_PASS != PASS_STATS && warp < WARP_LOAD)
             sink_role(s, a, e, order);
         else if (TC_PASS != PASS_STATS && NORM && warp == WARP_MERGE)

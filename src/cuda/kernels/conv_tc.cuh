@@ -98,14 +98,21 @@
 #ifndef TC_TMA
 #define TC_TMA 0 // x comes by tensor copies (see struct tensor_map); else by ordinary loads
 #endif
+#ifndef TC_ROWS
+#define TC_ROWS                                                                                                    \
+    0 // x comes by copies of whole rows, where tensor copies cannot be made; strips as wide as the image
+#endif
 #ifndef TC_RAWS
-#define TC_RAWS 4 // tensor copies in flight
+#define TC_RAWS 4 // units of x on their way (see UNIT)
 #endif
 #ifndef TC_STATW
 #define TC_STATW 1 // PASS_BOTH: of the three multiplying warpgroups, how many take statistics
 #endif
 #ifndef TC_SLACK
 #define TC_SLACK 0 // PASS_BOTH: strips by which finishing comes later than it must
+#endif
+#ifndef TC_FINISHERS
+#define TC_FINISHERS 4 // warps that store finished results
 #endif
 #ifndef TC_ALIGNED
 #define TC_ALIGNED 1 // x and y start at multiples of 16 bytes
@@ -157,7 +164,8 @@ constexpr bool STREAM = NSTAGE > 1;   // weights travel with the stages; else th
 constexpr int SR = TC_STRIP, QS = least(TC_SPAN, Q), RSTRIPS = cdiv(P, SR), CSTRIPS = cdiv(Q, QS),
               STRIPS = RSTRIPS * CSTRIPS;
 constexpr int ROWSIN = (SR - 1) * ST + R, COLSIN = (QS - 1) * ST + S;
-constexpr int XVEC = TC_TMA || (TC_ALIGNED && W % 2 == 0 && TC_PADW % 2 == 0) ? 2 : 1; // columns taken at once
+constexpr int XVEC =
+    TC_TMA || (!TC_ROWS && TC_ALIGNED && W % 2 == 0 && TC_PADW % 2 == 0) ? 2 : 1; // columns taken at once
 constexpr int COLPACKS = cdiv(COLSIN, XVEC);
 constexpr int PITCH = cdiv(COLPACKS * XVEC, ST), PHASE = cdiv(ROWSIN, ST) * PITCH,
               SLICE = ST * ST * PHASE;                          // in pixels of 16 bytes
@@ -166,9 +174,12 @@ constexpr int XPART = SPS * SLICE, XSTAGE = XPART * PARTS * 16; // pixels; bytes
 constexpr int TAIL = QS % TILE, LAST = CSTRIPS > 1 ? Q % QS % TILE : 0; // columns of a last tile
 constexpr int SAFE = least(TAIL ? TAIL / 8 : NJ, LAST ? LAST / 8 : NJ); // groups of 8 pixels that every tile has
 
-// TMA: a unit is one tensor copy: UROWS rows of UCOLS columns of 8 channels, [channel][row][column] float32.
-constexpr int UCOLS = cdiv(COLSIN, 4) * 4, UROWS = least(most(256 / UCOLS, 1), ROWSIN), UNITS = cdiv(ROWSIN, UROWS),
-              UNIT = UCOLS * UROWS;
+// COPIED: x arrives in units of UROWS rows of 8 channels, [channel][row][column] float32. TMA: UCOLS columns, one
+// tensor copy. ROWS: the image's own rows, a copy for each channel, from a multiple of 16 bytes in front of them
+// on.
+constexpr bool COPIED = TC_TMA || TC_ROWS;
+constexpr int UCOLS = TC_ROWS ? W : cdiv(COLSIN, 4) * 4, UROWS = least(most(256 / UCOLS, 1), ROWSIN),
+              UNITS = cdiv(ROWSIN, UROWS), UNIT = cdiv(UCOLS * UROWS + 3 * TC_ROWS, 4) * 4; // floats of a channel
 
 // Lines, tiles, chunks. A line is what one row of tiles covers: ROWSM rows, a pooling row, or (FLAT) the strip.
 constexpr int LINEROWS = FLAT ? SR : POOL ? TC_POOLH : ROWSM, LINES = cdiv(SR, LINEROWS);
@@ -233,14 +244,15 @@ constexpr int OPITCH =
 constexpr int MMAS = BOTH ? 3 : 2, STATW = BOTH ? TC_STATW : MMAS,
               FINW = BOTH ? MMAS - STATW : MMAS; // warpgroups on one strip
 constexpr int TEAMS = KEEP && !POOL ? 2 : 1, SIDEWARPS = TEAMS == 2 ? 12 : 8;
-constexpr int NORMS = TEAMS == 2 ? 4 : 2; // norms of strips, merged ahead of their finishing
-constexpr int SINKWARPS = BULK      ? 1
-                          : PARTIAL ? 2
-                                    : 4, // of a team
-    FREEWARPS = SIDEWARPS - TEAMS * SINKWARPS - 1, LOADWARPS = TC_TMA ? least(4, FREEWARPS - 1) : FREEWARPS,
-              LOADERS = LOADWARPS * 32;
+constexpr int NORMS = TEAMS == 2 ? 4 : 2;                      // norms of strips, merged ahead of their finishing
+constexpr int SINKWARPS = BULK                             ? 1 // of a team
+                          : PARTIAL                        ? 2
+                          : EARLY && TC_SINK == SINK_STORE ? TC_FINISHERS
+                                                           : 4,
+              FREEWARPS = SIDEWARPS - TEAMS * SINKWARPS - 1,
+              LOADWARPS = COPIED ? least(4, FREEWARPS - 1) : FREEWARPS, LOADERS = LOADWARPS * 32;
 constexpr int WARP_SINK = MMAS * 4, WARP_LOAD = WARP_SINK + TEAMS * SINKWARPS,
-              WARP_COPY = WARP_LOAD + LOADWARPS; // TMA: this one issues
+              WARP_COPY = WARP_LOAD + LOADWARPS; // COPIED: this one issues
 constexpr int WARP_MERGE = WARP_SINK + SIDEWARPS - 1;
 constexpr int THREADS = (WARP_MERGE + 1) * 32;
 constexpr int SLOTS = STATW * ROWSM;           // partial statistics of a channel inside the block
@@ -277,13 +289,15 @@ static_assert(!KEEP || (OUTS >= CHUNKS * MBLOCKS && OUTS % TEAMS == 0),
               "a strip waits whole; each team has buffers of its own and sees all their phases");
 static_assert(!TC_TMA || (W % 4 == 0 && TC_PADW % 4 == 0 && TC_ALIGNED && UCOLS <= 256),
               "tensor copies start and step by whole 16 bytes");
+static_assert(!TC_ROWS || (!TC_TMA && TC_ALIGNED && CSTRIPS == 1 && H * W >= 4),
+              "rows are copied whole; what is left of x behind the last 16 bytes is one channel's");
 static_assert(!STREAM || (!POOL && CT * LINES <= least(STATW, FINW) && CHUNKS == 1),
               "a strip of several stages is one tile per warpgroup, one chunk");
 static_assert(TC_SINK != SINK_REDUCE || (LPC == 1 && CPC == 1 && ROWSM == 1), "a reduced chunk is one tile");
 
 struct shared_memory {
     alignas(128) char x[TC_STAGES * XSTAGE];                                         // staged strips, fp16
-    alignas(128) float raw[TC_TMA ? TC_RAWS : 1][TC_TMA ? 8 : 1][TC_TMA ? UNIT : 1]; // TMA: units as they arrive
+    alignas(128) float raw[COPIED ? TC_RAWS : 1][COPIED ? 8 : 1][COPIED ? UNIT : 1]; // units as they arrive
     alignas(128) char w[STREAM ? TC_STAGES * WSTAGE
                                : MBLOCKS * WSTAGE]; // [block or stage][part][step][k half][64][8] fp16
     alignas(128) float out[OUTS ? OUTS : 1][OUTS ? OUTROWS : 1]

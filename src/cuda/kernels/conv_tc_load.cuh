@@ -12,6 +12,7 @@
 #pragma once
 #include "conv_tc.cuh"
 
+constexpr int BLOCKS = STREAM ? MBLOCKS : 1, PER_STRIP = BLOCKS * NSTAGE; // times x is staged; stages of a strip
 constexpr int BATCH = (THREADS == 640 && (ST > 1 || SPS > 1) ? 2 : 4) / XVEC,
               AHEAD = 2; // packs of a thread in flight, 8 loads each; strips prefetched ahead
 
@@ -66,54 +67,21 @@ __device__ __forceinline__ void store_pair(char *dst, float (&x)[8], float (&y)[
         store_pixel(second, convert_pixel(y, scale));
     }
 }
-__device__ __forceinline__ void load_pack(float (&v)[2][8], int c, const float *p) // XVEC neighbours of channel c
+// A pack of XVEC neighbours into its plane; row, col: of the staged strip.
+__device__ __forceinline__ void put_pack(char *plane, int row, int col, float (&v)[XVEC][8], float scale)
 {
-    if (XVEC == 2) {
-        const float2 t = __ldg((const float2 *)p);
-        v[0][c] = t.x, v[1][c] = t.y;
-    } else
-        v[0][c] = __ldg(p);
+    char *to = plane + (row % ST * ST * PHASE + row / ST * PITCH) * 16;
+    if constexpr (XVEC == 2 && ST == 1)
+        store_pair(to + col * 16, v[0], v[1], scale);
+    else // neighbours belong to different phases
+#pragma unroll
+        for (int j = 0; j < XVEC; j++)
+            store_pixel(to + ((col + j) % ST * PHASE + (col + j) / ST) * 16, convert_pixel(v[j], scale));
 }
-
-// Stages one slice of 8 channels; returns the largest |x| this thread saw (NaN if it saw one).
-__device__ __forceinline__ float stage_slice(char *dst, const float *x, const strip_at &at, int channels,
-                                             float scale, int t)
+__device__ __forceinline__ float largest_of(float largest, const float (&v)[XVEC][8])
 {
-    constexpr int PACKS = ROWSIN * COLPACKS;
-    const int h0 = at.p0 * ST - TC_PADH, w0 = at.q0 * ST - TC_PADW;
-    float largest = 0;
-#pragma unroll 1
-    for (int base = t; base < PACKS; base += LOADERS * BATCH) {
-        float v[BATCH][2][8];
 #pragma unroll
-        for (int u = 0; u < BATCH; u++) {
-            const int i = base + u * LOADERS, row = i / COLPACKS, h = h0 + row,
-                      w = w0 + (i - row * COLPACKS) * XVEC;
-            const bool inside =
-                i < PACKS && (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W; // W is whole packs
-            const float *src = x + (inside ? h * W + w : 0);
-            asm("" : "+l"(src)); // one address, the channels as immediate offsets
-#pragma unroll
-            for (int c = 0; c < 8; c++) {
-                v[u][0][c] = v[u][1][c] = 0.f;
-                if (inside && c < channels) load_pack(v[u], c, src + c * (H * W));
-            }
-        }
-#pragma unroll
-        for (int u = 0; u < BATCH; u++) {
-            const int i = base + u * LOADERS, row = i / COLPACKS, col = (i - row * COLPACKS) * XVEC;
-#pragma unroll
-            for (int c = 0; c < 8 * XVEC; c++) largest = max_nan(largest, fabsf(v[u][c / 8][c % 8]));
-            if (i >= PACKS) continue;
-            char *to = dst + (row % ST * ST * PHASE + row / ST * PITCH) * 16;
-            if (XVEC == 2 && ST == 1)
-                store_pair(to + col * 16, v[u][0], v[u][1], scale);
-            else // pixels of a pack belong to different phases
-#pragma unroll
-                for (int j = 0; j < XVEC; j++)
-                    store_pixel(to + ((col + j) % ST * PHASE + (col + j) / ST) * 16, convert_pixel(v[u][j], scale));
-        }
-    }
+    for (int i = 0; i < 8 * XVEC; i++) largest = max_nan(largest, fabsf(v[i / 8][i % 8]));
     return largest;
 }
 
@@ -147,13 +115,76 @@ __device__ __forceinline__ void prefetch_strip(const tc_args &a, const strip_at 
     if (to > from) bulk_prefetch((const void *)from, (u32)(to - from));
 }
 
+// ---- ordinary loads ----
+
+__device__ __forceinline__ void load_pack(float (&v)[XVEC][8], int c, const float *p) // neighbours of channel c
+{
+    if constexpr (XVEC == 2) {
+        const float2 t = __ldg((const float2 *)p);
+        v[0][c] = t.x, v[1][c] = t.y;
+    } else
+        v[0][c] = __ldg(p);
+}
+struct x_loads {
+    const tc_args &a;
+    int t;
+    __device__ __forceinline__ x_loads(shared_memory &, const tc_args &args, const schedule &, int thread)
+        : a(args), t(thread)
+    {
+    }
+    // One slice of 8 channels.
+    __device__ __forceinline__ float convert_slice(char *dst, const float *x, const strip_at &at, int channels,
+                                                   float scale)
+    {
+        constexpr int PACKS = ROWSIN * COLPACKS;
+        const int h0 = at.p0 * ST - TC_PADH, w0 = at.q0 * ST - TC_PADW;
+        float largest = 0;
+#pragma unroll 1
+        for (int base = t; base < PACKS; base += LOADERS * BATCH) {
+            float v[BATCH][XVEC][8];
+#pragma unroll
+            for (int u = 0; u < BATCH; u++) {
+                const int i = base + u * LOADERS, row = i / COLPACKS, h = h0 + row,
+                          w = w0 + (i - row * COLPACKS) * XVEC;
+                const bool inside =
+                    i < PACKS && (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W; // W is whole packs
+                const float *src = x + (inside ? h * W + w : 0);
+                asm("" : "+l"(src)); // one address, the channels as immediate offsets
+#pragma unroll
+                for (int c = 0; c < 8; c++) {
+#pragma unroll
+                    for (int j = 0; j < XVEC; j++) v[u][j][c] = 0.f;
+                    if (inside && c < channels) load_pack(v[u], c, src + c * (H * W));
+                }
+            }
+#pragma unroll
+            for (int u = 0; u < BATCH; u++) {
+                const int i = base + u * LOADERS, row = i / COLPACKS;
+                largest = largest_of(largest, v[u]);
+                if (i < PACKS) put_pack(dst, row, (i - row * COLPACKS) * XVEC, v[u], scale);
+            }
+        }
+        return largest;
+    }
+    // Stages the slices from `channel` on; returns the largest |x| this thread saw (NaN if it saw one).
+    __device__ __forceinline__ float convert(char *dst, const strip_at &at, int channel, float scale)
+    {
+        float largest = 0;
+        for (int i = 0; i < SPS; i++) {
+            const int first = channel + i * 8, channels = C % 8 == 0 && SLICES % SPS == 0 ? 8 : min(8, C - first);
+            largest = max_nan(largest, convert_slice(dst + i * SLICE * 16, stage_source(a, at, min(first, C - 1)),
+                                                     at, channels, scale));
+        }
+        return largest;
+    }
+};
+
 // ---- TMA ----
 
 // Issues the copies of all units, in the order of the stages, as far ahead as the ring allows. One thread. (A
 // staging thread that does it in passing holds up its role: C took 0.54 ms instead of 0.43.)
 __device__ __forceinline__ void copy_role(shared_memory &s, const tensor_map &map, const schedule &order)
 {
-    constexpr int PER_STRIP = STREAM ? MBLOCKS * NSTAGE : 1;
     const int total = order.turns() * PER_STRIP;
     int u = 0;
     for (int g = 0; g < total; g++) {
@@ -168,39 +199,143 @@ __device__ __forceinline__ void copy_role(shared_memory &s, const tensor_map &ma
         }
     }
 }
-// Converts the units of a stage; u: units before it. Returns the largest |x| this thread saw.
-__device__ __forceinline__ float convert_units(shared_memory &s, char *dst, int u, float scale, int t)
-{
-    float largest = 0;
+struct x_units {
+    shared_memory &s;
+    int t, u; // thread; units converted so far
+    __device__ __forceinline__ x_units(shared_memory &memory, const tc_args &, const schedule &, int thread)
+        : s(memory), t(thread), u(0)
+    {
+    }
+    // As x_loads'.
+    __device__ __forceinline__ float convert(char *dst, const strip_at &, int, float scale)
+    {
+        float largest = 0;
 #pragma unroll 1
-    for (int i = 0; i < SPS * UNITS; i++, u++) {
-        const int b = u % TC_RAWS, slice = i / UNITS, row0 = i % UNITS * UROWS;
-        mbar_wait(&s.rawfull[b], u / TC_RAWS & 1);
+        for (int i = 0; i < SPS * UNITS; i++, u++) {
+            const int b = u % TC_RAWS, slice = i / UNITS, row0 = i % UNITS * UROWS;
+            mbar_wait(&s.rawfull[b], u / TC_RAWS & 1);
 #pragma unroll 1
-        for (int p = t; p < UNIT / 2; p += LOADERS) {
-            float v[2][8];
+            for (int p = t; p < UNIT / XVEC; p += LOADERS) {
+                const int row = row0 + p / (UCOLS / XVEC), col = p % (UCOLS / XVEC) * XVEC;
+                float v[XVEC][8];
 #pragma unroll
-            for (int c = 0; c < 8; c++) {
-                const float2 pair = *(const float2 *)&s.raw[b][c][2 * p];
-                v[0][c] = pair.x, v[1][c] = pair.y;
+                for (int i = 0; i < XVEC * 8; i++) v[i % XVEC][i / XVEC] = s.raw[b][i / XVEC][XVEC * p + i % XVEC];
+                largest = largest_of(largest, v);
+                if (row < ROWSIN && col < COLPACKS * XVEC) put_pack(dst + slice * SLICE * 16, row, col, v, scale);
+            }
+            warp_arrive(&s.rawempty[b]);
+        }
+        return largest;
+    }
+};
+
+// ---- whole rows ----
+
+// What a unit holds of the image: rows lo ... hi - 1, the first of them staged row `from`.
+struct unit_rows {
+    int from, lo, hi;
+    __device__ __forceinline__ unit_rows(const strip_at &at, int unit) : from(unit * UROWS)
+    {
+        const int h = at.p0 * ST - TC_PADH;
+        lo = max(h + from, 0), hi = max(min(h + least(from + UROWS, ROWSIN), H), lo);
+    }
+};
+// The first of them, channel k: its place in x.
+__device__ __forceinline__ size_t unit_start(const strip_at &at, const unit_rows &rows, int k)
+{
+    return (((size_t)at.n * C + k) * H + rows.lo) * W;
+}
+// As copy_role, a channel each by the warp's first 8 lanes. x may end in the middle of 16 bytes, which are not
+// copied.
+__device__ __forceinline__ void copy_rows_role(shared_memory &s, const tc_args &a, const schedule &order)
+{
+    const int total = order.turns() * PER_STRIP, c = threadIdx.x % 32;
+    const size_t end = (size_t)a.n * (C * H * W) & ~(size_t)3;
+    int u = 0;
+    for (int g = 0; g < total; g++) {
+        bool finish;
+        const strip_at at = strip_position(order.get(g / PER_STRIP, finish));
+        for (int i = 0; i < SPS * UNITS; i++, u++) {
+            const int b = u % TC_RAWS, k = (g % NSTAGE * SPS + i / UNITS) * 8 + c;
+            const unit_rows rows(at, i % UNITS);
+            const size_t first = unit_start(at, rows, k), from = first & ~(size_t)3,
+                         to = min((first + (rows.hi - rows.lo) * W + 3) & ~(size_t)3, end);
+            const u32 bytes = k < C && rows.hi > rows.lo && to > from ? (u32)(to - from) * 4 : 0;
+            mbar_wait(&s.rawempty[b], (u / TC_RAWS & 1) ^ 1);
+            mbar_arrive_expect(&s.rawfull[b], bytes);
+            if (bytes) bulk_load(s.raw[b][c], a.x + from, bytes, &s.rawfull[b]);
+        }
+    }
+}
+struct x_rows {
+    static constexpr int EACH = 2; // pixels of a thread at a time
+    shared_memory &s;
+    const tc_args &a;
+    int t, u; // thread; units converted so far
+    __device__ __forceinline__ x_rows(shared_memory &memory, const tc_args &args, const schedule &, int thread)
+        : s(memory), a(args), t(thread), u(0)
+    {
+    }
+    // The words behind the last whole 16 bytes of x, where this unit has them.
+    __device__ __forceinline__ void add_end(const strip_at &at, const unit_rows &rows, int first, int b)
+    {
+        constexpr int LAST = C - 1;
+        if (C * H * W % 4 == 0 || at.n < a.n - 1 || LAST < first || LAST >= first + 8) return;
+        const size_t whole = (size_t)a.n * (C * H * W) & ~(size_t)3, first_at = unit_start(at, rows, LAST),
+                     stop = first_at + (rows.hi - rows.lo) * W, i = whole + t;
+        if (stop <= whole) return;
+        if (i < stop) s.raw[b][LAST - first][i - (first_at & ~(size_t)3)] = __ldg(a.x + i);
+        fence_proxy_async();
+        named_barrier(BAR_LOAD, LOADERS);
+    }
+    __device__ __forceinline__ float convert_unit(char *dst, const strip_at &at, int unit, int first, int b,
+                                                  float scale)
+    {
+        const unit_rows rows(at, unit);
+        const int h0 = at.p0 * ST - TC_PADH;
+        const float *raw = &s.raw[b][0][0];
+        int base[8]; // of pixel (0, 0) of a channel
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            base[c] = c * UNIT + (int)(unit_start(at, rows, first + c) & 3) - rows.lo * W - TC_PADW;
+        float largest = 0;
+#pragma unroll 1
+        for (int p0 = t; p0 < UROWS * COLSIN; p0 += EACH * LOADERS) {
+            float v[EACH][XVEC][8];
+#pragma unroll
+            for (int e = 0; e < EACH; e++) {
+                const int p = p0 + e * LOADERS, row = p / COLSIN, h = h0 + rows.from + row, col = p - row * COLSIN;
+                const bool inside = h >= rows.lo && h < rows.hi && (unsigned)(col - TC_PADW) < (unsigned)W;
+#pragma unroll
+                for (int c = 0; c < 8; c++)
+                    v[e][0][c] = inside && (C % 8 == 0 || first + c < C) ? raw[base[c] + h * W + col] : 0.f;
             }
 #pragma unroll
-            for (int c = 0; c < 16; c++) largest = max_nan(largest, fabsf(v[c / 8][c % 8]));
-            const int row = row0 + p / (UCOLS / 2), col = p % (UCOLS / 2) * 2;
-            if (row < ROWSIN && col < COLPACKS * 2) {
-                char *to = dst + (slice * SLICE + row % ST * ST * PHASE + row / ST * PITCH) * 16;
-                if (ST == 1)
-                    store_pair(to + col * 16, v[0], v[1], scale);
-                else // the two belong to different phases
-                    store_pixel(to + col / ST * 16, convert_pixel(v[0], scale)),
-                        store_pixel(to + (PHASE + col / ST) * 16, convert_pixel(v[1], scale));
+            for (int e = 0; e < EACH; e++) {
+                const int p = p0 + e * LOADERS, row = p / COLSIN, r = rows.from + row;
+                largest = largest_of(largest, v[e]);
+                if (row < UROWS && r < ROWSIN) put_pack(dst, r, p - row * COLSIN, v[e], scale);
             }
         }
-        warp_arrive(&s.rawempty[b]);
+        return largest;
     }
-    return largest;
-}
-// A stage once more, by single loads: the units are gone when a new scale turns out to be needed. Rare, so two
+    // As x_units'.
+    __device__ __forceinline__ float convert(char *dst, const strip_at &at, int channel, float scale)
+    {
+        float largest = 0;
+#pragma unroll 1
+        for (int i = 0; i < SPS * UNITS; i++, u++) {
+            const int b = u % TC_RAWS, slice = i / UNITS, first = channel + slice * 8;
+            mbar_wait(&s.rawfull[b], u / TC_RAWS & 1);
+            add_end(at, unit_rows(at, i % UNITS), first, b);
+            largest = max_nan(largest, convert_unit(dst + slice * SLICE * 16, at, i % UNITS, first, b, scale));
+            warp_arrive(&s.rawempty[b]);
+        }
+        return largest;
+    }
+};
+
+// A stage once more, by single loads: what was copied is gone when a new scale turns out to be needed. Rare, so two
 // channels at a time: few registers.
 __device__ __forceinline__ void restage(char *dst, const tc_args &a, const strip_at &at, int channel, float scale,
                                         int t)
@@ -228,11 +363,21 @@ __device__ __forceinline__ void restage(char *dst, const tc_args &a, const strip
 
 // ---- the role ----
 
+template <int KIND> struct x_source {
+    typedef x_loads type;
+};
+template <> struct x_source<1> {
+    typedef x_units type;
+};
+template <> struct x_source<2> {
+    typedef x_rows type;
+};
+
 __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, const schedule &order)
 {
-    constexpr int BLOCKS = STREAM ? MBLOCKS : 1, PER_STRIP = BLOCKS * NSTAGE;
     const int t = threadIdx.x - WARP_LOAD * 32;
     const int total = order.turns() * PER_STRIP;
+    x_source<COPIED + TC_ROWS>::type source(s, a, order, t);
     float scale = 64.f;
     int turn = 0; // barriers passed
     for (int g = 0; g < total; g++) {
@@ -240,7 +385,7 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
         bool finish;
         const strip_at at = strip_position(order.get(g / PER_STRIP, finish));
         u64 *full = &s.full[BOTH && finish][slot];
-        if (!TC_TMA && g % PER_STRIP == 0 && g / PER_STRIP + AHEAD < order.turns()) {
+        if (!COPIED && g % PER_STRIP == 0 && g / PER_STRIP + AHEAD < order.turns()) {
             bool later;
             prefetch_strip(a, strip_position(order.get(g / PER_STRIP + AHEAD, later)), t);
         }
@@ -253,18 +398,10 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
         float largest;
         for (int attempt = 0;; attempt++) {
             largest = 0;
-            if (TC_TMA && attempt == 0)
-                largest = convert_units(s, s.x + slot * XSTAGE, g * SPS * UNITS, scale, t);
-            else if (TC_TMA)
+            if (COPIED && attempt)
                 restage(s.x + slot * XSTAGE, a, at, channel, scale, t);
             else
-                for (int i = 0; i < SPS; i++) {
-                    const int first = channel + i * 8,
-                              channels = C % 8 == 0 && SLICES % SPS == 0 ? 8 : min(8, C - first);
-                    largest = max_nan(largest,
-                                      stage_slice(s.x + slot * XSTAGE + i * SLICE * 16,
-                                                  stage_source(a, at, min(first, C - 1)), at, channels, scale, t));
-                }
+                largest = source.convert(s.x + slot * XSTAGE, at, channel, scale);
             largest = role_largest(s, turn++, largest);
             const float top = largest * scale;
             if ((top >= 1.f && top <= 32768.f) || largest == 0.f || !(largest < __int_as_float(0x7f800000)) ||
