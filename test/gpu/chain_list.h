@@ -11,7 +11,7 @@ enum {
     SANITIZED_PLANS = PLAN_LIKED | PLAN_SECOND_TILE | PLAN_GENERIC | PLAN_RANDOM
 };
 
-enum { HOPPER_CHAINS = 27 }; /* at the end of the list: nothing new to be seen of them elsewhere */
+enum { HOPPER_CHAINS = 33 }; /* at the end of the list: nothing new to be seen of them elsewhere */
 static const char *const chains[] = {
     /* the three blocks, small, and their odd relatives */
     "x[3,8,20,22] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
@@ -123,6 +123,14 @@ static const char *const chains[] = {
     "x[10,8,42,130] | conv2d(40,3) @c | mul(s[40,1,1]) | group_norm(8) | add(@c) | sub(200) | logsumexp(1)",
     "x[6,64,30,30] | conv2d(64,3) | instance_norm | max_pool2d(4)", /* a strip of one tile */
     "x[2,8,17,19] | conv2d(48,3) | gelu | group_norm(8) | elu | mish | selu | softplus | gelu('tanh')",
+    /* whole rows by copies: padded, ragged channels, an end inside 16 bytes, rows of one element; streamed, stride 2,
+       results stored by two warps */
+    "x[9,64,21,57] | conv2d(64,3,padding=1) | relu",
+    "x[7,3,29,37] | conv2d(48,5,padding=2) | group_norm(3) | silu",
+    "x[5,5,33,1] | conv2d(24,(3,1)) | tanh",
+    "x[3,64,23,61] | conv2d(40,5,stride=2,padding=1) | group_norm(8)",
+    "x[3,72,16,245] | conv2d(200,3,stride=2) | leaky_relu(0.1)",
+    "x[2,13,7,9] | conv2d(80,3,padding=1) | max(1)",
     /* matrix products with a parameter: one row, odd rows and columns, terms that leave a step half full, several
        tiles and clusters, more steps than stages, [k][n] */
     "x[1,64] | linear(8) | relu",
@@ -153,6 +161,9 @@ static const char *const sanitized[] = {
     "x[4,24,16,16] | conv2d(100,3,stride=2) | group_norm(10) | gelu | max(1)",
     "x[4,3,32,32] | conv2d(64,7,stride=2,padding=3) | batch_norm | relu | max_pool2d(2)",
     "x[2,8,40] | conv1d(64,5) | instance_norm | silu",
+    "x[9,20,21,57] | conv2d(64,3,padding=1) | relu",
+    "x[7,3,29,37] | conv2d(48,5,padding=2) | group_norm(3) | silu",
+    "x[1,72,7,245] | conv2d(200,3,stride=2) | leaky_relu(0.1)",
     /* everything else */
     "x[2,16,9,10] | conv2d(40,3,padding=1,groups=4) | gelu",
     "x[2,12,14,13] | conv2d(12,3,padding=1,groups=12) | hardswish",

@@ -23,8 +23,9 @@ static inline int macro_of(const cuda_step *s, const char *name)
 
 static inline void print_kernels(const cvy_plan *plan)
 {
-    static const char *const told[] = {"TC_PASS", "TC_SINK",  "TC_PRODUCTS", "TC_STRIDE", "TC_TMA",   "TC_FLAT",
-                                       "TC_TILE", "TC_ROWSM", "TC_SLICES",   "TC_C",      "TC_STRIP", "TC_SPAN"};
+    static const char *const told[] = {"TC_PASS",  "TC_SINK", "TC_PRODUCTS", "TC_STRIDE",   "TC_TMA",
+                                       "TC_FLAT",  "TC_TILE", "TC_ROWSM",    "TC_SLICES",   "TC_C",
+                                       "TC_STRIP", "TC_SPAN", "TC_ROWS",     "TC_FINISHERS"};
     const cuda_state *state = plan->state;
 
     for (int i = 0; i < state->n_steps; i++) {

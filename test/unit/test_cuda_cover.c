@@ -23,7 +23,8 @@ static const need all_needs[] = {
     {"TC_PRODUCTS", 3, false},     {"TC_STRIDE", 1, false},        {"TC_STRIDE", 2, false},
     {"TC_TMA", 0, false},          {"TC_TMA", 1, false},           {"TC_FLAT", 0, false},
     {"TC_FLAT", 1, false},         {"streamed", 0, false},         {"streamed", 1, false},
-    {"norm.cu", -1, false},        {"softmax_row.cu", -1, false},
+    {"norm.cu", -1, false},        {"softmax_row.cu", -1, false},  {"TC_ROWS", 0, false},
+    {"TC_ROWS", 1, false},         {"TC_FINISHERS", 2, false},
 };
 
 static int value_of(const cuda_step *s, const char *name)
