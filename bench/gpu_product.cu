@@ -65,7 +65,7 @@ struct job {
     size_t packed_floats() const { return (size_t)grid_x() * steps() * parts() * v.bn * 32; }
     int shared_bytes() const // as matmul_tc.cu has it
     {
-        const int stage = 128 * (v.bm + parts() * v.bn), fit = (products == 1 && v.bm == 64 && v.bn <= 64 ? 112 : 225) * 1024 / stage;
+        const int stage = 128 * (v.bm + parts() * v.bn), fit = (v.bm * v.bn <= 64 * (products == 3 ? 32 : 128) ? 112 : 225) * 1024 / stage;
         const int stages = std::min(fit, 8);
         return std::max(stages * stage, 4 * v.bm * (v.bn + 8)) + 16 * stages;
     }

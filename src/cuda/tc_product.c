@@ -39,7 +39,7 @@ static const tile_row rows[] = {
 static wgmma_tile make_tile(const matmul_geom *e, const tile_row *row, int products)
 {
     const int parts = products == 3 ? 2 : 1, stage = 4 * DEPTH * (row->m + parts * row->n);
-    const int resident = products == 1 && row->m == 64 && row->n <= 64 ? 2 : 1;
+    const int resident = row->m * row->n <= 64 * (products == 3 ? 32 : 128) ? 2 : 1;
     const int fit = (resident == 2 ? 112 : 225) * 1024 / stage, stages = fit < MOST_STAGES ? fit : MOST_STAGES;
     wgmma_tile t = {.m = row->m,
                     .n = row->n,

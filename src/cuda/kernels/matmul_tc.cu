@@ -43,12 +43,12 @@
 constexpr int GROUPS = BM / 64, WARPS = 4 * GROUPS, THREADS = 128 * (GROUPS + 1);
 constexpr int PEERS = CLUSTER_M + CLUSTER_N - 1; // blocks that this one writes into, or gets something from
 constexpr bool ALONE = CLUSTER_M * CLUSTER_N == 1;
-constexpr int BLOCKS = PRODUCTS == 1 && BM == 64 && BN <= 64 ? 2 : 1; // of a multiprocessor
+constexpr int BLOCKS = BM * BN <= 64 * (PRODUCTS == 3 ? 32 : 128) ? 2 : 1; // of a multiprocessor
 constexpr int STAGE_BYTES = 4 * (X_STAGE + W_STAGE), FIT = (BLOCKS == 2 ? 112 : 225) * 1024 / STAGE_BYTES;
 constexpr int STAGES = FIT < 8 ? FIT : 8;
 constexpr int PITCH = BN + 8;                 // of results: halves of a warp store to 32 banks
 constexpr int WIDTH = COLS % 4 == 0 ? 4 : 1; // neighbours that the epilogue takes at a time
-constexpr int REGS_COPY = 40, REGS_MULTIPLY = 232;
+constexpr int REGS_COPY = BLOCKS == 2 ? 24 : 40, REGS_MULTIPLY = BLOCKS == 2 ? 104 : 232;
 
 struct stage {
     float x[X_STAGE], w[W_STAGE];
