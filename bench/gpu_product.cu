@@ -192,6 +192,18 @@ static void finish(const char *what)
     }
     if (cudaError_t e = cudaDeviceSynchronize()) printf("FAILED %s: %s\n", what, cudaGetErrorString(e)), fflush(stdout), _exit(3);
 }
+static int blocks_at_once(const job &j, cudaKernel_t kernel, dim3 grid)
+{
+    cudaLaunchAttribute cluster = {};
+    cudaLaunchConfig_t config = {};
+    int clusters = 0;
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = j.v.cluster_n, cluster.val.clusterDim.y = j.v.cluster_m, cluster.val.clusterDim.z = 1;
+    config.gridDim = grid, config.blockDim = dim3(j.threads()), config.dynamicSmemBytes = j.shared_bytes();
+    config.attrs = &cluster, config.numAttrs = 1;
+    CK(cudaOccupancyMaxActiveClusters(&clusters, (const void *)kernel, &config));
+    return clusters * j.v.cluster_m * j.v.cluster_n;
+}
 static bool run(const job &j, char *flush, size_t flush_bytes)
 {
     const problem &p = j.p;
@@ -245,8 +257,9 @@ static bool run(const job &j, char *flush, size_t flush_bytes)
     std::sort(ms.begin(), ms.end());
     const bool good = got.wrong == 0 && error <= (j.products == 3 ? 5e-6 : 3e-3) * scale && j.log.empty();
     if (!good || p.which != CHECK)
-        printf("%-4s %s  error %.1e  wrong %llu  %8.2f us  %.0f TFLOP/s\n%s", good ? "ok" : "BAD", name, scale > 0 ? error / scale : error,
-               got.wrong, 1e3 * ms[10], p.which == CHECK ? 0 : 2e-9 * p.m * p.n * p.k / ms[10], j.log.c_str());
+        printf("%-4s %s  error %.1e  wrong %llu  %u of %d blocks at once  %8.2f us  %.0f TFLOP/s\n%s", good ? "ok" : "BAD", name,
+               scale > 0 ? error / scale : error, got.wrong, grid.x * grid.y, blocks_at_once(j, kernel, grid), 1e3 * ms[10],
+               p.which == CHECK ? 0 : 2e-9 * p.m * p.n * p.k / ms[10], j.log.c_str());
     fflush(stdout);
     if (p.which != CHECK && good) std::ofstream(times, std::ios::app) << ms[10] << " " << name << "\n";
     for (void *q : {(void *)x, (void *)w, (void *)y, (void *)packed, (void *)v}) CK(cudaFree(q));
