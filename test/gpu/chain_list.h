@@ -123,8 +123,8 @@ static const char *const chains[] = {
     "x[10,8,42,130] | conv2d(40,3) @c | mul(s[40,1,1]) | group_norm(8) | add(@c) | sub(200) | logsumexp(1)",
     "x[6,64,30,30] | conv2d(64,3) | instance_norm | max_pool2d(4)", /* a strip of one tile */
     "x[2,8,17,19] | conv2d(48,3) | gelu | group_norm(8) | elu | mish | selu | softplus | gelu('tanh')",
-    /* whole rows by copies: padded, ragged channels, an end inside 16 bytes, rows of one element; streamed, stride 2,
-       results stored by two warps */
+    /* whole rows by copies: padded, ragged channels, an end inside 16 bytes, rows of one element; streamed, stride
+       2, results stored by two warps */
     "x[9,64,21,57] | conv2d(64,3,padding=1) | relu",
     "x[7,3,29,37] | conv2d(48,5,padding=2) | group_norm(3) | silu",
     "x[5,5,33,1] | conv2d(24,(3,1)) | tanh",
