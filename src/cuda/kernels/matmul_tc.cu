@@ -171,7 +171,7 @@ struct multiplier {
     template <bool MORE> CVY_INLINE_MEMBER void step_once(const fragments &now, fragments &next, int step)
     {
         wgmma_fence();
-        product(acc, now.big, smem_u32(s.stages[step % STAGES].w) >> 4, 0, true);
+        product(acc, now.big, desc_address(s.stages[step % STAGES].w), 0, true);
         wgmma_commit();
         wgmma_wait<1>();
         if (step > 0) release(step - 1);
@@ -180,7 +180,7 @@ struct multiplier {
     // The sums of a stage start from zero.
     template <bool MORE> CVY_INLINE_MEMBER void step_thrice(const fragments &now, fragments &next, int step)
     {
-        const u32 w16 = smem_u32(s.stages[step % STAGES].w) >> 4;
+        const u32 w16 = desc_address(s.stages[step % STAGES].w);
         float part[BN / 2];
         wgmma_fence();
         product(part, now.small, w16, 0, false);
