@@ -21,18 +21,14 @@ static int numbers_of(op_id op)
     }
 }
 
-/* Operators that fast.cuh has a cheaper form of, the first of them also a fine one. */
-static const char *prefix_of(const emit_spec *spec, const emit_line *l)
+/* Operators that fast.cuh has a cheaper form of. */
+static bool has_fast(const emit_line *l)
 {
-    enum { FINE = 5 };
-    static const op_id known[] = {OP_tanh, OP_sigmoid, OP_silu, OP_tanh_hardswish, OP_gelu,     OP_hardsigmoid,
-                                  OP_mish, OP_elu,     OP_selu, OP_softplus,       OP_hardswish};
-    const bool exact = l->op == OP_gelu && l->p[0] == 0; /* by the error function: there the fast form is fine */
-    int i = 0;
-
-    while (i < COUNT_OF(known) && known[i] != l->op) i++;
-    if (!spec->fast || i == COUNT_OF(known)) return "";
-    return spec->fine && i < FINE && !exact ? "fine_" : "fast_";
+    static const op_id known[] = {OP_tanh, OP_sigmoid, OP_silu, OP_tanh_hardswish, OP_hardsigmoid, OP_hardswish,
+                                  OP_mish, OP_elu,     OP_selu, OP_softplus,       OP_gelu};
+    for (int i = 0; i < COUNT_OF(known); i++)
+        if (known[i] == l->op) return true;
+    return false;
 }
 
 /* Nine digits read back as the same float; a point makes it one. */
@@ -236,7 +232,7 @@ static void add_call(const emit_spec *spec, const emit_line *l, text *t)
     const bool scaled = binary && l->p[1] != 1 && (l->op == OP_add || l->op == OP_sub);
     const char *form = scaled ? "_scaled" : l->op == OP_gelu && l->p[0] != 0 ? "_tanh" : "";
 
-    cvyi_text_add(t, "cvy_%s%s%s(", prefix_of(spec, l), op->name, form);
+    cvyi_text_add(t, "cvy_%s%s%s(", spec->fast && has_fast(l) ? "fast_" : "", op->name, form);
     add_variable(t, l->a);
     if (binary) {
         cvyi_text_add(t, ", ");

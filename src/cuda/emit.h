@@ -52,7 +52,7 @@ typedef struct emit_spec {
     const emit_view *views;
     int n_views;
     bool strided;                 /* strides come with the arguments; else all views are contiguous */
-    bool fast, fine;              /* fast.cuh's forms of the operators that it has; those for in front of a norm */
+    bool fast;                    /* fast.cuh's forms of the operators that it has */
     bool many;                    /* functions of N neighbours: cvy_read and cvy_write, see below */
     const emit_program *prologue; /* may be NULL: the kernel does not ask for one */
     const emit_program *epilogue; /* may be NULL */

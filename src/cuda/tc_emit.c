@@ -11,7 +11,6 @@ typedef struct function {
     const char *at;     /* the place, from the head's arguments */
     int argument, more; /* values that t0 and y are; CVY_NONE */
     int *exponent;      /* TC_EXPONENT; NULL: results as they are */
-    bool fine;          /* a norm follows */
 } function;
 
 static const double LOG2E = 1.4426950408889634;
@@ -68,7 +67,7 @@ static cvy_status add_function(maker *m, const tc_range *r, const space *over, c
 {
     const int views = m->step.n_views;
     program *p = &m->post;
-    emit_spec spec = {.fast = true, .fine = f->fine};
+    emit_spec spec = {.fast = true};
     emit_program made = {.lines = p->lines, .result = EMIT_ARGUMENT};
     cvy_status st;
 
@@ -113,21 +112,15 @@ cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out)
     const bool powers = f->problem.sink == TC_REDUCE && f->problem.reduce == 0 && f->tuning.pass != TC_KEEP &&
                         !f->problem.external; /* PARTIAL */
     int exponent = 0;
-    const function pre = {
-        "cvy_pre(const float t0, const int k, const epi &a)", "0, k, 0, 0, 0, 0, 0", conv, CVY_NONE, NULL, true};
+    const function pre = {"cvy_pre(const float t0, const int k, const epi &a)", "0, k, 0, 0, 0, 0, 0", conv,
+                          CVY_NONE, NULL};
     const function post = {
         "cvy_post(const float t0, const float y, const int n, const int k, const int pixel, const epi &a)",
-        "n, k, 0, pixel / OW, pixel % OW, 0, ((cvy_index)n * K + k) * (OH * OW) + pixel",
-        f->z,
-        f->other,
-        powers ? &exponent : NULL,
-        false};
+        "n, k, 0, pixel / OW, pixel % OW, 0, ((cvy_index)n * K + k) * (OH * OW) + pixel", f->z, f->other,
+        powers ? &exponent : NULL};
     const function end = {"cvy_last(const float t0, const int n, const int pixel, const epi &a)",
-                          "n, 0, 0, pixel / OW, pixel % OW, 0, (cvy_index)n * (OH * OW) + pixel",
-                          reduced,
-                          CVY_NONE,
-                          NULL,
-                          false};
+                          "n, 0, 0, pixel / OW, pixel % OW, 0, (cvy_index)n * (OH * OW) + pixel", reduced, CVY_NONE,
+                          NULL};
     text body = {0};
     cvy_status st;
 

@@ -259,7 +259,7 @@ static void texts(void)
                          "    const float t2 = cvy_add(t1, y); // add\n"
                          "    return t2;\n") LAST(SAME));
     expect_text("x[128,8,128,128] | " BLOCK_C,
-                HEAD(1, 0, 0, 0) PRE("    const float t1 = cvy_fine_sigmoid(t0); // sigmoid\n    return t1;\n")
+                HEAD(1, 0, 0, 0) PRE("    const float t1 = cvy_fast_sigmoid(t0); // sigmoid\n    return t1;\n")
                     POST(SAME) LAST(SAME));
     expect_text(
         "x[128,8,128,128] | conv2d(64,3) | add(r[126,126]) | relu | min(1) | mul(s[126]) | tanh",

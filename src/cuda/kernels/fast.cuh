@@ -1,11 +1,11 @@
 // fast.cuh - cheaper forms of some pointwise operators, for epilogues that run beside tensor cores.
 //
 // No branches, no divisions: a warp that multiplies has nobody to take its turn while it waits.
-// TC_PRODUCTS 3 (float32): an absolute error of about 2e-7, against 1 for the largest value; where that would be
-// much of a small value (a norm may follow), the exact form. TC_PRODUCTS 1 (tf32): the hardware's tanh, 2^-11 at
-// most: the size of an operand's rounding to tf32; else 1e-6, absolute: softplus far below 0 is 0, as sigmoid is.
-// In front of a norm, which divides by a deviation that may be small, "fine" forms take the place of the hardware's
-// tanh: 2e-7 as well. unit: a factor of the result, where constants can carry it.
+// TC_PRODUCTS 3 (float32): an absolute error of about 2e-7, against 1 for the largest value; where that would be much
+// of a small value (a norm may follow), the exact form.
+// TC_PRODUCTS 1 (tf32): the hardware's tanh, 2^-11 at most: the size of an operand's rounding to tf32; else 1e-6,
+// absolute: softplus far below 0 is 0, as sigmoid is.
+// unit: a factor of the result, where constants can carry it.
 #pragma once
 #include "ops.cuh"
 #include "ptx.cuh"
@@ -23,52 +23,29 @@ CVY_INLINE float cvy_tanh_approx(const float x)
     return r;
 }
 
-// ---- by the hardware's exponential and reciprocal ----
-
-// exp overflows to inf below -88, and 1 / inf is the 0 it should be.
-CVY_INLINE float cvy_fine_sigmoid(const float x, const float unit = 1.0f)
-{
-    return unit * cvy_rcp_approx(1.0f + exp2_approx(x * -1.4426950408889634f));
-}
-CVY_INLINE float cvy_fine_tanh(const float x)
-{
-    return TC_PRODUCTS == 1 ? fmaf(-2.0f, cvy_fine_sigmoid(-2.0f * x), 1.0f) : tanhf(x);
-}
-CVY_INLINE float cvy_fine_silu(const float x)
-{
-    return x * cvy_fine_sigmoid(x);
-}
-// With r = 1 / (1 + exp(2 x)), tanh(x) = 1 - 2 r, and t (t + 3) / 6 is a quadratic in r.
-CVY_INLINE float cvy_fine_tanh_hardswish(const float x, const float unit = 1.0f)
-{
-    const float r = cvy_fine_sigmoid(-2.0f * x);
-    return fmaf(r, fmaf(r, unit * 2 / 3, unit * -5 / 3), unit * 2 / 3);
-}
-// 1 + tanh(u) is twice the sigmoid of 2 u.
-CVY_INLINE float cvy_fine_gelu_tanh(const float x)
-{
-    const float inner = 0.79788456080286536f * fmaf(0.044715f * x * x, x, x);
-    return TC_PRODUCTS == 1 ? x * cvy_fine_sigmoid(2.0f * inner) : cvy_gelu_tanh(x);
-}
-
-// ---- by its tanh, or as cheap ----
-
 CVY_INLINE float cvy_fast_tanh(const float x)
 {
-    return TC_PRODUCTS == 1 ? cvy_tanh_approx(x) : cvy_fine_tanh(x);
+    return TC_PRODUCTS == 1 ? cvy_tanh_approx(x) : tanhf(x);
 }
+// exp overflows to inf below -88, and 1 / inf is the 0 it should be.
 CVY_INLINE float cvy_fast_sigmoid(const float x, const float unit = 1.0f)
 {
-    return TC_PRODUCTS == 1 ? fmaf(cvy_tanh_approx(0.5f * x), 0.5f * unit, 0.5f * unit) : cvy_fine_sigmoid(x, unit);
+    return TC_PRODUCTS == 1 ? fmaf(cvy_tanh_approx(0.5f * x), 0.5f * unit, 0.5f * unit)
+                            : unit * cvy_rcp_approx(1.0f + exp2_approx(x * -1.4426950408889634f));
 }
 CVY_INLINE float cvy_fast_silu(const float x)
 {
     return x * cvy_fast_sigmoid(x);
 }
+// With r = 1 / (1 + exp(2 x)), tanh(x) = 1 - 2 r, and t (t + 3) / 6 is a quadratic in r.
 CVY_INLINE float cvy_fast_tanh_hardswish(const float x, const float unit = 1.0f)
 {
-    const float t = cvy_tanh_approx(x);
-    return TC_PRODUCTS == 1 ? t * fmaf(t, unit / 6, unit / 2) : cvy_fine_tanh_hardswish(x, unit);
+    if (TC_PRODUCTS == 1) {
+        const float t = cvy_tanh_approx(x);
+        return t * fmaf(t, unit / 6, unit / 2);
+    }
+    const float r = cvy_rcp_approx(1.0f + exp2_approx(x * 2.8853900817779268f));
+    return fmaf(r, fmaf(r, unit * 2 / 3, unit * -5 / 3), unit * 2 / 3);
 }
 // As cvy_mish: a quotient of positive numbers, a relative error of about 1e-6 wherever x lies.
 CVY_INLINE float cvy_fast_mish(const float x)
@@ -91,8 +68,8 @@ CVY_INLINE float cvy_fast_softplus(const float x, const float beta, const float 
     if (TC_PRODUCTS != 1) return cvy_softplus(x, beta, threshold);
     return y > threshold ? x : log2 * (0.6931471805599453f / beta);
 }
-// x times the normal distribution's integral. Its tail from z = |x| / sqrt(2) on: exp(-z^2) / 2 times a polynomial
-// of 1 / (1 + p z), which is 1.5e-7 off at most (Abramowitz and Stegun, 7.1.26).
+// x times the normal distribution's integral. Its tail from z = |x| / sqrt(2) on: exp(-z^2) / 2 times a polynomial of
+// 1 / (1 + p z), which is 1.5e-7 off at most (Abramowitz and Stegun, 7.1.26).
 CVY_INLINE float cvy_fast_gelu(const float x)
 {
     const float t = cvy_rcp_approx(fmaf(fabsf(x), 0.3275911f * 0.70710678118654752f, 1.0f));
@@ -104,7 +81,7 @@ CVY_INLINE float cvy_fast_gelu(const float x)
 CVY_INLINE float cvy_fast_gelu_tanh(const float x)
 {
     const float inner = 0.79788456080286536f * fmaf(0.044715f * x * x, x, x), half = 0.5f * x;
-    return TC_PRODUCTS == 1 ? fmaf(half, cvy_tanh_approx(inner), half) : cvy_fine_gelu_tanh(x);
+    return TC_PRODUCTS == 1 ? fmaf(half, cvy_tanh_approx(inner), half) : cvy_gelu_tanh(x);
 }
 CVY_INLINE float cvy_fast_hardsigmoid(const float x)
 {
