@@ -49,6 +49,15 @@ static const char *legal(const cvy_plan *p, const pass *s)
     return !f.why ? NULL : cvyi_info(&p->graph->nodes[s->first])->kind == KIND_CONV ? f.why : why;
 }
 
+/* Behind the sums of a convolution: half a cycle of a multiprocessor for each of its results. */
+static double results_seconds(const cvy_plan *p, const node *n)
+{
+    const cuda_device *d = ((const cuda_state *)p->state)->device;
+    const bool conv = cvyi_info(n)->kind == KIND_CONV || cvyi_info(n)->kind == KIND_CONVT;
+
+    return conv ? 0.5 * (double)cvyi_elements(cvyi_shape_of(p->graph, n->out)) / (d->sms * d->clock) : 0;
+}
+
 /* A pass costs its launches, and the longer of its bytes and its operations. Block A's convolution: 18.7 GFLOP at
  * 34 TFLOP/s, 0.55 ms, against 0.58 GB at 4.3 TB/s, 0.13 ms. Statistics and reductions reach half the bandwidth,
  * unless their rows stay on chip. */
@@ -59,7 +68,8 @@ static void plain_cost(const cvy_plan *p, pass *s)
     const op_kind kind = cvyi_info(n)->kind;
     const bool reduces = kind == KIND_STATS || kind == KIND_REDUCE || kind == KIND_SOFTMAX;
     const double slower = reduces && !form.resident ? 2 : 1;
-    const double arithmetic = s->flops / p->machine.flops, memory = slower * s->bytes / p->machine.bandwidth;
+    const double arithmetic = s->flops / p->machine.flops + results_seconds(p, n);
+    const double memory = slower * s->bytes / p->machine.bandwidth;
 
     s->way = form.resident ? WAY_RESIDENT : WAY_STREAM;
     s->variant = VARIANT_PLAIN;

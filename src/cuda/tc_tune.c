@@ -165,13 +165,14 @@ static double load_cycles(const tc_problem *b, const tc_tuning *t, const layout 
 {
     const int64_t pixels = (int64_t)l->rows_in * l->cols_in;
     const bool few_registers = l->multiply * 4 + l->side == 20 && (b->stride > 1 || t->slices > 1);
-    const double each = (t->tma ? 1 : 4.0 / l->loaders) * (b->products + 1); /* of a pixel and 8 channels */
+    const double each = t->tma ? b->products + 1 : (3 + 5.0 * b->products) / l->loaders; /* a pixel, 8 channels */
     const int units = up(l->rows_in, unit_rows(b, t, l));
     const double unit = fmax(600, each * (double)pixels / units) + 200;
-    const double batches = (double)cvyi_ceil_div(pixels, 32 * l->loaders * (few_registers ? 2 : 4));
+    const int batch = few_registers ? 2 : 4; /* pixels of a thread */
+    const double batches = (double)cvyi_ceil_div(pixels, 32 * l->loaders * batch);
     const double slice = t->tma && !l->stream ? each * (double)pixels
                          : t->tma || t->rows  ? units * unit
-                                              : batches * (1350 + 150 * b->products);
+                                              : batches * (1100 + 60 * batch * (b->products + 1));
 
     return (up(b->c, 8) * slice + (l->stream ? 600 * l->nstage : 0)) * (l->stream ? l->blocks : 1);
 }
@@ -217,7 +218,7 @@ static void estimate(const tc_problem *b, tc_tuning *t, const layout *l)
         teams ? fmax(keep_cycles(t, compute, load), merge) : fmax(slowest, fmax(load * (again ? 2 : 1), store));
     /* The first of several stages is enough to begin with. Counted where samples are few: else a start is little,
      * and the constants were fitted without. */
-    t->start_cycles = longer * (load / (b->few || !t->tma ? l->nstage : 1) + 2000) * (both || teams ? 3 : 1);
+    t->start_cycles = longer * (load / (b->few || !t->tma ? l->nstage : 1) + 2000) * (both ? 3 : teams ? 2 : 1);
 }
 
 /* What was seen and the estimate does not know: blocks that run strips twice want small strips in many stages,

@@ -1,6 +1,6 @@
 // conv_tc.cuh - geometry, shared memory and schedule of the Hopper convolution (conv_tc.cu, conv_tc_pack.cu).
 //
-// y = conv(x, w) + bias on wgmma with fp16 operands. x and w are scaled by exact powers of two (per staged strip,
+// y = conv(x, w) + bias on wgmma with fp16 operands. x and w are scaled, by powers of two (per staged strip,
 // per output channel); PRODUCTS 1 has tf32's accuracy, PRODUCTS 3 (hi*lo + lo*hi + hi*hi) that of float32.
 //
 // Layout. 8 input channels of a pixel are 16 bytes of fp16. A staged strip is, per part (hi, lo), slice of 8
@@ -327,7 +327,7 @@ struct alignas(64) tensor_map {
 struct tc_args {
     const float *x, *w;               // [n][C][H][W]; [K][C][R][S], read only where x holds an inf or a NaN
     const u32 *packed;                // conv_tc_pack's weights
-    const float *unscale;             // [KP] 1 / power of two of each output channel
+    const float *unscale;             // [KP] 1 / scale of each output channel
     const float *bias, *gamma, *beta; // [K], NULL: 0, 1, 0
     float *y;                         // [n][K][OH][OW], reduced: [n][OH][OW]
     u64 *part;                        // [n][STRIPS][G] tagged partial statistics, zero before the first launch
