@@ -46,7 +46,7 @@ constexpr bool ALONE = CLUSTER_M * CLUSTER_N == 1;
 constexpr int BLOCKS = BM * BN <= 64 * (PRODUCTS == 3 ? 32 : 128) ? 2 : 1; // of a multiprocessor
 constexpr int STAGE_BYTES = 4 * (X_STAGE + W_STAGE), FIT = (BLOCKS == 2 ? 112 : 225) * 1024 / STAGE_BYTES;
 constexpr int STAGES = FIT < 8 ? FIT : 8;
-constexpr int PITCH = BN + 8;                 // of results: halves of a warp store to 32 banks
+constexpr int PITCH = BN + 8;                // of results: halves of a warp store to 32 banks
 constexpr int WIDTH = COLS % 4 == 0 ? 4 : 1; // neighbours that the epilogue takes at a time
 constexpr int REGS_COPY = BLOCKS == 2 ? 24 : 40, REGS_MULTIPLY = BLOCKS == 2 ? 104 : 232;
 
@@ -97,7 +97,8 @@ CVY_INLINE int lane_place(int warp, int lane)
 CVY_INLINE void copy_role(shared_memory &s, const tensor_map &map, const float *packed, int row)
 {
     constexpr int X_ROWS = BM / CLUSTER_N, W_PART = W_STAGE / CLUSTER_M;
-    const int n = blockIdx.x % CLUSTER_N, m = blockIdx.y % CLUSTER_M; // place in the cluster; rank m * CLUSTER_N + n
+    const int n = blockIdx.x % CLUSTER_N,
+              m = blockIdx.y % CLUSTER_M; // place in the cluster; rank m * CLUSTER_N + n
     unsigned same_row = 0, same_column = 0;
 #pragma unroll
     for (int i = 0; i < CLUSTER_N; i++) same_row |= 1u << (m * CLUSTER_N + i);
@@ -277,7 +278,7 @@ CVY_INLINE void multiply_role(shared_memory &s, const cvy_args &a, const tile_ro
 #pragma unroll 4
     for (int i = threadIdx.x % 32 * WIDTH; i < rows * BN; i += 32 * WIDTH) {
         const int n = n_first + i % BN;
-        if (COLS % BN && n >= COLS) continue;
+        if (COLS % (BN * CLUSTER_N) && n >= COLS) continue; // the grid has whole clusters
         cvy_at at[WIDTH];
         float v[WIDTH];
         cvy_load(&results[i / BN][i % BN], v);
