@@ -108,6 +108,8 @@ static bool contradicts(const tc_problem *b, const tc_tuning *t, const layout *l
 {
     if (l->stream && (b->sink == TC_POOL || l->col_tiles * l->lines > l->fewest || l->chunks > 1)) return true;
     if (t->flat && l->col_tiles > 1 && t->coltiles) return true;
+    if (t->pass == TC_BOTH && b->products == 3 && b->sink == TC_STORE && l->tiles_chunk < l->col_tiles)
+        return true; /* nothing but registers: they spill */
     return t->pass == TC_KEEP && b->sink == TC_REDUCE && l->blocks > 1;
 }
 
@@ -164,7 +166,8 @@ static int64_t shared_bytes(const tc_problem *b, const tc_tuning *t, const layou
 static double load_cycles(const tc_problem *b, const tc_tuning *t, const layout *l)
 {
     const int64_t pixels = (int64_t)l->rows_in * l->cols_in;
-    const bool few_registers = l->multiply * 4 + l->side == 20 && (b->stride > 1 || t->slices > 1);
+    const bool many = b->stride > 1 || t->slices > 1 || (t->pass == TC_BOTH && b->products == 3);
+    const bool few_registers = many && l->multiply * 4 + l->side == 20;
     const double each = t->tma ? b->products + 1 : (3 + 5.0 * b->products) / l->loaders; /* a pixel, 8 channels */
     const int units = up(l->rows_in, unit_rows(b, t, l));
     const double unit = fmax(600, each * (double)pixels / units) + 200;

@@ -13,7 +13,7 @@
 #include "conv_tc.cuh"
 
 constexpr int BLOCKS = STREAM ? MBLOCKS : 1, PER_STRIP = BLOCKS * NSTAGE; // times x is staged; stages of a strip
-constexpr int BATCH = (THREADS == 640 && (ST > 1 || SPS > 1) ? 2 : 4) / XVEC,
+constexpr int BATCH = (THREADS == 640 && (ST > 1 || SPS > 1 || (BOTH && PARTS == 2)) ? 2 : 4) / XVEC,
               AHEAD = 2; // packs of a thread in flight, 8 loads each; strips prefetched ahead
 
 // Eight channels of a pixel, scaled, as 16 bytes of hi and of lo.
@@ -294,10 +294,11 @@ struct x_rows {
         const unit_rows rows(at, unit);
         const int h0 = at.p0 * ST - TC_PADH;
         const float *raw = &s.raw[b][0][0];
-        int base[8]; // of pixel (0, 0) of a channel
+        constexpr int SHIFTS = H * W % 4 == 0 ? 1 : H * W % 2 == 0 ? 2 : 4; // channels lie in 16 bytes so many ways
+        int base[SHIFTS]; // of pixel (0, 0), with the first channel's place
 #pragma unroll
-        for (int c = 0; c < 8; c++)
-            base[c] = c * UNIT + (int)(unit_start(at, rows, first + c) & 3) - rows.lo * W - TC_PADW;
+        for (int c = 0; c < SHIFTS; c++)
+            base[c] = (int)(unit_start(at, rows, first + c) & 3) - rows.lo * W - TC_PADW;
         float largest = 0;
 #pragma unroll 1
         for (int p0 = t; p0 < UROWS * COLSIN; p0 += EACH * LOADERS) {
@@ -308,7 +309,9 @@ struct x_rows {
                 const bool inside = h >= rows.lo && h < rows.hi && (unsigned)(col - TC_PADW) < (unsigned)W;
 #pragma unroll
                 for (int c = 0; c < 8; c++)
-                    v[e][0][c] = inside && (C % 8 == 0 || first + c < C) ? raw[base[c] + h * W + col] : 0.f;
+                    v[e][0][c] = inside && (C % 8 == 0 || first + c < C)
+                                     ? raw[base[c % SHIFTS] + c * UNIT + h * W + col]
+                                     : 0.f;
             }
 #pragma unroll
             for (int e = 0; e < EACH; e++) {
