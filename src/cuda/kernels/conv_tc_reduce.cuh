@@ -127,16 +127,26 @@ __device__ __forceinline__ void put_partial(shared_memory &s, int b, int warp, c
         if (threadIdx.x % 32 == 0) s.flags[b][warp][px0 / HALF] = hard;
     }
 }
+// One warp's sum of a pixel's exponentials, and the maximum that was taken out of it: 0 where none was, and for a
+// warp without channels, whose sum is 0, what hides nobody's.
+__device__ __forceinline__ float warp_sum(const shared_memory &s, int b, int w, int px, float &peak)
+{
+    float sum = 0;
+    for (int r = 0; r < 8; r++) sum += s.out[b][8 * w + r][px];
+    peak = s.flags[b][w][px / HALF] ? s.peaks[b][w][px] : sum == 0.f ? -FARTHEST : 0.f;
+    return sum;
+}
 // The sum of a pixel's exponentials where some warp took its maximum out: divided by 2 to the power of top.
 __device__ __forceinline__ float join_shifted(const shared_memory &s, int b, int px, float &top)
 {
-    float v = 0;
+    float v = 0, peak;
     top = __int_as_float(0xff800000);
-    for (int w = 0; w < PEAKS; w++) top = fmaxf(top, s.flags[b][w][px / HALF] ? s.peaks[b][w][px] : 0.f);
     for (int w = 0; w < PEAKS; w++) {
-        const float peak = s.flags[b][w][px / HALF] ? s.peaks[b][w][px] : 0.f;
-        float sum = 0;
-        for (int r = 0; r < 8; r++) sum += s.out[b][8 * w + r][px];
+        warp_sum(s, b, w, px, peak);
+        top = fmaxf(top, peak);
+    }
+    for (int w = 0; w < PEAKS; w++) {
+        const float sum = warp_sum(s, b, w, px, peak);
         v += sum * exp2_approx(peak - top);
     }
     return v;
