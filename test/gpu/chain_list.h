@@ -11,7 +11,7 @@ enum {
     SANITIZED_PLANS = PLAN_LIKED | PLAN_SECOND_TILE | PLAN_GENERIC | PLAN_RANDOM
 };
 
-enum { HOPPER_CHAINS = 34 }; /* at the end of the list: nothing new to be seen of them elsewhere */
+enum { HOPPER_CHAINS = 35 }; /* at the end of the list: nothing new to be seen of them elsewhere */
 static const char *const chains[] = {
     /* the three blocks, small, and their odd relatives */
     "x[3,8,20,22] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
@@ -85,6 +85,8 @@ static const char *const chains[] = {
     "x[3,8,21,23] | conv2d(16,3) | relu | mean(1)",
     /* tiles in halves; the convolution's own result behind a norm of something else; cheaper forms of operators */
     "x[10,8,42,160] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
+    "x[31,8,70,40] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)", /* many
+                                                                                                          strips */
     "x[10,8,42,130] | conv2d(40,3) | relu | add(0.5) | logsumexp(1)",
     "x[3,8,20,24] | conv2d(96,3) @c | mul(s[96,1,1]) | group_norm(8) | add(@c) | relu",
     "x[10,8,42,129] | conv2d(64,3) @c | sigmoid | group_norm(16) | add(@c) | logsumexp(1)",

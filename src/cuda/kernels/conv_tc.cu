@@ -50,6 +50,10 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
     constexpr int MB = STATS ? 1 : CHUNKM;   // M blocks of a chunk
     constexpr bool POST = OUT && EARLY;
     constexpr bool RAW = !TC_PRE && !(OUT && !POOL); // scale and bias come in where few values are left
+    // Warpgroups take chunks (or their tiles) in turn, whoever had the last one. Not where several tiles make one
+    // statistic: who has which decides how it is rounded, and may depend on nothing but the strip's place in its
+    // sample.
+    const int lean = STATS && OUT && LINES * CT > 1 ? (at.index ^ o) & 1 : 0;
     const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE),
               warp = threadIdx.x / 32 % 4;
 #pragma unroll 1
@@ -63,7 +67,7 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
         for (int l0 = 0; l0 < lines; l0 += LPC)
 #pragma unroll 1
             for (int c0 = 0; c0 < tiles; c0 += CPC) {
-                if (SOLE && OUT && (wg + o) % GW) {
+                if (SOLE && OUT && (wg + o + lean) % GW) {
                     o++;
                     continue;
                 }
@@ -72,7 +76,8 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                 const int b = o % most(OUTS, 1), phase = (o / most(OUTS, 1) & 1) ^ 1;
                 bool owned = !OUT; // the chunk's buffer is known to be free
 #pragma unroll 1
-                for (int i = STREAM ? 0 : (wg + o) % GW; i < (STREAM ? MB : MB * nl * nc); i += STREAM ? 1 : GW) {
+                for (int i = STREAM ? 0 : (wg + o + lean) % GW; i < (STREAM ? MB : MB * nl * nc);
+                     i += STREAM ? 1 : GW) {
                     const int block = kb + (STREAM ? i : i / (nl * nc)), u = STREAM ? wg : i % (nl * nc);
                     if (STREAM && u >= nl * nc) { // nothing for this warpgroup: let the stages pass
                         for (int n = 0; n < NSTAGE; n++) {
