@@ -24,15 +24,15 @@ static const char *refusal(const cvy_plan *p, const cuda_device *d, const node *
 /* ---- tiles ---- */
 
 /* Rows, columns, cluster, the most products: three of 256 columns want more registers than there are. Large tiles
- * and clusters fetch less; small ones fill the device. */
+ * fetch less; small ones fill the device. Clusters of two are for effort "measure" to try; of four 2048 x 1024 x
+ * 1024 took 60 us on an H200 where blocks by themselves take 20. */
 typedef struct tile_row {
     int m, n, cluster_m, cluster_n, products;
 } tile_row;
 
 static const tile_row rows[] = {
-    {128, 256, 2, 1, 1}, {128, 128, 2, 2, 3}, {128, 128, 2, 1, 3}, {128, 128, 1, 2, 3}, {128, 128, 1, 1, 3},
-    {128, 64, 1, 2, 3},  {128, 64, 1, 1, 3},  {64, 128, 1, 1, 3},  {64, 64, 1, 2, 3},   {64, 64, 1, 1, 3},
-    {64, 32, 1, 4, 3},   {64, 32, 1, 2, 3},   {64, 32, 1, 1, 3},
+    {128, 256, 1, 1, 1}, {128, 128, 1, 1, 3}, {128, 128, 2, 1, 3}, {128, 128, 1, 2, 3}, {128, 64, 1, 1, 3},
+    {64, 128, 1, 1, 3},  {64, 64, 1, 1, 3},   {64, 64, 1, 2, 3},   {64, 32, 1, 1, 3},   {64, 32, 1, 2, 3},
 };
 
 /* Stages of x [m][DEPTH] and weights [parts][n][DEPTH], as many as fit; results [m][n + 8] in their place. */
@@ -64,8 +64,8 @@ static wgmma_tile make_tile(const matmul_geom *e, const tile_row *row, int produ
 /* Cycles of a multiprocessor for a step of a block: the longest of three, and an eighth of the others.
  *   tensor cores: 1024 multiply-adds of tf32 per cycle
  *   shared memory, 128 bytes per cycle: x once, weights once for each product and 64 rows, and what is filled in
- *   L2, about 28 bytes per cycle (6 TB/s on an H200), which a cluster shares
- * 128 x 128 on an H200, one product, clusters of 2 x 2: 512, 640 and 585; three, of 2 x 1: 1536, 1280 and 1170. */
+ *   L2, 40 bytes per cycle: 32 to 40 were seen on an H200; what a cluster shares was not seen to be faster
+ * 128 x 128 on an H200, one product: 512, 640 and 819; three: 1536, 1280 and 1229. */
 static double step_cycles(const wgmma_tile *t)
 {
     const int parts = t->products == 3 ? 2 : 1;
@@ -73,7 +73,7 @@ static double step_cycles(const wgmma_tile *t)
     const double all[] = {
         t->products * (double)t->m * t->n * DEPTH / 1024,
         row * (t->m + t->n * t->products * (t->m / 64) + t->m + parts * t->n) / 128,
-        row * ((double)t->m / t->cluster_n + parts * (double)t->n / t->cluster_m) / 28,
+        row * (t->m + parts * (double)t->n) / 40,
     };
     double most = 0, sum = 0;
 
@@ -84,16 +84,16 @@ static double step_cycles(const wgmma_tile *t)
     return most + (sum - most) / 8;
 }
 
-/* The multiprocessor with the most blocks takes longest; of a device's clusters of four some find no place. A block
+/* The multiprocessor with the most blocks takes longest; blocks of a cluster wait for each other. A block
  * alone waits: about 4,000 cycles until the first copy has come and the last result is stored, and in each step for
  * its fragments and for the tensor cores, which answer after 60 cycles or more per product of 8 terms. */
 static double believed_seconds(const wgmma_tile *t, const cuda_device *d)
 {
-    const int sms = t->cluster_m * t->cluster_n > 2 ? d->sms - d->sms / 32 : d->sms;
-    const int64_t blocks = t->row_tiles * t->column_tiles, each = cvyi_ceil_div(blocks, sms);
+    const double together = t->cluster_m * t->cluster_n > 1 ? 1.05 : 1;
+    const int64_t blocks = t->row_tiles * t->column_tiles, each = cvyi_ceil_div(blocks, d->sms);
     const int64_t rounds = cvyi_ceil_div(each, t->resident);
     const double wait = (double)t->steps * (100 + 150 * t->products);
-    const double work = (double)t->steps * step_cycles(t);
+    const double work = together * (double)t->steps * step_cycles(t);
 
     return fmax((double)each * work, (double)rounds * wait) / d->clock + (double)rounds * 4000 / d->clock;
 }
