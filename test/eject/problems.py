@@ -38,7 +38,7 @@ class Model(nn.Module):
 
     def forward(self, x):
         y = self.a(x)
-        y = y + F.hardswish(torch.tanh(self.norms[0](y)))
+        y = y + F.hardswish(torch.tanh(self.norms[0](F.relu(y))))
         return self.norms[1](torch.sigmoid(self.b(y)))
 
 class ModelNew(nn.Module):
