@@ -52,7 +52,7 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
     constexpr bool RAW = !TC_PRE && !(OUT && !POOL); // scale and bias come in where few values are left
     // Warpgroups take chunks (or their tiles) in turn, whoever had the last one. Not where several tiles make one
     // statistic: who has which decides how it is rounded, and may depend on nothing but the strip's place in its
-    // sample.
+    // sample. A buffer may then change its owner: it was an earlier strip's, and all have met in BAR_STATS since.
     const int lean = STATS && OUT && LINES * CT > 1 ? (at.index ^ o) & 1 : 0;
     const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE),
               warp = threadIdx.x / 32 % 4;

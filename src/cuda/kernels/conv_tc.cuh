@@ -266,8 +266,6 @@ constexpr bool HOLD = KEEP && !POOL && !STREAM && MBLOCKS == 1 && LINES * CT <= 
 // use but one is then known to be over: its owner waited for a later chunk since.
 constexpr bool SOLE = !HOLD && !STREAM && CHUNKM * LPC * CPC == 1 && OUTS >= FINW;
 static_assert(FINW <= 2, "chunks go round the warpgroups by (warpgroup + chunk) % FINW");
-static_assert(!SOLE || !KEEP || LINES * CT == 1 || OUTS > 3,
-              "with `lean` three chunks may pass between two of a warpgroup");
 // The products of one half of a tile run beside the results of the other. Not with three products: registers spill,
 // and narrow tiles read more of shared memory.
 constexpr bool HALVES = PARTIAL && SOLE && PARTS == 1 && TILE == 2 * HALF;

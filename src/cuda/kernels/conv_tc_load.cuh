@@ -5,14 +5,15 @@
 // and the image's edges are zeros put in here. Rows of the strips to come are prefetched into L2, so that a batch
 // waits for L2 and not for DRAM.
 //
-// Range. A stage is scaled by a power of two. The role keeps the last one while the largest |x| times it stays in 1
-// .. 2^15 and else converts the stage again with a new one; fp16 never overflows, and what it rounds away is below
-// 2^-24 of the largest value. An inf or NaN marks the stage: the multiplying role then sums it exactly (0 * inf of
-// a padded operand would spread it too far).
+// Range. A stage is scaled by a power of two, one of 2^(6 + 15 j): the one that brings its largest |x| to 1 ..
+// 2^15. The role tries the last one, and converts the stage again where that was another; fp16 never overflows, and
+// what it rounds away is below 2^-24 of the largest value. An inf or NaN marks the stage: the multiplying role then
+// sums it exactly (0 * inf of a padded operand would spread it too far).
 #pragma once
 #include "conv_tc.cuh"
 
 constexpr int BLOCKS = STREAM ? MBLOCKS : 1, PER_STRIP = BLOCKS * NSTAGE; // times x is staged; stages of a strip
+constexpr bool ALL_CHANNELS = C % 8 == 0 && SLICES % SPS == 0;            // every slice of every stage has eight
 constexpr int BATCH = (THREADS == 640 && (ST > 1 || SPS > 1 || (BOTH && PARTS == 2)) ? 2 : 4) / XVEC,
               AHEAD = 2; // packs of a thread in flight, 8 loads each; strips prefetched ahead
 
@@ -105,6 +106,14 @@ __device__ __forceinline__ float role_largest(shared_memory &s, int turn, float 
     return __uint_as_float(all);
 }
 
+// The one of 2^(6 + 15 j) that brings a largest |x| to 1 .. 2^15. No other would: what became of the strips before
+// does not show.
+__device__ __forceinline__ float scale_of(float largest)
+{
+    const int exponent = (int)(__float_as_uint(largest) >> 23) - 127, steps = (8 - exponent + 15 * 16) / 15 - 16;
+    return __int_as_float((max(min(6 + 15 * steps, 126), -126) + 127) << 23);
+}
+
 // The rows of a strip's first slices, one thread per channel, whole 16-byte words.
 __device__ __forceinline__ void prefetch_strip(const tc_args &a, const strip_at &at, int channel)
 {
@@ -171,7 +180,7 @@ struct x_loads {
     {
         float largest = 0;
         for (int i = 0; i < SPS; i++) {
-            const int first = channel + i * 8, channels = C % 8 == 0 && SLICES % SPS == 0 ? 8 : min(8, C - first);
+            const int first = channel + i * 8, channels = ALL_CHANNELS ? 8 : min(8, C - first);
             largest = max_nan(largest, convert_slice(dst + i * SLICE * 16, stage_source(a, at, min(first, C - 1)),
                                                      at, channels, scale));
         }
@@ -280,7 +289,7 @@ struct x_rows {
     __device__ __forceinline__ void add_end(const strip_at &at, const unit_rows &rows, int first, int b)
     {
         constexpr int LAST = C - 1;
-        if (C * H * W % 4 == 0 || at.n < a.n - 1 || LAST < first || LAST >= first + 8) return;
+        if (C * H * W % 4 == 0 || at.n < a.n - 1 || LAST < first || LAST >= first + 8 || rows.hi == rows.lo) return;
         const size_t whole = (size_t)a.n * (C * H * W) & ~(size_t)3, first_at = unit_start(at, rows, LAST),
                      stop = first_at + (rows.hi - rows.lo) * W, i = whole + t;
         if (stop <= whole) return;
@@ -309,7 +318,7 @@ struct x_rows {
                 const bool inside = h >= rows.lo && h < rows.hi && (unsigned)(col - TC_PADW) < (unsigned)W;
 #pragma unroll
                 for (int c = 0; c < 8; c++)
-                    v[e][0][c] = inside && (C % 8 == 0 || first + c < C)
+                    v[e][0][c] = inside && (ALL_CHANNELS || first + c < C)
                                      ? raw[base[c % SHIFTS] + c * UNIT + h * W + col]
                                      : 0.f;
             }
@@ -407,12 +416,10 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
                 largest = source.convert(s.x + slot * XSTAGE, at, channel, scale);
             largest = role_largest(s, turn++, largest);
             const float top = largest * scale;
-            if ((top >= 1.f && top <= 32768.f) || largest == 0.f || !(largest < __int_as_float(0x7f800000)) ||
+            if ((top >= 1.f && top < 32768.f) || largest == 0.f || !(largest < __int_as_float(0x7f800000)) ||
                 attempt)
                 break;
-            const int exponent =
-                9 + 127 - (int)(__float_as_uint(largest) >> 23); // brings the largest to 2^9 .. 2^10
-            scale = __int_as_float((max(min(exponent, 126), -126) + 127) << 23);
+            scale = scale_of(largest);
         }
         if (t == 0) {
             s.unscale[slot] = 1.f / scale;

@@ -297,10 +297,13 @@ __device__ __forceinline__ void publish(const float4 (&slots)[NORM ? SLOTS : 1][
         // Sums are shifted by a mean, which a warpgroup without a tile does not have.
         for (int i = ROWSM; i < SLOTS && !HOLD; i += ROWSM)
             if (slots[0][g * CPG].z == 0.f && slots[i][g * CPG].z > 0.f) m.shift = slots[i][g * CPG].x;
-        for (int i = sub; i < CPG * SLOTS; i += LANES) {
-            const float4 p = slots[i / CPG][g * CPG + i % CPG];
-            if (p.z > 0.f) m.add(p.z, p.x, p.y);
-        }
+        // A channel's shares are one lane's, so that it does not matter which warpgroup had a strip's only tile.
+        for (int i = sub; i < CPG * ROWSM; i += LANES)
+#pragma unroll
+            for (int w = 0; w < SLOTS; w += ROWSM) {
+                const float4 p = slots[w + i / CPG][g * CPG + i % CPG];
+                if (p.z > 0.f) m.add(p.z, p.x, p.y);
+            }
         m.join(LANES);
         if (sub == 0 && g0 + t / LANES < G)
             store_relaxed(a.part + ((size_t)at.n * STRIPS + at.index) * G + g,
