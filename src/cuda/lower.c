@@ -1,4 +1,4 @@
-/* lower.c - passes to steps: the core of each pass picks the kernel (cores.c), pointwise passes and reshapes are
+/* lower.c - passes to steps: the core of each pass picks the kernel (core_*.c), pointwise passes and reshapes are
  * here. */
 #include "tc.h"
 

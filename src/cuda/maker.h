@@ -1,4 +1,4 @@
-/* maker.h - a step while it is made: its views, its two programs, its options. Shared by lower.c and cores.c. */
+/* maker.h - a step while it is made: its views, its two programs, its options. Shared by lower.c and the cores. */
 #ifndef CVYI_CUDA_MAKER_H
 #define CVYI_CUDA_MAKER_H
 
@@ -75,7 +75,7 @@ void cvyi_make_store(maker *m, program *p, int v);
  * in all: 0 blocks add nothing. */
 cvy_status cvyi_make_end(maker *m, const char *form);
 
-/* One per core, in cores.c: adds the steps of a pass whose core is node `core`. */
+/* One per core, in core_*.c: adds the steps of a pass whose core is node `core`. */
 cvy_status cvyi_make_conv(maker *m, int core);
 cvy_status cvyi_make_matmul(maker *m, int core);
 cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int stats_value, int64_t stats_at);

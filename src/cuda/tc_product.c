@@ -24,8 +24,8 @@ static const char *refusal(const cvy_plan *p, const cuda_device *d, const node *
 /* ---- tiles ---- */
 
 /* Rows, columns, cluster, the most products: three of 256 columns want more registers than there are. Large tiles
- * fetch less; small ones fill the device. Clusters of two are for effort "measure" to try; of four 2048 x 1024 x
- * 1024 took 60 us on an H200 where blocks by themselves take 20. */
+ * fetch less; small ones fill the device. Clusters of two are for effort "measure" to try; of four
+ * they were slower than blocks by themselves (doc/KERNELS.md). */
 typedef struct tile_row {
     int m, n, cluster_m, cluster_n, products;
 } tile_row;

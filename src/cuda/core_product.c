@@ -1,0 +1,172 @@
+/* core_product.c - matrix products and linear layers: which kernel, with which tile, over which grid. */
+#include <stdio.h>
+#include "cores.h"
+#include "tc.h"
+#include "tc_product.h"
+
+/* The result with the row and the column that vectors lack put back. */
+static space product_space(const cvy_graph *g, const node *n, int *row, int *column)
+{
+    const shape *x = cvyi_shape_of(g, n->arg[0]), *w = cvyi_shape_of(g, n->arg[1]), *y = cvyi_shape_of(g, n->out);
+    const bool has_row = x->rank > 1, has_column = w->rank > 1;
+    const int leading = y->rank - has_column - has_row;
+    space s = {.extent = {1, 1, 1, 1, 1, 1}, .logical = *y};
+
+    *row = leading;
+    *column = leading + 1;
+    for (int d = 0; d < y->rank; d++) {
+        s.place[d] = d < leading ? d : d == leading && has_row ? *row : *column;
+        s.extent[s.place[d]] = y->dim[d];
+    }
+    return s;
+}
+
+/* Operands: batch dimensions right-aligned in front of their matrix; vectors have one dimension less. */
+static void x_view(maker *m, const node *n, int row, int column)
+{
+    const shape *x = cvyi_shape_of(m->g, n->arg[0]);
+    step_view *v = &m->views[cvyi_make_raw_view(m, n->arg[0])];
+
+    v->dim[column] = x->rank - 1;
+    for (int d = 0; d < x->rank - 1; d++) /* dimension d of x stands x->rank - 2 - d in front of the row */
+        if (x->dim[d] != 1) v->dim[row - (x->rank - 2 - d)] = d;
+}
+
+static void other_view(maker *m, const node *n, int row, int column)
+{
+    const shape *w = cvyi_shape_of(m->g, n->arg[1]);
+    const bool linear = cvyi_info(n)->kind == KIND_LINEAR;
+    step_view *v = &m->views[cvyi_make_raw_view(m, n->arg[1])];
+
+    v->dim[row] = linear ? 1 : w->rank > 1 ? w->rank - 2 : 0;
+    if (w->rank > 1) v->dim[column] = linear ? 0 : w->rank - 1;
+    for (int d = 0; d < w->rank - 2; d++)
+        if (w->dim[d] != 1) v->dim[row - (w->rank - 2 - d)] = d;
+}
+
+/* The tile of a product, rows x columns, and the threads of a block. */
+typedef struct product_tile {
+    int64_t rows, columns;
+    unsigned threads;
+} product_tile;
+
+static product_tile define_product_tile(maker *m, const matmul_geom *e, const mma_tile *mma)
+{
+    const bool large = cvyi_large_product(e, m->state->device->sms);
+    const product_tile t = mma ? (product_tile){mma->m, mma->n, (unsigned)mma->threads}
+                               : (product_tile){64, large ? 128 : 64, large ? 128 : 256};
+
+    cvyi_make_define(m, "BM", t.rows);
+    cvyi_make_define(m, "BN", t.columns);
+    if (mma) {
+        cvyi_make_define(m, "WM", mma->warp_m);
+        cvyi_make_define(m, "WN", mma->warp_n);
+        cvyi_core_mma(m, mma);
+        return t;
+    }
+    cvyi_make_define(m, "TM", large ? 8 : 4);
+    cvyi_make_define(m, "TN", large ? 8 : 4);
+    cvyi_make_define(m, "DEPTH", large ? 8 : 16);
+    m->step.launch.dynamic_shared = (unsigned)(4 * t.rows * t.columns);
+    return t;
+}
+
+static void define_product(maker *m, const matmul_geom *e, int row, int column)
+{
+    cvyi_make_define(m, "COLS", e->N);
+    cvyi_make_define(m, "TERMS", e->K);
+    cvyi_make_define(m, "ROW", row);
+    cvyi_make_define(m, "COLUMN", column);
+}
+
+/* Weights for wgmma, at byte `at`. */
+static cvy_status make_product_pack(maker *m, const node *n, const matmul_geom *e, const wgmma_tile *t, int row,
+                                    int column, int64_t at)
+{
+    const bool prepared = m->prepared;
+    cvy_status st;
+
+    m->prepared = true;
+    cvyi_make_start(m, "matmul_tc_pack.cu");
+    define_product(m, e, row, column);
+    cvyi_product_define(m, t);
+    cvyi_make_own_view(m, at, "packed weights");
+    other_view(m, n, row, column);
+    m->step.extent = t->column_tiles;
+    cvyi_core_grid(m, cvyi_ceil_div(t->column_tiles * t->steps * t->n * 8, 256), 1, 1,
+                   256); /* four terms per thread */
+    st = cvyi_make_end(m, "");
+    m->prepared = prepared;
+    return st;
+}
+
+/* On Hopper's tensor cores. */
+static cvy_status make_wgmma(maker *m, int core, const matmul_geom *e, const wgmma_tile *t)
+{
+    const node *n = &m->g->nodes[core];
+    int row, column;
+    const space out = product_space(m->g, n, &row, &column);
+    const int64_t packed = cvyi_make_memory(m, t->packed_bytes);
+    const int64_t y_tiles = cvyi_min64(t->row_tiles, 65535 / t->cluster_m * t->cluster_m);
+    char form[24];
+    cvy_status st;
+
+    TRY(make_product_pack(m, n, e, t, row, column, packed));
+    cvyi_make_start(m, "matmul_tc.cu");
+    m->many = true;
+    define_product(m, e, row, column);
+    cvyi_product_define(m, t);
+    cvyi_make_define_extents(m, 'Y', &out);
+    cvyi_core_first_view(m, core, &out);
+    x_view(m, n, row, column);
+    other_view(m, n, row, column);
+    cvyi_make_define(m, "PACKED", cvyi_make_own_view(m, packed, "packed weights"));
+    TRY(cvyi_product_step(m, t, e, 1));
+    if (e->bias) cvyi_core_bias(m, core, &out, n->arg[2], column);
+    TRY(cvyi_core_epilogue(m, core, &out));
+    m->step.extent = out.extent[0];
+    cvyi_core_grid(m, t->column_tiles, y_tiles, cvyi_ceil_div(t->row_tiles, y_tiles), (unsigned)t->threads);
+    snprintf(form, sizeof form, "%dx%d", t->m, t->n);
+    TRY(cvyi_make_end(m, form));
+fail:
+    return st;
+}
+
+cvy_status cvyi_make_matmul(maker *m, int core)
+{
+    const node *n = &m->g->nodes[core];
+    const mma_form f = cvyi_mma_form(m->plan, core);
+    const product_form w = cvyi_product_form(m->plan, core);
+    const bool mma = m->pass->variant == VARIANT_MMA;
+    int row, column;
+    const space out = product_space(m->g, n, &row, &column);
+    matmul_geom e;
+    product_tile t;
+    int64_t row_tiles, y_tiles;
+    char form[24];
+    cvy_status st;
+
+    cvyi_matmul_geom(m->g, n, &e);
+    if (!cvyi_elements(cvyi_shape_of(m->g, n->out))) return CVY_OK;
+    if (m->pass->variant == VARIANT_PRODUCT) return make_wgmma(m, core, &e, &w.tile);
+    cvyi_make_start(m, mma ? "matmul_mma.cu" : "matmul.cu");
+    define_product(m, &e, row, column);
+    cvyi_make_define(m, "ROWS_OF_BATCH", e.batch > 1 ? e.M : 0);
+    cvyi_make_define(m, "OTHER_NK", e.other_is_nk);
+    t = define_product_tile(m, &e, mma ? &f.tile : NULL);
+    cvyi_make_define_extents(m, 'Y', &out);
+    cvyi_core_first_view(m, core, &out);
+    x_view(m, n, row, column);
+    other_view(m, n, row, column);
+    if (e.bias) cvyi_core_bias(m, core, &out, n->arg[2], column);
+    TRY(cvyi_core_epilogue(m, core, &out));
+    m->step.extent = out.extent[0];
+    row_tiles = cvyi_ceil_div(e.M, t.rows);
+    y_tiles = cvyi_min64(row_tiles, 65535);
+    cvyi_core_grid(m, cvyi_ceil_div(e.N, t.columns), y_tiles,
+                   e.batch > 1 ? e.batch : cvyi_ceil_div(row_tiles, y_tiles), t.threads);
+    snprintf(form, sizeof form, "%dx%d", (int)t.rows, (int)t.columns);
+    TRY(cvyi_make_end(m, form));
+fail:
+    return st;
+}

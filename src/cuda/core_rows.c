@@ -1,0 +1,237 @@
+/* core_rows.c - statistics, norms, reductions and softmax: which kernel, with how many threads to a row. */
+#include <math.h>
+#include <stdio.h>
+#include "cores.h"
+
+/* ---- statistics ---- */
+
+static void define_norm(maker *m, const norm_geom *e)
+{
+    cvyi_make_define(m, "CENTRED", e->centred);
+    if (isfinite(e->eps))
+        snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-DEPS=%.17g", e->eps);
+    else
+        cvyi_make_define_text(m, isnan(e->eps) ? "-DEPS=CVY_NAN" : e->eps > 0 ? "-DEPS=CVY_INF" : "-DEPS=-CVY_INF");
+}
+
+static const char *define_stats(maker *m, const norm_geom *e, int form, int64_t parts, int64_t samples)
+{
+    static const char *const forms[] = {"whole", "partial", "merge"};
+    cvyi_make_define(m, "FORM", form);
+    cvyi_make_define(m, "GROUPS", e->groups);
+    cvyi_make_define(m, "PER_GROUP", e->chan * e->inner);
+    cvyi_make_define(m, "OUTER_PER_SAMPLE", e->outer / samples);
+    cvyi_make_define(m, "OVER_OUTER", e->over_outer);
+    cvyi_make_define(m, "PARTS", parts);
+    define_norm(m, e);
+    return forms[form];
+}
+
+/* value * sign[channel], in front of the statistics. */
+static void add_sign(maker *m, const space *over, int sign)
+{
+    emit_line load = {.kind = EMIT_LOAD, .note = cvyi_make_label(m, sign)};
+    emit_line mul = {.kind = EMIT_OP, .op = OP_mul, .a = m->pre.n - 1, .p = {0, 1}, .note = "sign"};
+
+    load.view = cvyi_make_channel_view(m, sign, over->place[over->logical.rank > 1]);
+    mul.b = cvyi_make_line(m, &m->pre, &load);
+    cvyi_make_line(m, &m->pre, &mul);
+}
+
+cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int stats_value, int64_t stats_at)
+{
+    const node *n = &m->g->nodes[core];
+    const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
+    const int64_t samples = cvyi_max64(in.extent[0], 1), slices = (e->over_outer ? 1 : e->outer) * e->groups;
+    const int64_t size = e->chan * e->inner * (e->over_outer ? e->outer : 1);
+    /* By the size of a slice alone, so that no other sample changes a sample's bits. */
+    const int64_t parts = cvyi_min64(cvyi_max64(size / 65536, 1), 256);
+    int64_t partials = 0;
+    cvy_status st;
+
+    if (!slices) return CVY_OK;
+    if (parts > 1) partials = cvyi_make_memory(m, slices * parts * 24);
+    cvyi_make_start(m, "norm_stats.cu");
+    if (parts > 1)
+        cvyi_make_own_view(m, partials, "partials");
+    else if (stats_value != CVY_NONE)
+        cvyi_make_raw_view(m, stats_value);
+    else
+        cvyi_make_own_view(m, stats_at, "statistics");
+    TRY(cvyi_core_prologue(m, core, &in));
+    if (sign != CVY_NONE) add_sign(m, &in, sign);
+    cvyi_make_define_extents(m, 'X', &in);
+    m->step.extent = in.extent[0];
+    cvyi_core_grid(m, slices, parts, 1, 256);
+    TRY(cvyi_make_end(m, define_stats(m, e, parts > 1, parts, samples)));
+    if (parts == 1) return CVY_OK;
+    cvyi_make_start(m, "norm_stats.cu");
+    if (stats_value != CVY_NONE)
+        cvyi_make_raw_view(m, stats_value);
+    else
+        cvyi_make_own_view(m, stats_at, "statistics");
+    cvyi_make_own_view(m, partials, "partials");
+    m->step.extent = in.extent[0];
+    cvyi_core_grid(m, cvyi_ceil_div(slices, 8), 1, 1, 256);
+    TRY(cvyi_make_end(m, define_stats(m, e, 2, parts, samples)));
+fail:
+    return st;
+}
+
+/* ---- rows that stay on chip ---- */
+
+/* What held.cuh asks for; the rows of the space `in`. */
+static void define_held(maker *m, const held_form *f, const space *in)
+{
+    const int64_t rows = cvyi_elements(&in->logical) / f->row;
+
+    cvyi_make_define_extents(m, 'X', in);
+    cvyi_make_define(m, "ROW", f->row);
+    cvyi_make_define(m, "LANES", f->lanes);
+    cvyi_make_define(m, "THREADS", f->threads);
+    cvyi_make_define(m, "HELD", f->held);
+    cvyi_make_define(m, "PARKED", f->parked);
+    m->many = true;
+    m->step.extent = in->extent[0];
+    m->step.launch.dynamic_shared = f->shared_bytes;
+    cvyi_core_grid(m, cvyi_ceil_div(rows, f->threads / f->lanes), 1, 1, (unsigned)f->threads);
+}
+
+/* Statistics `core` and the norm behind them: the kernel leaves the affine to the epilogue. */
+cvy_status cvyi_make_norm(maker *m, int core)
+{
+    const node *stats = &m->g->nodes[core], *n = stats + 1;
+    const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
+    emit_line l = {.kind = EMIT_SCALE, .op = n->op, .a = EMIT_ARGUMENT, .note = cvyi_info(n)->name};
+    norm_geom e;
+    held_form f;
+    cvy_status st;
+
+    if (!cvyi_elements(&in.logical)) return CVY_OK;
+    cvyi_norm_geom(m->g, stats, &e);
+    f = cvyi_held_form(m->state->device, e.chan * e.inner);
+    cvyi_make_start(m, "norm.cu");
+    define_norm(m, &e);
+    define_held(m, &f, &in);
+    cvyi_core_first_view(m, core + 1, &in);
+    TRY(cvyi_core_prologue(m, core, &in));
+    m->post.over = in;
+    l.weight = cvyi_make_affine_view(m, &m->post, &e, n->n_args > 2 ? n->arg[2] : CVY_NONE);
+    l.bias = cvyi_make_affine_view(m, &m->post, &e, n->n_args > 3 ? n->arg[3] : CVY_NONE);
+    m->post.line_of[n->out] =
+        l.weight == CVY_NONE && l.bias == CVY_NONE ? EMIT_ARGUMENT : cvyi_make_line(m, &m->post, &l);
+    TRY(cvyi_core_epilogue(m, core + 1, &in));
+    TRY(cvyi_make_end(m, cvyi_info(n)->name));
+fail:
+    return st;
+}
+
+cvy_status cvyi_make_softmax_row(maker *m, int core)
+{
+    const node *n = &m->g->nodes[core];
+    const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
+    const held_form f = cvyi_held_softmax(m->state->device, m->g, n);
+    cvy_status st;
+
+    if (!cvyi_elements(&in.logical)) return CVY_OK;
+    cvyi_make_start(m, "softmax_row.cu");
+    cvyi_make_define(m, "LOGARITHM", n->op == OP_log_softmax);
+    define_held(m, &f, &in);
+    cvyi_core_first_view(m, core, &in);
+    TRY(cvyi_core_prologue(m, core, &in));
+    TRY(cvyi_core_epilogue(m, core, &in));
+    TRY(cvyi_make_end(m, cvyi_info(n)->name));
+fail:
+    return st;
+}
+
+/* ---- reductions, softmax ---- */
+
+static int64_t lower_power_of_two(int64_t n, int64_t most)
+{
+    int64_t p = 1;
+    while (2 * p <= n && 2 * p <= most) p *= 2;
+    return p;
+}
+
+/* How many threads share one result where they read neighbouring elements. */
+static int64_t choose_lanes(int64_t inside)
+{
+    return inside >= 1024 ? 256 : lower_power_of_two(inside, 32);
+}
+
+/* Is the innermost dimension that has any extent among the reduced ones? */
+static bool innermost_reduced(const space *s, unsigned reduced)
+{
+    int d = EMIT_DIMS - 1;
+    while (d > 0 && s->extent[d] == 1) d--;
+    return reduced >> d & 1;
+}
+
+cvy_status cvyi_core_reduction(maker *m, int core, const char *gather, const space *in, const space *out,
+                               unsigned reduced)
+{
+    int64_t inside = 1, kept = 1;
+    cvy_status st;
+
+    for (int d = 0; d < EMIT_DIMS; d++) *(reduced >> d & 1 ? &inside : &kept) *= in->extent[d];
+    const bool inner = innermost_reduced(in, reduced);
+    const int64_t lanes = inner ? choose_lanes(inside) : 1;
+    const int64_t splits = !inner && inside >= 32 && kept < 65536 ? 8 : 1;
+    cvyi_make_start(m, "reduce.cu");
+    snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-DGATHER=%s", gather);
+    cvyi_make_define_extents(m, 'X', in);
+    cvyi_make_define(m, "REDUCED", reduced);
+    cvyi_make_define(m, "LANES", lanes);
+    cvyi_make_define(m, "SPLITS", splits);
+    if (!inside) cvyi_make_define(m, "NOTHING_INSIDE", 1);
+    cvyi_core_first_view(m, core, out);
+    TRY(cvyi_core_prologue(m, core, in));
+    TRY(cvyi_core_epilogue(m, core, out));
+    m->step.extent = in->extent[0];
+    cvyi_core_grid(m, cvyi_ceil_div(kept, 256 / lanes / splits), 1, 1, 256);
+    TRY(cvyi_make_end(m, gather));
+fail:
+    return st;
+}
+
+cvy_status cvyi_make_reduce(maker *m, int core)
+{
+    const node *n = &m->g->nodes[core];
+    const shape *x = cvyi_shape_of(m->g, n->arg[0]), *y = cvyi_shape_of(m->g, n->out);
+    const space in = cvyi_space_plain(x);
+    const unsigned reduced = x->rank ? cvyi_reduced_dims(m->g, n) : 1;
+    space out = {.extent = {1, 1, 1, 1, 1, 1}, .logical = *y};
+
+    for (int d = 0, k = 0; d < x->rank; d++) {
+        const bool gone = reduced >> d & 1;
+        if (!gone) out.extent[d] = x->dim[d];
+        if (!gone || y->rank == x->rank) out.place[k++] = d;
+    }
+    return cvyi_core_reduction(m, core, cvyi_info(n)->name, &in, &out, reduced);
+}
+
+cvy_status cvyi_make_softmax(maker *m, int core)
+{
+    const node *n = &m->g->nodes[core];
+    const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
+    const int dim = cvyi_softmax_dim(m->g, n);
+    const int64_t inside = in.extent[dim], total = cvyi_elements(&in.logical);
+    const int64_t lanes = innermost_reduced(&in, 1u << dim) ? choose_lanes(inside) : 1;
+    cvy_status st;
+
+    if (!total) return CVY_OK;
+    cvyi_make_start(m, "softmax.cu");
+    cvyi_make_define(m, "LOGARITHM", n->op == OP_log_softmax);
+    cvyi_make_define_extents(m, 'X', &in);
+    cvyi_make_define(m, "REDUCED", (int64_t)1 << dim);
+    cvyi_make_define(m, "LANES", lanes);
+    cvyi_core_first_view(m, core, &in);
+    TRY(cvyi_core_prologue(m, core, &in));
+    TRY(cvyi_core_epilogue(m, core, &in));
+    m->step.extent = in.extent[0];
+    cvyi_core_grid(m, cvyi_ceil_div(total / inside, 256 / lanes), 1, 1, 256);
+    TRY(cvyi_make_end(m, cvyi_info(n)->name));
+fail:
+    return st;
+}

@@ -1,0 +1,234 @@
+/* core_window.c - convolutions and pooling: which kernel, with which tile, over which grid. */
+#include <stdio.h>
+#include "cores.h"
+#include "tc.h"
+
+static const char *const in_names[3] = {"IN_D", "IN_H", "IN_W"};
+static const char *const out_names[3] = {"OUT_O", "OUT_P", "OUT_Q"};
+static const char *const tap_names[3] = {"TAPS_T", "TAPS_R", "TAPS_S"};
+static const char *const stride_names[3] = {"STRIDE_D", "STRIDE_H", "STRIDE_W"};
+static const char *const pad_names[3] = {"PAD_D", "PAD_H", "PAD_W"};
+static const char *const dil_names[3] = {"DIL_D", "DIL_H", "DIL_W"};
+
+static int64_t product(const int64_t v[3])
+{
+    return v[0] * v[1] * v[2];
+}
+
+/* ---- convolutions ---- */
+
+static void define_filter(maker *m, const conv_geom *e, bool transposed)
+{
+    cvyi_make_define(m, "C_IN", e->C / e->groups);
+    cvyi_make_define(m, "K_OUT", e->K / e->groups);
+    cvyi_make_define(m, "GROUPS", e->groups);
+    cvyi_make_define(m, "TRANSPOSED", transposed);
+    cvyi_make_define3(m, tap_names, e->kernel);
+    cvyi_make_define3(m, stride_names, e->stride);
+    cvyi_make_define3(m, pad_names, e->pad);
+    cvyi_make_define3(m, dil_names, e->dil);
+}
+
+static void define_extents(maker *m, const conv_geom *e)
+{
+    cvyi_make_define3(m, in_names, e->in);
+    cvyi_make_define3(m, out_names, e->out);
+}
+
+/* Phases of a transposed convolution, the taps each one meets, and its output places (window.cuh). */
+typedef struct phases {
+    int64_t count, taps, places;
+} phases;
+
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    return b ? common_divisor(b, a % b) : a;
+}
+
+static phases find_phases(const conv_geom *e, bool transposed)
+{
+    phases p = {1, 1, 1};
+    for (int a = 0; a < 3; a++) {
+        const int64_t stride = transposed ? e->stride[a] : 1;
+        p.count *= stride;
+        p.taps *= cvyi_ceil_div(e->kernel[a], stride / common_divisor(stride, e->dil[a]));
+        p.places *= cvyi_ceil_div(e->out[a], stride);
+    }
+    return p;
+}
+
+/* The block's tile: channels x pixels, per thread (of tensor cores per warp), terms at a time. */
+typedef struct conv_tile {
+    int64_t channels, pixels, k_each, p_each, terms, blocks;
+    const mma_tile *mma; /* NULL: by multiply-adds */
+} conv_tile;
+
+static conv_tile choose_tile(const conv_geom *e, const phases *f, const mma_tile *mma)
+{
+    const int64_t K = e->K / e->groups, C = e->C / e->groups;
+    conv_tile t = {64, 128, 8, 8, 16, 3, NULL};
+
+    if (mma) return (conv_tile){mma->m, mma->n, mma->warp_m, mma->warp_n, 16, mma->resident, mma};
+    if (K <= 16)
+        t = (conv_tile){16, 256, 4, 8, 16, 4, NULL};
+    else if (K <= 32)
+        t = (conv_tile){32, 256, 8, 8, 16, 3, NULL};
+    /* Whole channels of up to 32 taps make every offset a constant; about 18 terms hide the copies' latency. */
+    if (f->taps <= 32) t.terms = f->taps * cvyi_max64(1, cvyi_min64(C, 18 / f->taps));
+    return t;
+}
+
+/* Packed weights: [groups][phases][terms][k_pad]. */
+typedef struct packing {
+    int64_t terms, k_pad, elements, at;
+} packing;
+
+static packing find_packing(const conv_geom *e, const phases *f, const conv_tile *t)
+{
+    packing p = {.terms = cvyi_round_up(e->C / e->groups * f->taps, t->terms),
+                 .k_pad = cvyi_round_up(e->K / e->groups, t->channels)};
+    p.elements = e->groups * f->count * p.terms * p.k_pad;
+    return p;
+}
+
+static cvy_status make_pack(maker *m, const node *n, const conv_geom *e, const packing *p, bool channels_fastest)
+{
+    const bool prepared = m->prepared, transposed = cvyi_info(n)->kind == KIND_CONVT;
+    cvy_status st;
+
+    m->prepared = m->plan->prepared[n->arg[1]];
+    cvyi_make_start(m, "pack.cu");
+    define_filter(m, e, transposed);
+    cvyi_make_define(m, "K_PAD", p->k_pad);
+    cvyi_make_define(m, "TERMS_PAD", p->terms);
+    if (channels_fastest) cvyi_make_define(m, "CHANNELS_FASTEST", 1);
+    cvyi_make_own_view(m, p->at, "packed weights");
+    cvyi_make_weight_view(m, n->arg[1], e, transposed);
+    cvyi_core_grid(m, cvyi_ceil_div(p->elements, 256), 1, 1, 256);
+    st = cvyi_make_end(m, "");
+    m->prepared = prepared;
+    return st;
+}
+
+static void define_tile(maker *m, const conv_tile *t)
+{
+    cvyi_make_define(m, "BK", t->channels);
+    cvyi_make_define(m, "BP", t->pixels);
+    cvyi_make_define(m, t->mma ? "WK" : "TK", t->k_each);
+    cvyi_make_define(m, t->mma ? "WP" : "TP", t->p_each);
+    if (!t->mma) cvyi_make_define(m, "ROWS", t->terms);
+    cvyi_make_define(m, "BLOCKS", t->blocks);
+    if (t->mma) {
+        cvyi_core_mma(m, t->mma);
+        return;
+    }
+    m->step.launch.dynamic_shared =
+        4 * (unsigned)cvyi_max64(2 * t->terms * (t->pixels + t->channels), t->channels * t->pixels);
+}
+
+/* mma: on tensor cores; NULL: by multiply-adds. */
+static cvy_status make_tiled(maker *m, int core, const conv_geom *e, const mma_tile *mma)
+{
+    const node *n = &m->g->nodes[core];
+    const bool transposed = cvyi_info(n)->kind == KIND_CONVT;
+    const phases f = find_phases(e, transposed);
+    const conv_tile t = choose_tile(e, &f, mma);
+    packing w = find_packing(e, &f, &t);
+    const space in = cvyi_space_planes(cvyi_shape_of(m->g, n->arg[0]), e->spatial);
+    const space out = cvyi_space_planes(cvyi_shape_of(m->g, n->out), e->spatial);
+    char form[24];
+    cvy_status st;
+
+    w.at = cvyi_make_memory(m, 4 * w.elements);
+    TRY(make_pack(m, n, e, &w, mma != NULL));
+    cvyi_make_start(m, mma ? "conv_mma.cu" : "conv_direct.cu");
+    define_filter(m, e, transposed);
+    define_extents(m, e);
+    define_tile(m, &t);
+    cvyi_core_first_view(m, core, &out);
+    cvyi_make_view(m, n->arg[0], &in);
+    cvyi_make_own_view(m, w.at, "packed weights");
+    if (e->bias) cvyi_core_bias(m, core, &out, n->arg[2], 1);
+    TRY(cvyi_core_epilogue(m, core, &out));
+    m->step.extent = e->N;
+    cvyi_core_grid(m, f.count * cvyi_ceil_div(e->N * f.places, t.pixels), w.k_pad / t.channels, e->groups,
+                   mma ? (unsigned)mma->threads : (unsigned)(t.channels / t.k_each * t.pixels / t.p_each));
+    snprintf(form, sizeof form, "%dx%d", (int)t.channels, (int)t.pixels);
+    TRY(cvyi_make_end(m, form));
+fail:
+    return st;
+}
+
+static cvy_status make_simple(maker *m, int core, const conv_geom *e)
+{
+    const node *n = &m->g->nodes[core];
+    const bool transposed = cvyi_info(n)->kind == KIND_CONVT;
+    const space in = cvyi_space_planes(cvyi_shape_of(m->g, n->arg[0]), e->spatial);
+    const space out = cvyi_space_planes(cvyi_shape_of(m->g, n->out), e->spatial);
+    cvy_status st;
+
+    cvyi_make_start(m, "conv_simple.cu");
+    define_filter(m, e, transposed);
+    define_extents(m, e);
+    cvyi_core_first_view(m, core, &out);
+    cvyi_make_view(m, n->arg[0], &in);
+    cvyi_make_weight_view(m, n->arg[1], e, transposed);
+    if (e->bias) cvyi_core_bias(m, core, &out, n->arg[2], 1);
+    TRY(cvyi_core_epilogue(m, core, &out));
+    m->step.extent = e->N;
+    cvyi_core_grid(m, cvyi_ceil_div(e->K / e->groups * product(e->out), 256), cvyi_min64(e->N, 65535), e->groups,
+                   256);
+    TRY(cvyi_make_end(m, ""));
+fail:
+    return st;
+}
+
+cvy_status cvyi_make_conv(maker *m, int core)
+{
+    const mma_form f = cvyi_mma_form(m->plan, core);
+    conv_geom e;
+
+    cvyi_conv_geom(m->g, &m->g->nodes[core], &e);
+    if (!cvyi_elements(cvyi_shape_of(m->g, m->g->nodes[core].out))) return CVY_OK;
+    if (m->pass->variant == VARIANT_MMA) return make_tiled(m, core, &e, &f.tile);
+    /* A tile of 16 channels pays from about 4 on, if there are terms to share its cost. */
+    if (e.K / e.groups >= 4 && e.C / e.groups * product(e.kernel) >= 16) return make_tiled(m, core, &e, NULL);
+    return make_simple(m, core, &e);
+}
+
+/* ---- pooling ---- */
+
+cvy_status cvyi_make_pool(maker *m, int core)
+{
+    const node *n = &m->g->nodes[core];
+    const op_kind kind = cvyi_info(n)->kind;
+    pool_geom e;
+    cvy_status st;
+
+    cvyi_pool_geom(m->g, n, &e);
+    const space in = cvyi_space_planes(cvyi_shape_of(m->g, n->arg[0]), e.spatial);
+    const space out = cvyi_space_planes(cvyi_shape_of(m->g, n->out), e.spatial);
+    const int64_t total = cvyi_elements(&out.logical);
+    if (!total) return CVY_OK;
+    if (kind == KIND_ADAPTIVE && product(e.out) == 1) /* one window, the whole: a mean over space */
+        return cvyi_core_reduction(m, core, "mean", &in, &out, 4 | 8 | 16);
+    cvyi_make_start(m, "pool.cu");
+    cvyi_make_define(m, "MODE", kind == KIND_MAXPOOL ? 0 : kind == KIND_AVGPOOL ? 1 : 2);
+    cvyi_make_define(m, "CHANNELS", out.extent[1]);
+    cvyi_make_define3(m, in_names, e.in);
+    cvyi_make_define3(m, out_names, e.out);
+    cvyi_make_define3(m, tap_names, e.kernel);
+    cvyi_make_define3(m, stride_names, e.stride);
+    cvyi_make_define3(m, pad_names, e.pad);
+    cvyi_make_define3(m, dil_names, e.dil);
+    cvyi_make_define(m, "COUNT_PAD", e.count_include_pad);
+    cvyi_make_define(m, "DIVISOR", e.divisor);
+    cvyi_core_first_view(m, core, &out);
+    TRY(cvyi_core_prologue(m, core, &in));
+    TRY(cvyi_core_epilogue(m, core, &out));
+    m->step.extent = out.extent[0];
+    cvyi_core_grid(m, cvyi_ceil_div(total, 256), 1, 1, 256);
+    TRY(cvyi_make_end(m, cvyi_info(n)->name));
+fail:
+    return st;
+}

@@ -1,0 +1,23 @@
+/* cores.h - shared by the files that make a core's steps: core_window.c (convolutions, pooling), core_product.c
+ * (matrix products), core_rows.c (statistics, norms, reductions, softmax). */
+#ifndef CVYI_CUDA_CORES_H
+#define CVYI_CUDA_CORES_H
+
+#include "mma.h"
+
+void cvyi_core_grid(maker *m, int64_t x, int64_t y, int64_t z, unsigned threads);
+/* What stands behind the core: its result stored where it is needed, then the pass's other nodes. */
+cvy_status cvyi_core_epilogue(maker *m, int core, const space *over);
+/* What stands in front of it; the last line is the value the core reads. */
+cvy_status cvyi_core_prologue(maker *m, int core, const space *over);
+/* value + bias in front of everything else of the epilogue. */
+void cvyi_core_bias(maker *m, int core, const space *over, int bias, int slot);
+/* The view that takes the pass's first result is number 0. */
+void cvyi_core_first_view(maker *m, int core, const space *over);
+/* What both kernels on mma.sync have beside a tile. */
+void cvyi_core_mma(maker *m, const mma_tile *t);
+/* reduce.cu: what `gather` makes of the dimensions `reduced`, a bit each. */
+cvy_status cvyi_core_reduction(maker *m, int core, const char *gather, const space *in, const space *out,
+                               unsigned reduced);
+
+#endif
