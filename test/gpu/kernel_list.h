@@ -21,6 +21,16 @@ static inline int macro_of(const cuda_step *s, const char *name)
     return found;
 }
 
+/* The first step from that file; NULL: there is none. */
+static inline const cuda_step *step_of(const cvy_plan *plan, const char *source)
+{
+    const cuda_state *state = plan->state;
+
+    for (int i = 0; i < state->n_steps; i++)
+        if (strcmp(state->steps[i].source, source) == 0) return &state->steps[i];
+    return NULL;
+}
+
 static inline void print_kernels(const cvy_plan *plan)
 {
     static const char *const told[] = {"TC_PASS",  "TC_SINK", "TC_PRODUCTS", "TC_STRIDE",   "TC_TMA",

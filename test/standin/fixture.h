@@ -92,6 +92,20 @@ static inline void use_cache(void)
     setenv("CVY_CACHE", cache_dir, 1);
 }
 
+/* A chain's plan for the stand-in's device; NULL, and a failure, where there is none. */
+static inline cvy_plan *chain_plan(const char *chain, cvy_precision precision, uint32_t seed)
+{
+    const cvy_options options = {
+        .size = sizeof options, .device = CVY_CUDA, .precision = (int32_t)precision, .seed = seed};
+    cvy_graph *graph = NULL;
+    cvy_plan *plan = NULL;
+    const cvy_status st = cvy_graph_parse(chain, &graph) || cvy_plan_create(graph, &options, &plan);
+
+    CHECK(st == CVY_OK, "%s: %s", chain, cvy_last_error());
+    cvy_graph_free(graph);
+    return plan;
+}
+
 static int finish(const char *name)
 {
     clear_cache();

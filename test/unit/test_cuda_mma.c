@@ -3,29 +3,14 @@
 #include "../standin/fixture.h"
 #include "../../src/cuda/mma.h"
 #include "../../src/cuda/tc.h"
+#include "../gpu/kernel_list.h"
 
 static standin *gpu, *rtc;
 
 static cvy_plan *plan_of(const char *chain, int capability, cvy_precision precision)
 {
-    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA, .precision = precision};
-    cvy_graph *graph = NULL;
-    cvy_plan *plan = NULL;
-    cvy_status st;
-
     gpu->capability = capability;
-    st = cvy_graph_parse(chain, &graph) || cvy_plan_create(graph, &options, &plan);
-    CHECK(st == CVY_OK, "%s: %s", chain, cvy_last_error());
-    cvy_graph_free(graph);
-    return plan;
-}
-
-static const cuda_step *step_of(const cvy_plan *p, const char *source)
-{
-    const cuda_state *state = p->state;
-    for (int i = 0; i < state->n_steps; i++)
-        if (strcmp(state->steps[i].source, source) == 0) return &state->steps[i];
-    return NULL;
+    return chain_plan(chain, precision, 0);
 }
 
 static bool has_option(const cuda_step *s, const char *option)

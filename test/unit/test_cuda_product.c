@@ -9,22 +9,7 @@ static standin *gpu;
 
 static cvy_plan *plan_of(const char *chain, cvy_precision precision)
 {
-    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA, .precision = (int32_t)precision};
-    cvy_graph *graph = NULL;
-    cvy_plan *plan = NULL;
-    const cvy_status st = cvy_graph_parse(chain, &graph) || cvy_plan_create(graph, &options, &plan);
-
-    CHECK(st == CVY_OK, "%s: %s", chain, cvy_last_error());
-    cvy_graph_free(graph);
-    return plan;
-}
-
-static const cuda_step *step_of(const cvy_plan *p, const char *source)
-{
-    const cuda_state *state = p->state;
-    for (int i = 0; i < state->n_steps; i++)
-        if (strcmp(state->steps[i].source, source) == 0) return &state->steps[i];
-    return NULL;
+    return chain_plan(chain, precision, 0);
 }
 
 static void refusals_are_in_words(void)

@@ -9,21 +9,9 @@ static standin *gpu, *rtc;
 #define BLOCK_B "conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)"
 #define BLOCK_C "conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)"
 
-static cvy_plan *random_plan(const char *chain, cvy_precision precision, uint32_t seed)
-{
-    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA, .precision = precision, .seed = seed};
-    cvy_graph *graph = NULL;
-    cvy_plan *plan = NULL;
-    const cvy_status st = cvy_graph_parse(chain, &graph) || cvy_plan_create(graph, &options, &plan);
-
-    CHECK(st == CVY_OK, "%s: %s", chain, cvy_last_error());
-    cvy_graph_free(graph);
-    return plan;
-}
-
 static cvy_plan *plan_of(const char *chain, cvy_precision precision)
 {
-    return random_plan(chain, precision, 0);
+    return chain_plan(chain, precision, 0);
 }
 
 static const cuda_step *convolution(const cvy_plan *p)
@@ -212,7 +200,7 @@ static void tunings_keep_the_rules(void)
 static cvy_plan *whole_plan(const char *chain, cvy_precision precision)
 {
     for (uint32_t random = 0; random < 200; random++) {
-        cvy_plan *p = random_plan(chain, precision, random);
+        cvy_plan *p = chain_plan(chain, precision, random);
         if (!p || p->n_passes - p->n_prepare == 1) return p;
         cvy_plan_free(p);
     }
