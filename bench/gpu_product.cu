@@ -10,18 +10,17 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string>
-#include <thread>
 #include <vector>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "gpu_build.h"
 #define CK(x)                                                                                                       \
     do {                                                                                                            \
         const int err_ = (int)(x);                                                                                  \
@@ -88,17 +87,7 @@ static const std::string work = "/tmp/gpu_product.d",
 
 static bool compile(const std::string &source, const std::string &options, const std::string &out, std::string &log)
 {
-    const char *more = getenv("GPU_PRODUCT_FLAGS"); // macros to try
-    const std::string command = "nvcc -std=c++17 -O3 -cubin -gencode=arch=compute_90a,code=sm_90a -Xptxas -v " + options + " " +
-                                (more ? more : "") + " -o " + out + " " + kernels + "/" + source + " >" + out + ".log 2>&1";
-    const int rc = system(command.c_str());
-    std::ifstream in(out + ".log");
-    std::string line;
-    for (int lines = 0; lines < 3 && std::getline(in, line);)
-        if (line.find("error") != line.npos || line.find("C75") != line.npos || line.find("fatal") != line.npos ||
-            (line.find("spill") != line.npos && line.find(" 0 bytes spill stores") == line.npos))
-            lines++, log += "    " + line + "\n";
-    return rc == 0;
+    return compile_kernel(kernels, "GPU_PRODUCT_FLAGS", source, options, out, log);
 }
 static void build(job &j, int number)
 {
@@ -111,14 +100,8 @@ static void build(job &j, int number)
 }
 static void build_all(std::vector<job> &jobs)
 {
-    std::atomic<int> next{0};
-    std::vector<std::thread> pool;
     mkdir(work.c_str(), 0777);
-    for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); i++)
-        pool.emplace_back([&] {
-            for (int k; (k = next++) < (int)jobs.size();) build(jobs[k], k);
-        });
-    for (auto &t : pool) t.join();
+    make_each(jobs, build);
 }
 
 // ---- running

@@ -8,18 +8,16 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "gpu_build.h"
 extern "C" {
 #include "../src/cuda/tc_tune.h"
 }
@@ -202,17 +200,7 @@ static std::string work = "/tmp/gpu_tc.d", kernels = getenv("GPU_TC_KERNELS") ? 
 
 static bool compile(const std::string &source, const std::string &options, const std::string &out, std::string &log)
 {
-    const char *more = getenv("GPU_TC_FLAGS"); // macros to try
-    const std::string command = "nvcc -std=c++17 -O3 -cubin -gencode=arch=compute_90a,code=sm_90a -Xptxas -v " + options + " " + (more ? more : "") + " -o " + out + " " +
-                                kernels + "/" + source + " >" + out + ".log 2>&1";
-    const int rc = system(command.c_str());
-    std::ifstream in(out + ".log");
-    std::string line;
-    for (int lines = 0; lines < 3 && std::getline(in, line);)
-        if (line.find("error") != line.npos || line.find("C75") != line.npos || line.find("fatal") != line.npos ||
-            (line.find("spill") != line.npos && line.find(" 0 bytes spill stores") == line.npos))
-            lines++, log += "    " + line + "\n";
-    return rc == 0;
+    return compile_kernel(kernels, "GPU_TC_FLAGS", source, options, out, log);
 }
 static void make_one(build &u, int number)
 {
@@ -231,14 +219,8 @@ static void make_one(build &u, int number)
 }
 static void make_all(std::vector<build> &all)
 {
-    std::atomic<int> next{0};
-    std::vector<std::thread> pool;
     mkdir(work.c_str(), 0777);
-    for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); i++)
-        pool.emplace_back([&] {
-            for (int k; (k = next++) < (int)all.size();) make_one(all[k], k);
-        });
-    for (auto &p : pool) p.join();
+    make_each(all, make_one);
 }
 
 // ---- running -----------------------------------------------------------------------------------------------------------
