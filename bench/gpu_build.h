@@ -8,13 +8,15 @@
 #include <thread>
 #include <vector>
 
-// Compiles `source` of the folder `kernels` into a cubin; what is wrong with it (errors, spills, serialised wgmma) goes to
-// log. The variable `more` may hold further options, to try macros.
-static bool compile_kernel(const std::string &kernels, const char *more, const std::string &source, const std::string &options, const std::string &out, std::string &log)
+// Compiles `source` of the folder `kernels` into a cubin; what is wrong with it (errors, spills, serialised wgmma)
+// goes to log. The variable `more` may hold further options, to try macros.
+static bool compile_kernel(const std::string &kernels, const char *more, const std::string &source,
+                           const std::string &options, const std::string &out, std::string &log)
 {
     const char *tried = getenv(more);
-    const std::string command = "nvcc -std=c++17 -O3 -cubin -gencode=arch=compute_90a,code=sm_90a -Xptxas -v " + options + " " + (tried ? tried : "") + " -o " + out + " " +
-                                kernels + "/" + source + " >" + out + ".log 2>&1";
+    const std::string command = "nvcc -std=c++17 -O3 -cubin -gencode=arch=compute_90a,code=sm_90a -Xptxas -v " +
+                                options + " " + (tried ? tried : "") + " -o " + out + " " + kernels + "/" + source +
+                                " >" + out + ".log 2>&1";
     const int rc = system(command.c_str());
     std::ifstream in(out + ".log");
     std::string line;
