@@ -11,6 +11,7 @@
 #include "../plan/plan.h"
 #include "emit.h"
 #include "launch.h"
+#include "tc_tune.h"
 
 enum { MAX_VIEWS = 48, ENTRY_BYTES = 96 };
 
@@ -62,6 +63,15 @@ typedef struct step_arguments {
     view_argument view[MAX_VIEWS];
 } step_arguments;
 
+/* What the tuner said of a problem: while a plan is made, the same passes are looked at again and again. */
+typedef struct tc_tuned {
+    tc_problem problem;
+    int rank;
+    bool fits;
+    tc_tuning tuning;
+} tc_tuned;
+enum { TC_REMEMBERED = 32 };
+
 typedef struct cuda_state {
     cuda_device *device;
     cuda_step *steps;
@@ -70,8 +80,10 @@ typedef struct cuda_state {
      * begins at no multiple of 16 bytes; -1: none. A tensor that the graph reshapes has one: in another shape its
      * strides mean nothing; and one that a tensor-core pass reads or writes. */
     int64_t *shadow;
-    int64_t kept_end; /* bytes of the workspace in use by values and packed weights */
-    bool apart;       /* blocks of a launch were found not to fit on the device at once */
+    int64_t kept_end;              /* bytes of the workspace in use by values and packed weights */
+    bool apart;                    /* blocks of a launch were found not to fit on the device at once */
+    tc_tuned tuned[TC_REMEMBERED]; /* the last ones */
+    int n_tuned;                   /* so far */
 } cuda_state;
 
 /* The form of a pass. */

@@ -291,9 +291,9 @@ static void try_one(search *s, tc_tuning *t)
 static void try_sources(search *s, tc_tuning *t, int q)
 {
     const tc_problem *b = s->b;
-    const layout l = find_layout(b, t);
+    const int columns = (least(t->span, q) - 1) * b->stride + b->s;
 
-    t->tma = b->w % 4 == 0 && b->pad_w % 4 == 0 && up(l.cols_in, 4) * 4 <= 256;
+    t->tma = b->w % 4 == 0 && b->pad_w % 4 == 0 && up(columns, 4) * 4 <= 256;
     for (t->rows = 0; t->rows <= (!t->tma && t->span == q && b->h * b->w >= 4); t->rows++)
         for (t->finishers = 4; t->finishers >= 2; t->finishers -= 2) try_one(s, t);
 }
