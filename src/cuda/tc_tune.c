@@ -270,44 +270,44 @@ static void keep(search *s, const tc_tuning *t, double cycles)
     s->best[at] = (struct ranked){cycles, *t};
 }
 
-static void try_one(search *s, tc_tuning *t)
+static void try_one(search *s, tc_tuning *t, const layout *l)
 {
     const tc_problem *b = s->b;
-    const layout l = find_layout(b, t);
     double cycles;
 
-    t->strips = up(l.p, t->strip) * up(l.q, l.span);
-    if (contradicts(b, t, &l) || too_few_chunks(b, t, &l, s->sms)) return;
-    t->shared_bytes = shared_bytes(b, t, &l);
+    if (too_few_chunks(b, t, l, s->sms)) return;
+    t->shared_bytes = shared_bytes(b, t, l);
     if (t->shared_bytes > s->shared) return;
-    estimate(b, t, &l);
+    estimate(b, t, l);
     cycles = t->strip_cycles * up((int64_t)s->samples * t->strips, s->sms) + t->start_cycles;
-    cycles *= penalty(b, t, &l);
+    cycles *= penalty(b, t, l);
     keep(s, t, cycles);
 }
 
+/* Buffers: stages and chunks of results. */
+static void try_buffers(search *s, tc_tuning *t)
+{
+    const tc_problem *b = s->b;
+    const layout l = find_layout(b, t);
+    const bool keeps = t->pass == TC_KEEP;
+
+    t->strips = up(l.p, t->strip) * up(l.q, l.span);
+    if (contradicts(b, t, &l)) return;
+    for (t->stages = 4; t->stages >= (two_teams(b, t) ? 1 : 2); t->stages--)
+        for (t->outs = keeps || b->sink == TC_REDUCE ? 6 : 3; t->outs >= 1; t->outs--) try_one(s, t, &l);
+}
+
 /* How x comes: by tensor copies where its rows are whole 16 bytes and 256 columns at most, by copies of its rows
- * where strips are as wide, or by ordinary loads. */
+ * where strips are as wide, or by ordinary loads. Who stores: four warps or two. */
 static void try_sources(search *s, tc_tuning *t, int q)
 {
     const tc_problem *b = s->b;
     const int columns = (least(t->span, q) - 1) * b->stride + b->s;
 
     t->tma = b->w % 4 == 0 && b->pad_w % 4 == 0 && up(columns, 4) * 4 <= 256;
-    for (t->rows = 0; t->rows <= (!t->tma && t->span == q && b->h * b->w >= 4); t->rows++)
-        for (t->finishers = 4; t->finishers >= 2; t->finishers -= 2) try_one(s, t);
-}
-
-/* Buffers: stages and chunks of results. */
-static void try_buffers(search *s, tc_tuning *t, int q)
-{
-    const tc_problem *b = s->b;
-    const bool keeps = t->pass == TC_KEEP;
-
-    for (t->stages = 4; t->stages >= (two_teams(b, t) ? 1 : 2); t->stages--)
-        for (t->outs = keeps || b->sink == TC_REDUCE ? 6 : 3; t->outs >= 1; t->outs--)
-            for (t->coltiles = b->sink == TC_REDUCE; t->coltiles < (b->sink == TC_POOL ? 1 : 2); t->coltiles++)
-                try_sources(s, t, q);
+    for (t->coltiles = b->sink == TC_REDUCE; t->coltiles < (b->sink == TC_POOL ? 1 : 2); t->coltiles++)
+        for (t->rows = 0; t->rows <= (!t->tma && t->span == q && b->h * b->w >= 4); t->rows++)
+            for (t->finishers = 4; t->finishers >= 2; t->finishers -= 2) try_buffers(s, t);
 }
 
 /* Strips: columns and rows. */
@@ -320,7 +320,7 @@ static void try_strips(search *s, tc_tuning *t, int p, int q)
          t->span = t->span == q ? (q - 1) / t->tile * t->tile : t->span - t->tile) {
         if (t->span != q && (t->flat || b->sink == TC_POOL)) break;
         for (t->strip = unit; t->strip <= up(p, unit) * unit && t->strip <= TC_STRIP_MOST; t->strip += unit)
-            try_buffers(s, t, q);
+            try_sources(s, t, q);
     }
 }
 
