@@ -18,6 +18,13 @@ static uint32_t turn(uint32_t x, int n)
     return x >> n | x << (32 - n);
 }
 
+/* Variable `letter` (0: a, 7: h) of round `round`. The standard moves all eight by one place in each round; here
+ * the places move. */
+static uint32_t *at(uint32_t v[8], int round, int letter)
+{
+    return &v[(unsigned)(letter - round) % 8];
+}
+
 static void take_block(sha256 *s, const unsigned char *p)
 {
     uint32_t w[64], v[8];
@@ -29,14 +36,15 @@ static void take_block(sha256 *s, const unsigned char *p)
         w[i] = w[i - 16] + w[i - 7] + (turn(a, 7) ^ turn(a, 18) ^ a >> 3) + (turn(b, 17) ^ turn(b, 19) ^ b >> 10);
     }
     memcpy(v, s->state, sizeof v);
+#pragma GCC unroll 8
     for (int i = 0; i < 64; i++) {
-        const uint32_t a = v[0], e = v[4];
-        const uint32_t t1 =
-            v[7] + (turn(e, 6) ^ turn(e, 11) ^ turn(e, 25)) + ((e & v[5]) ^ (~e & v[6])) + round_constant[i] + w[i];
-        const uint32_t t2 = (turn(a, 2) ^ turn(a, 13) ^ turn(a, 22)) + ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
-        memmove(v + 1, v, 7 * sizeof *v);
-        v[4] += t1;
-        v[0] = t1 + t2;
+        const uint32_t a = *at(v, i, 0), b = *at(v, i, 1), c = *at(v, i, 2);
+        const uint32_t e = *at(v, i, 4), f = *at(v, i, 5), g = *at(v, i, 6);
+        const uint32_t t1 = *at(v, i, 7) + (turn(e, 6) ^ turn(e, 11) ^ turn(e, 25)) + ((e & f) ^ (~e & g)) +
+                            round_constant[i] + w[i];
+        const uint32_t t2 = (turn(a, 2) ^ turn(a, 13) ^ turn(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+        *at(v, i, 3) += t1;
+        *at(v, i, 7) = t1 + t2;
     }
     for (int i = 0; i < 8; i++) s->state[i] += v[i];
 }
