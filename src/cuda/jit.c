@@ -4,6 +4,7 @@
  * and all source texts. A payload is the CUBIN. CVY_DUMP=DIR leaves DIR/<entry>.<arch>/ with the sources, options,
  * log and cubin of each kernel, and nvcc compiles that folder as it stands. */
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -70,20 +71,37 @@ static void add_text(sha256 *s, const char *string)
     cvyi_sha256_add(s, string, strlen(string) + 1);
 }
 
+/* Of all texts that came with the library: 240 KB, which need not be read again for every kernel. */
+static unsigned char embedded_digest[SHA256_BYTES];
+
+static void digest_embedded(void)
+{
+    sha256 s;
+
+    cvyi_sha256_start(&s);
+    for (const jit_file *f = cvyi_cuda_files; f->name; f++) {
+        add_text(&s, f->name);
+        add_text(&s, f->data);
+    }
+    cvyi_sha256_end(&s, embedded_digest);
+}
+
 static void make_key(const job *j, cache_key *key)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    const char *epilogue = j->request->epilogue;
     sha256 s;
     char head[96];
 
+    pthread_once(&once, digest_embedded);
     cvyi_sha256_start(&s);
-    snprintf(head, sizeof head, "cubin 1, convoy %s, nvrtc %d.%d, %d options, %d files", CVY_VERSION, j->rtc->major,
-             j->rtc->minor, j->n_options, j->n_files);
+    snprintf(head, sizeof head, "cubin 2, convoy %s, nvrtc %d.%d, %d options%s", CVY_VERSION, j->rtc->major,
+             j->rtc->minor, j->n_options, epilogue ? ", an epilogue" : "");
     add_text(&s, head);
     for (int i = 0; i < j->n_options; i++) add_text(&s, j->options[i]);
-    for (int i = 0; i < j->n_files; i++) {
-        add_text(&s, j->files[i].name);
-        add_text(&s, j->files[i].data);
-    }
+    add_text(&s, j->files[0].name);
+    if (epilogue) add_text(&s, epilogue);
+    cvyi_sha256_add(&s, embedded_digest, sizeof embedded_digest);
     cvyi_sha256_end(&s, key->digest);
 }
 
