@@ -158,7 +158,7 @@ struct x_loads {
                 const bool inside =
                     i < PACKS && (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W; // W is whole packs
                 const float *src = x + (inside ? h * W + w : 0);
-                asm("" : "+l"(src)); // one address, the channels as immediate offsets
+                one_address(src);
 #pragma unroll
                 for (int c = 0; c < 8; c++) {
 #pragma unroll

@@ -10,28 +10,15 @@
 #include "ops.cuh"
 #include "ptx.cuh"
 
-CVY_INLINE float cvy_rcp_approx(const float x)
-{
-    float r;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-    return r;
-}
-CVY_INLINE float cvy_tanh_approx(const float x)
-{
-    float r;
-    asm("tanh.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
-    return r;
-}
-
 CVY_INLINE float cvy_fast_tanh(const float x)
 {
-    return TC_PRODUCTS == 1 ? cvy_tanh_approx(x) : tanhf(x);
+    return TC_PRODUCTS == 1 ? tanh_approx(x) : tanhf(x);
 }
 // exp overflows to inf below -88, and 1 / inf is the 0 it should be.
 CVY_INLINE float cvy_fast_sigmoid(const float x, const float unit = 1.0f)
 {
-    return TC_PRODUCTS == 1 ? fmaf(cvy_tanh_approx(0.5f * x), 0.5f * unit, 0.5f * unit)
-                            : unit * cvy_rcp_approx(1.0f + exp2_approx(x * -1.4426950408889634f));
+    return TC_PRODUCTS == 1 ? fmaf(tanh_approx(0.5f * x), 0.5f * unit, 0.5f * unit)
+                            : unit * reciprocal(1.0f + exp2_approx(x * -1.4426950408889634f));
 }
 CVY_INLINE float cvy_fast_silu(const float x)
 {
@@ -41,17 +28,17 @@ CVY_INLINE float cvy_fast_silu(const float x)
 CVY_INLINE float cvy_fast_tanh_hardswish(const float x, const float unit = 1.0f)
 {
     if (TC_PRODUCTS == 1) {
-        const float t = cvy_tanh_approx(x);
+        const float t = tanh_approx(x);
         return t * fmaf(t, unit / 6, unit / 2);
     }
-    const float r = cvy_rcp_approx(1.0f + exp2_approx(x * 2.8853900817779268f));
+    const float r = reciprocal(1.0f + exp2_approx(x * 2.8853900817779268f));
     return fmaf(r, fmaf(r, unit * 2 / 3, unit * -5 / 3), unit * 2 / 3);
 }
 // As cvy_mish: a quotient of positive numbers, a relative error of about 1e-6 wherever x lies.
 CVY_INLINE float cvy_fast_mish(const float x)
 {
     const float e = exp2_approx(x * 1.4426950408889634f), n = e * (e + 2.0f);
-    return x > 20.0f ? x : x * (n * cvy_rcp_approx(n + 2.0f));
+    return x > 20.0f ? x : x * (n * reciprocal(n + 2.0f));
 }
 CVY_INLINE float cvy_fast_elu(const float x, const float alpha)
 {
@@ -72,7 +59,7 @@ CVY_INLINE float cvy_fast_softplus(const float x, const float beta, const float 
 // 1 / (1 + p z), which is 1.5e-7 off at most (Abramowitz and Stegun, 7.1.26).
 CVY_INLINE float cvy_fast_gelu(const float x)
 {
-    const float t = cvy_rcp_approx(fmaf(fabsf(x), 0.3275911f * 0.70710678118654752f, 1.0f));
+    const float t = reciprocal(fmaf(fabsf(x), 0.3275911f * 0.70710678118654752f, 1.0f));
     const float upper = fmaf(fmaf(1.061405429f, t, -1.453152027f), t, 1.421413741f);
     const float series = fmaf(fmaf(upper, t, -0.284496736f), t, 0.254829592f);
     const float tail = 0.5f * series * t * exp2_approx(x * x * -0.72134752044448170f);
@@ -81,7 +68,7 @@ CVY_INLINE float cvy_fast_gelu(const float x)
 CVY_INLINE float cvy_fast_gelu_tanh(const float x)
 {
     const float inner = 0.79788456080286536f * fmaf(0.044715f * x * x, x, x), half = 0.5f * x;
-    return TC_PRODUCTS == 1 ? fmaf(half, cvy_tanh_approx(inner), half) : cvy_gelu_tanh(x);
+    return TC_PRODUCTS == 1 ? fmaf(half, tanh_approx(inner), half) : cvy_gelu_tanh(x);
 }
 CVY_INLINE float cvy_fast_hardsigmoid(const float x)
 {

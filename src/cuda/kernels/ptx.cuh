@@ -14,7 +14,6 @@ __device__ __forceinline__ u32 smem_u32(const void *p)
 }
 
 // ---- mbarriers
-// -----------------------------------------------------------------------------------------------------
 __device__ __forceinline__ void mbar_init(u64 *b, int count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_u32(b)), "r"(count) : "memory");
@@ -61,8 +60,7 @@ __device__ __forceinline__ void fence_proxy_async()
 }
 
 // ---- memory
-// -------------------------------------------------------------------------------------------------------- size
-// bytes, a multiple of 16, from global to shared memory; completes on the barrier.
+// size bytes, a multiple of 16, from global to shared memory; completes on the barrier.
 __device__ __forceinline__ void bulk_load(void *dst, const void *src, u32 size, u64 *b)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
@@ -123,7 +121,6 @@ __device__ __forceinline__ void store_relaxed(u64 *p, u64 v)
 }
 
 // ---- arithmetic
-// ----------------------------------------------------------------------------------------------------
 __device__ __forceinline__ float max_nan(float a, float b) // NaN wins, as in torch's max_pool
 {
     float r;
@@ -140,6 +137,12 @@ __device__ __forceinline__ float reciprocal(float x) // to the last bit but one
 {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+__device__ __forceinline__ float tanh_approx(float x) // 2^-11 at most
+{
+    float r;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
 __device__ __forceinline__ float exp2_approx(float x)
@@ -168,7 +171,11 @@ __device__ __forceinline__ void unpack_f16(u32 v, float &lo, float &hi)
 }
 
 // ---- registers
-// -----------------------------------------------------------------------------------------------------
+// The compiler takes the address for a new one: what is added to it becomes an immediate offset.
+__device__ __forceinline__ void one_address(const float *&p)
+{
+    asm("" : "+l"(p));
+}
 template <int COUNT> __device__ __forceinline__ void registers_take()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
@@ -179,8 +186,7 @@ template <int COUNT> __device__ __forceinline__ void registers_give()
 }
 
 // ---- wgmma
-// --------------------------------------------------------------------------------------------------------- Both
-// operands K-major without swizzle: core matrices of 8 rows x 16 bytes, rows contiguous, 128 bytes from 8 rows to
+// Both operands K-major without swizzle: core matrices of 8 rows x 16 bytes, rows contiguous, 128 bytes from 8 rows to
 // the next 8. addr16: start, lead16: from the first 8 k to the second, both in units of 16 bytes.
 __device__ __forceinline__ u64 wgmma_desc(u32 addr16, u32 lead16)
 {
