@@ -92,14 +92,14 @@ $(TESTS): %: %.o $(filter-out %/main.o,$(CLI)) $(BUILD)/libconvoy.a
 STANDIN_FLAGS = $(filter-out -fvisibility=hidden -MMD -MP,$(CFLAGS)) -shared
 $(BUILD)/test/standin/libcuda.so.1: $(addprefix test/standin/,cuda.c nothing.c)
 $(BUILD)/test/standin/libnvrtc.so.13: test/standin/nvrtc.c
-$(BUILD)/test/emulate/libcuda.so.1: test/standin/cuda.c $(addprefix test/emulate/,run.c fiber.c memory.c module.c)
+$(BUILD)/test/emulate/libcuda.so.1: test/standin/cuda.c $(addprefix test/emulate/,run.c fiber.c memory.c module.c product.c transfer.c)
 $(BUILD)/test/emulate/libnvrtc.so.13: test/emulate/nvrtc.c
 $(STANDINS): $(wildcard test/standin/*.h)
 	$(say) CC $@
 	$(Q)$(CC) $(STANDIN_FLAGS) $(LDFLAGS) -o $@ $(filter %.c,$^)
 $(EMULATORS): $(wildcard test/standin/*.h test/emulate/*.h)
 	$(say) CC $@
-	$(Q)$(CC) $(filter-out -fsanitize% -fno-sanitize%,$(STANDIN_FLAGS)) -DEMULATE_DIR='"$(CURDIR)/test/emulate"' \
+	$(Q)$(CC) $(filter-out -fsanitize% -fno-sanitize%,$(STANDIN_FLAGS)) -O3 -DEMULATE_DIR='"$(CURDIR)/test/emulate"' \
 	    -o $@ $(filter %.c,$^) $(LDLIBS)
 
 $(PROGRAMS): %: %.o $(BUILD)/libconvoy.a

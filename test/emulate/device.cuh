@@ -19,6 +19,7 @@ emulated emulated_now;
 #define __restrict__ __restrict
 #define __grid_constant__
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __align__(n) __attribute__((aligned(n)))
 // Static shared memory lies in one section, so that it can be filled with NaNs before a block starts. nvrtc.c turns
 // `extern __shared__ T name[];` into a pointer.
@@ -73,14 +74,18 @@ static inline double rsqrt(double x)
 {
     return 1.0 / sqrt(x);
 }
-static inline int min(int a, int b)
-{
-    return a < b ? a : b;
-}
-static inline int max(int a, int b)
-{
-    return a > b ? a : b;
-}
+#define EMULATED_EXTREMES(T)                                                                                       \
+    static inline T min(T a, T b)                                                                                  \
+    {                                                                                                              \
+        return a < b ? a : b;                                                                                      \
+    }                                                                                                              \
+    static inline T max(T a, T b)                                                                                  \
+    {                                                                                                              \
+        return a > b ? a : b;                                                                                      \
+    }
+EMULATED_EXTREMES(int)
+EMULATED_EXTREMES(unsigned)
+EMULATED_EXTREMES(size_t)
 
 template <class To, class From> static inline To emulated_bits(From x)
 {
@@ -129,6 +134,10 @@ template <class T> static inline T __ldg(const T *p)
 {
     return *p;
 }
+template <class T> static inline void __stcs(T *p, T x)
+{
+    *p = x;
+}
 
 // ---- threads that wait for each other ----
 
@@ -139,6 +148,10 @@ static inline void __syncthreads()
 static inline void __syncwarp(unsigned mask = 0xffffffffu)
 {
     emulated_now.meet(mask, "", 0);
+}
+static inline void __nanosleep(unsigned)
+{
+    emulated_now.nap();
 }
 static inline void __threadfence()
 {
@@ -189,6 +202,16 @@ static inline unsigned __ballot_sync(unsigned mask, int yes)
     }
     return set;
 }
+static inline unsigned __reduce_max_sync(unsigned mask, unsigned x)
+{
+    const emulated_deposit *all = emulated_now.meet(mask, &x, sizeof x);
+    for (int lane = 0; lane < EMULATED_LANES; lane++) {
+        unsigned theirs = 0;
+        if (mask >> lane & 1) memcpy(&theirs, all[lane], sizeof theirs);
+        x = max(x, theirs);
+    }
+    return x;
+}
 static inline int __any_sync(unsigned mask, int yes)
 {
     return __ballot_sync(mask, yes) != 0;
@@ -227,6 +250,14 @@ template <class T> static inline T atomicCAS(T *p, T expected, T x)
 
 // ---- the way in: arguments by address, as the driver's launch has them ----
 
+template <int... I> struct emulated_numbers {
+};
+template <int N, int... I> struct emulated_count : emulated_count<N - 1, N - 1, I...> {
+};
+template <int... I> struct emulated_count<0, I...> {
+    typedef emulated_numbers<I...> type;
+};
+
 extern "C" char __start_shared_memory[] __attribute__((weak)), __stop_shared_memory[] __attribute__((weak));
 extern "C" __attribute__((visibility("default"))) char *emulated_shared_begin()
 {
@@ -237,11 +268,12 @@ extern "C" __attribute__((visibility("default"))) char *emulated_shared_end()
     return __stop_shared_memory;
 }
 
-template <class A> static inline void emulated_call(void (*kernel)(A), void **arguments)
+template <class... As, int... I>
+static inline void emulated_call(void (*kernel)(As...), void **arguments, emulated_numbers<I...>)
 {
-    kernel(*(A *)arguments[0]);
+    kernel(*(As *)arguments[I]...);
 }
-template <class A, class B> static inline void emulated_call(void (*kernel)(A, B), void **arguments)
+template <class... As> static inline void emulated_call(void (*kernel)(As...), void **arguments)
 {
-    kernel(*(A *)arguments[0], *(B *)arguments[1]);
+    emulated_call(kernel, arguments, typename emulated_count<sizeof...(As)>::type());
 }

@@ -9,6 +9,7 @@
 #define CVY_MMA_CUH
 
 #include "common.cuh"
+#include "cut.h"
 
 CVY_INLINE float cvy_to_tf32(float x)
 {
@@ -20,14 +21,6 @@ CVY_INLINE float cvy_to_tf32(float x)
 static inline double emulated_tf32(float x)
 {
     return (double)__uint_as_float(__float_as_uint(x) & 0xffffe000u);
-}
-
-// Towards zero.
-static inline float emulated_cut(double x)
-{
-    const float near = (float)x;
-    if (!(__builtin_fabs(x) <= 3.4028234663852886e38)) return near; // inf, NaN, or overflow
-    return fabs((double)near) > fabs(x) ? __uint_as_float(__float_as_uint(near) - 1) : near;
 }
 
 CVY_INLINE void cvy_mma(float d[4], const float a[4], const float b[2])

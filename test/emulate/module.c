@@ -8,9 +8,18 @@
 #include "../standin/scratch.h"
 #include "run.h"
 
-const char *const device_name = "emulator";
-const int device_capability[2] = {8, 0};
-const int device_shared_bytes = EMULATED_SHARED;
+/* CVY_EMULATE_ARCH=90: compute capability 9.0, with as many multiprocessors as blocks can be resident.
+ * CVY_EMULATE_ALONE: blocks may not wait for each other. */
+device_model device_describe(void)
+{
+    static const device_model ampere = {"emulator", 80, 132, 163 << 10, true},
+                              hopper = {"emulator", 90, EMULATED_RESIDENT, EMULATED_SHARED, true};
+    const char *arch = getenv("CVY_EMULATE_ARCH");
+    device_model d = arch && strcmp(arch, "90") == 0 ? hopper : ampere;
+
+    d.cooperative = !getenv("CVY_EMULATE_ALONE");
+    return d;
+}
 
 /* The table of sections is the last thing in what the linker writes. */
 static size_t image_bytes(const void *image)
@@ -49,13 +58,15 @@ void *device_load(const void *image)
     const size_t bytes = image_bytes(image);
     emulated_kernel *k = calloc(1, sizeof *k);
     char *(*begin)(void), *(*end)(void);
+    const int *cluster;
 
     if (k && bytes) k->library = open_image(image, bytes);
     if (k && k->library && find(k->library, "emulated_entry", &k->call) &&
         find(k->library, "emulated_now", &k->now) && find(k->library, "emulated_shared_begin", &begin) &&
-        find(k->library, "emulated_shared_end", &end)) {
+        find(k->library, "emulated_shared_end", &end) && find(k->library, "emulated_cluster", &cluster)) {
         k->shared_begin = begin();
         k->shared_end = end();
+        memcpy(k->cluster, cluster, sizeof k->cluster);
         return k;
     }
     device_unload(k);

@@ -45,12 +45,13 @@ EXPORT nvrtcResult nvrtcVersion(int *major, int *minor)
 }
 EXPORT nvrtcResult nvrtcGetNumSupportedArchs(int *count)
 {
-    *count = 1;
+    *count = 2;
     return 0;
 }
 EXPORT nvrtcResult nvrtcGetSupportedArchs(int *archs)
 {
-    *archs = 80;
+    archs[0] = 80;
+    archs[1] = 90;
     return 0;
 }
 
@@ -132,15 +133,18 @@ static int write_source(const char *folder, const char *name, const char *text)
     return fclose(f) == 0 && good;
 }
 
-static int write_main(const char *folder, const char *source)
+/* Clusters are those of the kernel's own macros, where it has __cluster_dims__. */
+static int write_main(const char *folder, const char *source, const char *text_of_it)
 {
-    char text[PATH_BYTES];
+    char text[2 * PATH_BYTES];
 
     snprintf(text, sizeof text,
              "#include \"device.cuh\"\n#include \"%s\"\n"
              "extern \"C\" __attribute__((visibility(\"default\"))) void emulated_entry(void **arguments)\n"
-             "{\n    emulated_call(KERNEL_NAME, arguments);\n}\n",
-             source);
+             "{\n    emulated_call(KERNEL_NAME, arguments);\n}\n"
+             "extern \"C\" __attribute__((visibility(\"default\"))) const int emulated_cluster[2] = {%s};\n",
+             source,
+             strstr(text_of_it, "__cluster_dims__(CLUSTER_N, CLUSTER_M, 1)") ? "CLUSTER_N, CLUSTER_M" : "1, 1");
     return write_source(folder, "main.cpp", text);
 }
 
@@ -153,7 +157,7 @@ static int write_files(const struct nvrtcProgram_st *p, const char *folder)
         if (access(path, R_OK) == 0) continue; /* ours is found instead */
         if (!write_source(folder, p->name[i], p->text[i])) return 0;
     }
-    return write_main(folder, p->name[0]);
+    return write_main(folder, p->name[0], p->text[0]);
 }
 
 static void remove_files(const struct nvrtcProgram_st *p, const char *folder)

@@ -171,6 +171,7 @@ static const char *const sanitized[] = {
     "x[7,3,29,37] | conv2d(48,5,padding=2) | group_norm(3) | silu",
     "x[1,72,7,245] | conv2d(200,3,stride=2) | leaky_relu(0.1)",
     "x[2,9,29,37] | conv2d(48,5,stride=2) | group_norm(16)",
+    "x[130,324] | linear(136) | gelu",
     /* everything else */
     "x[2,16,9,10] | conv2d(40,3,padding=1,groups=4) | gelu",
     "x[2,12,14,13] | conv2d(12,3,padding=1,groups=12) | hardswish",
@@ -178,7 +179,6 @@ static const char *const sanitized[] = {
     "x[2,4,6,7,8] | conv3d(18,3,padding=1,stride=(1,2,1)) | elu(0.7)",
     "x[2,8,7,9] | conv_transpose2d(20,3,stride=2,padding=1,output_padding=1) | softplus",
     "x[30,37] | linear(65) | gelu('tanh') | add(r[30,65])",
-    "x[130,324] | linear(136) | gelu",
     "x[4,6,7] | matmul(w[7])",
     "x[2,3,17,19] | matmul(w[3,19,23]) | abs",
     "x[4,12,5,6] | batch_norm(training=True) | relu",

@@ -76,20 +76,22 @@ static CUresult fake_cuDeviceGetName(char *name, int bytes, CUdevice device)
 {
     (void)device;
     STEP(cuDeviceGetName);
-    strncpy(name, device_name, (size_t)bytes);
+    strncpy(name, device_describe().name, (size_t)bytes);
     return 0;
 }
 static CUresult fake_cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
-    const int values[][2] = {{CU_CAPABILITY_MAJOR, state.capability ? state.capability / 10 : device_capability[0]},
-                             {CU_CAPABILITY_MINOR, state.capability ? state.capability % 10 : device_capability[1]},
-                             {CU_MULTIPROCESSORS, 132},
+    const device_model model = device_describe();
+    const int capability = state.capability ? state.capability : model.capability;
+    const int values[][2] = {{CU_CAPABILITY_MAJOR, capability / 10},
+                             {CU_CAPABILITY_MINOR, capability % 10},
+                             {CU_MULTIPROCESSORS, model.sms},
                              {CU_L2_BYTES, 1 << 16},
-                             {CU_SHARED_MEMORY_OPTIN, device_shared_bytes},
-                             {CU_SHARED_MEMORY_PER_SM, device_shared_bytes + 1024},
+                             {CU_SHARED_MEMORY_OPTIN, model.shared_bytes},
+                             {CU_SHARED_MEMORY_PER_SM, model.shared_bytes + 1024},
                              {CU_REGISTERS_PER_SM, 65536},
                              {CU_THREADS_PER_SM, 2048},
-                             {CU_COOPERATIVE_LAUNCH, state.crowded != 2},
+                             {CU_COOPERATIVE_LAUNCH, model.cooperative && state.crowded != 2},
                              {CU_CLOCK_RATE, 1980000},
                              {CU_MEMORY_CLOCK_RATE, 3201000},
                              {CU_MEMORY_BUS_WIDTH, 6144}};
@@ -279,11 +281,11 @@ static CUresult fake_cuTensorMapEncodeTiled(CUtensorMap *map, int type, unsigned
                                             const unsigned *element_strides, int interleave, int swizzle,
                                             int l2_promotion, int out_of_bounds)
 {
-    (void)type, (void)rank, (void)base, (void)dims, (void)strides, (void)box, (void)element_strides;
-    (void)interleave, (void)swizzle, (void)l2_promotion, (void)out_of_bounds;
+    enum { NO_SWIZZLE = 0, SWIZZLE_128 = 3 };
+    (void)type, (void)element_strides, (void)interleave, (void)l2_promotion, (void)out_of_bounds;
     STEP(cuTensorMapEncodeTiled);
-    memset(map, 0, sizeof *map);
-    return 0;
+    if (swizzle != NO_SWIZZLE && swizzle != SWIZZLE_128) return DEVICE_INVALID;
+    return device_tensor_map(map, rank, base, dims, strides, box, swizzle == SWIZZLE_128);
 }
 
 /* Exported under the real name, as the one symbol the driver is entered through. */

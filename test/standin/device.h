@@ -1,23 +1,34 @@
-/* device.h - what a libcuda without a GPU leaves to its device: memory, modules, launches.
+/* device.h - what a libcuda without a GPU leaves to its device: memory, modules, launches, tensor maps.
  *
  * Two devices stand behind cuda.c: nothing.c, whose kernels do nothing, and ../emulate, which runs them. */
 #ifndef STANDIN_DEVICE_H
 #define STANDIN_DEVICE_H
 
+#include <stdbool.h>
 #include "../../src/cuda/api.h"
 
-enum { DEVICE_FAULT = 718 }; /* a launch that went wrong; device_error() says how */
+enum {
+    DEVICE_INVALID = 1, /* CUDA_ERROR_INVALID_VALUE */
+    DEVICE_FAULT = 718  /* a launch that went wrong; device_error() says how */
+};
 
-extern const char *const device_name;
-extern const int device_capability[2];
-extern const int device_shared_bytes; /* that a block may ask for */
+typedef struct device_model {
+    const char *name;
+    int capability;        /* 90 for 9.0 */
+    int sms, shared_bytes; /* shared memory that a block may ask for */
+    bool cooperative;      /* blocks may wait for each other */
+} device_model;
 
+device_model device_describe(void);
 void *device_alloc(size_t bytes); /* NULL: no memory */
 void device_free(void *memory);
 void *device_load(const void *image); /* the module's only kernel; NULL: the image is none */
 void device_unload(void *kernel);
 int device_attribute(const void *kernel, int attribute);
 CUresult device_launch(void *kernel, const CUlaunchConfig *config, void **arguments);
+/* float32, out of bounds zero; strides in bytes. */
+CUresult device_tensor_map(void *out, unsigned rank, const void *base, const uint64_t *dims,
+                           const uint64_t *strides, const unsigned *box, bool swizzle);
 const char *device_error(void);
 
 #endif

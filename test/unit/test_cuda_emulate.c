@@ -6,23 +6,13 @@
  * graphs, as a GPU would be checked (test/gpu/check.h): bounds, strides, guards, the same bits again and in any
  * order of blocks and threads; a sample's bits wherever in the batch it stands. Work is shared out among processes.
  */
-#include "../gpu/bits.h"
+#include "emulated.h"
 #include "../gpu/check_random.h"
 #include "../gpu/chain_list.h"
-#include "../standin/fixture.h"
-#include <sys/mman.h>
-#include <sys/wait.h>
 
 enum { LISTED = COUNT_OF(chains) - HOPPER_CHAINS };
 static int graphs = 70;
 static uint64_t first_seed = 1;
-
-/* ---- the emulator: each of these kernels does something that no kernel may ---- */
-
-typedef struct offence {
-    const char *what, *body; /* of an epilogue: t0 is the element of 2000 that is read, at.lin its number */
-    const char *message;     /* the launch fails with it; NULL: results depend on the order; "": they are NaN */
-} offence;
 
 static const offence offences[] = {
     {"a barrier that half of the threads miss", "if (threadIdx.x % 2) __syncthreads();", "stands still"},
@@ -49,127 +39,6 @@ static const offence offences[] = {
      NULL},
     {"a race between blocks", "a.t[0].p[at.lin % 7] = t0;", NULL},
 };
-
-enum { OFFENCE_SIZE = 2000 };
-
-typedef struct offender {
-    const gpu *u;
-    cuda_kernel kernel;
-    CUdeviceptr tensors[2];
-} offender;
-
-static cvy_status open_offender(offender *o, const gpu *u, const char *body)
-{
-    static const char *const options[] = {"-DX1=1", "-DX2=1",      "-DX3=1",  "-DX4=1",
-                                          "-DX5=1", "-DTENSORS=2", "-DEACH=4"};
-    char words[1200];
-    jit_request request = {.entry = "offender",
-                           .source = "pointwise.cu",
-                           .epilogue = words,
-                           .options = options,
-                           .n_options = COUNT_OF(options),
-                           .major = 8};
-    float numbers[OFFENCE_SIZE];
-    jit_code code = {0};
-    cvy_status st;
-
-    *o = (offender){.u = u};
-    snprintf(words, sizeof words,
-             "#include \"common.cuh\"\n#include \"copy.cuh\"\n#include \"ops.cuh\"\n"
-             "CVY_INLINE void offend(const cvy_args &a, const cvy_at at, const float t0)\n{\n    %s\n}\n"
-             "template <int N> CVY_INLINE void cvy_read(const cvy_args &a, const cvy_at (&all)[N], float (&x)[N])\n"
-             "{\n    for (int i = 0; i < N; i++) x[i] = a.t[1].p[all[i].lin];\n}\n"
-             "template <int N> CVY_INLINE void cvy_write(const cvy_args &a, const cvy_at (&all)[N], const float "
-             "(&x)[N])\n{\n    for (int i = 0; i < N; i++) offend(a, all[i], x[i]);\n}\n",
-             body);
-    TRY(cvyi_jit_compile(&request, &code));
-    TRY(cvyi_cuda_load(u->device, &code, "offender", 0, &o->kernel));
-    for (int i = 0; i < OFFENCE_SIZE; i++) numbers[i] = (float)i;
-    for (int i = 0; i < 2; i++) TRY(cvyi_cuda_alloc(u->device, sizeof numbers, &o->tensors[i]));
-    TRY(cvyi_cuda_upload(u->device, o->tensors[1], numbers, sizeof numbers, u->stream));
-fail:
-    cvyi_jit_free(&code);
-    return st;
-}
-
-static void close_offender(offender *o)
-{
-    cvyi_cuda_unload(o->u->device, &o->kernel);
-    for (int i = 0; i < 2; i++) cvyi_cuda_free(o->u->device, o->tensors[i]);
-}
-
-static cvy_status run_offender(const offender *o, const char *order, float out[OFFENCE_SIZE])
-{
-    const cuda_launch launch = {.grid = {(OFFENCE_SIZE + 1023) / 1024, 1, 1}, .block = {256, 1, 1}};
-    step_arguments arguments = {.extent = OFFENCE_SIZE, .view = {{.p = o->tensors[0]}, {.p = o->tensors[1]}}};
-    void *list[] = {&arguments};
-    cvy_status st;
-
-    setenv("CVY_EMULATE_ORDER", order, 1);
-    st = cvyi_cuda_launch(o->u->device, &o->kernel, &launch, o->u->stream, list);
-    unsetenv("CVY_EMULATE_ORDER");
-    return st ? st : cvyi_cuda_download(o->u->device, out, o->tensors[0], OFFENCE_SIZE * sizeof *out, o->u->stream);
-}
-
-static void check_offence(const gpu *u, const offence *f)
-{
-    float forward[OFFENCE_SIZE], backward[OFFENCE_SIZE];
-    offender o;
-    cvy_status st = open_offender(&o, u, f->body);
-
-    CHECK(st == CVY_OK, "%s: %s", f->what, cvy_last_error());
-    if (st) return;
-    st = run_offender(&o, "forward", forward);
-    if (f->message && *f->message) {
-        CHECK(st != CVY_OK && strstr(cvy_last_error(), f->message), "%s: %s", f->what,
-              st ? cvy_last_error() : "runs");
-    } else {
-        CHECK(st == CVY_OK && run_offender(&o, "reversed", backward) == CVY_OK, "%s: %s", f->what,
-              cvy_last_error());
-        CHECK(f->message ? isnan(forward[0]) : !rig_same_bits(forward, backward, OFFENCE_SIZE), "%s: not noticed",
-              f->what);
-    }
-    close_offender(&o);
-}
-
-/* ---- chains ---- */
-
-static void check_listed(const gpu *u, const char *words)
-{
-    checked_graph c;
-    cvy_graph *g = NULL;
-
-    assert_ok(cvy_graph_parse(words, &g));
-    check_open(&c, u, g, RIG_REAL, 12345);
-    c.title = words;
-    CHECK(check_plans(&c, CVY_FP32, PLAN_LIKED | PLAN_ONE_BY_ONE | PLAN_RANDOM, 1), "%s", words);
-    check_close(&c);
-    cvy_graph_free(g);
-}
-
-/* ---- a sample's bits do not depend on where in the batch it stands ---- */
-
-static int rotated; /* chains that were checked so */
-
-static void check_positions(const gpu *u, const char *words)
-{
-    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
-    uint64_t seed = 99;
-    cvy_graph *g = NULL;
-    cvy_plan *plan = NULL;
-    places found;
-    rig r;
-
-    assert_ok(cvy_graph_parse(words, &g));
-    assert_ok(cvy_plan_create(g, &options, &plan));
-    rig_open(&r, g, &seed, RIG_REAL, 0);
-    found = same_places(u, &r, plan);
-    CHECK(found != PLACES_DIFFER, "other bits elsewhere in the batch: %s", words);
-    rotated += found == PLACES_SAME;
-    rig_close(&r);
-    cvy_plan_free(plan);
-    cvy_graph_free(g);
-}
 
 /* A norm of constants is its bias, however large they are. */
 static void check_constants(const gpu *u)
@@ -279,11 +148,7 @@ static void check_addresses(const gpu *u)
     }
 }
 
-/* ---- work, shared out ---- */
-
-typedef struct board {
-    atomic_int next, checks, failures, rotated;
-} board;
+/* ---- all of it ---- */
 
 static void take_item(const gpu *u, int item)
 {
@@ -297,8 +162,8 @@ static void take_item(const gpu *u, int item)
         check_addresses(u);
     } else if (item <= n_listed) {
         if (item % quick) return;
-        check_listed(u, chains[item - 1]);
-        check_positions(u, chains[item - 1]);
+        check_listed(u, chains[item - 1], CVY_FP32, PLAN_LIKED | PLAN_ONE_BY_ONE | PLAN_RANDOM);
+        check_positions(u, chains[item - 1], CVY_FP32);
     } else {
         const int number = (item - n_listed - 1) / 3, kind = (item - n_listed - 1) % 3;
         const bool liked = number % 3 == 0; /* one plan each: of three graphs two at random */
@@ -308,49 +173,12 @@ static void take_item(const gpu *u, int item)
     }
 }
 
-static int worker(board *b)
-{
-    const int total = 1 + LISTED + 3 * graphs;
-    gpu u;
-    int item;
-
-    if (!gpu_open(&u)) fail_msg("%s", cvy_last_error());
-    while ((item = atomic_fetch_add(&b->next, 1)) < total) take_item(&u, item);
-    gpu_close(&u);
-    CHECK(cvyi_alloc_live() == 0, "%lld allocations", (long long)cvyi_alloc_live());
-    atomic_fetch_add(&b->rotated, rotated);
-    atomic_fetch_add(&b->checks, checks);
-    atomic_fetch_add(&b->failures, failures);
-    return 0;
-}
-
 int main(int argc, char **argv)
 {
-    enum { MOST = 16 };
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    board *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    char path[1024];
-    pid_t children[MOST];
-    int n = 0;
-
-    if (b == MAP_FAILED) return 1;
     if (argc > 1) graphs = atoi(argv[1]);
     if (argc > 2) first_seed = strtoull(argv[2], NULL, 10);
-    use_library(argv[0], "emulate/libcuda.so.1", "CVY_CUDA_LIB", path);
-    use_library(argv[0], "emulate/libnvrtc.so.13", "CVY_NVRTC_LIB", path);
-    use_cache();
-    while (n < MOST && (n < cores || n < 1)) {
-        children[n] = fork();
-        if (children[n] == 0) exit(worker(b));
-        n++;
-    }
-    while (n) {
-        int status = 0;
-        waitpid(children[--n], &status, 0);
-        CHECK(status == 0, "a worker ended with %d", status);
-    }
-    CHECK(b->rotated >= (getenv("CONVOY_TEST_QUICK") ? 3 : 30), "only %d chains of samples apart", b->rotated);
-    checks += b->checks;
-    failures += b->failures;
+    use_emulator(argv[0]);
+    share_out(1 + LISTED + 3 * graphs, take_item);
+    CHECK(rotated >= (getenv("CONVOY_TEST_QUICK") ? 3 : 30), "only %d chains of samples apart", rotated);
     return finish("cuda_emulate");
 }

@@ -1,0 +1,126 @@
+/* product.c - wgmma by the tables of the PTX manual, a warp's part of it.
+ *
+ * Of d [64][N], lane 4g + t of warp w in its warpgroup has rows 16w + g and 16w + g + 8, columns 8j + 2t and 8j +
+ * 2t + 1. Operands in shared memory have no swizzle: core matrices of 8 rows x 16 bytes, contiguous; a descriptor
+ * says where the first one is, how far the next is along k (leading) and along the rows (stride), in 16 bytes.
+ * Products are exact, and are added to the accumulator in double; the sum is cut off, not rounded (emulate/mma.cuh
+ * says why). */
+#include <stdint.h>
+#include <string.h>
+#include "cut.h"
+#include "run.h"
+
+enum { CORE_ROWS = 8, CORE_BYTES = 16 };
+
+typedef struct operand {
+    const char *first;
+    size_t leading, stride;
+} operand;
+
+static float half_value(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h >> 15) << 31, exponent = h >> 10 & 31, fraction = h & 1023;
+    uint32_t bits = sign | (exponent + 112) << 23 | fraction << 13;
+    float value;
+
+    if (exponent == 31) bits = sign | 0x7f800000u | fraction << 13;
+    memcpy(&value, &bits, sizeof value);
+    if (exponent == 0) value = (float)fraction * (sign ? -0x1p-24f : 0x1p-24f);
+    return value;
+}
+
+static const float *half_values(void)
+{
+    static float table[1 << 16];
+    static bool made;
+
+    for (uint32_t h = 0; h < 1 << 16 && !made; h++) table[h] = half_value((uint16_t)h);
+    made = true;
+    return table;
+}
+
+static float tf32_value(const void *p)
+{
+    uint32_t bits;
+    float value;
+
+    memcpy(&bits, p, sizeof bits);
+    bits &= 0xffffe000u;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* Bits of a descriptor: start 0-13, leading 16-29, stride 32-45, base offset 49-51, swizzle 62-63. */
+static const char *read_descriptor(unsigned long long d, int rows, const char *shared, unsigned shared_bytes,
+                                   operand *out)
+{
+    const size_t start = (size_t)(d & 0x3fff) * 16;
+    size_t end;
+
+    out->first = shared + start;
+    out->leading = (size_t)(d >> 16 & 0x3fff) * 16;
+    out->stride = (size_t)(d >> 32 & 0x3fff) * 16;
+    end = start + out->leading + (size_t)(rows / CORE_ROWS - 1) * out->stride + CORE_ROWS * CORE_BYTES;
+    if (d >> 46 || d >> 14 & 3 || d >> 30 & 3) return "a wgmma descriptor with bits that are not understood";
+    return end > shared_bytes ? "a wgmma descriptor that reaches behind the block's shared memory" : NULL;
+}
+
+/* Row `row` of an operand: all its k, 16 of fp16 or 8 of tf32. */
+static int read_row(const operand *o, int row, bool tf32, float out[16])
+{
+    const float *table = half_values();
+    const char *at = o->first + (size_t)(row / CORE_ROWS) * o->stride + (size_t)(row % CORE_ROWS) * CORE_BYTES;
+    const int half = tf32 ? 4 : 8;
+
+    for (int part = 0; part < 2; part++, at += o->leading)
+        for (int i = 0; i < half; i++) {
+            uint16_t h;
+            if (tf32) {
+                out[part * half + i] = tf32_value(at + 4 * i);
+                continue;
+            }
+            memcpy(&h, at + 2 * i, sizeof h);
+            out[part * half + i] = table[h];
+        }
+    return 2 * half;
+}
+
+/* The warp's rows of the first operand, [k][row]. Lane 4g + t brings row g, and row g + 8, where they come from
+ * registers. */
+static const char *read_rows(const emulated_product *const lanes[EMULATED_LANES], const char *shared,
+                             unsigned shared_bytes, int warp, double rows[16][16])
+{
+    const emulated_product *p = lanes[0];
+    const char *wrong = NULL;
+    operand a;
+
+    if (!p->tf32) wrong = read_descriptor(p->a, 64, shared, shared_bytes, &a);
+    for (int r = 0; r < 16 && !wrong; r++) {
+        float row[16];
+        if (!p->tf32) read_row(&a, 16 * warp + r, false, row);
+        for (int k = 0; k < 8 && p->tf32; k++) row[k] = tf32_value(&lanes[4 * (r % 8)]->a_rows[r / 8][k]);
+        for (int k = 0; k < (p->tf32 ? 8 : 16); k++) rows[k][r] = row[k];
+    }
+    return wrong;
+}
+
+const char *product_run(const emulated_product *const lanes[EMULATED_LANES], const char *shared,
+                        unsigned shared_bytes, int warp)
+{
+    const emulated_product *p = lanes[0];
+    double rows[16][16], sums[16];
+    float column[16];
+    operand b;
+    const char *wrong = read_rows(lanes, shared, shared_bytes, warp, rows);
+
+    if (!wrong) wrong = read_descriptor(p->b, p->columns, shared, shared_bytes, &b);
+    for (int c = 0; c < p->columns && !wrong; c++) {
+        const int terms = read_row(&b, c, p->tf32, column), in_lane = c / 8 * 4 + c % 2;
+        for (int r = 0; r < 16; r++)
+            sums[r] = p->accumulate ? lanes[r % 8 * 4 + c % 8 / 2]->d[in_lane + r / 8 * 2] : 0;
+        for (int k = 0; k < terms; k++)
+            for (int r = 0; r < 16; r++) sums[r] += rows[k][r] * column[k];
+        for (int r = 0; r < 16; r++) lanes[r % 8 * 4 + c % 8 / 2]->d[in_lane + r / 8 * 2] = emulated_cut(sums[r]);
+    }
+    return wrong;
+}

@@ -1,0 +1,205 @@
+// ptx.cuh - the functions of src/cuda/kernels/ptx.cuh by the emulator.
+//
+// Addresses in shared memory are offsets into the block's own, with its rank in the cluster above them, so that a
+// descriptor made from one without a thought for the rank is noticed. Fences and registers are not emulated.
+#pragma once
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+static inline u32 smem_u32(const void *p)
+{
+    const size_t offset = (const char *)p - emulated_now.shared;
+    if (offset >= EMULATED_SHARED) emulated_now.fail("an address outside of the block's dynamic shared memory");
+    return (u32)offset | emulated_now.rank << EMULATED_RANK;
+}
+static inline emulated_mbarrier *emulated_barrier(u64 *b)
+{
+    return (emulated_mbarrier *)b;
+}
+
+// ---- mbarriers
+static inline void mbar_init(u64 *b, int count)
+{
+    *emulated_barrier(b) = {(unsigned short)count, (unsigned short)count, 0, EMULATED_MADE, 0};
+}
+static inline void mbar_init_fence()
+{
+}
+static inline void mbar_arrive(u64 *b, u32 count = 1)
+{
+    emulated_now.arrive(emulated_barrier(b), count, 0);
+}
+#ifndef TC_ARRIVALS
+#define TC_ARRIVALS 1
+#endif
+static inline void warp_arrive(u64 *b, u32 count = 1)
+{
+    __syncwarp();
+    if (TC_ARRIVALS == 32 || threadIdx.x % 32 == 0) mbar_arrive(b, count);
+}
+static inline void mbar_arrive_expect(u64 *b, u32 bytes)
+{
+    emulated_now.arrive(emulated_barrier(b), 1, bytes);
+}
+static inline void mbar_wait(u64 *b, u32 parity)
+{
+    emulated_now.wait_phase(emulated_barrier(b), parity);
+}
+static inline void named_barrier(int id, int threads)
+{
+    emulated_now.barrier(id, threads);
+}
+static inline void fence_proxy_async()
+{
+}
+
+// ---- memory
+static inline void bulk_load(void *dst, const void *src, u32 size, u64 *b)
+{
+    emulated_now.load(dst, src, size, emulated_barrier(b), 1u << emulated_now.rank);
+}
+static inline void tensor_load(void *dst, const void *map, int x, int y, int z, int n, u64 *b)
+{
+    const int at[4] = {x, y, z, n};
+    emulated_now.load_box(dst, (const emulated_map *)map, at, emulated_barrier(b), 1u << emulated_now.rank);
+}
+static inline u64 policy_evict_first()
+{
+    return 0;
+}
+static inline void bulk_store(void *dst, const void *src, u32 size, u64)
+{
+    if (!size || size % 16) emulated_now.fail("a bulk copy that is not of whole 16 bytes");
+    emulated_now.copy(dst, src, size, size);
+}
+static inline void bulk_commit()
+{
+    emulated_now.commit();
+}
+template <int PENDING> static inline void bulk_wait_read()
+{
+    emulated_now.wait(PENDING);
+}
+static inline void bulk_wait()
+{
+    emulated_now.wait(0);
+}
+static inline void bulk_prefetch(const void *src, u32 size)
+{
+    const volatile char *at = (const volatile char *)src;
+    if ((size_t)src % 16 || size % 16) emulated_now.fail("a prefetch that is not of whole 16 bytes");
+    for (u32 i = 0; i < size; i += 16) at[i]; // it must be there
+}
+template <int COUNT> static inline void load_words(const u64 *p, u64 (&v)[COUNT])
+{
+    if ((size_t)p % (8 * COUNT)) emulated_now.fail("words that are not aligned");
+    for (int i = 0; i < COUNT; i++) v[i] = p[i];
+}
+static inline void store_relaxed(u64 *p, u64 v)
+{
+    *p = v;
+}
+
+// ---- arithmetic
+static inline float max_nan(float a, float b)
+{
+    return a != a ? a : b != b ? b : fmaxf(a, b);
+}
+static inline float min_nan(float a, float b)
+{
+    return a != a ? a : b != b ? b : fminf(a, b);
+}
+static inline float reciprocal(float x)
+{
+    return 1.0f / x;
+}
+static inline float tanh_approx(float x)
+{
+    return tanhf(x);
+}
+static inline float exp2_approx(float x)
+{
+    return exp2f(x);
+}
+static inline float log2_approx(float x)
+{
+    return log2f(x);
+}
+// To the nearest of fp16, halves to the even one: a float whose last place is fp16's does the rounding.
+static inline u32 emulated_half(float x)
+{
+    const u32 bits = __float_as_uint(x), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+    if (magnitude > 0x7f800000) return 0x7fff;
+    if (magnitude >= 0x477ff000) return sign | 0x7c00; // 65520 and more
+    if (magnitude < 0x38800000) return sign | (__float_as_uint(__uint_as_float(magnitude) + 0.5f) - 0x3f000000);
+    return sign | (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
+}
+static inline u32 pack_f16(float lo, float hi)
+{
+    return emulated_half(lo) | emulated_half(hi) << 16;
+}
+static inline float emulated_whole(u32 half)
+{
+    const u32 sign = (half & 0x8000) << 16, exponent = half >> 10 & 31, fraction = half & 1023;
+    if (exponent == 31) return __uint_as_float(sign | 0x7f800000 | fraction << 13);
+    if (exponent) return __uint_as_float(sign | (exponent + 112) << 23 | fraction << 13);
+    return (sign ? -1.0f : 1.0f) * (float)fraction * (1.0f / (1 << 24));
+}
+static inline void unpack_f16(u32 v, float &lo, float &hi)
+{
+    lo = emulated_whole(v & 0xffff), hi = emulated_whole(v >> 16);
+}
+
+// ---- registers
+static inline void one_address(const float *&)
+{
+}
+template <int COUNT> static inline void registers_take()
+{
+    static_assert(COUNT % 8 == 0 && COUNT >= 24 && COUNT <= 256, "setmaxnreg");
+}
+template <int COUNT> static inline void registers_give()
+{
+    static_assert(COUNT % 8 == 0 && COUNT >= 24 && COUNT <= 256, "setmaxnreg");
+}
+
+// ---- wgmma
+static inline u64 wgmma_desc(u32 addr16, u32 lead16)
+{
+    return 8ull << 32 | (addr16 | lead16 << 16);
+}
+static inline void wgmma_fence()
+{
+}
+static inline void wgmma_commit()
+{
+    emulated_now.commit_products();
+}
+template <int PENDING> static inline void wgmma_wait()
+{
+    emulated_now.wait_products(PENDING);
+}
+template <int COUNT> static inline void acc_fence(float (&)[COUNT])
+{
+}
+// What a lane brings: descriptors, the same ones in all lanes of the warp, and its words of an operand in registers.
+struct emulated_operands {
+    u64 a, b;
+    float words[4];
+};
+static inline const emulated_deposit *emulated_together(const emulated_operands &mine)
+{
+    const emulated_deposit *all = emulated_now.meet(0xffffffffu, &mine, sizeof mine);
+    for (int lane = 0; lane < EMULATED_LANES; lane++) {
+        const emulated_operands &theirs = *(const emulated_operands *)all[lane];
+        if (theirs.a != mine.a || theirs.b != mine.b) emulated_now.fail("lanes of a warp multiply different operands");
+    }
+    return all;
+}
+template <int COUNT> static inline void wgmma_f16(float (&d)[COUNT], u64 a, u64 b, int accumulate)
+{
+    const emulated_product p = {.d = d, .a = a, .b = b, .columns = 2 * COUNT, .accumulate = accumulate};
+    emulated_together({a, b, {}});
+    emulated_now.multiply(&p);
+}

@@ -1,0 +1,197 @@
+/* emulated.h - what the tests of kernels on the emulator (test/emulate) share: work shared out among processes, the
+ * checks of a chain, kernels that break the rules. */
+#ifndef TEST_EMULATED_H
+#define TEST_EMULATED_H
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include "../gpu/bits.h"
+#include "../standin/fixture.h"
+
+/* ---- kernels that do what no kernel may ---- */
+
+typedef struct offence {
+    const char *what, *body; /* of an epilogue: t0 is the element of 2000 that is read, at.lin its number */
+    const char *message;     /* the launch fails with it; NULL: results depend on the order; "": they are NaN */
+} offence;
+
+enum { OFFENCE_SIZE = 2000 };
+
+typedef struct offender {
+    const gpu *u;
+    cuda_kernel kernel;
+    CUdeviceptr tensors[2];
+} offender;
+
+static inline cvy_status open_offender(offender *o, const gpu *u, const char *body)
+{
+    static const char *const options[] = {"-DX1=1", "-DX2=1",      "-DX3=1",  "-DX4=1",
+                                          "-DX5=1", "-DTENSORS=2", "-DEACH=4"};
+    char words[1200];
+    jit_request request = {.entry = "offender",
+                           .source = "pointwise.cu",
+                           .epilogue = words,
+                           .options = options,
+                           .n_options = COUNT_OF(options),
+                           .major = 8};
+    float numbers[OFFENCE_SIZE];
+    jit_code code = {0};
+    cvy_status st;
+
+    *o = (offender){.u = u};
+    snprintf(words, sizeof words,
+             "#include \"common.cuh\"\n#include \"copy.cuh\"\n#include \"ops.cuh\"\n#include \"ptx.cuh\"\n"
+             "CVY_INLINE void offend(const cvy_args &a, const cvy_at at, const float t0)\n{\n    %s\n}\n"
+             "template <int N> CVY_INLINE void cvy_read(const cvy_args &a, const cvy_at (&all)[N], float (&x)[N])\n"
+             "{\n    for (int i = 0; i < N; i++) x[i] = a.t[1].p[all[i].lin];\n}\n"
+             "template <int N> CVY_INLINE void cvy_write(const cvy_args &a, const cvy_at (&all)[N], const float "
+             "(&x)[N])\n{\n    for (int i = 0; i < N; i++) offend(a, all[i], x[i]);\n}\n",
+             body);
+    TRY(cvyi_jit_compile(&request, &code));
+    TRY(cvyi_cuda_load(u->device, &code, "offender", 0, &o->kernel));
+    for (int i = 0; i < OFFENCE_SIZE; i++) numbers[i] = (float)i;
+    for (int i = 0; i < 2; i++) TRY(cvyi_cuda_alloc(u->device, sizeof numbers, &o->tensors[i]));
+    TRY(cvyi_cuda_upload(u->device, o->tensors[1], numbers, sizeof numbers, u->stream));
+fail:
+    cvyi_jit_free(&code);
+    return st;
+}
+
+static inline void close_offender(offender *o)
+{
+    cvyi_cuda_unload(o->u->device, &o->kernel);
+    for (int i = 0; i < 2; i++) cvyi_cuda_free(o->u->device, o->tensors[i]);
+}
+
+static inline cvy_status run_offender(const offender *o, const char *order, float out[OFFENCE_SIZE])
+{
+    const cuda_launch launch = {
+        .grid = {(OFFENCE_SIZE + 1023) / 1024, 1, 1}, .block = {256, 1, 1}, .dynamic_shared = 32 << 10};
+    step_arguments arguments = {.extent = OFFENCE_SIZE, .view = {{.p = o->tensors[0]}, {.p = o->tensors[1]}}};
+    void *list[] = {&arguments};
+    cvy_status st;
+
+    setenv("CVY_EMULATE_ORDER", order, 1);
+    st = cvyi_cuda_launch(o->u->device, &o->kernel, &launch, o->u->stream, list);
+    unsetenv("CVY_EMULATE_ORDER");
+    return st ? st : cvyi_cuda_download(o->u->device, out, o->tensors[0], OFFENCE_SIZE * sizeof *out, o->u->stream);
+}
+
+static inline void check_offence(const gpu *u, const offence *f)
+{
+    float forward[OFFENCE_SIZE], backward[OFFENCE_SIZE];
+    offender o;
+    cvy_status st = open_offender(&o, u, f->body);
+
+    CHECK(st == CVY_OK, "%s: %s", f->what, cvy_last_error());
+    if (st) return;
+    st = run_offender(&o, "forward", forward);
+    if (f->message && *f->message) {
+        CHECK(st != CVY_OK && strstr(cvy_last_error(), f->message), "%s: %s", f->what,
+              st ? cvy_last_error() : "runs");
+    } else {
+        CHECK(st == CVY_OK && run_offender(&o, "reversed", backward) == CVY_OK, "%s: %s", f->what,
+              cvy_last_error());
+        CHECK(f->message ? isnan(forward[0]) : !rig_same_bits(forward, backward, OFFENCE_SIZE), "%s: not noticed",
+              f->what);
+    }
+    close_offender(&o);
+}
+
+/* ---- chains ---- */
+
+static inline void check_listed(const gpu *u, const char *words, cvy_precision precision, int plans)
+{
+    checked_graph c;
+    cvy_graph *g = NULL;
+
+    assert_ok(cvy_graph_parse(words, &g));
+    check_open(&c, u, g, RIG_REAL, 12345);
+    c.title = words;
+    CHECK(check_plans(&c, precision, plans, 1), "%s", words);
+    check_close(&c);
+    cvy_graph_free(g);
+}
+
+/* ---- a sample's bits do not depend on where in the batch it stands ---- */
+
+static int rotated; /* chains that were checked so */
+
+static inline void check_positions(const gpu *u, const char *words, cvy_precision precision)
+{
+    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA, .precision = (int32_t)precision};
+    uint64_t seed = 99;
+    cvy_graph *g = NULL;
+    cvy_plan *plan = NULL;
+    places found;
+    rig r;
+
+    assert_ok(cvy_graph_parse(words, &g));
+    assert_ok(cvy_plan_create(g, &options, &plan));
+    rig_open(&r, g, &seed, RIG_REAL, 0);
+    found = same_places(u, &r, plan);
+    CHECK(found != PLACES_DIFFER, "other bits elsewhere in the batch: %s", words);
+    rotated += found == PLACES_SAME;
+    rig_close(&r);
+    cvy_plan_free(plan);
+    cvy_graph_free(g);
+}
+
+/* ---- work, shared out ---- */
+
+typedef struct board {
+    atomic_int next, checks, failures, rotated;
+} board;
+
+static inline int worker(board *b, int items, void (*take)(const gpu *u, int item))
+{
+    gpu u;
+    int item;
+
+    checks = failures = rotated = 0; /* its own */
+    if (!gpu_open(&u)) fail_msg("%s", cvy_last_error());
+    while ((item = atomic_fetch_add(&b->next, 1)) < items) take(&u, item);
+    gpu_close(&u);
+    CHECK(cvyi_alloc_live() == 0, "%lld allocations", (long long)cvyi_alloc_live());
+    atomic_fetch_add(&b->rotated, rotated);
+    atomic_fetch_add(&b->checks, checks);
+    atomic_fetch_add(&b->failures, failures);
+    return 0;
+}
+
+static inline void use_emulator(const char *program)
+{
+    char path[1024];
+
+    use_library(program, "emulate/libcuda.so.1", "CVY_CUDA_LIB", path);
+    use_library(program, "emulate/libnvrtc.so.13", "CVY_NVRTC_LIB", path);
+    use_cache();
+}
+
+/* Takes all items, on as many processes as there are cores. */
+static inline void share_out(int items, void (*take)(const gpu *u, int item))
+{
+    enum { MOST = 16 };
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    board *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t children[MOST];
+    int n = 0;
+
+    if (b == MAP_FAILED) exit(1);
+    while (n < MOST && (n < cores || n < 1)) {
+        children[n] = fork();
+        if (children[n] == 0) exit(worker(b, items, take));
+        n++;
+    }
+    while (n) {
+        int status = 0;
+        waitpid(children[--n], &status, 0);
+        CHECK(status == 0, "a worker ended with %d", status);
+    }
+    checks += b->checks;
+    failures += b->failures;
+    rotated += b->rotated;
+    munmap(b, sizeof *b);
+}
+
+#endif

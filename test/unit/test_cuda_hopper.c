@@ -1,0 +1,121 @@
+/* test_cuda_hopper.c - the kernels for Hopper's tensor cores (wgmma, tensor and bulk copies, mbarriers, clusters,
+ * words between blocks), run on the host by test/emulate, against the reference.
+ *
+ *   test_cuda_hopper [CHAIN...]      these chains, under every plan
+ *
+ * First the emulator itself: kernels that break the rules are found out. Then chains in both precisions, checked as
+ * a GPU would be (test/gpu/check.h): bounds, guards, the same bits again and in any order of blocks, threads and
+ * copies; a sample's bits wherever in the batch it stands. */
+#include "emulated.h"
+#include "../gpu/chain_list.h"
+
+/* ---- the emulator ---- */
+
+static const offence offences[] = {
+    {"an mbarrier that nobody made", "__shared__ u64 b; if (at.lin == 0) mbar_wait(&b, 0);", "nobody made"},
+    {"an arrival too many", "__shared__ u64 b; if (at.lin == 0) mbar_init(&b, 1), mbar_arrive(&b, 2);",
+     "more arrivals"},
+    {"a phase that nobody ends",
+     "__shared__ u64 b; if (at.lin == 0) mbar_init(&b, 2), mbar_arrive(&b), mbar_wait(&b, 0);", "stands still"},
+    {"a copy that is not announced",
+     "__shared__ u64 b; __shared__ __align__(16) float s[4]; if (at.lin == 0) {"
+     "mbar_init(&b, 1); bulk_load(s, a.t[1].p, 16, &b); mbar_arrive(&b); mbar_wait(&b, 0); }",
+     "under way"},
+    {"a bulk copy to an odd address",
+     "__shared__ u64 b; __shared__ __align__(16) float s[8];"
+     "if (at.lin == 0) mbar_init(&b, 1), bulk_load(s + 1, a.t[1].p, 16, &b);",
+     "not aligned"},
+    {"a bulk copy of ten bytes",
+     "__shared__ u64 b; __shared__ __align__(16) float s[8];"
+     "if (at.lin == 0) mbar_init(&b, 1), bulk_load(s, a.t[1].p, 10, &b);",
+     "whole 16 bytes"},
+    {"a copy into a block that has ended",
+     "__shared__ u64 b; __shared__ __align__(16) float s[4];"
+     "if (at.lin == 0) mbar_init(&b, 1), mbar_arrive_expect(&b, 16), bulk_load(s, a.t[1].p, 16, &b);",
+     "under way"},
+    {"a copy that nobody waited for",
+     "__shared__ u64 b; __shared__ __align__(16) float s[4]; if (at.lin == 0) {"
+     "mbar_init(&b, 1); mbar_arrive_expect(&b, 16); bulk_load(s, a.t[1].p, 16, &b);"
+     "a.t[0].p[0] = s[0]; mbar_wait(&b, 0); }",
+     ""},
+    {"a product that nobody waited for",
+     "extern __shared__ __align__(128) char memory[]; if (blockIdx.x) return;"
+     "for (int i = threadIdx.x; i < 8192; i += 256) ((float *)memory)[i] = 0.0f;"
+     "__syncthreads(); float d[32]; for (float &v : d) v = CVY_NAN;"
+     "wgmma_f16(d, wgmma_desc(0, 64), wgmma_desc(0, 64), 0); wgmma_commit();"
+     "wgmma_wait<1>(); a.t[0].p[at.lin] = d[0]; wgmma_wait<0>();",
+     ""},
+    {"an operand behind the block's shared memory",
+     "float d[32]; wgmma_f16(d, wgmma_desc(0, 64), wgmma_desc(2047, 64), 0); wgmma_commit(); wgmma_wait<0>();",
+     "reaches behind"},
+    {"lanes with different operands", "float d[32]; wgmma_f16(d, wgmma_desc(threadIdx.x, 64), 0, 0);",
+     "different operands"},
+    {"half a warp multiplies", "float d[32]; if (threadIdx.x % 32 < 16) wgmma_f16(d, 0, 0, 0);", "stands still"},
+    {"words that never come", "if (at.lin == 0) while (*(volatile float *)a.t[1].p == 0.0f) __nanosleep(20);",
+     "nothing happens"},
+};
+
+/* ---- chains ---- */
+
+/* Small, but with several strips for each of the emulator's four multiprocessors. */
+static const char *const small[] = {
+    /* the three blocks: folded, recomputed, kept; a strip of one tile; tiles in halves */
+    "x[5,8,14,16] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
+    "x[4,8,8,20] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
+    "x[5,8,9,16] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)",
+    "x[2,8,10,128] | conv2d(40,3) @c | group_norm(8) | tanh | add(@c) | sub(200) | logsumexp(1)",
+    "x[2,8,8,12] | conv2d(96,3) @c | mul(s[96,1,1]) | group_norm(8) | add(@c) | relu",
+    "x[2,8,8,12] | conv2d(32,3) | group_norm(8) | add(r[32,6,10]) | relu",
+    "x[3,8,11,13] | conv2d(48,3) | group_norm(3) | max_pool2d(2) | relu",
+    /* streamed weights; stride 2 */
+    "x[1,72,9,12] | conv2d(64,3) | relu",
+    "x[1,128,7,7] | conv2d(72,3) | group_norm(8) | silu",
+    "x[2,16,13,15] | conv2d(40,3,stride=2,padding=1) | hardswish | min(1)",
+    "x[2,3,16,16] | conv2d(64,7,stride=2,padding=3) | batch_norm | relu | max_pool2d(2)",
+    "x[2,8,40] | conv1d(64,5) | instance_norm | silu",
+    /* whole rows by copies: an end inside 16 bytes, a stage with a slice too many, rows below the image */
+    "x[3,3,11,13] | conv2d(48,5,padding=2) | group_norm(3) | silu",
+    "x[3,24,9,17] | conv2d(48,3,padding=1) | relu",
+    "x[3,9,13,17] | conv2d(48,5,stride=2) | group_norm(16)",
+    "x[1,13,7,9] | conv2d(80,3,padding=1) | max(1)",
+    /* matrix products, with and without clusters */
+    "x[70,132] | linear(72) | gelu",
+    "x[130,100] | matmul(w[100,140]) | silu",
+};
+enum { BLOCKS = 3 };
+static const char *const *listed = small;
+static int n_listed = COUNT_OF(small), every;
+
+static void take_item(const gpu *u, int item)
+{
+    const bool quick = getenv("CONVOY_TEST_QUICK") != NULL;
+    const int at = (item - 1) / 2, plans = every ? EVERY_PLAN : PLAN_LIKED | PLAN_SECOND_TILE | PLAN_RANDOM;
+    const cvy_precision precision = (item - 1) % 2 ? CVY_TF32 : CVY_FP32;
+
+    if (quick && item % 5)
+        return; /* the emulator is never built in other ways: little new to be seen of it there */
+    if (item == 0) {
+        for (int i = 0; i < COUNT_OF(offences); i++) check_offence(u, &offences[i]);
+        return;
+    }
+    check_listed(u, listed[at], precision, plans);
+    check_positions(u, listed[at], precision);
+}
+
+/* Where blocks may not wait for each other, statistics and results are launches of their own. */
+static void take_apart(const gpu *u, int item)
+{
+    CHECK(!u->device->cooperative, "the emulator lets blocks wait for each other");
+    check_listed(u, small[item / 2], item % 2 ? CVY_TF32 : CVY_FP32, PLAN_LIKED);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) listed = (const char *const *)argv + 1, n_listed = argc - 1, every = 1;
+    use_emulator(argv[0]);
+    setenv("CVY_EMULATE_ARCH", "90", 1);
+    share_out(1 + 2 * n_listed, take_item);
+    setenv("CVY_EMULATE_ALONE", "1", 1);
+    share_out(every || getenv("CONVOY_TEST_QUICK") ? 0 : 2 * BLOCKS, take_apart);
+    return finish("cuda_hopper");
+}
