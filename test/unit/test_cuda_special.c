@@ -4,8 +4,7 @@
  *
  * Without the rewrites that trust factors to be finite (nothing is watched on a GPU). The weight of a norm is left
  * alone: times a normalised value an infinite one gives an infinity here, where PyTorch's x a - mean a is NaN. */
-#include "../gpu/check.h"
-#include "../standin/fixture.h"
+#include "emulated.h"
 #include "../../src/cuda/tc_tune.h"
 
 static const char *const chains[] = {
@@ -47,6 +46,21 @@ static const char *const chains[] = {
     "x[2,6,5] | group_norm(2,eps=inf)",
 };
 
+/* On Hopper's tensor cores: results that wait, that are computed twice, that are pooled or reduced, in halves of
+ * tiles; whole rows by copies, streamed weights, stride 2. */
+static const char *const hopper[] = {
+    "x[2,8,12,16] | conv2d(32,3) | sigmoid | group_norm(8)",
+    "x[2,8,12,16] | conv2d(64,3) | group_norm(16) | max_pool2d(2) | relu",
+    "x[2,8,8,20] | conv2d(64,3) @c | group_norm(16) | tanh | add(@c) | logsumexp(1,keepdim=True)",
+    "x[1,8,10,128] | conv2d(40,3) @c | group_norm(8) | tanh | add(@c) | logsumexp(1)",
+    "x[1,24,9,11] | conv2d(48,3,padding=1) | relu",
+    "x[1,72,9,12] | conv2d(64,3) | relu",
+    "x[2,16,13,15] | conv2d(40,3,stride=2,padding=1) | hardswish | min(1)",
+    "x[2,8,10,13] | conv2d(48,3) | max_pool2d(2)",
+    "x[2,8,10,13] | conv2d(20,3) | logsumexp(1)",
+    "x[40,36] | linear(40)",
+};
+
 static bool same_kind(float got, double want)
 {
     return isnan(want) ? isnan(got) : isinf(want) ? got == (float)want : isfinite(got);
@@ -72,10 +86,10 @@ static void check_run(const gpu *u, rig *r, const cvy_plan *p, const char *what)
     gpu_rig_close(&t);
 }
 
-static void check_chain(const gpu *u, const char *chain, int tuning)
+static void check_chain(const gpu *u, const char *chain, cvy_precision precision, int tuning)
 {
     static const float planted[] = {NAN, INFINITY, -INFINITY};
-    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
+    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA, .precision = (int32_t)precision};
     cvy_graph *g = NULL;
     cvy_plan *p = NULL;
     uint64_t seed = 8;
@@ -90,8 +104,8 @@ static void check_chain(const gpu *u, const char *chain, int tuning)
             const int64_t cell_at = k % 3 * (r.t[i].count - 1) / 2;
             float *cell = rig_at(&r.t[i], cell_at), keep = *cell;
             *cell = planted[k / 3];
-            snprintf(what, sizeof what, "%s, tuning %d, %g at %lld of %s", chain, tuning, (double)*cell,
-                     (long long)cell_at, r.t[i].info.name);
+            snprintf(what, sizeof what, "%s, %s, tuning %d, %g at %lld of %s", chain, precision_names[precision],
+                     tuning, (double)*cell, (long long)cell_at, r.t[i].info.name);
             check_run(u, &r, p, what);
             *cell = keep;
         }
@@ -100,21 +114,24 @@ static void check_chain(const gpu *u, const char *chain, int tuning)
     cvy_graph_free(g);
 }
 
-int main(int argc, char **argv)
+static void take_generic(const gpu *u, int item)
 {
     static const int tunings[] = {TUNE_COST, TUNE_GENERIC};
-    char path[1024];
-    gpu u;
+    check_chain(u, chains[item / 2], CVY_FP32, tunings[item % 2]);
+}
 
+static void take_hopper(const gpu *u, int item)
+{
+    check_chain(u, hopper[item / 2], item % 2 ? CVY_TF32 : CVY_FP32, TUNE_COST);
+}
+
+int main(int argc, char **argv)
+{
     (void)argc;
-    use_library(argv[0], "emulate/libcuda.so.1", "CVY_CUDA_LIB", path);
-    use_library(argv[0], "emulate/libnvrtc.so.13", "CVY_NVRTC_LIB", path);
-    use_cache();
+    use_emulator(argv[0]);
     setenv("CVY_SIMPLIFY", "-fold_conv_affine,-fold_norm_affine,-reduce_producer,-pool_before_norm", 1);
-    if (!gpu_open(&u)) fail_msg("%s", cvy_last_error());
-    for (int i = 0; i < COUNT_OF(chains); i++)
-        for (int k = 0; k < COUNT_OF(tunings); k++) check_chain(&u, chains[i], tunings[k]);
-    gpu_close(&u);
-    CHECK(cvyi_alloc_live() == 0, "%lld allocations", (long long)cvyi_alloc_live());
+    share_out(2 * COUNT_OF(chains), take_generic);
+    setenv("CVY_EMULATE_ARCH", "90", 1);
+    share_out(2 * COUNT_OF(hopper), take_hopper);
     return finish("cuda_special");
 }

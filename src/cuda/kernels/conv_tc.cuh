@@ -309,7 +309,8 @@ struct shared_memory {
     float peaks[OUTS ? OUTS : 1][PEAKS][PEAKS > 1 ? TILE : 1]; // PARTIAL: maxima that were taken out, and whether
     int flags[OUTS ? OUTS : 1][PEAKS][TILE / HALF];
     float unscale[TC_STAGES];  // 1 / the power of two of a stage
-    int odd[TC_STAGES];        // the stage holds an inf or a NaN
+    int odd[TC_STAGES];        // the stage is not for tensor cores: it, or some weight, is not finite
+    int odd_weights;           // some weight is not finite
     u32 largest[2][LOADWARPS]; // per staging warp: bits of the largest |x|
     u64 full[2][TC_STAGES];    // for the warpgroups that take statistics (or all), that finish: a waiter must see
                                // every phase
@@ -325,9 +326,9 @@ struct alignas(64) tensor_map {
 };
 
 struct tc_args {
-    const float *x, *w;               // [n][C][H][W]; [K][C][R][S], read only where x holds an inf or a NaN
+    const float *x, *w;               // [n][C][H][W]; [K][C][R][S], read only where x or they hold an inf or a NaN
     const u32 *packed;                // conv_tc_pack's weights
-    const float *unscale;             // [KP] 1 / scale of each output channel
+    const float *unscale;             // [KP] 1 / scale of each output channel; NaN: its weights are not finite
     const float *bias, *gamma, *beta; // [K], NULL: 0, 1, 0
     float *y;                         // [n][K][OH][OW], reduced: [n][OH][OW]
     u64 *part;                        // [n][STRIPS][G] tagged partial statistics, zero before the first launch

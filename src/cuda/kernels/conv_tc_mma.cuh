@@ -91,9 +91,9 @@ __device__ __forceinline__ void exact_tile(float (&d)[ACC], const tc_args &a, co
 #pragma unroll 1
             for (int c = 0; c < C * R * S; c++) {
                 const int h = h0 + c / S % R, w = w0 + c % S;
-                if ((unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W)
-                    sum = fmaf(__ldg(a.x + (((size_t)at.n * C + c / (R * S)) * H + h) * W + w),
-                               __ldg(a.w + (size_t)k * (C * R * S) + c), sum);
+                const bool inside = (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W;
+                const float x = inside ? __ldg(a.x + (((size_t)at.n * C + c / (R * S)) * H + h) * W + w) : 0.f;
+                sum = fmaf(x, __ldg(a.w + (size_t)k * (C * R * S) + c), sum); // padding is multiplied, too
             }
 #pragma unroll
         for (int u = 0; u < ACC; u++) d[u] = u == i ? sum : d[u];

@@ -4,9 +4,10 @@
 // Launch: KP blocks (conv_tc.cuh) of 128 threads; block k packs output channel k (zeros past K) and its rows for
 // all ROWSM output rows. Each channel is scaled by a power of two that brings its largest weight to 2^13 .. 2^14,
 // and where one product has to do by a factor of 1 .. 2 on top, the one with which fp16 rounds the channel best: 1
-// where nothing is rounded. unscale[k] is the inverse. Compile with the same -D as the convolution. Where pooling
-// follows a norm, weights of a channel with gamma < 0 change sign: its norm falls, so that the largest result comes
-// from the least value (gamma NULL: none).
+// where nothing is rounded. unscale[k] is the inverse; NaN says that a weight of the channel is not finite: the
+// convolution then sums exactly (inf * lo of x would be NaN, or the other inf). Compile with the same -D as the
+// convolution. Where pooling follows a norm, weights of a channel with gamma < 0 change sign: its norm falls, so
+// that the largest result comes from the least value (gamma NULL: none).
 #include "conv_tc.cuh"
 #ifndef KERNEL_NAME
 #define KERNEL_NAME conv_tc_pack
@@ -70,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(128)
     const int exponent = usable ? max(min(13 + 127 - (int)(__float_as_uint(m) >> 23), 126), -126) : 0;
     const float power = __int_as_float((exponent + 127) << 23);
     const float scale = PARTS == 1 && usable && k < K ? power * finest(w + (size_t)k * (C * R * S), power) : power;
-    if (t == 0) unscale[k] = 1.f / scale;
+    if (t == 0) unscale[k] = m < __int_as_float(0x7f800000) ? 1.f / scale : __int_as_float(0x7fc00000);
 
     const float factor = POOL && NORM && !TC_PRE && gamma && k < K && gamma[k] < 0.f ? -scale : scale;
     unsigned short *out = (unsigned short *)packed;
