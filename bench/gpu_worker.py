@@ -216,9 +216,10 @@ class Data:
 
 
 def error(run, data):
-    got = run(0)[data.samples].double()
-    worst = (got - data.want).abs().max().item()
-    return {"max_abs_error": worst, "rel_error": worst / (data.want.abs().max().item() or 1.0)}
+    off = (run(0)[data.samples].double() - data.want).abs()
+    worst = off.max().item()
+    return {"max_abs_error": worst, "rms_error": off.square().mean().sqrt().item(),
+            "rel_error": worst / (data.want.abs().max().item() or 1.0)}
 
 
 def timed(device, run, inputs, repeats):

@@ -1,8 +1,8 @@
 """One peer in a process of its own (their OpenMP runtimes would fight in one): a task per line in, a row per line out.
 
 A task is {"chain", "threads", "repeats", "reference"}; `reference` is a .npz with the float64 outputs of some samples.
-The answer is {"ms", "ms_min", "runs", "max_abs_error", "rel_error", "others"} or {"error"}. `others` is how many cores
-other processes kept busy while the timed runs ran: 0 on a quiet machine.
+The answer is {"ms", "ms_min", "runs", "max_abs_error", "rms_error", "rel_error", "others"} or {"error"}. `others` is how
+many cores other processes kept busy while the timed runs ran: 0 on a quiet machine.
 """
 
 import gc
@@ -59,8 +59,10 @@ def error(run, reference):
         samples, want = known["samples"], known["want"]
         out = run(0)
         got = np.asarray(out.numpy() if hasattr(out, "numpy") else out)[samples].astype(np.float64)
-    worst = float(np.abs(got - want).max())
-    return {"max_abs_error": worst, "rel_error": worst / (float(np.abs(want).max()) or 1.0)}
+    off = np.abs(got - want)
+    worst = float(off.max())
+    return {"max_abs_error": worst, "rms_error": float(np.sqrt(np.square(off).mean())),
+            "rel_error": worst / (float(np.abs(want).max()) or 1.0)}
 
 
 def serve(peer, task):

@@ -428,6 +428,9 @@ def page(cases):
 # ---- Markdown ----
 
 
+ERRORS = (("max_abs_error", "max abs error"), ("rms_error", "rms error"))  # the second: not in older files
+
+
 def md_blocks(cases, device, precision):
     """Full-size times of everyone, and how many times as fast Convoy is."""
     found = {c.block: c for c in select(cases, device=device, precision=precision, series="full")}
@@ -435,18 +438,21 @@ def md_blocks(cases, device, precision):
         return []
     names = sorted(found)
     peers = list(dict.fromkeys(p for b in names for p in found[b].rows))
-    lines = ["| ms, median (× Convoy) | " + " | ".join(names) + " | max abs error: " + ", ".join(names) + " |",
-             "|---" * (len(names) + 2) + "|"]
+    known = {key for b in names for r in found[b].rows.values() for key in r}
+    kinds = [(key, words) for key, words in ERRORS if key in known]
+    lines = ["| ms, median (× Convoy) | " + " | ".join(names) + " | " +
+             " | ".join(f"{words}: " + ", ".join(names) for _, words in kinds) + " |",
+             "|---" * (len(names) + 1 + len(kinds)) + "|"]
     for peer in peers:
         rows = [found[b].rows.get(peer) for b in names]
         cells = [(fmt(r["ms"]) + ("" if peer == OURS else f" ({fmt(found[b].speedup(r))}×)")) if r and r.get("ms") else "–"
                  for b, r in zip(names, rows)]
-        errors = ", ".join(fmt_error(r.get("max_abs_error")) if r else "–" for r in rows)
+        errors = " | ".join(", ".join(fmt_error(r.get(key)) if r else "–" for r in rows) for key, _ in kinds)
         bold = "**" if peer == OURS else ""
         lines.append(f"| {bold}{peer}{bold} | " + " | ".join(f"{bold}{c}{bold}" for c in cells) + f" | {errors} |")
     best = [found[b].peers()[0] if found[b].peers() else None for b in names]
     lines.append("| **Convoy is faster than the fastest peer by** | " + " | ".join(
-        f"**{fmt(found[b].speedup(r))}×** ({r['peer']})" if r else "–" for b, r in zip(names, best)) + " | |")
+        f"**{fmt(found[b].speedup(r))}×** ({r['peer']})" if r else "–" for b, r in zip(names, best)) + " |" * (len(kinds) + 1))
     return lines
 
 

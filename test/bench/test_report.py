@@ -187,3 +187,15 @@ def test_a_browser_shows_every_figure(results, tmp_path, width):
     assert sorted(b[0] for b in seen["boxes"]) == sorted(FIGURES)
     assert all(w > 250 and h > 20 for _, w, h in seen["boxes"])
     assert seen["wide"] <= seen["room"], "the page is wider than the screen"
+
+
+def test_rms_errors_have_a_column_where_they_are_known(results):
+    told = json.loads((results / "one.json").read_text())
+    assert "rms" not in "".join(report.md_blocks(report.load(results), "cpu", "fp32"))
+    for r in told["rows"]:
+        r["rms_error"] = 2.5e-7
+    (results / "one.json").write_text(json.dumps(told))
+    lines = report.md_blocks(report.load(results), "cpu", "fp32")
+    assert lines[0].endswith("| max abs error: A, B, C | rms error: A, B, C |")
+    assert lines[2].endswith("| 1.0e-06, 1.0e-06, 1.0e-06 | 2.5e-07, 2.5e-07, 2.5e-07 |")
+    assert len({line.count("|") for line in lines}) == 1
