@@ -92,7 +92,7 @@ $(TESTS): %: %.o $(filter-out %/main.o,$(CLI)) $(BUILD)/libconvoy.a
 STANDIN_FLAGS = $(filter-out -fvisibility=hidden -MMD -MP,$(CFLAGS)) -shared
 $(BUILD)/test/standin/libcuda.so.1: $(addprefix test/standin/,cuda.c nothing.c)
 $(BUILD)/test/standin/libnvrtc.so.13: test/standin/nvrtc.c
-$(BUILD)/test/emulate/libcuda.so.1: test/standin/cuda.c $(addprefix test/emulate/,run.c fiber.c memory.c module.c product.c transfer.c)
+$(BUILD)/test/emulate/libcuda.so.1: test/standin/cuda.c $(addprefix test/emulate/,run.c calls.c fiber.c memory.c module.c product.c transfer.c)
 $(BUILD)/test/emulate/libnvrtc.so.13: test/emulate/nvrtc.c
 $(STANDINS): $(wildcard test/standin/*.h)
 	$(say) CC $@
