@@ -38,11 +38,11 @@ static_assert(THREADS % DEPTH == 0 && BM * DEPTH % THREADS == 0 && BN * DEPTH % 
 
 constexpr int X_EACH = BM * DEPTH / THREADS, O_EACH = BN * DEPTH / THREADS; // elements a thread copies
 
-// What a thread copies of one step: the rows of x stay the same for all terms.
+// What a thread copies of one step: the rows of x stay the same for all terms. In place of rows past the end stands
+// the last one; nobody keeps its results.
 struct copier {
     const float *other;
     cvy_index x_row[X_EACH]; // offset of each
-    unsigned exists;         // bit per row
     float x[X_EACH], o[O_EACH];
 
     CVY_INLINE_MEMBER void load(const cvy_args &a, int k_first, int n_first)
@@ -52,7 +52,7 @@ struct copier {
 #pragma unroll
         for (int i = 0; i < X_EACH; i++) {
             const int k = k_first + threadIdx.x % DEPTH;
-            x[i] = exists >> i & 1 && k < TERMS ? a.t[1].p[x_row[i] + k * x_k] : 0.0f;
+            x[i] = k < TERMS ? a.t[1].p[x_row[i] + k * x_k] : 0.0f;
         }
 #pragma unroll
         for (int i = 0; i < O_EACH; i++) {
@@ -90,9 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const 
 #pragma unroll
     for (int i = 0; i < X_EACH; i++) {
         const long long row = rows.first + (threadIdx.x + i * THREADS) / DEPTH;
-        const bool exists = row < rows.end;
-        c.exists = (i ? c.exists : 0) | (unsigned)exists << i;
-        c.x_row[i] = exists ? (cvy_index)row_offset(a.t[1], row_at(row), true) : 0;
+        c.x_row[i] = (cvy_index)row_offset(a.t[1], row_at(row < rows.end ? row : rows.end - 1), true);
     }
     results.start(threadIdx.x);
     c.load(a, 0, n_first);
