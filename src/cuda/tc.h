@@ -33,7 +33,8 @@ typedef struct tc_form {
     tc_tuning tuning;
 } tc_form;
 
-/* Is the pass one for these kernels on this plan's device, and how? */
+/* Is the pass one for these kernels on this plan's device, and how? Asked while the plan is made, by one thread:
+ * its state remembers tunings. */
 tc_form cvyi_tc_form(const cvy_plan *p, const pass *s);
 /* Predicted seconds of the kernel, without its launch. */
 double cvyi_tc_seconds(const cvy_plan *p, const tc_form *f);

@@ -174,9 +174,9 @@ static void *in_peer(void *p, unsigned rank)
 
 static long long due_turn(void)
 {
-    if (machine.lateness < 2) return machine.lateness ? INT64_MAX : machine.turn;
-    machine.lateness = machine.lateness * UINT64_C(6364136223846793005) + 1442695040888963407u;
-    return machine.turn + (long long)(machine.lateness >> 33) % 64;
+    if (machine.lateness != AT_RANDOM) return machine.lateness == ON_TIME ? machine.turn : INT64_MAX;
+    machine.random = machine.random * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    return machine.turn + (long long)(machine.random >> 33) % 64;
 }
 
 static void begin_transfer(transfer *t, void *dst, emulated_mbarrier *b, unsigned to)

@@ -30,6 +30,7 @@ typedef struct emulated_mbarrier {
     unsigned made : 7, phase : 1;     /* made: EMULATED_MADE; phase: the parity of the one under way */
 } emulated_mbarrier;
 enum { EMULATED_MADE = 0x2a };
+typedef char emulated_mbarrier_is_a_word[sizeof(emulated_mbarrier) == 8 ? 1 : -1];
 
 /* A wgmma as one thread sees it: d = a * b (+ d) of its two rows. a comes from shared memory in fp16, or in tf32 as
  * these rows themselves. */

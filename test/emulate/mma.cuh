@@ -9,18 +9,13 @@
 #define CVY_MMA_CUH
 
 #include "common.cuh"
-#include "cut.h"
+#include "numbers.h"
 
 CVY_INLINE float cvy_to_tf32(float x)
 {
     const unsigned bits = __float_as_uint(x);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return __uint_as_float(0x7fffe000u); // NaN
     return __uint_as_float((bits + 0x1000u) & 0xffffe000u); // inf stays; the largest become inf
-}
-
-static inline double emulated_tf32(float x)
-{
-    return (double)__uint_as_float(__float_as_uint(x) & 0xffffe000u);
 }
 
 CVY_INLINE void cvy_mma(float d[4], const float a[4], const float b[2])

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <spawn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,15 +137,17 @@ static int write_source(const char *folder, const char *name, const char *text)
 /* Clusters are those of the kernel's own macros, where it has __cluster_dims__. */
 static int write_main(const char *folder, const char *source, const char *text_of_it)
 {
+    static const char named[] = "__cluster_dims__(CLUSTER_N, CLUSTER_M, 1)";
+    const bool clusters = strstr(text_of_it, named) != NULL;
     char text[2 * PATH_BYTES];
 
+    if (!clusters && strstr(text_of_it, "__cluster_dims__")) return 0;
     snprintf(text, sizeof text,
              "#include \"device.cuh\"\n#include \"%s\"\n"
              "extern \"C\" __attribute__((visibility(\"default\"))) void emulated_entry(void **arguments)\n"
              "{\n    emulated_call(KERNEL_NAME, arguments);\n}\n"
              "extern \"C\" __attribute__((visibility(\"default\"))) const int emulated_cluster[2] = {%s};\n",
-             source,
-             strstr(text_of_it, "__cluster_dims__(CLUSTER_N, CLUSTER_M, 1)") ? "CLUSTER_N, CLUSTER_M" : "1, 1");
+             source, clusters ? "CLUSTER_N, CLUSTER_M" : "1, 1");
     return write_source(folder, "main.cpp", text);
 }
 

@@ -7,7 +7,7 @@
  * says why). */
 #include <stdint.h>
 #include <string.h>
-#include "cut.h"
+#include "numbers.h"
 #include "run.h"
 
 enum { CORE_ROWS = 8, CORE_BYTES = 16 };
@@ -17,37 +17,14 @@ typedef struct operand {
     size_t leading, stride;
 } operand;
 
-static float half_value(uint16_t h)
-{
-    const uint32_t sign = (uint32_t)(h >> 15) << 31, exponent = h >> 10 & 31, fraction = h & 1023;
-    uint32_t bits = sign | (exponent + 112) << 23 | fraction << 13;
-    float value;
-
-    if (exponent == 31) bits = sign | 0x7f800000u | fraction << 13;
-    memcpy(&value, &bits, sizeof value);
-    if (exponent == 0) value = (float)fraction * (sign ? -0x1p-24f : 0x1p-24f);
-    return value;
-}
-
 static const float *half_values(void)
 {
     static float table[1 << 16];
     static bool made;
 
-    for (uint32_t h = 0; h < 1 << 16 && !made; h++) table[h] = half_value((uint16_t)h);
+    for (uint32_t h = 0; h < 1 << 16 && !made; h++) table[h] = emulated_from_half(h);
     made = true;
     return table;
-}
-
-static float tf32_value(const void *p)
-{
-    uint32_t bits;
-    float value;
-
-    memcpy(&bits, p, sizeof bits);
-    bits &= 0xffffe000u;
-    memcpy(&value, &bits, sizeof value);
-    return value;
 }
 
 /* Bits of a descriptor: start 0-13, leading 16-29, stride 32-45, base offset 49-51, swizzle 62-63. */
@@ -74,13 +51,13 @@ static int read_row(const operand *o, int row, bool tf32, float out[16])
 
     for (int part = 0; part < 2; part++, at += o->leading)
         for (int i = 0; i < half; i++) {
-            uint16_t h;
-            if (tf32) {
-                out[part * half + i] = tf32_value(at + 4 * i);
-                continue;
-            }
-            memcpy(&h, at + 2 * i, sizeof h);
-            out[part * half + i] = table[h];
+            float word = 0;
+            uint16_t h = 0;
+            if (tf32)
+                memcpy(&word, at + 4 * i, sizeof word);
+            else
+                memcpy(&h, at + 2 * i, sizeof h);
+            out[part * half + i] = tf32 ? emulated_tf32(word) : table[h];
         }
     return 2 * half;
 }
@@ -98,7 +75,7 @@ static const char *read_rows(const emulated_product *const lanes[EMULATED_LANES]
     for (int r = 0; r < 16 && !wrong; r++) {
         float row[16];
         if (!p->tf32) read_row(&a, 16 * warp + r, false, row);
-        for (int k = 0; k < 8 && p->tf32; k++) row[k] = tf32_value(&lanes[4 * (r % 8)]->a_rows[r / 8][k]);
+        for (int k = 0; k < 8 && p->tf32; k++) row[k] = emulated_tf32(lanes[4 * (r % 8)]->a_rows[r / 8][k]);
         for (int k = 0; k < (p->tf32 ? 8 : 16); k++) rows[k][r] = row[k];
     }
     return wrong;

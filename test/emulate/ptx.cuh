@@ -4,6 +4,8 @@
 // descriptor made from one without a thought for the rank is noticed. Fences and registers are not emulated.
 #pragma once
 
+#include "numbers.h"
+
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
@@ -139,16 +141,9 @@ static inline u32 pack_f16(float lo, float hi)
 {
     return emulated_half(lo) | emulated_half(hi) << 16;
 }
-static inline float emulated_whole(u32 half)
-{
-    const u32 sign = (half & 0x8000) << 16, exponent = half >> 10 & 31, fraction = half & 1023;
-    if (exponent == 31) return __uint_as_float(sign | 0x7f800000 | fraction << 13);
-    if (exponent) return __uint_as_float(sign | (exponent + 112) << 23 | fraction << 13);
-    return (sign ? -1.0f : 1.0f) * (float)fraction * (1.0f / (1 << 24));
-}
 static inline void unpack_f16(u32 v, float &lo, float &hi)
 {
-    lo = emulated_whole(v & 0xffff), hi = emulated_whole(v >> 16);
+    lo = emulated_from_half(v & 0xffff), hi = emulated_from_half(v >> 16);
 }
 
 // ---- registers
@@ -183,9 +178,11 @@ template <int PENDING> static inline void wgmma_wait()
 template <int COUNT> static inline void acc_fence(float (&)[COUNT])
 {
 }
-// What a lane brings: descriptors, the same ones in all lanes of the warp, and its words of an operand in registers.
+// What a lane brings: descriptors, the same ones in all lanes of the warp, and its words of an operand in
+// registers.
 struct emulated_operands {
     u64 a, b;
+    int accumulate;
     float words[4];
 };
 static inline const emulated_deposit *emulated_together(const emulated_operands &mine)
@@ -193,13 +190,14 @@ static inline const emulated_deposit *emulated_together(const emulated_operands 
     const emulated_deposit *all = emulated_now.meet(0xffffffffu, &mine, sizeof mine);
     for (int lane = 0; lane < EMULATED_LANES; lane++) {
         const emulated_operands &theirs = *(const emulated_operands *)all[lane];
-        if (theirs.a != mine.a || theirs.b != mine.b) emulated_now.fail("lanes of a warp multiply different operands");
+        if (theirs.a != mine.a || theirs.b != mine.b || theirs.accumulate != mine.accumulate)
+            emulated_now.fail("lanes of a warp multiply different operands");
     }
     return all;
 }
 template <int COUNT> static inline void wgmma_f16(float (&d)[COUNT], u64 a, u64 b, int accumulate)
 {
     const emulated_product p = {.d = d, .a = a, .b = b, .columns = 2 * COUNT, .accumulate = accumulate};
-    emulated_together({a, b, {}});
+    emulated_together({a, b, accumulate, {}});
     emulated_now.multiply(&p);
 }

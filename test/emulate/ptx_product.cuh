@@ -51,7 +51,7 @@ static inline u32 desc_address(const void *p)
 template <int COUNT> static inline void wgmma_tf32(float (&d)[COUNT], const float (&a)[4], u64 b, int accumulate)
 {
     emulated_product p = {.d = d, .b = b, .columns = 2 * COUNT, .tf32 = 1, .accumulate = accumulate};
-    const emulated_deposit *all = emulated_together({0, b, {a[0], a[1], a[2], a[3]}});
+    const emulated_deposit *all = emulated_together({0, b, accumulate, {a[0], a[1], a[2], a[3]}});
     for (int t = 0; t < 4; t++)
         for (int i = 0; i < 4; i++)
             p.a_rows[i % 2][t + i / 2 * 4] =

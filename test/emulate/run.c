@@ -259,7 +259,10 @@ static bool launch(emulated_kernel *kernel, const CUlaunchConfig *c, void **argu
     machine.n_threads = (int)(c->block[0] * c->block[1] * c->block[2]);
     machine.stride = (machine.n_threads + EMULATED_LANES - 1) / EMULATED_LANES * EMULATED_LANES;
     machine.shared_bytes = c->shared_bytes;
-    machine.lateness = !word ? 0 : strcmp(word, "reversed") == 0 ? 1 : strtoull(word, NULL, 10);
+    machine.random = word ? strtoull(word, NULL, 10) : 0;
+    machine.lateness = word && strcmp(word, "reversed") == 0 ? AS_LATE_AS_CAN_BE
+                       : machine.random                      ? AT_RANDOM
+                                                             : ON_TIME;
     refused = clusters ? refusal(c) : "no memory";
     if (refused) {
         calls_fail("%d threads with %u bytes of shared memory: %s", machine.n_threads, c->shared_bytes, refused);

@@ -55,7 +55,8 @@ typedef struct emulated_machine {
     int n_blocks, n_threads, stride; /* threads of a block; rounded up to whole warps */
     int live, current, naps;         /* threads that have not returned; the one that runs; naps without an event */
     long long turn;                  /* of all threads */
-    uint64_t lateness; /* of bulk copies: 0 none, 1 as late as can be, else the state of random numbers */
+    enum { ON_TIME, AS_LATE_AS_CAN_BE, AT_RANDOM } lateness; /* of bulk copies */
+    uint64_t random;                                         /* the state of their numbers */
     fiber scheduler;
     emulated *now;
     emulated_kernel *running;

@@ -1,7 +1,6 @@
 /* transfer.c - bulk and tensor copies into shared memory: they wait here until the scheduler lets them come, and
  * read their source then. */
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 #include "run.h"
 

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include "../gpu/bits.h"
+#include "../gpu/needs.h"
 #include "../standin/fixture.h"
 
 /* ---- kernels that do what no kernel may ---- */
@@ -113,6 +114,25 @@ static inline void check_listed(const gpu *u, const char *words, cvy_precision p
     cvy_graph_free(g);
 }
 
+/* ---- what the plans of a test had (../gpu/needs.h) ---- */
+
+static uint64_t met;
+
+static inline void note_needs(const char *words, cvy_precision precision, int plans, const need *needs, int n)
+{
+    cvy_graph *g = NULL;
+
+    assert_ok(cvy_graph_parse(words, &g));
+    for (int i = 0; i < PLAN_KINDS; i++) {
+        cvy_plan *plan = NULL;
+        if (!(plans >> i & 1)) continue;
+        assert_ok(check_plan_create(g, &plan_kinds[i], precision, 1, &plan));
+        met |= needs_met(plan, needs, n);
+        cvy_plan_free(plan);
+    }
+    cvy_graph_free(g);
+}
+
 /* ---- a sample's bits do not depend on where in the batch it stands ---- */
 
 static int rotated; /* chains that were checked so */
@@ -141,6 +161,7 @@ static inline void check_positions(const gpu *u, const char *words, cvy_precisio
 
 typedef struct board {
     atomic_int next, checks, failures, rotated;
+    _Atomic uint64_t met;
 } board;
 
 static inline int worker(board *b, int items, void (*take)(const gpu *u, int item))
@@ -149,11 +170,13 @@ static inline int worker(board *b, int items, void (*take)(const gpu *u, int ite
     int item;
 
     checks = failures = rotated = 0; /* its own */
+    met = 0;
     if (!gpu_open(&u)) fail_msg("%s", cvy_last_error());
     while ((item = atomic_fetch_add(&b->next, 1)) < items) take(&u, item);
     gpu_close(&u);
     CHECK(cvyi_alloc_live() == 0, "%lld allocations", (long long)cvyi_alloc_live());
     atomic_fetch_add(&b->rotated, rotated);
+    atomic_fetch_or(&b->met, met);
     atomic_fetch_add(&b->checks, checks);
     atomic_fetch_add(&b->failures, failures);
     return 0;
@@ -180,6 +203,7 @@ static inline void share_out(int items, void (*take)(const gpu *u, int item))
     if (b == MAP_FAILED) exit(1);
     while (n < MOST && (n < cores || n < 1)) {
         children[n] = fork();
+        if (children[n] < 0) break;
         if (children[n] == 0) exit(worker(b, items, take));
         n++;
     }
@@ -188,9 +212,11 @@ static inline void share_out(int items, void (*take)(const gpu *u, int item))
         waitpid(children[--n], &status, 0);
         CHECK(status == 0, "a worker ended with %d", status);
     }
+    CHECK(b->next >= items, "%d of %d items were taken", (int)b->next, items);
     checks += b->checks;
     failures += b->failures;
     rotated += b->rotated;
+    met |= b->met;
     munmap(b, sizeof *b);
 }
 

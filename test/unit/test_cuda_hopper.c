@@ -57,12 +57,13 @@ static const offence offences[] = {
 
 /* ---- chains ---- */
 
-/* Small, but with several strips for each of the emulator's four multiprocessors. */
+/* Small; of the three blocks each of the emulator's four multiprocessors has more strips than any ring has places.
+ */
 static const char *const small[] = {
     /* the three blocks: folded, recomputed, kept; a strip of one tile; tiles in halves */
-    "x[5,8,14,16] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
-    "x[4,8,8,20] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
-    "x[5,8,9,16] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)",
+    "x[21,8,10,12] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
+    "x[21,8,5,12] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
+    "x[22,8,6,12] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)",
     "x[2,8,10,128] | conv2d(40,3) @c | group_norm(8) | tanh | add(@c) | sub(200) | logsumexp(1)",
     "x[2,8,8,12] | conv2d(96,3) @c | mul(s[96,1,1]) | group_norm(8) | add(@c) | relu",
     "x[2,8,8,12] | conv2d(32,3) | group_norm(8) | add(r[32,6,10]) | relu",
@@ -82,15 +83,45 @@ static const char *const small[] = {
     "x[70,132] | linear(72) | gelu",
     "x[130,100] | matmul(w[100,140]) | silu",
 };
-enum { BLOCKS = 3 };
+/* Where blocks may not wait for each other, statistics and results are launches of their own. */
+static const char *const apart[] = {
+    "x[21,8,10,12] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
+    "x[9,8,9,16] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)",
+    "x[3,8,7,66] | conv2d(64,3) | group_norm(16) | tanh | logsumexp(1)",
+};
 static const char *const *listed = small;
 static int n_listed = COUNT_OF(small), every;
+
+/* What their plans have between them, in the first round and where blocks may not wait for each other. */
+static const need needs[] = {
+    {"matmul_tc.cu", -1, NULL, 0},    {"CLUSTER_M", 2, NULL, 0},       {"CLUSTER_N", 2, NULL, 0},
+    {"TC_PASS", 0, "TC_SINK", 0},     {"TC_PASS", 0, "TC_SINK", 1},    {"TC_PASS", 0, "TC_SINK", 2},
+    {"TC_PASS", 1, "TC_SINK", 0},     {"TC_PASS", 1, "TC_SINK", 1},    {"TC_PASS", 1, "TC_SINK", 2},
+    {"TC_PASS", 2, "TC_SINK", 0},     {"TC_PASS", 2, "TC_SINK", 2},    {"TC_ROWS", 1, "TC_PRODUCTS", 1},
+    {"TC_ROWS", 1, "TC_PRODUCTS", 3}, {"TC_TMA", 1, "TC_PRODUCTS", 1}, {"TC_TMA", 1, "TC_PRODUCTS", 3},
+    {"TC_TMA", 0, "TC_ROWS", 0},      {"TC_FLAT", 1, NULL, 0},         {"TC_ROWSM", 2, NULL, 0},
+    {"TC_STRIDE", 2, NULL, 0},        {"streamed", 1, "TC_PASS", 0},   {"streamed", 1, "TC_PASS", 1},
+    {"TC_TILE", 128, "TC_SINK", 2},
+};
+static const need needs_apart[] = {
+    {"TC_PASS", 3, "TC_SINK", 0}, {"TC_PASS", 3, "TC_SINK", 1}, {"TC_PASS", 3, "TC_SINK", 2},
+    {"TC_PASS", 4, "TC_SINK", 0}, {"TC_PASS", 4, "TC_SINK", 1}, {"TC_PASS", 4, "TC_SINK", 2},
+};
+
+static void check_needs(const need *list, int n)
+{
+    for (int i = 0; i < n; i++)
+        CHECK(met >> i & 1, "no plan has %s %d, %s %d", list[i].name, list[i].value,
+              list[i].also ? list[i].also : "", list[i].also_value);
+    met = 0;
+}
 
 static void take_item(const gpu *u, int item)
 {
     const bool quick = getenv("CONVOY_TEST_QUICK") != NULL;
-    const int at = (item - 1) / 2, plans = every ? EVERY_PLAN : PLAN_LIKED | PLAN_SECOND_TILE | PLAN_RANDOM;
+    const int at = (item - 1) / 2;
     const cvy_precision precision = (item - 1) % 2 ? CVY_TF32 : CVY_FP32;
+    int plans = PLAN_LIKED | PLAN_SECOND_TILE | PLAN_RANDOM;
 
     if (quick && item % 5)
         return; /* the emulator is never built in other ways: little new to be seen of it there */
@@ -98,24 +129,36 @@ static void take_item(const gpu *u, int item)
         for (int i = 0; i < COUNT_OF(offences); i++) check_offence(u, &offences[i]);
         return;
     }
+    if (every || !strstr(listed[at], "conv")) plans = EVERY_PLAN; /* clusters are the last tiles */
     check_listed(u, listed[at], precision, plans);
     check_positions(u, listed[at], precision);
+    note_needs(listed[at], precision, plans, needs, COUNT_OF(needs));
 }
 
-/* Where blocks may not wait for each other, statistics and results are launches of their own. */
 static void take_apart(const gpu *u, int item)
 {
+    const cvy_precision precision = item % 2 ? CVY_TF32 : CVY_FP32;
+    const int plans = PLAN_LIKED | PLAN_RANDOM;
+
     CHECK(!u->device->cooperative, "the emulator lets blocks wait for each other");
-    check_listed(u, small[item / 2], item % 2 ? CVY_TF32 : CVY_FP32, PLAN_LIKED);
+    check_listed(u, apart[item / 2], precision, plans);
+    note_needs(apart[item / 2], precision, plans, needs_apart, COUNT_OF(needs_apart));
 }
 
 int main(int argc, char **argv)
 {
+    const bool quick = getenv("CONVOY_TEST_QUICK") != NULL;
+
     if (argc > 1) listed = (const char *const *)argv + 1, n_listed = argc - 1, every = 1;
     use_emulator(argv[0]);
     setenv("CVY_EMULATE_ARCH", "90", 1);
     share_out(1 + 2 * n_listed, take_item);
-    setenv("CVY_EMULATE_ALONE", "1", 1);
-    share_out(every || getenv("CONVOY_TEST_QUICK") ? 0 : 2 * BLOCKS, take_apart);
+    if (!every && !quick) {
+        CHECK(rotated >= 20, "only %d chains of samples apart", rotated);
+        check_needs(needs, COUNT_OF(needs));
+        setenv("CVY_EMULATE_ALONE", "1", 1);
+        share_out(2 * COUNT_OF(apart), take_apart);
+        check_needs(needs_apart, COUNT_OF(needs_apart));
+    }
     return finish("cuda_hopper");
 }

@@ -287,17 +287,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             mbar_init(&s.rawfull[i], TC_ROWS ? 8 : 1), mbar_init(&s.rawempty[i], LOADWARPS * ONE);
         mbar_init_fence();
     }
-    float marks[cdiv(KP, 32)]; // NaN: weights of the channel are not finite
-#pragma unroll
-    for (int i = 0; i < cdiv(KP, 32); i++) marks[i] = __ldg(a.unscale + min(i * 32 + tid % 32, KP - 1));
-    if (!STREAM)
-        for (int i = tid; i < MBLOCKS * WSTAGE / 16; i += THREADS)
+    if (warp == WARP_MERGE) { // NaN: a weight of that channel is not finite
+        bool odd = false;
+        for (int k = tid % 32; k < KP; k += 32) odd |= !(__ldg(a.unscale + k) > 0.f);
+        odd = __any_sync(~0u, odd);
+        if (tid % 32 == 0) s.odd_weights = odd;
+    } else if (!STREAM)
+        for (int i = tid; i < MBLOCKS * WSTAGE / 16; i += WARP_MERGE * 32)
             ((uint4 *)s.w)[i] = __ldg((const uint4 *)a.packed + i);
-    bool odd = false;
-#pragma unroll
-    for (const float mark : marks) odd |= mark != mark;
-    odd = __any_sync(~0u, odd);
-    if (tid == 0) s.odd_weights = odd;
     fence_proxy_async();
     __syncthreads();
 

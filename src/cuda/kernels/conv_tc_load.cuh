@@ -7,8 +7,8 @@
 //
 // Range. A stage is scaled by a power of two, one of 2^(6 + 15 j): the one that brings its largest |x| to 1 ..
 // 2^15. The role tries the last one, and converts the stage again where that was another; fp16 never overflows, and
-// what it rounds away is below 2^-24 of the largest value. An inf or NaN marks the stage, one among the weights every
-// stage: the multiplying role then sums it exactly (0 * inf of a padded operand would spread it too far).
+// what it rounds away is below 2^-24 of the largest value. An inf or NaN marks the stage, one among the weights
+// every stage: the multiplying role then sums it exactly (0 * inf of a padded operand would spread it too far).
 #pragma once
 #include "conv_tc.cuh"
 

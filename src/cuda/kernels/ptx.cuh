@@ -139,7 +139,7 @@ __device__ __forceinline__ float reciprocal(float x) // to the last bit but one
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
-__device__ __forceinline__ float tanh_approx(float x) // 2^-11 at most
+__device__ __forceinline__ float tanh_approx(float x) // a relative error of 2^-11 at most
 {
     float r;
     asm("tanh.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
@@ -186,8 +186,8 @@ template <int COUNT> __device__ __forceinline__ void registers_give()
 }
 
 // ---- wgmma
-// Both operands K-major without swizzle: core matrices of 8 rows x 16 bytes, rows contiguous, 128 bytes from 8 rows to
-// the next 8. addr16: start, lead16: from the first 8 k to the second, both in units of 16 bytes.
+// Both operands K-major without swizzle: core matrices of 8 rows x 16 bytes, rows contiguous, 128 bytes from 8 rows
+// to the next 8. addr16: start, lead16: from the first 8 k to the second, both in units of 16 bytes.
 __device__ __forceinline__ u64 wgmma_desc(u32 addr16, u32 lead16)
 {
     return 8ull << 32 | (addr16 | lead16 << 16);
