@@ -24,8 +24,8 @@ static const char *refusal(const cvy_plan *p, const cuda_device *d, const node *
 /* ---- tiles ---- */
 
 /* Rows, columns, cluster, the most products: three of 256 columns want more registers than there are. Large tiles
- * fetch less; small ones fill the device. Clusters of two are for effort "measure" to try; of four
- * they were slower than blocks by themselves (doc/KERNELS.md). */
+ * fetch less; small ones fill the device. Clusters of two are for effort "measure" to try; of four they were slower
+ * than blocks by themselves (doc/KERNELS.md). */
 typedef struct tile_row {
     int m, n, cluster_m, cluster_n, products;
 } tile_row;
@@ -84,9 +84,9 @@ static double step_cycles(const wgmma_tile *t)
     return most + (sum - most) / 8;
 }
 
-/* The multiprocessor with the most blocks takes longest; blocks of a cluster wait for each other. A block
- * alone waits: about 4,000 cycles until the first copy has come and the last result is stored, and in each step for
- * its fragments and for the tensor cores, which answer after 60 cycles or more per product of 8 terms. */
+/* The multiprocessor with the most blocks takes longest; blocks of a cluster wait for each other. A block alone
+ * waits: about 4,000 cycles until the first copy has come and the last result is stored, and in each step for its
+ * fragments and for the tensor cores, which answer after 60 cycles or more per product of 8 terms. */
 static double believed_seconds(const wgmma_tile *t, const cuda_device *d)
 {
     const double together = t->cluster_m * t->cluster_n > 1 ? 1.05 : 1;

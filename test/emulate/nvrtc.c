@@ -134,7 +134,8 @@ static int write_source(const char *folder, const char *name, const char *text)
     return fclose(f) == 0 && good;
 }
 
-/* Clusters are those of the kernel's own macros, where it has __cluster_dims__. */
+/* Without a name outside of this file, so that shared memory of inline functions lies with everybody's. Clusters
+ * are those of the kernel's own macros, where it has __cluster_dims__. */
 static int write_main(const char *folder, const char *source, const char *text_of_it)
 {
     static const char named[] = "__cluster_dims__(CLUSTER_N, CLUSTER_M, 1)";
@@ -143,7 +144,7 @@ static int write_main(const char *folder, const char *source, const char *text_o
 
     if (!clusters && strstr(text_of_it, "__cluster_dims__")) return 0;
     snprintf(text, sizeof text,
-             "#include \"device.cuh\"\n#include \"%s\"\n"
+             "#include \"device.cuh\"\nnamespace {\n#include \"%s\"\n}\n"
              "extern \"C\" __attribute__((visibility(\"default\"))) void emulated_entry(void **arguments)\n"
              "{\n    emulated_call(KERNEL_NAME, arguments);\n}\n"
              "extern \"C\" __attribute__((visibility(\"default\"))) const int emulated_cluster[2] = {%s};\n",

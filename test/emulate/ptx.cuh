@@ -32,14 +32,6 @@ static inline void mbar_arrive(u64 *b, u32 count = 1)
 {
     emulated_now.arrive(emulated_barrier(b), count, 0);
 }
-#ifndef TC_ARRIVALS
-#define TC_ARRIVALS 1
-#endif
-static inline void warp_arrive(u64 *b, u32 count = 1)
-{
-    __syncwarp();
-    if (TC_ARRIVALS == 32 || threadIdx.x % 32 == 0) mbar_arrive(b, count);
-}
 static inline void mbar_arrive_expect(u64 *b, u32 bytes)
 {
     emulated_now.arrive(emulated_barrier(b), 1, bytes);
@@ -160,10 +152,6 @@ template <int COUNT> static inline void registers_give()
 }
 
 // ---- wgmma
-static inline u64 wgmma_desc(u32 addr16, u32 lead16)
-{
-    return 8ull << 32 | (addr16 | lead16 << 16);
-}
 static inline void wgmma_fence()
 {
 }

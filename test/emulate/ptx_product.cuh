@@ -43,10 +43,6 @@ static inline void bulk_load_many(void *dst, const void *src, u32 size, u64 *b, 
 }
 
 // ---- wgmma
-static inline u32 desc_address(const void *p)
-{
-    return smem_u32(p) >> 4 & 0x3fff;
-}
 // A row's k are four lanes': words 0 and 2 of row g are k t and t + 4, words 1 and 3 those of row g + 8.
 template <int COUNT> static inline void wgmma_tf32(float (&d)[COUNT], const float (&a)[4], u64 b, int accumulate)
 {

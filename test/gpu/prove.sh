@@ -113,7 +113,7 @@ part_sanitize() {
     command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin
     command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer"; return 1; }
     compute-sanitizer --version | tail -n 1
-    lanes=-DTC_ARRIVALS=32 # racecheck follows threads: every lane hands over for itself (ptx.cuh)
+    lanes=-DTC_ARRIVALS=32 # racecheck follows threads: every lane hands over for itself (conv_tc.cuh)
     CVY_NVRTC_OPTION=$lanes share plain "$jobs" "" -s
     share plain "$jobs" "" -s
     told plain "$jobs" "chains without a sanitizer" || failed=" the chains themselves"

@@ -41,7 +41,7 @@ static inline cvy_status open_offender(offender *o, const gpu *u, const char *bo
 
     *o = (offender){.u = u};
     snprintf(words, sizeof words,
-             "#include \"common.cuh\"\n#include \"copy.cuh\"\n#include \"ops.cuh\"\n#include \"ptx.cuh\"\n"
+             "#include \"common.cuh\"\n#include \"copy.cuh\"\n#include \"ops.cuh\"\n#include \"descriptor.cuh\"\n"
              "CVY_INLINE void offend(const cvy_args &a, const cvy_at at, const float t0)\n{\n    %s\n}\n"
              "template <int N> CVY_INLINE void cvy_read(const cvy_args &a, const cvy_at (&all)[N], float (&x)[N])\n"
              "{\n    for (int i = 0; i < N; i++) x[i] = a.t[1].p[all[i].lin];\n}\n"

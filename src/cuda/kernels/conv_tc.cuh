@@ -358,6 +358,17 @@ TC_CONST int operand_offset(int t)
     return u / TAPS * SLICE + tap_position(u % TAPS).offset;
 }
 
+// A warp hands over what its lanes wrote or read: behind __syncwarp the first one arrives for all.
+// compute-sanitizer's racecheck follows threads, not warps; for it (TC_ARRIVALS 32) every lane arrives for itself.
+#ifndef TC_ARRIVALS
+#define TC_ARRIVALS 1
+#endif
+__device__ __forceinline__ void warp_arrive(u64 *b, u32 count = 1)
+{
+    __syncwarp();
+    if (TC_ARRIVALS == 32 || threadIdx.x % 32 == 0) mbar_arrive(b, count);
+}
+
 // A strip: sample, first output row and column, valid rows and columns.
 struct strip_at {
     int n, index, p0, q0, rows, cols;

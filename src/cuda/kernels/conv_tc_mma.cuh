@@ -9,6 +9,7 @@
 // registers.
 #pragma once
 #include "conv_tc.cuh"
+#include "descriptor.cuh"
 
 // One stage's steps on a tile (or half of one), a batch that is not waited for: xs the first pixel, ws the weights,
 // in units of 16 bytes. Small products first: the accumulators truncate less.

@@ -27,8 +27,8 @@ __device__ __forceinline__ float over_warp(float v)
 }
 // The factor 1 + j / FINE that loses least of a channel's weights, times `scale` each. What they lose, d, is seen
 // through x: E[(sum of d x)^2] is mean(x)^2 (sum of d)^2 + var(x) sum of d^2, which are as 3 to 1 where x is
-// uniform from 0 on. (static: the emulator keeps shared memory of functions apart otherwise.)
-static __device__ __forceinline__ float finest(const float *w, float scale)
+// uniform from 0 on.
+__device__ __forceinline__ float finest(const float *w, float scale)
 {
     constexpr int FINE = 16;
     __shared__ float2 lost[4][FINE];

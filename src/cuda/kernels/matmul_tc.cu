@@ -33,6 +33,7 @@
 //         {DEPTH, BM / CLUSTER_N}, swizzled by 128 bytes
 //   t[2]  weights as they are: slots COLUMN and ROW hold the strides along columns and terms; t[PACKED] packed
 //   views, epilogue space and grid: rows.cuh; the grid has whole clusters
+#include "descriptor.cuh"
 #include "matmul_tc.cuh"
 #include "mma.cuh"
 #include "ptx_product.cuh"

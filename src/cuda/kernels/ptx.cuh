@@ -26,16 +26,6 @@ __device__ __forceinline__ void mbar_arrive(u64 *b, u32 count = 1)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(smem_u32(b)), "r"(count) : "memory");
 }
-// A warp hands over what its lanes wrote or read: behind __syncwarp the first one arrives for all.
-// compute-sanitizer's racecheck follows threads, not warps; for it (TC_ARRIVALS 32) every lane arrives for itself.
-#ifndef TC_ARRIVALS
-#define TC_ARRIVALS 1
-#endif
-__device__ __forceinline__ void warp_arrive(u64 *b, u32 count = 1)
-{
-    __syncwarp();
-    if (TC_ARRIVALS == 32 || threadIdx.x % 32 == 0) mbar_arrive(b, count);
-}
 __device__ __forceinline__ void mbar_arrive_expect(u64 *b, u32 bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_u32(b)), "r"(bytes)
@@ -186,12 +176,6 @@ template <int COUNT> __device__ __forceinline__ void registers_give()
 }
 
 // ---- wgmma
-// Both operands K-major without swizzle: core matrices of 8 rows x 16 bytes, rows contiguous, 128 bytes from 8 rows
-// to the next 8. addr16: start, lead16: from the first 8 k to the second, both in units of 16 bytes.
-__device__ __forceinline__ u64 wgmma_desc(u32 addr16, u32 lead16)
-{
-    return 8ull << 32 | (addr16 | lead16 << 16);
-}
 __device__ __forceinline__ void wgmma_fence()
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

@@ -68,12 +68,6 @@ __device__ __forceinline__ void bulk_load_many(void *dst, const void *src, u32 s
 }
 
 // ---- wgmma
-// What a descriptor says of an address, in units of 16 bytes. In a cluster the upper bits of addresses are the block's
-// rank, and would reach into the descriptor's next field.
-__device__ __forceinline__ u32 desc_address(const void *p)
-{
-    return smem_u32(p) >> 4 & 0x3fff;
-}
 // d (64 x N) = a * b (+ d) in tf32, k = 8. a: what lane 4g + t of warp w has is row 16w + g, k t; row + 8; k + 4;
 // both. b from shared memory, [N] rows of k without swizzle (wgmma_desc). d: pairs of columns 8j + 2t of row 16w +
 // g, then of row + 8.

@@ -1,0 +1,18 @@
+// descriptor.cuh - how wgmma is told where an operand lies in shared memory.
+//
+// Operands are K-major without swizzle: core matrices of 8 rows x 16 bytes, rows contiguous, 128 bytes from 8 rows to
+// the next 8.
+#pragma once
+#include "ptx.cuh"
+
+// What a descriptor says of an address, in units of 16 bytes. In a cluster the upper bits of addresses are the block's
+// rank, and would reach into the descriptor's next field.
+__device__ __forceinline__ u32 desc_address(const void *p)
+{
+    return smem_u32(p) >> 4 & 0x3fff;
+}
+// addr16: start, lead16: from the first 16 bytes of k to the second, both in units of 16 bytes.
+__device__ __forceinline__ u64 wgmma_desc(u32 addr16, u32 lead16)
+{
+    return 8ull << 32 | (addr16 | lead16 << 16);
+}
