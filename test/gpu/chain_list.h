@@ -93,6 +93,12 @@ static const char *const chains[] = {
     "x[2,33333] | add(y[33333]) | softmax(1) | sqrt",
     "x[300,4] | log_softmax(1) | add(r[300,4])",
     "x[1,100001] | softmax(1)",
+    /* rows without elements, and none at all */
+    "x[3,0] | softmax(1)",
+    "x[3,0,2] | log_softmax(1) | relu",
+    "x[2,4,0] | tanh | group_norm(2)",
+    "x[2,4,0] | layer_norm(0)",
+    "x[0,5] | softmax(1)",
     /* pointwise, broadcasting, reshapes, several outputs */
     "x[2,3,4,5] | add(y[4,1]) | maximum(z[2,1,1,5]) | div(3) | hardtanh(-0.5,0.5)",
     "x[2,3,4,5] | sub(y[3,1,5],alpha=2) | minimum(0.3) | softsign | abs | add(0.1) | rsqrt",

@@ -25,8 +25,9 @@ parts="chains random sanitize bits apart first overhead modules eject times scal
 
 limit_of() { # seconds that a part may take
     case $1 in
-    chains | random) echo 280 ;;
+    random) echo 600 ;; # four kernels or so to compile for each plan
     sanitize) echo 400 ;;
+    chains) echo 280 ;;
     eject) echo 300 ;;
     *) echo 180 ;;
     esac
@@ -134,6 +135,7 @@ part_sanitize() {
         sed -n "s/^========= .*SUMMARY: /$tool: /p" "$out/$tool.log" | sort | uniq -c
         told "$tool" "$shares" "chains under $tool" >"$out/told" && [ "$clean" -eq "$shares" ] || failed="$failed $tool"
         tail -n 1 "$out/told"
+        grep '^========= \(Error\|Warning\|Invalid\|Uninit\|Barrier\|    .* at \)' "$out/$tool.log" | head -n 24
     done
     rm -f "$out/told"
     if [ -z "$failed" ]; then echo "0 errors: $tools"; else echo "not clean:$failed"; fi

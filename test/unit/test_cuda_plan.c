@@ -174,6 +174,8 @@ static void takes_everything(void)
         "x[7] | matmul(w[7])",
         "x[0,3,8,8] | conv2d(4,3) | relu | sum(1)",
         "x[3,0] | sum(1)",
+        "x[3,0] | softmax(1)",
+        "x[2,4,0] | group_norm(2)",
         "x[2,3,4] | flatten(1) | linear(9) | reshape(2,3,3) | relu",
         "x[5] | sum() | exp",
         "x[2,3,4,5,6,7] | add(y[6,1]) | max((0,2,5))",
