@@ -13,8 +13,8 @@ enum { SMALL_ROWS = 256, SHORT = 4, OTHER_SHARED = 1024 }; /* threads of a block
 held_form cvyi_held_form(const cuda_device *d, int64_t row)
 {
     const int width = row % 4 == 0 ? 4 : 1;
-    const int64_t groups = cvyi_max64(row / width, 1),
-                  pieces = width == 4 ? 4 : 8; /* an empty row: as one of one */
+    const int64_t groups = cvyi_max64(row / width, 1), /* an empty row: as one of one */
+        pieces = width == 4 ? 4 : 8;
     const sharing *s = sharings;
     held_form f = {.row = row};
     int64_t each;
