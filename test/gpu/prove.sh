@@ -110,7 +110,9 @@ part_random() {
 
 # Every kernel is compiled, and every chain checked, before the sanitizers come: they have the device for themselves.
 part_sanitize() {
-    shares=$(((cores + 3) / 4)) failed=
+    # shellcheck disable=SC2086 # tools are words
+    set -- $tools
+    shares=$(((cores + $# - 1) / $#)) failed=
     command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin
     command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer"; return 1; }
     compute-sanitizer --version | tail -n 1
