@@ -311,7 +311,9 @@ struct shared_memory {
     float unscale[TC_STAGES];  // 1 / the power of two of a stage
     int odd[TC_STAGES];        // the stage is not for tensor cores: it, or some weight, is not finite
     int odd_weights;           // some weight is not finite
-    u32 largest[2][LOADWARPS]; // per staging warp: bits of the largest |x|
+    // Per staging warp: bits of the largest |x|. Rows of whole 16 bytes: a wider load than needed would reach into the
+    // other row, which racecheck reports.
+    alignas(16) u32 largest[2][cdiv(LOADWARPS, 4) * 4];
     u64 full[2][TC_STAGES];    // for the warpgroups that take statistics (or all), that finish: a waiter must see
                                // every phase
     u64 rawfull[TC_RAWS], rawempty[TC_RAWS];
