@@ -138,9 +138,13 @@ bench-smoke: all ## the suite at tiny sizes
 	    --suite smoke --fresh --patience 1 --repeats 3 --out $(BUILD)/bench/smoke.json
 	@$(REPORT) --results $(BUILD)/bench -o $(BUILD)/bench/smoke.html
 
-gpu-bench: all ## Convoy and PyTorch on this machine's GPU; GPU_PYTHON: an interpreter with PyTorch
-	@CONVOY_LIBRARY=$(CURDIR)/$(BUILD)/libconvoy.so $${GPU_PYTHON:-python3} bench/gpu.py $(GPU_BENCH)
-	@$(REPORT)
+GPU_SUITES ?= full series sample
+
+gpu-bench: all ## Convoy and PyTorch on this machine's GPU, the page and the tables; GPU_PYTHON: an interpreter with PyTorch
+	@for suite in $(GPU_SUITES); do \
+	    CONVOY_LIBRARY=$(CURDIR)/$(BUILD)/libconvoy.so $${GPU_PYTHON:-python3} bench/gpu.py --suite $$suite $(GPU_BENCH) || exit; \
+	done
+	@$(REPORT) && $(REPORT) --update README.md doc/PERFORMANCE.md
 
 # ---- housekeeping (the vector headers are tables, laid out by hand) ----------------------------------------------------------------------------------------
 FORMATTED = $(filter-out src/cpu/simd%.h,$(shell git ls-files '*.c' '*.h'))
