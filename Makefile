@@ -138,9 +138,9 @@ bench-smoke: all ## the suite at tiny sizes
 	    --suite smoke --fresh --patience 1 --repeats 3 --out $(BUILD)/bench/smoke.json
 	@$(REPORT) --results $(BUILD)/bench -o $(BUILD)/bench/smoke.html
 
-GPU_SUITES ?= full series sample
+GPU_SUITES ?= full series sample# GPU_BENCH: more options of bench/gpu.py; GPU_PYTHON: an interpreter with PyTorch
 
-gpu-bench: all ## Convoy and PyTorch on this machine's GPU, the page and the tables; GPU_PYTHON: an interpreter with PyTorch
+gpu-bench: all ## Convoy and PyTorch on this machine's GPU, the page and the tables; GPU_PYTHON, GPU_SUITES
 	@for suite in $(GPU_SUITES); do \
 	    CONVOY_LIBRARY=$(CURDIR)/$(BUILD)/libconvoy.so $${GPU_PYTHON:-python3} bench/gpu.py --suite $$suite $(GPU_BENCH) || exit; \
 	done

@@ -182,7 +182,7 @@ class Run:
         words += ["--only", args.only] if args.only else []
         words += [word for name in ("peer", "precision") for v in getattr(args, name) or () for word in (f"--{name}", v)]
         words += ["--repeats", str(args.repeats)] if args.repeats != REPEATS else []
-        return shlex.join(["python", "bench/gpu.py", *words]) if words else "make gpu-bench"
+        return shlex.join(["python", "bench/gpu.py", *words])
 
     def save(self):
         """What has been measured so far; None where that is nothing."""

@@ -25,7 +25,7 @@ parts="chains random sanitize bits apart first overhead modules eject times scal
 
 limit_of() { # seconds that a part may take
     case $1 in
-    random) echo 600 ;; # four kernels or so to compile for each plan
+    random) echo 600 ;; # 2,000 graphs are 12,000 kernels to compile
     sanitize) echo 400 ;;
     chains) echo 280 ;;
     eject) echo 300 ;;
