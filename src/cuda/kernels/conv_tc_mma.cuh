@@ -28,6 +28,18 @@ template <int N> __device__ __forceinline__ void multiply(float (&d)[N], u32 xs,
     wgmma_commit();
 }
 
+// The same, waited for. APART: the sums of a stage start from zero and are added up by ordinary additions: tensor
+// cores cut off at every step, which a sum of thousands of terms of one sign would show (doc/KERNELS.md).
+constexpr bool APART = STREAM && PARTS == 2;
+template <int N> __device__ __forceinline__ void stage_sums(float (&d)[N], u32 xs, u32 ws, int more)
+{
+    acc_fence(d);
+    wgmma_fence();
+    multiply(d, xs, ws, more);
+    wgmma_wait<0>();
+    acc_fence(d);
+}
+
 // The units of z and y where logsumexp's exponents are made from them.
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 constexpr float ZUNIT = TC_EXPONENT & 4 ? LOG2E : 1.f, YUNIT = !NORM ? ZUNIT : TC_EXPONENT & 2 ? LOG2E : 1.f;
@@ -137,12 +149,15 @@ __device__ __forceinline__ float convolve(float (&d)[ACC], shared_memory &s, con
             for (int j = 0; j < ACC; j++)
                 d[j] *= unscale / u; // the stages of a strip share one scale in the accumulators
         unscale = u;
-        acc_fence(d);
-        wgmma_fence();
-        multiply(d, x0 + slot * (XSTAGE / 16), w0 + (STREAM ? slot : block) * (WSTAGE / 16), i);
-        wgmma_wait<0>();
-        acc_fence(d);
+        float part[APART ? ACC : 1];
+        if constexpr (APART)
+            stage_sums(part, x0 + slot * (XSTAGE / 16), w0 + slot * (WSTAGE / 16), 0);
+        else
+            stage_sums(d, x0 + slot * (XSTAGE / 16), w0 + (STREAM ? slot : block) * (WSTAGE / 16), i);
         if (STREAM) view.release(slot);
+        if constexpr (APART)
+#pragma unroll
+            for (int j = 0; j < ACC; j++) d[j] = i ? d[j] + part[j] : part[j];
     }
     if (odd) exact_tile(d, a, at, tile, l);
     return odd ? -1.f : unscale;
