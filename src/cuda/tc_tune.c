@@ -318,7 +318,7 @@ static void try_strips(search *s, tc_tuning *t, int p, int q)
 
     for (t->span = q; t->span == q || t->span >= t->tile;
          t->span = t->span == q ? (q - 1) / t->tile * t->tile : t->span - t->tile) {
-        if (t->span != q && (t->flat || b->sink == TC_POOL)) break;
+        if (t->span != q && t->flat) break;
         for (t->strip = unit; t->strip <= up(p, unit) * unit && t->strip <= TC_STRIP_MOST; t->strip += unit)
             try_sources(s, t, q);
     }

@@ -119,7 +119,7 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                         if (!owned) mbar_wait(&s.oempty[b], phase);
                         owned = true;
                         if (rows == TC_POOLH)
-                            put_pooled<RAW>(s.out[b], pooled, tile, l, unscale, kb * KM, tile.line - l0);
+                            put_pooled<RAW>(s.out[b], pooled, tile, l, unscale, kb * KM, tile.line - l0, at.cols / TC_POOLW);
                     }
                 }
                 if (OUT) {

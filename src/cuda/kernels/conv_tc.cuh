@@ -277,7 +277,7 @@ static_assert(TILE == 64 || TILE == 128, "wgmma wrappers exist for 64 and 128 pi
 static_assert(ROWSM == 1 || ((ROWSM == 2 || ROWSM == 4) && K <= KM && !POOL && !FLAT),
               "several rows in M: few channels only");
 static_assert(SR % LINEROWS == 0, "a strip is whole lines");
-static_assert(QS == Q || (QS % TILE == 0 && !POOL), "strips of columns are whole tiles, and not pooled");
+static_assert(QS == Q || QS % TILE == 0, "strips of columns are whole tiles");
 static_assert(!FLAT || (QS == Q && !POOL && !(TC_SINK == SINK_REDUCE)), "flat tiles need whole rows");
 static_assert(!POOL || TC_POOLW == 2 || TC_POOLW == 4 || TC_POOLW == 8, "pooling stays inside 8 pixels");
 static_assert(!NORM || K % most(G, 1) == 0, "groups divide the channels");

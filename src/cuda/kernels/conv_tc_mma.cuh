@@ -366,7 +366,7 @@ __device__ __forceinline__ void pool_rows(float (&m)[2 * NJ], const float (&d)[A
 }
 template <bool RAW>
 __device__ __forceinline__ void put_pooled(float (*out)[OPITCH], float (&m)[2 * NJ], const tile_at &tile,
-                                           const lane_at &l, float unscale, int k0, int row)
+                                           const lane_at &l, float unscale, int k0, int row, int cols)
 {
 #pragma unroll
     for (int i = 0; i < 2 * NJ; i++) {
@@ -374,6 +374,6 @@ __device__ __forceinline__ void put_pooled(float (*out)[OPITCH], float (&m)[2 * 
         float v = !RAW ? m[i] : fmaf(m[i], factor_of(l, unscale, h), l.bias[h]);
         if (TC_POOLW >= 4) v = max_nan(v, __shfl_xor_sync(~0u, v, 1));
         if (TC_POOLW >= 8) v = max_nan(v, __shfl_xor_sync(~0u, v, 2));
-        if (l.q % (TC_POOLW / 2) == 0 && col < OW && l.ch[h] < K) out[l.ch[h] - k0][row * CHUNKW + col] = v;
+        if (l.q % (TC_POOLW / 2) == 0 && col < cols && l.ch[h] < K) out[l.ch[h] - k0][row * CHUNKW + col] = v;
     }
 }

@@ -18,7 +18,7 @@ __device__ __forceinline__ chunk_at chunk_position(const strip_at &at, int l0, i
 {
     chunk_at c;
     if (POOL) {
-        c.row0 = at.p0 / TC_POOLH + l0, c.col0 = 0, c.cols = OW;
+        c.row0 = at.p0 / TC_POOLH + l0, c.col0 = at.q0 / TC_POOLW, c.cols = at.cols / TC_POOLW;
         c.rows = min(LPC, min(OH - c.row0, at.rows / TC_POOLH - l0));
     } else {
         c.row0 = at.p0 + l0 * LINEROWS, c.col0 = at.q0 + c0 * TILE;

@@ -130,7 +130,8 @@ __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 
                                              const strip_at &at, const chunk_at &c, int k0, const epi &e)
 {
     constexpr int UNIT = (POOL ? 1 : LINEROWS) * OW; // runs start at multiples of this
-    constexpr int VEC = !TC_ALIGNED || CHUNKW != OW         ? 1
+    constexpr bool WHOLE = CSTRIPS == 1 && CHUNKW == OW;
+    constexpr int VEC = !TC_ALIGNED || !WHOLE               ? 1
                         : UNIT % 4 == 0 && OH * OW % 4 == 0 ? 4
                         : UNIT % 2 == 0 && OH * OW % 2 == 0 ? 2
                                                             : 1;
@@ -140,7 +141,7 @@ __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 
         const float2 f = NORM && !EARLY ? ab[k] : make_float2(1.f, 0.f);
         float *plane = a.y + ((size_t)at.n * K + k) * (OH * OW);
         const int pixel = c.row0 * OW + c.col0;
-        if (CHUNKW == OW)
+        if (WHOLE)
             finish_run<VEC>(plane + pixel, out[i], c.rows * OW, f, at.n, k, pixel, e);
         else
             for (int r = 0; r < c.rows; r++)
