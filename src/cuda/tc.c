@@ -92,7 +92,7 @@ static memory_map take_memory(maker *m, const tc_form *f)
     memory_map a;
 
     a.packed = cvyi_make_memory(m, f->tuning.packed_bytes);
-    a.unscale = cvyi_make_memory(m, 4ll * f->tuning.channels);
+    a.unscale = cvyi_make_memory(m, 8ll * f->tuning.channels);
     a.part = a.state = a.end = 0;
     if (!f->problem.groups) return a;
     a.part = cvyi_make_memory(m, 8 * f->samples * f->problem.groups * f->tuning.strips);
@@ -115,7 +115,7 @@ static cvy_status make_pack(maker *m, const tc_form *f, const memory_map *at)
     if (!(t = cvyi_tc_new_step(m))) return CVY_NO_MEMORY;
     t->packs = true;
     t->packed = cvyi_make_own_view(m, at->packed, "packed weights");
-    t->unscale = cvyi_make_own_view(m, at->unscale, "their scales");
+    t->unscale = cvyi_make_own_view(m, at->unscale, "their scales and sums");
     t->w = cvyi_make_raw_view(m, w);
     m->step.launch = (cuda_launch){.grid = {(unsigned)f->tuning.channels, 1, 1}, .block = {128, 1, 1}};
     st = cvyi_make_end(m, "");
@@ -163,7 +163,7 @@ static void add_views(maker *m, const tc_form *f, const memory_map *at, tc_step 
     t->x = cvyi_make_raw_view(m, n->arg[0]);
     t->w = cvyi_make_raw_view(m, n->arg[1]);
     t->packed = cvyi_make_own_view(m, at->packed, "packed weights");
-    t->unscale = cvyi_make_own_view(m, at->unscale, "their scales");
+    t->unscale = cvyi_make_own_view(m, at->unscale, "their scales and sums");
     t->bias = optional_view(m, n, 2);
     if (f->problem.groups) add_norm(m, f, at, t);
 }

@@ -39,6 +39,14 @@ constexpr int REGS_FIRST = BOTH         ? (FEWER ? 128 : 112)
                           : TEAMS == 2 ? 80
                                        : 88;
 
+// MBLOCKS > 1: another block of channels.
+__device__ __forceinline__ void block_channels(lane_at &l, const tc_args &a, shared_memory &s, stage_view &view,
+                                               int block, int g)
+{
+    lane_channels(l, a, block);
+    if (SHIFTED) lane_offset(l, a, s, view, g % TC_STAGES);
+}
+
 // One strip: tiles of all its chunks. STATS: take statistics; OUT: hand the results to the finishing role. g: the
 // strip's first stage, o: chunks handed over before; returns that count.
 template <bool STATS, bool OUT>
@@ -60,7 +68,7 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
     for (int kb = 0; kb < MBLOCKS; kb += MB) {
         moments m = {{0, 0}, {0, 0}, {0, 0}, 0, true};
         float2 norm[2] = {{1.f, 0.f}, {1.f, 0.f}};
-        if (MBLOCKS > 1 && MB == 1) lane_channels(l, a, kb);
+        if (MBLOCKS > 1 && MB == 1) block_channels(l, a, s, view, kb, g);
         if (MB == 1 && POST && NORM) norm[0] = norm_of(ab, l.ch[0]), norm[1] = norm_of(ab, l.ch[1]);
         float unscale = 1.f;
 #pragma unroll 1
@@ -89,7 +97,7 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                     }
                     tile_at tile = {l0 + u / nc, c0 + u % nc, 0, 0};
                     tile.limit = at.cols - tile.ct * TILE - 2 * l.q;
-                    if (MB > 1) lane_channels(l, a, block);
+                    if (MB > 1) block_channels(l, a, s, view, block, g);
                     if (MB > 1 && POST && NORM) norm[0] = norm_of(ab, l.ch[0]), norm[1] = norm_of(ab, l.ch[1]);
                     float pooled[POOL && OUT ? 2 * NJ : 1];
                     for (auto &v : pooled) v = __int_as_float(0xff800000);
@@ -227,6 +235,7 @@ __device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a
         const int done = order.number(j, finish); // strips before this one
         if (BOTH && finish != OUT) continue;
         const strip_at at = strip_position(blockIdx.x + done * gridDim.x);
+        if (SHIFTED && MBLOCKS == 1) lane_offset(l, a, s, view, g % TC_STAGES);
         if constexpr (HOLD) {
             o = hold_strip(s, a, e, at, l, view, me, g, o, s.part[done & 1], tag);
             continue;

@@ -181,6 +181,10 @@ constexpr bool COPIED = TC_TMA || TC_ROWS;
 constexpr int UCOLS = TC_ROWS ? W : cdiv(COLSIN, 4) * 4, UROWS = least(most(256 / UCOLS, 1), ROWSIN),
               UNITS = cdiv(ROWSIN, UROWS), UNIT = cdiv(UCOLS * UROWS + 3 * TC_ROWS, 4) * 4; // floats of a channel
 
+// One product: a power of two near the mean of a stage's values is taken off them, and comes back as so many times
+// the sum of the weights: what fp16 rounds off goes with the distance from the mean, not from zero.
+constexpr bool SHIFTED = PARTS == 1 && TC_TMA && !STREAM;
+
 // Lines, tiles, chunks. A line is what one row of tiles covers: ROWSM rows, a pooling row, or (FLAT) the strip.
 constexpr int LINEROWS = FLAT ? SR : POOL ? TC_POOLH : ROWSM, LINES = cdiv(SR, LINEROWS);
 constexpr int LINEPX = FLAT ? SR * PITCH : QS, CT = cdiv(LINEPX, TILE);
@@ -309,6 +313,7 @@ struct shared_memory {
     float peaks[OUTS ? OUTS : 1][PEAKS][PEAKS > 1 ? TILE : 1]; // PARTIAL: maxima that were taken out, and whether
     int flags[OUTS ? OUTS : 1][PEAKS][TILE / HALF];
     float unscale[TC_STAGES];  // 1 / the power of two of a stage
+    float offset[TC_STAGES];   // SHIFTED: what was taken off its values
     int odd[TC_STAGES];        // the stage is not for tensor cores: it, or some weight, is not finite
     int odd_weights;           // some weight is not finite
     // Per staging warp: bits of the largest |x|. Rows of whole 16 bytes: a wider load than needed would reach into the
@@ -330,7 +335,7 @@ struct alignas(64) tensor_map {
 struct tc_args {
     const float *x, *w;               // [n][C][H][W]; [K][C][R][S], read only where x or they hold an inf or a NaN
     const u32 *packed;                // conv_tc_pack's weights
-    const float *unscale;             // [KP] 1 / scale of each output channel; NaN: its weights are not finite
+    const float *unscale; // [KP] 1 / scale of each output channel; NaN: its weights are not finite. [KP] their sums
     const float *bias, *gamma, *beta; // [K], NULL: 0, 1, 0
     float *y;                         // [n][K][OH][OW], reduced: [n][OH][OW]
     u64 *part;                        // [n][STRIPS][G] tagged partial statistics, zero before the first launch

@@ -6,7 +6,7 @@
 // waits for L2 and not for DRAM.
 //
 // Range. A stage is scaled by a power of two, one of 2^(6 + 15 j): the one that brings its largest |x| to 1 ..
-// 2^15. The role tries the last one, and converts the stage again where that was another; fp16 never overflows, and
+// 2^15 (SHIFTED: 13 for 15, since values may move away from zero by 1.5 times as much). The role tries the last one, and converts the stage again where that was another; fp16 never overflows, and
 // what it rounds away is below 2^-24 of the largest value. An inf or NaN marks the stage, one among the weights
 // every stage: the multiplying role then sums it exactly (0 * inf of a padded operand would spread it too far).
 #pragma once
@@ -17,16 +17,27 @@ constexpr bool ALL_CHANNELS = C % 8 == 0 && SLICES % SPS == 0;            // eve
 constexpr int BATCH = (THREADS == 640 && (ST > 1 || SPS > 1 || (BOTH && PARTS == 2)) ? 2 : 4) / XVEC,
               AHEAD = 2; // packs of a thread in flight, 8 loads each; strips prefetched ahead
 
+constexpr int OCTAVES = SHIFTED ? 13 : 15; // of the largest |x| that a scale is for
+
+// How values are staged: x * scale + shift.
+struct x_range {
+    float scale, shift;
+    __device__ __forceinline__ float of(float x) const
+    {
+        return SHIFTED ? fmaf(x, scale, shift) : x * scale;
+    }
+};
+
 // Eight channels of a pixel, scaled, as 16 bytes of hi and of lo.
 struct pixel_parts {
     uint4 part[PARTS];
 };
-__device__ __forceinline__ pixel_parts convert_pixel(const float (&v)[8], float scale)
+__device__ __forceinline__ pixel_parts convert_pixel(const float (&v)[8], x_range range)
 {
     u32 hi[4], lo[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const float a = v[2 * i] * scale, b = v[2 * i + 1] * scale;
+        const float a = range.of(v[2 * i]), b = range.of(v[2 * i + 1]);
         hi[i] = pack_f16(a, b);
         if (PARTS == 2) {
             float fa, fb;
@@ -50,12 +61,12 @@ __device__ __forceinline__ void store_pixel(char *dst, const pixel_parts &a)
 }
 // Two neighbouring pixels of one plane; lanes 4-7 of each 8 store them in the other order, so that 8 lanes meet 8
 // different banks of 16 bytes. One part: exchange the results, two: the values, which are fewer and die sooner.
-__device__ __forceinline__ void store_pair(char *dst, float (&x)[8], float (&y)[8], float scale)
+__device__ __forceinline__ void store_pair(char *dst, float (&x)[8], float (&y)[8], x_range range)
 {
     const bool straight = !(threadIdx.x & 4);
     char *first = dst + (straight ? 0 : 16), *second = dst + (straight ? 16 : 0);
     if constexpr (PARTS == 1) {
-        const pixel_parts a = convert_pixel(x, scale), b = convert_pixel(y, scale);
+        const pixel_parts a = convert_pixel(x, range), b = convert_pixel(y, range);
         *(uint4 *)first = either(straight, a.part[0], b.part[0]);
         *(uint4 *)second = either(straight, b.part[0], a.part[0]);
     } else {
@@ -64,20 +75,20 @@ __device__ __forceinline__ void store_pair(char *dst, float (&x)[8], float (&y)[
             const float a = x[c], b = y[c];
             x[c] = straight ? a : b, y[c] = straight ? b : a;
         }
-        store_pixel(first, convert_pixel(x, scale));
-        store_pixel(second, convert_pixel(y, scale));
+        store_pixel(first, convert_pixel(x, range));
+        store_pixel(second, convert_pixel(y, range));
     }
 }
 // A pack of XVEC neighbours into its plane; row, col: of the staged strip.
-__device__ __forceinline__ void put_pack(char *plane, int row, int col, float (&v)[XVEC][8], float scale)
+__device__ __forceinline__ void put_pack(char *plane, int row, int col, float (&v)[XVEC][8], x_range range)
 {
     char *to = plane + (row % ST * ST * PHASE + row / ST * PITCH) * 16;
     if constexpr (XVEC == 2 && ST == 1)
-        store_pair(to + col * 16, v[0], v[1], scale);
+        store_pair(to + col * 16, v[0], v[1], range);
     else // neighbours belong to different phases
 #pragma unroll
         for (int j = 0; j < XVEC; j++)
-            store_pixel(to + ((col + j) % ST * PHASE + (col + j) / ST) * 16, convert_pixel(v[j], scale));
+            store_pixel(to + ((col + j) % ST * PHASE + (col + j) / ST) * 16, convert_pixel(v[j], range));
 }
 __device__ __forceinline__ float largest_of(float largest, const float (&v)[XVEC][8])
 {
@@ -106,12 +117,12 @@ __device__ __forceinline__ float role_largest(shared_memory &s, int turn, float 
     return __uint_as_float(all);
 }
 
-// The one of 2^(6 + 15 j) that brings a largest |x| to 1 .. 2^15. No other would: what became of the strips before
+// The one of 2^(6 + OCTAVES j) that brings a largest |x| to 1 .. 2^OCTAVES. No other would: what became of the strips before
 // does not show.
 __device__ __forceinline__ float scale_of(float largest)
 {
-    const int exponent = (int)(__float_as_uint(largest) >> 23) - 127, steps = (8 - exponent + 15 * 16) / 15 - 16;
-    return __int_as_float((max(min(6 + 15 * steps, 126), -126) + 127) << 23);
+    const int exponent = (int)(__float_as_uint(largest) >> 23) - 127, steps = (OCTAVES - 7 - exponent + OCTAVES * 16) / OCTAVES - 16;
+    return __int_as_float((max(min(6 + OCTAVES * steps, 126), -126) + 127) << 23);
 }
 
 // The rows of a strip's first slices, one thread per channel, whole 16-byte words.
@@ -143,7 +154,7 @@ struct x_loads {
     }
     // One slice of 8 channels.
     __device__ __forceinline__ float convert_slice(char *dst, const float *x, const strip_at &at, int channels,
-                                                   float scale)
+                                                   x_range range)
     {
         constexpr int PACKS = ROWSIN * COLPACKS;
         const int h0 = at.p0 * ST - TC_PADH, w0 = at.q0 * ST - TC_PADW;
@@ -170,19 +181,20 @@ struct x_loads {
             for (int u = 0; u < BATCH; u++) {
                 const int i = base + u * LOADERS, row = i / COLPACKS;
                 largest = largest_of(largest, v[u]);
-                if (i < PACKS) put_pack(dst, row, (i - row * COLPACKS) * XVEC, v[u], scale);
+                if (i < PACKS) put_pack(dst, row, (i - row * COLPACKS) * XVEC, v[u], range);
             }
         }
         return largest;
     }
-    // Stages the slices from `channel` on; returns the largest |x| this thread saw (NaN if it saw one).
-    __device__ __forceinline__ float convert(char *dst, const strip_at &at, int channel, float scale)
+    // Stages the slices from `channel` on; returns the largest |x| this thread saw (NaN if it saw one). May choose
+    // the shift.
+    __device__ __forceinline__ float convert(char *dst, const strip_at &at, int channel, x_range &range)
     {
         float largest = 0;
         for (int i = 0; i < SPS; i++) {
             const int first = channel + i * 8, channels = ALL_CHANNELS ? 8 : min(8, C - first);
             largest = max_nan(largest, convert_slice(dst + i * SLICE * 16, stage_source(a, at, min(first, C - 1)),
-                                                     at, channels, scale));
+                                                     at, channels, range));
         }
         return largest;
     }
@@ -215,14 +227,29 @@ struct x_units {
         : s(memory), t(thread), u(0)
     {
     }
+    // A power of two near the mean of 128 values all over a unit, 0 where that is less than half of their root mean
+    // square: whatever it is, it depends on the stage's own values alone, and all warps find the same.
+    __device__ __forceinline__ float offset(const float *unit) const
+    {
+        const int lane = threadIdx.x % 32;
+        const float4 v = *(const float4 *)&unit[lane % 8 * UNIT + UNIT / 16 * (lane / 8) * 4];
+        float sum = (v.x + v.y) + (v.z + v.w), squares = (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+#pragma unroll
+        for (int o = 16; o; o /= 2)
+            sum += __shfl_xor_sync(~0u, sum, o), squares += __shfl_xor_sync(~0u, squares, o);
+        const bool far = sum * sum * (4.f / 128) >= squares && squares < __int_as_float(0x7f800000);
+        const u32 bits = __float_as_uint(sum * (1.f / 128));
+        return far ? __uint_as_float((bits & 0x80000000u) | ((bits & 0x7fffffffu) + 0x400000u & 0x7f800000u)) : 0.f;
+    }
     // As x_loads'.
-    __device__ __forceinline__ float convert(char *dst, const strip_at &, int, float scale)
+    __device__ __forceinline__ float convert(char *dst, const strip_at &, int, x_range &range)
     {
         float largest = 0;
 #pragma unroll 1
         for (int i = 0; i < SPS * UNITS; i++, u++) {
             const int b = u % TC_RAWS, slice = i / UNITS, row0 = i % UNITS * UROWS;
             mbar_wait(&s.rawfull[b], u / TC_RAWS & 1);
+            if (SHIFTED && i == 0) range.shift = -offset(s.raw[b][0]) * range.scale;
 #pragma unroll 1
             for (int p = t; p < UNIT / XVEC; p += LOADERS) {
                 const int row = row0 + p / (UCOLS / XVEC), col = p % (UCOLS / XVEC) * XVEC;
@@ -230,7 +257,7 @@ struct x_units {
 #pragma unroll
                 for (int i = 0; i < XVEC * 8; i++) v[i % XVEC][i / XVEC] = s.raw[b][i / XVEC][XVEC * p + i % XVEC];
                 largest = largest_of(largest, v);
-                if (row < ROWSIN && col < COLPACKS * XVEC) put_pack(dst + slice * SLICE * 16, row, col, v, scale);
+                if (row < ROWSIN && col < COLPACKS * XVEC) put_pack(dst + slice * SLICE * 16, row, col, v, range);
             }
             warp_arrive(&s.rawempty[b]);
         }
@@ -298,7 +325,7 @@ struct x_rows {
         named_barrier(BAR_LOAD, LOADERS);
     }
     __device__ __forceinline__ float convert_unit(char *dst, const strip_at &at, int unit, int first, int b,
-                                                  float scale)
+                                                  x_range range)
     {
         const unit_rows rows(at, unit);
         const int h0 = at.p0 * ST - TC_PADH;
@@ -326,13 +353,13 @@ struct x_rows {
             for (int e = 0; e < EACH; e++) {
                 const int p = p0 + e * LOADERS, row = p / COLSIN, r = rows.from + row;
                 largest = largest_of(largest, v[e]);
-                if (row < UROWS && r < ROWSIN) put_pack(dst, r, p - row * COLSIN, v[e], scale);
+                if (row < UROWS && r < ROWSIN) put_pack(dst, r, p - row * COLSIN, v[e], range);
             }
         }
         return largest;
     }
     // As x_units'.
-    __device__ __forceinline__ float convert(char *dst, const strip_at &at, int channel, float scale)
+    __device__ __forceinline__ float convert(char *dst, const strip_at &at, int channel, x_range &range)
     {
         float largest = 0;
 #pragma unroll 1
@@ -340,7 +367,7 @@ struct x_rows {
             const int b = u % TC_RAWS, slice = i / UNITS, first = channel + slice * 8;
             mbar_wait(&s.rawfull[b], u / TC_RAWS & 1);
             add_end(at, unit_rows(at, i % UNITS), first, b);
-            largest = max_nan(largest, convert_unit(dst + slice * SLICE * 16, at, i % UNITS, first, b, scale));
+            largest = max_nan(largest, convert_unit(dst + slice * SLICE * 16, at, i % UNITS, first, b, range));
             warp_arrive(&s.rawempty[b]);
         }
         return largest;
@@ -349,7 +376,7 @@ struct x_rows {
 
 // A stage once more, by single loads: what was copied is gone when a new scale turns out to be needed. Rare, so two
 // channels at a time: few registers.
-__device__ __forceinline__ void restage(char *dst, const tc_args &a, const strip_at &at, int channel, float scale,
+__device__ __forceinline__ void restage(char *dst, const tc_args &a, const strip_at &at, int channel, x_range range,
                                         int t)
 {
     const int h0 = at.p0 * ST - TC_PADH, w0 = at.q0 * ST - TC_PADW;
@@ -359,8 +386,8 @@ __device__ __forceinline__ void restage(char *dst, const tc_args &a, const strip
                   col = i / 4 % COLSIN, h = h0 + row, w = w0 + col, k = channel + slice * 8 + 2 * pair;
         const bool inside = (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W;
         const float *src = a.x + (((size_t)at.n * C + k) * H + h) * W + w;
-        const float x = inside && k < C ? __ldg(src) * scale : 0.f,
-                    y = inside && k + 1 < C ? __ldg(src + H * W) * scale : 0.f;
+        const float x = range.of(inside && k < C ? __ldg(src) : 0.f),
+                    y = range.of(inside && k + 1 < C ? __ldg(src + H * W) : 0.f);
         char *to = dst + (slice * SLICE + (row % ST * ST + col % ST) * PHASE + row / ST * PITCH + col / ST) * 16 +
                    4 * pair;
         const u32 hi = pack_f16(x, y);
@@ -390,7 +417,7 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
     const int t = threadIdx.x - WARP_LOAD * 32;
     const int total = order.turns() * PER_STRIP;
     x_source<COPIED + TC_ROWS>::type source(s, a, order, t);
-    float scale = 64.f;
+    x_range range = {64.f, 0.f};
     int turn = 0; // barriers passed
     for (int g = 0; g < total; g++) {
         const int slot = g % TC_STAGES, stage = g % NSTAGE, block = g / NSTAGE % BLOCKS, channel = stage * SPS * 8;
@@ -411,19 +438,21 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
         for (int attempt = 0;; attempt++) {
             largest = 0;
             if (COPIED && attempt)
-                restage(s.x + slot * XSTAGE, a, at, channel, scale, t);
+                restage(s.x + slot * XSTAGE, a, at, channel, range, t);
             else
-                largest = source.convert(s.x + slot * XSTAGE, at, channel, scale);
+                largest = source.convert(s.x + slot * XSTAGE, at, channel, range);
             largest = role_largest(s, turn++, largest);
-            const float top = largest * scale;
-            if ((top >= 1.f && top < 32768.f) || largest == 0.f || !(largest < __int_as_float(0x7f800000)) ||
+            const float top = largest * range.scale;
+            if ((top >= 1.f && top < (float)(1 << OCTAVES)) || largest == 0.f || !(largest < __int_as_float(0x7f800000)) ||
                 attempt)
                 break;
-            scale = scale_of(largest);
+            const float scale = scale_of(largest);
+            range.shift *= scale / range.scale, range.scale = scale;
         }
         if (t == 0) {
-            s.unscale[slot] = 1.f / scale;
+            s.unscale[slot] = 1.f / range.scale;
             s.odd[slot] = s.odd_weights || !(largest < __int_as_float(0x7f800000));
+            if (SHIFTED) s.offset[slot] = s.odd[slot] ? 0.f : -range.shift / range.scale; // exact sums are of x itself
         }
         fence_proxy_async();
         warp_arrive(full);

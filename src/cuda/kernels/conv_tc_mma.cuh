@@ -57,6 +57,11 @@ struct lane_at {
     int ch[2];      // output channels
     float unscale[2], bias[2], sign[2];
 };
+__device__ __forceinline__ float lane_bias(const lane_at &l, const tc_args &a, int h)
+{
+    const int k = min(l.ch[h], K - 1);
+    return a.bias ? l.unit * (TC_PRE || TC_FOLDED ? 1.f : l.sign[h]) * __ldg(a.bias + k) : 0.f;
+}
 __device__ __forceinline__ void lane_channels(lane_at &l, const tc_args &a, int block)
 {
 #pragma unroll
@@ -66,7 +71,7 @@ __device__ __forceinline__ void lane_channels(lane_at &l, const tc_args &a, int 
         l.unscale[h] = l.unit * __ldg(a.unscale + k);
         l.sign[h] =
             POOL && NORM && a.gamma && __ldg(a.gamma + kc) < 0.f ? -1.f : 1.f; // a falling norm turns max into min
-        l.bias[h] = a.bias ? l.unit * (TC_PRE || TC_FOLDED ? 1.f : l.sign[h]) * __ldg(a.bias + kc) : 0.f;
+        if (!SHIFTED) l.bias[h] = lane_bias(l, a, h);
     }
 }
 
@@ -128,6 +133,17 @@ struct stage_view {
         phases ^= 1u << slot;
     }
 };
+
+// SHIFTED: what was taken off the stage's values comes back with the bias. Loads first: the stage may not be there.
+__device__ __forceinline__ void lane_offset(lane_at &l, const tc_args &a, shared_memory &s, stage_view &view, int slot)
+{
+    float bias[2], sum[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) bias[h] = lane_bias(l, a, h), sum[h] = l.unit * __ldg(a.unscale + KP + l.ch[h]);
+    view.wait(slot);
+#pragma unroll
+    for (int h = 0; h < 2; h++) l.bias[h] = fmaf(s.offset[slot], sum[h], bias[h]);
+}
 
 // The convolution of a tile as it leaves the tensor cores; returns the factor that undoes the stage's scale
 // (negative: that of an exact tile, 1, with the channels' own left out). g: the strip's first stage.

@@ -4,10 +4,10 @@
 // Launch: KP blocks (conv_tc.cuh) of 128 threads; block k packs output channel k (zeros past K) and its rows for
 // all ROWSM output rows. Each channel is scaled by a power of two that brings its largest weight to 2^13 .. 2^14,
 // and where one product has to do by a factor of 1 .. 2 on top, the one with which fp16 rounds the channel best: 1
-// where nothing is rounded. unscale[k] is the inverse; NaN says that a weight of the channel is not finite: the
-// convolution then sums exactly (inf * lo of x would be NaN, or the other inf). Compile with the same -D as the
-// convolution. Where pooling follows a norm, weights of a channel with gamma < 0 change sign: its norm falls, so
-// that the largest result comes from the least value (gamma NULL: none).
+// where nothing is rounded. unscale[k] is the inverse, unscale[KP + k] the sum of the weights. NaN says that a
+// weight, or their sum, is not finite: the convolution then sums exactly (inf * lo of x would be NaN, or the other
+// inf). Compile with the same -D as the convolution. Where pooling follows a norm, weights of a channel with gamma <
+// 0 change sign: its norm falls, so that the largest result comes from the least value (gamma NULL: none).
 #include "conv_tc.cuh"
 #ifndef KERNEL_NAME
 #define KERNEL_NAME conv_tc_pack
@@ -59,21 +59,30 @@ extern "C" __global__ void __launch_bounds__(128)
     KERNEL_NAME(const float *w, const float *gamma, u32 *packed, float *unscale)
 {
     __shared__ u32 largest[4];
+    __shared__ float sums[4];
     const int k = blockIdx.x, t = threadIdx.x;
-    float m = 0;
+    float m = 0, sum = 0;
     if (k < K)
-        for (int i = t; i < C * R * S; i += 128) m = max_nan(m, fabsf(w[(size_t)k * (C * R * S) + i]));
+        for (int i = t; i < C * R * S; i += 128) {
+            const float v = w[(size_t)k * (C * R * S) + i];
+            m = max_nan(m, fabsf(v)), sum += v;
+        }
     const u32 bits = __reduce_max_sync(~0u, __float_as_uint(m));
-    if (t % 32 == 0) largest[t / 32] = bits;
+    sum = over_warp(sum);
+    if (t % 32 == 0) largest[t / 32] = bits, sums[t / 32] = sum;
     __syncthreads();
     m = __uint_as_float(max(max(largest[0], largest[1]), max(largest[2], largest[3])));
     const bool usable = m > 0.f && m < __int_as_float(0x7f800000);
     const int exponent = usable ? max(min(13 + 127 - (int)(__float_as_uint(m) >> 23), 126), -126) : 0;
     const float power = __int_as_float((exponent + 127) << 23);
     const float scale = PARTS == 1 && usable && k < K ? power * finest(w + (size_t)k * (C * R * S), power) : power;
-    if (t == 0) unscale[k] = m < __int_as_float(0x7f800000) ? 1.f / scale : __int_as_float(0x7fc00000);
-
-    const float factor = POOL && NORM && !TC_PRE && gamma && k < K && gamma[k] < 0.f ? -scale : scale;
+    const bool falls = POOL && NORM && !TC_PRE && gamma && k < K && gamma[k] < 0.f;
+    const float factor = falls ? -scale : scale, total = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    const bool finite = m < __int_as_float(0x7f800000) && fabsf(total) < __int_as_float(0x7f800000);
+    if (t == 0) {
+        unscale[k] = finite ? 1.f / scale : __int_as_float(0x7fc00000);
+        unscale[KP + k] = !finite ? 0.f : falls ? -total : total;
+    }
     unsigned short *out = (unsigned short *)packed;
     const int block = k / KM;
     for (int i = t; i < NSTAGE * STEPS * 2 * ROWSM * 8; i += 128) {
