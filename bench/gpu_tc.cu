@@ -84,7 +84,7 @@ static std::string epilogue(int tail, int products, bool powers)
                     : "float t;\n    asm(\"tanh.approx.f32 %0, %1;\" : \"=f\"(t) : \"f\"(.5f * y));\n    return fmaf(t, .5f, .5f);";
     if (tail == RESIDUAL_RELU) post = "z += __ldg(e.residual + ((size_t)n * K + k) * (OH * OW) + pixel);\n    return z < 0.f ? 0.f : z;";
     std::ostringstream o;
-    o << "#define TC_PRE " << (tail == SIGMOID_PRE) << "\n#define TC_EXTERN " << (tail == RESIDUAL_RELU) << "\n#define TC_BEFORE 0\n#define TC_EXPONENT " << (units ? 3 : 0) << "\nstruct epi {\n    const float *residual;\n};\n"
+    o << "#define TC_PRE " << (tail == SIGMOID_PRE) << "\n#define TC_HALVED 0\n#define TC_EXTERN " << (tail == RESIDUAL_RELU) << "\n#define TC_BEFORE 0\n#define TC_EXPONENT " << (units ? 3 : 0) << "\nstruct epi {\n    const float *residual;\n};\n"
       << "__device__ __forceinline__ float cvy_pre(float y, int k, const epi &e)\n{\n    " << pre << "\n}\n"
       << "__device__ __forceinline__ float cvy_post(float z, float y, int n, int k, int pixel, const epi &e)\n{\n    " << post << "\n}\n"
       << "__device__ __forceinline__ float cvy_last(float v, int n, int pixel, const epi &e)\n{\n    return v;\n}\n";

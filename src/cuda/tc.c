@@ -147,7 +147,7 @@ static void add_norm(maker *m, const tc_form *f, const memory_map *at, tc_step *
     norm_geom e;
 
     cvyi_norm_geom(m->g, &m->g->nodes[f->stats], &e);
-    t->eps = (float)e.eps;
+    t->eps = (float)(f->halved ? 4 * e.eps : e.eps);
     t->gamma = optional_view(m, &m->g->nodes[f->apply], 2);
     t->beta = optional_view(m, &m->g->nodes[f->apply], 3);
     t->part = cvyi_make_own_view(m, at->part, "words of statistics");

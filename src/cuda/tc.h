@@ -28,6 +28,9 @@ typedef struct tc_form {
     int z;     /* value that cvy_post receives */
     int other; /* and the other one: y, or the convolution's own result; CVY_NONE behind pooling */
     int out;   /* value that is stored */
+    /* cvy_pre is sigmoid alone and nothing but the norm reads it, in tf32: tanh(x / 2) takes its place, twice as
+     * large and moved by 1, which the norm does not see where its eps is four times as large. */
+    bool halved;
     int64_t samples;
     tc_problem problem;
     tc_tuning tuning;

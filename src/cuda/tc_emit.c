@@ -11,6 +11,7 @@ typedef struct function {
     const char *at;     /* the place, from the head's arguments */
     int argument, more; /* values that t0 and y are; CVY_NONE */
     int *exponent;      /* TC_EXPONENT; NULL: results as they are */
+    bool halved;        /* tanh in sigmoid's place */
 } function;
 
 static const double LOG2E = 1.4426950408889634;
@@ -80,6 +81,7 @@ static cvy_status add_function(maker *m, const tc_range *r, const space *over, c
     made.n_lines = p->n;
     if (r->end > r->first) made.result = p->line_of[m->g->nodes[r->end - 1].out];
     memcpy(made.extent, over->extent, sizeof made.extent);
+    if (f->halved) p->lines[made.result].op = OP_tanh;
     if (f->exponent) *f->exponent = make_exponent(&made);
     cvyi_text_add(out, "\nCVY_INLINE float %s\n{\n", f->head);
     if (m->step.n_views > views) cvyi_text_add(out, "    const cvy_at at = {%s};\n", f->at);
@@ -112,15 +114,25 @@ cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out)
     const bool powers = f->problem.sink == TC_REDUCE && f->problem.reduce == 0 && f->tuning.pass != TC_KEEP &&
                         !f->problem.external; /* PARTIAL */
     int exponent = 0;
-    const function pre = {"cvy_pre(const float t0, const int k, const epi &a)", "0, k, 0, 0, 0, 0, 0", conv,
-                          CVY_NONE, NULL};
+    const function pre = {"cvy_pre(const float t0, const int k, const epi &a)",
+                          "0, k, 0, 0, 0, 0, 0",
+                          conv,
+                          CVY_NONE,
+                          NULL,
+                          f->halved};
     const function post = {
         "cvy_post(const float t0, const float y, const int n, const int k, const int pixel, const epi &a)",
-        "n, k, 0, pixel / OW, pixel % OW, 0, ((cvy_index)n * K + k) * (OH * OW) + pixel", f->z, f->other,
-        powers ? &exponent : NULL};
+        "n, k, 0, pixel / OW, pixel % OW, 0, ((cvy_index)n * K + k) * (OH * OW) + pixel",
+        f->z,
+        f->other,
+        powers ? &exponent : NULL,
+        false};
     const function end = {"cvy_last(const float t0, const int n, const int pixel, const epi &a)",
-                          "n, 0, 0, pixel / OW, pixel % OW, 0, (cvy_index)n * (OH * OW) + pixel", reduced, CVY_NONE,
-                          NULL};
+                          "n, 0, 0, pixel / OW, pixel % OW, 0, (cvy_index)n * (OH * OW) + pixel",
+                          reduced,
+                          CVY_NONE,
+                          NULL,
+                          false};
     text body = {0};
     cvy_status st;
 
@@ -129,8 +141,9 @@ cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out)
     TRY(add_function(m, &f->last, &last, &end, &body));
     cvyi_emit_head("conv_tc.cu", m->seen, m->step.n_views, out);
     cvyi_text_add(out, "#include \"common.cuh\"\n#include \"fast.cuh\"\n");
-    cvyi_text_add(out, "#define TC_PRE %d\n#define TC_EXTERN %d\n#define TC_BEFORE %d\n#define TC_EXPONENT %d\n",
-                  f->pre.end > f->pre.first, f->problem.external, f->problem.before, exponent);
+    cvyi_text_add(out, "#define TC_PRE %d\n#define TC_HALVED %d\n#define TC_EXTERN %d\n#define TC_BEFORE %d\n",
+                  f->pre.end > f->pre.first, f->halved, f->problem.external, f->problem.before);
+    cvyi_text_add(out, "#define TC_EXPONENT %d\n", exponent);
     cvyi_text_add(out, "typedef cvy_args epi;\n%s", body.data ? body.data : "");
     if (body.failed || out->failed) st = CVY_NO_MEMORY;
 fail:

@@ -261,6 +261,8 @@ static const char *check_parts(walk *w)
     if (!why && f->reduce != CVY_NONE)
         why = check_chain(w, &f->last, cvyi_shape_of(w->g, w->g->nodes[f->reduce].out),
                           (int[2]){w->g->nodes[f->reduce].out, w->g->nodes[f->reduce].out}, ~0u, &seen);
+    f->halved = f->problem.products == 1 && f->problem.groups && f->pre.end - f->pre.first == 1 &&
+                w->g->nodes[f->pre.first].op == OP_sigmoid && !reads(w, &f->post, f->y);
     for (int i = w->s->first; !why && i < w->end - 1; i++)
         if (cvyi_needed_behind(w->p, w->s, w->g->nodes[i].out))
             why = "tensor cores: a value inside is needed behind the pass";

@@ -228,12 +228,12 @@ static void estimate(const tc_problem *b, tc_tuning *t, const layout *l)
  * whole rows leave fastest, copies help, flat tiles of 128 spill where they are held. */
 static double penalty(const tc_problem *b, const tc_tuning *t, const layout *l)
 {
-    const bool cut = l->span < l->q, stored = b->sink == TC_STORE,
+    const bool cut = l->span < l->q, stored = b->sink == TC_STORE, pooled = b->sink == TC_POOL,
                spills = two_teams(b, t) && t->flat && t->tile == 128;
     const double buffers = (t->pass == TC_BOTH ? 0.15 : 0.01) * (4 - t->stages) + 0.02 * most(4 - t->outs, 0);
 
     return (1 + buffers + 0.05 * !(t->tma || t->rows)) *
-           (1 + 0.1 * cut + 0.5 * spills + stored * (0.5 * cut + 0.5 * (t->coltiles && !t->flat)));
+           (1 + (pooled ? 0.3 : 0.1) * cut + 0.5 * spills + stored * (0.5 * cut + 0.5 * (t->coltiles && !t->flat)));
 }
 
 /* ---- the search ---- */

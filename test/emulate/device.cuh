@@ -202,15 +202,27 @@ static inline unsigned __ballot_sync(unsigned mask, int yes)
     }
     return set;
 }
-static inline unsigned __reduce_max_sync(unsigned mask, unsigned x)
+template <typename T> static inline T emulated_extreme(unsigned mask, T x, bool largest)
 {
     const emulated_deposit *all = emulated_now.meet(mask, &x, sizeof x);
     for (int lane = 0; lane < EMULATED_LANES; lane++) {
-        unsigned theirs = 0;
+        T theirs = x;
         if (mask >> lane & 1) memcpy(&theirs, all[lane], sizeof theirs);
-        x = max(x, theirs);
+        x = (theirs > x) == largest ? theirs : x;
     }
     return x;
+}
+static inline unsigned __reduce_max_sync(unsigned mask, unsigned x)
+{
+    return emulated_extreme(mask, x, true);
+}
+static inline int __reduce_max_sync(unsigned mask, int x)
+{
+    return emulated_extreme(mask, x, true);
+}
+static inline int __reduce_min_sync(unsigned mask, int x)
+{
+    return emulated_extreme(mask, x, false);
 }
 static inline int __any_sync(unsigned mask, int yes)
 {

@@ -11,7 +11,7 @@ enum {
     SANITIZED_PLANS = PLAN_LIKED | PLAN_SECOND_TILE | PLAN_GENERIC | PLAN_RANDOM
 };
 
-enum { HOPPER_CHAINS = 42 }; /* at the end of the list: nothing new to be seen of them elsewhere */
+enum { HOPPER_CHAINS = 46 }; /* at the end of the list: nothing new to be seen of them elsewhere */
 static const char *const chains[] = {
     /* the three blocks, small, and their odd relatives */
     "x[3,8,20,22] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
@@ -143,6 +143,12 @@ static const char *const chains[] = {
     "x[5,9,29,37] | conv2d(48,5,stride=2) | group_norm(16)",
     "x[16,8,20,24] | conv2d(48,3) | group_norm(16) | max_pool2d(2)",
     "x[2,8,20,24] | add(3) | conv2d(32,3) | sigmoid | group_norm(8)", /* values far from zero */
+    /* sigmoid as a tanh, with another eps; not where something else reads it; beside the convolution's own result
+     */
+    "x[5,8,20,64] | conv2d(32,3) | sigmoid | group_norm(8,eps=0.1)",
+    "x[5,8,20,24] | conv2d(40,3) | sigmoid @s | group_norm(8) | mul(@s)",
+    "x[5,8,20,24] | conv2d(64,3) @c | sigmoid | group_norm(8) | mul(@c)",
+    "x[5,8,22,24] | conv2d(64,3) | sigmoid | group_norm(8) | max_pool2d(2)",
     /* pooled strips of columns, the last of them narrower than a window; long sums */
     "x[2,8,14,512] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
     "x[2,64,14,132] | conv2d(64,3) | group_norm(8) | max_pool2d(4) | relu",

@@ -116,6 +116,72 @@ static void check_needs(const need *list, int n)
     met = 0;
 }
 
+/* ---- values of every size, and far from zero ---- */
+
+/* A sample's values lie within `spread` of `mean`. In one product what is rounded off goes with their distance from
+ * a power of two near the mean, `off` (0: one is not taken off), and neither the scale nor that depends on the
+ * samples that were staged before. */
+static const struct {
+    double mean, spread, off;
+} ranges[] = {
+    {0, 1, 0},       {1000, 1, 1024},  {1e-30, 1e-31, 0x1p-100}, {-1000, 1, -1024},
+    {0.5, 0.5, 0.5}, {1e30, 1e29, 0},  {-2e-3, 1e-3, -0x1p-9},   {3e-38, 1e-39, 0x1p-125},
+    {2e36, 1e36, 0}, {6e4, 10, 65536}, {1e-3, 1e3, 0},
+};
+
+static void fill_ranges(rig_tensor *x, uint64_t *seed)
+{
+    const int64_t each = x->count / COUNT_OF(ranges);
+
+    for (int64_t i = 0; i < x->count; i++)
+        *rig_at(x, i) =
+            (float)(ranges[i / each].mean + ranges[i / each].spread * (random_below(seed, 2001) - 1000) / 1000);
+}
+
+/* Two factors that are rounded to 11 bits, and sums of float32. */
+static void check_rounding(const rig *r, const float *got)
+{
+    const rig_tensor *w = &r->t[1], *y = &r->t[r->n - 1];
+    const int64_t terms = w->count / w->info.dims[0], each = y->count / COUNT_OF(ranges),
+                  plane = each / w->info.dims[0];
+
+    for (int64_t i = 0; i < y->count; i += plane) {
+        const double mean = ranges[i / each].mean, spread = ranges[i / each].spread;
+        const double far = fabs(mean - ranges[i / each].off) + spread, most = fabs(mean) + spread;
+        double sum = 0, worst = 0;
+        for (int64_t k = 0; k < terms; k++) sum += fabs(*rig_at(w, i / plane % w->info.dims[0] * terms + k));
+        for (int64_t k = i; k < i + plane; k++) worst = fmax(worst, fabs(got[k] - y->want[k]));
+        CHECK(worst <= sum * (far * 0x1p-10 + most * 0x1p-20), "mean %g, spread %g, plane %lld: %g off, sum %g",
+              mean, spread, (long long)(i / plane), worst, sum);
+    }
+}
+
+static void check_ranges(const gpu *u)
+{
+    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA, .precision = CVY_TF32};
+    uint64_t seed = 5;
+    int64_t count = 0;
+    cvy_graph *g = NULL;
+    cvy_plan *plan = NULL;
+    float *got;
+    rig r;
+
+    assert_ok(cvy_graph_parse("x[11,8,20,24] | conv2d(48,3,bias=False)", &g));
+    assert_ok(cvy_plan_create(g, &options, &plan));
+    rig_open(&r, g, &seed, RIG_REAL, 0);
+    fill_ranges(&r.t[0], &seed);
+    CHECK(same_places(u, &r, plan) == PLACES_SAME, "other bits behind other samples");
+    fill_ranges(&r.t[0], &seed);
+    rig_reference(&r);
+    got = run_rig(u, &r, plan, &count);
+    CHECK(got, "%s", cvy_last_error());
+    if (got) check_rounding(&r, got);
+    free(got);
+    rig_close(&r);
+    cvy_plan_free(plan);
+    cvy_graph_free(g);
+}
+
 static void take_item(const gpu *u, int item)
 {
     const bool quick = getenv("CONVOY_TEST_QUICK") != NULL;
@@ -127,6 +193,10 @@ static void take_item(const gpu *u, int item)
         return; /* the emulator is never built in other ways: little new to be seen of it there */
     if (item == 0) {
         for (int i = 0; i < COUNT_OF(offences); i++) check_offence(u, &offences[i]);
+        return;
+    }
+    if (item == 1 + 2 * n_listed) {
+        check_ranges(u);
         return;
     }
     if (every || !strstr(listed[at], "conv")) plans = EVERY_PLAN; /* clusters are the last tiles */
@@ -152,7 +222,7 @@ int main(int argc, char **argv)
     if (argc > 1) listed = (const char *const *)argv + 1, n_listed = argc - 1, every = 1;
     use_emulator(argv[0]);
     setenv("CVY_EMULATE_ARCH", "90", 1);
-    share_out(1 + 2 * n_listed, take_item);
+    share_out(1 + 2 * n_listed + !every, take_item);
     if (!every && !quick) {
         CHECK(rotated >= 20, "only %d chains of samples apart", rotated);
         check_needs(needs, COUNT_OF(needs));

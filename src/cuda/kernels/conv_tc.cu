@@ -127,7 +127,8 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                         if (!owned) mbar_wait(&s.oempty[b], phase);
                         owned = true;
                         if (rows == TC_POOLH)
-                            put_pooled<RAW>(s.out[b], pooled, tile, l, unscale, kb * KM, tile.line - l0, at.cols / TC_POOLW);
+                            put_pooled<RAW>(s.out[b], pooled, tile, l, unscale, kb * KM, tile.line - l0,
+                                            at.cols / TC_POOLW);
                     }
                 }
                 if (OUT) {
@@ -223,7 +224,7 @@ __device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a
     constexpr bool WAITS = NORM && OUT && EARLY; // for the merged statistics
     const int lane = threadIdx.x % 32, me = threadIdx.x / 128 - (BOTH && OUT ? STATW : 0);
     lane_at l;
-    l.unit = OUT && EARLY && !TC_PRE ? YUNIT : 1.f;
+    l.unit = TC_PRE ? CUNIT : OUT && EARLY ? YUNIT : 1.f;
     l.q = lane % 4, l.row = threadIdx.x / 32 % 4 * 16 + lane / 4, l.rr = l.row / KM;
     stage_view view = {s.full[BOTH && OUT], s.empty, BOTH ? (OUT ? STATW : FINW) : 1, 0};
     int o = 0; // chunks handed over

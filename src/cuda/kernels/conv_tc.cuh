@@ -197,11 +197,12 @@ constexpr int CHUNKW = FLAT ? Q : POOL ? QS / TC_POOLW : CPC == CT ? QS : CPC * 
 constexpr int CHUNKROWS = POOL ? LPC : LPC * LINEROWS;
 constexpr int OUTS = TC_PASS == PASS_STATS ? 0 : TC_OUTS;
 
-#ifdef TC_EPILOGUE // '"epilogue.cuh"', generated: TC_PRE, TC_EXTERN, TC_BEFORE, TC_EXPONENT, struct epi and the
-                   // three functions
+#ifdef TC_EPILOGUE // '"epilogue.cuh"', generated: TC_PRE, TC_HALVED, TC_EXTERN, TC_BEFORE, TC_EXPONENT, struct epi
+                   // and the three functions
 #include TC_EPILOGUE
 #else                 // the identity, so that the file compiles by itself
 #define TC_PRE      0 // cvy_pre does something
+#define TC_HALVED   0 // and what it is given is half of the convolution's result
 #define TC_EXTERN   0 // cvy_post reads tensors at (n, pixel)
 #define TC_BEFORE   0 // cvy_post's y is the convolution's own result, not cvy_pre's
 // For logsumexp in powers of two (PARTIAL). 1: cvy_post's result is times log2(e); +2: and its y; +4: and its z.
@@ -335,7 +336,7 @@ struct alignas(64) tensor_map {
 struct tc_args {
     const float *x, *w;               // [n][C][H][W]; [K][C][R][S], read only where x or they hold an inf or a NaN
     const u32 *packed;                // conv_tc_pack's weights
-    const float *unscale; // [KP] 1 / scale of each output channel; NaN: its weights are not finite. [KP] their sums
+    const float *unscale;             // [KP] 1 / scale of each output channel, NaN: not finite; [KP] sums of weights
     const float *bias, *gamma, *beta; // [K], NULL: 0, 1, 0
     float *y;                         // [n][K][OH][OW], reduced: [n][OH][OW]
     u64 *part;                        // [n][STRIPS][G] tagged partial statistics, zero before the first launch

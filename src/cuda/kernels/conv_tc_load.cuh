@@ -6,9 +6,10 @@
 // waits for L2 and not for DRAM.
 //
 // Range. A stage is scaled by a power of two, one of 2^(6 + 15 j): the one that brings its largest |x| to 1 ..
-// 2^15 (SHIFTED: 13 for 15, since values may move away from zero by 1.5 times as much). The role tries the last one, and converts the stage again where that was another; fp16 never overflows, and
-// what it rounds away is below 2^-24 of the largest value. An inf or NaN marks the stage, one among the weights
-// every stage: the multiplying role then sums it exactly (0 * inf of a padded operand would spread it too far).
+// 2^15 (SHIFTED: 13 for 15, since values may move away from zero by 1.5 times as much). The role tries the last
+// one, and converts the stage again where that was another; fp16 never overflows, and what it rounds away is below
+// 2^-24 of the largest value. An inf or NaN marks the stage, one among the weights every stage: the multiplying
+// role then sums it exactly (0 * inf of a padded operand would spread it too far).
 #pragma once
 #include "conv_tc.cuh"
 
@@ -19,9 +20,13 @@ constexpr int BATCH = (THREADS == 640 && (ST > 1 || SPS > 1 || (BOTH && PARTS ==
 
 constexpr int OCTAVES = SHIFTED ? 13 : 15; // of the largest |x| that a scale is for
 
-// How values are staged: x * scale + shift.
+// How values are staged: (x - offset) * scale. All are powers of two, so that shift is exact.
 struct x_range {
-    float scale, shift;
+    float scale, offset, shift;
+    __device__ __forceinline__ void set(float factor, float off)
+    {
+        scale = factor, offset = off, shift = -off * factor;
+    }
     __device__ __forceinline__ float of(float x) const
     {
         return SHIFTED ? fmaf(x, scale, shift) : x * scale;
@@ -117,11 +122,12 @@ __device__ __forceinline__ float role_largest(shared_memory &s, int turn, float 
     return __uint_as_float(all);
 }
 
-// The one of 2^(6 + OCTAVES j) that brings a largest |x| to 1 .. 2^OCTAVES. No other would: what became of the strips before
-// does not show.
+// The one of 2^(6 + OCTAVES j) that brings a largest |x| to 1 .. 2^OCTAVES. No other would: what became of the
+// strips before does not show.
 __device__ __forceinline__ float scale_of(float largest)
 {
-    const int exponent = (int)(__float_as_uint(largest) >> 23) - 127, steps = (OCTAVES - 7 - exponent + OCTAVES * 16) / OCTAVES - 16;
+    const int exponent = (int)(__float_as_uint(largest) >> 23) - 127;
+    const int steps = (OCTAVES - 7 - exponent + OCTAVES * 16) / OCTAVES - 16;
     return __int_as_float((max(min(6 + OCTAVES * steps, 126), -126) + 127) << 23);
 }
 
@@ -220,47 +226,58 @@ __device__ __forceinline__ void copy_role(shared_memory &s, const tensor_map &ma
         }
     }
 }
+// A float's bits as an integer that orders as it does; its own inverse.
+__device__ __forceinline__ int order_key(int bits)
+{
+    return bits ^ (bits >> 31 & 0x7fffffff);
+}
 struct x_units {
     shared_memory &s;
-    int t, u; // thread; units converted so far
+    u32 t, u; // thread; units converted so far
     __device__ __forceinline__ x_units(shared_memory &memory, const tc_args &, const schedule &, int thread)
         : s(memory), t(thread), u(0)
     {
     }
-    // A power of two near the mean of 128 values all over a unit, 0 where that is less than half of their root mean
-    // square: whatever it is, it depends on the stage's own values alone, and all warps find the same.
+    // SHIFTED: a power of two near the middle of the lanes' means of 8 values all over a unit; 0 where these are of
+    // both signs, or so large that sums might overflow. Whatever it is, it depends on the stage's own values alone,
+    // and all warps find the same. Few instructions: the role waits for it, and in C the others wait for the role.
     __device__ __forceinline__ float offset(const float *unit) const
     {
-        const int lane = threadIdx.x % 32;
-        const float4 v = *(const float4 *)&unit[lane % 8 * UNIT + UNIT / 16 * (lane / 8) * 4];
-        float sum = (v.x + v.y) + (v.z + v.w), squares = (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
-#pragma unroll
-        for (int o = 16; o; o /= 2)
-            sum += __shfl_xor_sync(~0u, sum, o), squares += __shfl_xor_sync(~0u, squares, o);
-        const bool far = sum * sum * (4.f / 128) >= squares && squares < __int_as_float(0x7f800000);
-        const u32 bits = __float_as_uint(sum * (1.f / 128));
-        return far ? __uint_as_float((bits & 0x80000000u) | ((bits & 0x7fffffffu) + 0x400000u & 0x7f800000u)) : 0.f;
+        const float *from = unit + t % least(8, C) * UNIT + t / 8 % 4 * (UNIT / 32 * 4);
+        const float4 a = *(const float4 *)from, b = *(const float4 *)(from + UNIT / 8 * 4);
+        const int key = order_key(__float_as_int(((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w))));
+        const int low = __reduce_min_sync(~0u, key), high = __reduce_max_sync(~0u, key);
+        const float middle = (__int_as_float(order_key(low)) + __int_as_float(order_key(high))) * (1.f / 16);
+        const bool usable = (low ^ high) >= 0 && fabsf(middle) < 1e18f;
+        return usable ? __uint_as_float((__float_as_uint(middle) + 0x400000u) & 0xff800000u) : 0.f;
     }
     // As x_loads'.
     __device__ __forceinline__ float convert(char *dst, const strip_at &, int, x_range &range)
     {
+        constexpr u32 PACKS = UNIT / XVEC, ROW = UCOLS / XVEC, TURNS = cdiv(PACKS, LOADERS);
+        constexpr bool ROWS_FIT = ROWSIN % UROWS == 0, COLS_FIT = UCOLS <= COLPACKS * XVEC;
         float largest = 0;
 #pragma unroll 1
-        for (int i = 0; i < SPS * UNITS; i++, u++) {
-            const int b = u % TC_RAWS, slice = i / UNITS, row0 = i % UNITS * UROWS;
-            mbar_wait(&s.rawfull[b], u / TC_RAWS & 1);
-            if (SHIFTED && i == 0) range.shift = -offset(s.raw[b][0]) * range.scale;
+        for (int slice = 0; slice < SPS; slice++)
 #pragma unroll 1
-            for (int p = t; p < UNIT / XVEC; p += LOADERS) {
-                const int row = row0 + p / (UCOLS / XVEC), col = p % (UCOLS / XVEC) * XVEC;
-                float v[XVEC][8];
+            for (int row0 = 0; row0 < ROWSIN; row0 += UROWS, u++) {
+                const u32 b = u % TC_RAWS;
+                mbar_wait(&s.rawfull[b], u / TC_RAWS & 1);
+                if (SHIFTED && slice == 0 && row0 == 0) range.set(range.scale, offset(s.raw[b][0]));
+#pragma unroll 1
+                for (u32 turn = 0; turn < TURNS; turn++) {
+                    const u32 p = t + turn * LOADERS, row = row0 + p / ROW, col = p % ROW * XVEC;
+                    if (PACKS % LOADERS && p >= PACKS) break;
+                    float v[XVEC][8];
 #pragma unroll
-                for (int i = 0; i < XVEC * 8; i++) v[i % XVEC][i / XVEC] = s.raw[b][i / XVEC][XVEC * p + i % XVEC];
-                largest = largest_of(largest, v);
-                if (row < ROWSIN && col < COLPACKS * XVEC) put_pack(dst + slice * SLICE * 16, row, col, v, range);
+                    for (int i = 0; i < XVEC * 8; i++)
+                        v[i % XVEC][i / XVEC] = s.raw[b][i / XVEC][XVEC * p + i % XVEC];
+                    largest = largest_of(largest, v);
+                    if ((ROWS_FIT || row < ROWSIN) && (COLS_FIT || col < COLPACKS * XVEC))
+                        put_pack(dst + slice * SLICE * 16, row, col, v, range);
+                }
+                warp_arrive(&s.rawempty[b]);
             }
-            warp_arrive(&s.rawempty[b]);
-        }
         return largest;
     }
 };
@@ -417,7 +434,8 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
     const int t = threadIdx.x - WARP_LOAD * 32;
     const int total = order.turns() * PER_STRIP;
     x_source<COPIED + TC_ROWS>::type source(s, a, order, t);
-    x_range range = {64.f, 0.f};
+    x_range range;
+    range.set(64.f, 0.f);
     int turn = 0; // barriers passed
     for (int g = 0; g < total; g++) {
         const int slot = g % TC_STAGES, stage = g % NSTAGE, block = g / NSTAGE % BLOCKS, channel = stage * SPS * 8;
@@ -443,16 +461,14 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
                 largest = source.convert(s.x + slot * XSTAGE, at, channel, range);
             largest = role_largest(s, turn++, largest);
             const float top = largest * range.scale;
-            if ((top >= 1.f && top < (float)(1 << OCTAVES)) || largest == 0.f || !(largest < __int_as_float(0x7f800000)) ||
-                attempt)
-                break;
-            const float scale = scale_of(largest);
-            range.shift *= scale / range.scale, range.scale = scale;
+            const bool fits = (top >= 1.f && top < (float)(1 << OCTAVES)) || largest == 0.f;
+            if (fits || !(largest < __int_as_float(0x7f800000)) || attempt) break;
+            range.set(scale_of(largest), range.offset);
         }
         if (t == 0) {
             s.unscale[slot] = 1.f / range.scale;
             s.odd[slot] = s.odd_weights || !(largest < __int_as_float(0x7f800000));
-            if (SHIFTED) s.offset[slot] = s.odd[slot] ? 0.f : -range.shift / range.scale; // exact sums are of x itself
+            if (SHIFTED) s.offset[slot] = s.odd[slot] ? 0.f : range.offset; // exact sums are of x itself
         }
         fence_proxy_async();
         warp_arrive(full);

@@ -29,7 +29,7 @@ template <int N> __device__ __forceinline__ void multiply(float (&d)[N], u32 xs,
 }
 
 // The same, waited for. APART: the sums of a stage start from zero and are added up by ordinary additions: tensor
-// cores cut off at every step, which a sum of thousands of terms of one sign would show (doc/KERNELS.md).
+// cores cut off at every step, which shows in a sum of thousands of terms (doc/KERNELS.md).
 constexpr bool APART = STREAM && PARTS == 2;
 template <int N> __device__ __forceinline__ void stage_sums(float (&d)[N], u32 xs, u32 ws, int more)
 {
@@ -43,6 +43,8 @@ template <int N> __device__ __forceinline__ void stage_sums(float (&d)[N], u32 x
 // The units of z and y where logsumexp's exponents are made from them.
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 constexpr float ZUNIT = TC_EXPONENT & 4 ? LOG2E : 1.f, YUNIT = !NORM ? ZUNIT : TC_EXPONENT & 2 ? LOG2E : 1.f;
+// The unit of what cvy_pre is given.
+constexpr float CUNIT = TC_HALVED ? 0.5f : 1.f;
 // A channel's norm from y to z.
 __device__ __forceinline__ float2 norm_of(const float2 *ab, int k)
 {
@@ -53,7 +55,7 @@ __device__ __forceinline__ float2 norm_of(const float2 *ab, int k)
 // folded into the packed weights, and into the bias here; behind a PRE it is a factor of its own.
 struct lane_at {
     int q, row, rr; // lane % 4; row of M for h = 0; which of ROWSM output rows
-    float unit;     // of y: a factor of scale and bias
+    float unit;     // of what leaves the tensor cores: a factor of scale and bias
     int ch[2];      // output channels
     float unscale[2], bias[2], sign[2];
 };
@@ -135,7 +137,8 @@ struct stage_view {
 };
 
 // SHIFTED: what was taken off the stage's values comes back with the bias. Loads first: the stage may not be there.
-__device__ __forceinline__ void lane_offset(lane_at &l, const tc_args &a, shared_memory &s, stage_view &view, int slot)
+__device__ __forceinline__ void lane_offset(lane_at &l, const tc_args &a, shared_memory &s, stage_view &view,
+                                            int slot)
 {
     float bias[2], sum[2];
 #pragma unroll
@@ -206,7 +209,7 @@ template <bool POST> struct value_maker {
         if (TC_PRE && POOL && NORM) y *= l.sign[h];
         if (!POST) return y;
         const float z = NORM ? fmaf(y, norm[h].x, norm[h].y) : y;
-        const float r = cvy_post(z, TC_BEFORE ? YUNIT * c : y, n, k, 0, e);
+        const float r = cvy_post(z, TC_BEFORE ? YUNIT / CUNIT * c : y, n, k, 0, e);
         return EXPONENTS && !(TC_EXPONENT & 1) ? r * LOG2E : r;
     }
     template <int N> __device__ __forceinline__ void all(float (&d)[N]) const

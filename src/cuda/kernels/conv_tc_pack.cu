@@ -6,8 +6,8 @@
 // and where one product has to do by a factor of 1 .. 2 on top, the one with which fp16 rounds the channel best: 1
 // where nothing is rounded. unscale[k] is the inverse, unscale[KP + k] the sum of the weights. NaN says that a
 // weight, or their sum, is not finite: the convolution then sums exactly (inf * lo of x would be NaN, or the other
-// inf). Compile with the same -D as the convolution. Where pooling follows a norm, weights of a channel with gamma <
-// 0 change sign: its norm falls, so that the largest result comes from the least value (gamma NULL: none).
+// inf). Compile with the same -D as the convolution. Where pooling follows a norm, weights of a channel with gamma
+// < 0 change sign: its norm falls, so that the largest result comes from the least value (gamma NULL: none).
 #include "conv_tc.cuh"
 #ifndef KERNEL_NAME
 #define KERNEL_NAME conv_tc_pack
