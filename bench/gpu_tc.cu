@@ -319,7 +319,7 @@ static bool run(const build &u, int reps, char *flush, size_t flush_bytes)
     epi e = {upload(residual)};
     a.x = upload(x), a.w = upload(w), a.bias = upload(bias), a.gamma = upload(gamma), a.beta = upload(beta), a.n = b.n, a.eps = 1e-5f;
     unsigned *packed = device<unsigned>(info[3] / 4);
-    float *unscale = device<float>(info[2]);
+    float *unscale = device<float>(2 * info[2]); // and sums of weights
     a.packed = packed, a.unscale = unscale, a.y = device<float>(outputs), a.state = device<int>(2);
     const size_t words = (size_t)b.n * std::max(b.g, 1) * info[4];
     a.part = device<unsigned long long>(words);
