@@ -60,9 +60,9 @@ static std::string flags(const problem &b, const tc_tuning &t, int pass)
     snprintf(f, sizeof f,
              "-DTC_C=%d -DTC_K=%d -DTC_H=%d -DTC_W=%d -DTC_R=%d -DTC_S=%d -DTC_STRIDE=%d -DTC_PADH=%d -DTC_PADW=%d -DTC_PRODUCTS=%d "
              "-DTC_G=%d -DTC_SINK=%d -DTC_POOLH=%d -DTC_POOLW=%d -DTC_REDUCE=%d -DTC_PASS=%d -DTC_TILE=%d -DTC_ROWSM=%d -DTC_FLAT=%d -DTC_STRIP=%d "
-             "-DTC_SPAN=%d -DTC_STAGES=%d -DTC_SLICES=%d -DTC_OUTS=%d -DTC_LINES=%d -DTC_COLTILES=%d -DTC_SLACK=%d -DTC_TMA=%d -DTC_STATW=%d -DTC_ROWS=%d -DTC_FINISHERS=%d",
+             "-DTC_SPAN=%d -DTC_STAGES=%d -DTC_SLICES=%d -DTC_WIDE=%d -DTC_OUTS=%d -DTC_LINES=%d -DTC_COLTILES=%d -DTC_SLACK=%d -DTC_TMA=%d -DTC_STATW=%d -DTC_ROWS=%d -DTC_FINISHERS=%d",
              b.c, b.k, b.h, b.w, b.r, b.s, b.stride, b.padh, b.padw, b.products, b.g, b.sink, b.ph, b.pw, b.reduce, pass, t.tile, t.rowsm, t.flat,
-             t.strip, t.span, t.stages, t.slices, t.outs, t.lines, t.coltiles, t.slack, t.tma, t.statw, t.rows, t.finishers);
+             t.strip, t.span, t.stages, t.slices, t.wide, t.outs, t.lines, t.coltiles, t.slack, t.tma, t.statw, t.rows, t.finishers);
     return f;
 }
 
@@ -426,13 +426,13 @@ struct trial {
     tc_tuning t;
 };
 static const trial TRIALS[] = {
-    // pass tile rowsm flat strip span stages slices outs lines coltiles slack tma statw rows finishers
-    {'B', 1, {KEEP, 128, 1, 0, 2, 126, 2, 1, 4, 1, 1, 0, 1, 1, 0, 4}}, {'B', 1, {KEEP, 128, 1, 0, 2, 126, 1, 1, 4, 1, 1, 0, 1, 1, 0, 4}},
-    {'B', 1, {KEEP, 128, 1, 0, 2, 126, 3, 1, 4, 1, 1, 0, 1, 1, 0, 4}}, {'B', 1, {BOTH, 128, 1, 0, 9, 126, 4, 1, 3, 1, 1, 0, 1, 1, 0, 4}},
-    {'B', 3, {KEEP, 128, 1, 0, 2, 126, 2, 1, 4, 1, 1, 0, 1, 1, 0, 4}}, {'B', 3, {KEEP, 128, 1, 0, 2, 126, 1, 1, 4, 1, 1, 0, 1, 1, 0, 4}},
-    {'B', 3, {BOTH, 128, 1, 0, 6, 126, 4, 1, 2, 1, 1, 0, 1, 1, 0, 4}}, {'C', 1, {KEEP, 128, 2, 0, 2, 254, 2, 1, 2, 1, 0, 0, 1, 1, 0, 4}},
-    {'C', 1, {KEEP, 128, 2, 0, 2, 254, 1, 1, 2, 1, 0, 0, 1, 1, 0, 4}}, {'C', 1, {BOTH, 128, 2, 0, 4, 254, 4, 1, 1, 1, 0, 0, 1, 1, 0, 4}},
-    {'C', 3, {KEEP, 128, 2, 0, 2, 254, 1, 1, 2, 1, 0, 0, 1, 1, 0, 4}}, {'C', 3, {BOTH, 128, 2, 0, 4, 254, 2, 1, 1, 1, 0, 0, 1, 2, 0, 4}},
+    // pass tile rowsm flat strip span stages slices wide outs lines coltiles slack tma statw rows finishers
+    {'B', 1, {KEEP, 128, 1, 0, 2, 126, 2, 1, 1, 4, 1, 1, 0, 1, 1, 0, 4}}, {'B', 1, {KEEP, 128, 1, 0, 2, 126, 1, 1, 1, 4, 1, 1, 0, 1, 1, 0, 4}},
+    {'B', 1, {KEEP, 128, 1, 0, 2, 126, 3, 1, 1, 4, 1, 1, 0, 1, 1, 0, 4}}, {'B', 1, {BOTH, 128, 1, 0, 9, 126, 4, 1, 1, 3, 1, 1, 0, 1, 1, 0, 4}},
+    {'B', 3, {KEEP, 128, 1, 0, 2, 126, 2, 1, 1, 4, 1, 1, 0, 1, 1, 0, 4}}, {'B', 3, {KEEP, 128, 1, 0, 2, 126, 1, 1, 1, 4, 1, 1, 0, 1, 1, 0, 4}},
+    {'B', 3, {BOTH, 128, 1, 0, 6, 126, 4, 1, 1, 2, 1, 1, 0, 1, 1, 0, 4}}, {'C', 1, {KEEP, 128, 2, 0, 2, 254, 2, 1, 1, 2, 1, 0, 0, 1, 1, 0, 4}},
+    {'C', 1, {KEEP, 128, 2, 0, 2, 254, 1, 1, 1, 2, 1, 0, 0, 1, 1, 0, 4}}, {'C', 1, {BOTH, 128, 2, 0, 4, 254, 4, 1, 1, 1, 1, 0, 0, 1, 1, 0, 4}},
+    {'C', 3, {KEEP, 128, 2, 0, 2, 254, 1, 1, 1, 2, 1, 0, 0, 1, 1, 0, 4}}, {'C', 3, {BOTH, 128, 2, 0, 4, 254, 2, 1, 1, 1, 1, 0, 0, 1, 2, 0, 4}},
 };
 
 int main(int argc, char **argv)

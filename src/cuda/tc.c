@@ -37,6 +37,7 @@ static void define_all(maker *m, const tc_problem *b, const tc_tuning *t, int ki
         {"TC_SPAN", t->span},
         {"TC_STAGES", t->stages},
         {"TC_SLICES", t->slices},
+        {"TC_WIDE", t->wide},
         {"TC_OUTS", t->outs},
         {"TC_LINES", t->lines},
         {"TC_COLTILES", t->coltiles},
@@ -54,6 +55,7 @@ static void define_all(maker *m, const tc_problem *b, const tc_tuning *t, int ki
         {"HOST_BOX_COLS", t->box_cols},
         {"HOST_BOX_ROWS", t->box_rows},
     };
+    _Static_assert(COUNT_OF(all) < MAX_DEFINES, "and TC_EPILOGUE");
     for (int i = 0; i < COUNT_OF(all); i++) cvyi_make_define(m, all[i].name, all[i].value);
 }
 

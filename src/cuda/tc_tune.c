@@ -153,7 +153,7 @@ static int64_t shared_bytes(const tc_problem *b, const tc_tuning *t, const layou
     int64_t bytes = cvyi_round_up(t->stages * l->x_stage, 128);
 
     bytes += t->tma || t->rows ? (int64_t)TC_RAWS * 32 * unit_floats(b, t, l) : 128;
-    bytes += (l->stream ? t->stages : l->blocks) * l->w_stage;
+    bytes += (l->stream ? t->stages * t->wide : l->blocks) * l->w_stage;
     bytes += t->outs * (out_rows * pitch + peaks + l->blocks * 4 * (t->tile / 64)) * 4;
     if (b->groups) bytes += 32ll * l->stat_groups * t->rowsm * kp;
     bytes += (two_teams(b, t) ? 32ll : 16ll) * kp + 8ll * most(b->groups, 1);
@@ -162,7 +162,7 @@ static int64_t shared_bytes(const tc_problem *b, const tc_tuning *t, const layou
 
 /* Cycles to stage a strip, as measured on an H200: a unit of copied pixels takes its conversions, or a thread's way
  * through one of them; a batch of loads its latency. Several stages have their barriers, and are staged once more
- * for every block of channels. Tensor copies of a strip in one stage were fitted as part of the whole. */
+ * for every `wide` blocks of channels. Tensor copies of a strip in one stage were fitted as part of the whole. */
 static double load_cycles(const tc_problem *b, const tc_tuning *t, const layout *l)
 {
     const int64_t pixels = (int64_t)l->rows_in * l->cols_in;
@@ -177,7 +177,7 @@ static double load_cycles(const tc_problem *b, const tc_tuning *t, const layout 
                          : t->tma || t->rows  ? units * unit
                                               : batches * (1100 + 60 * batch * (b->products + 1));
 
-    return (up(b->c, 8) * slice + (l->stream ? 600 * l->nstage : 0)) * (l->stream ? l->blocks : 1);
+    return (up(b->c, 8) * slice + (l->stream ? 600 * l->nstage : 0)) * (l->stream ? l->blocks / t->wide : 1);
 }
 
 /* Cycles until the results of a strip are stored: a bulk copy for each channel of a chunk, or threads' stores, four
@@ -284,7 +284,15 @@ static void try_one(search *s, tc_tuning *t, const layout *l)
     keep(s, t, cycles);
 }
 
-/* Buffers: stages and chunks of results. */
+/* Blocks of channels that a thread's accumulators have room for; sums of stages apart take as much again. */
+static bool is_too_wide(const tc_problem *b, const tc_tuning *t, const layout *l)
+{
+    const int sums = t->tile / 2 * t->wide * (b->products == 3 ? 2 : 1);
+
+    return l->blocks % t->wide || (t->wide > 1 && sums > (t->pass == TC_BOTH || two_teams(b, t) ? 64 : 128));
+}
+
+/* Buffers: stages and chunks of results; streamed weights: blocks of channels in a stage. */
 static void try_buffers(search *s, tc_tuning *t)
 {
     const tc_problem *b = s->b;
@@ -293,8 +301,9 @@ static void try_buffers(search *s, tc_tuning *t)
 
     t->strips = up(l.p, t->strip) * up(l.q, l.span);
     if (contradicts(b, t, &l)) return;
-    for (t->stages = 4; t->stages >= (two_teams(b, t) ? 1 : 2); t->stages--)
-        for (t->outs = keeps || b->sink == TC_REDUCE ? 6 : 3; t->outs >= 1; t->outs--) try_one(s, t, &l);
+    for (t->wide = 1; t->wide <= (l.stream ? TC_WIDEST : 1); t->wide++)
+        for (t->stages = 4; t->stages >= (two_teams(b, t) ? 1 : 2) && !is_too_wide(b, t, &l); t->stages--)
+            for (t->outs = keeps || b->sink == TC_REDUCE ? 6 : 3; t->outs >= 1; t->outs--) try_one(s, t, &l);
 }
 
 /* How x comes: by tensor copies where its rows are whole 16 bytes and 256 columns at most, by copies of its rows

@@ -8,7 +8,7 @@
 
 typedef enum tc_sink { TC_STORE, TC_POOL, TC_REDUCE } tc_sink;                    /* TC_SINK of conv_tc.cuh */
 typedef enum tc_pass { TC_PLAIN, TC_KEEP, TC_BOTH, TC_STATS, TC_FINISH } tc_pass; /* TC_PASS */
-enum { TC_STRIP_MOST = 64, TC_RAWS = 4 };
+enum { TC_STRIP_MOST = 64, TC_RAWS = 4, TC_WIDEST = 4 };
 
 /* What the kernel computes, in its own words (conv_tc.cuh). No batch size: it is an argument of the launch. */
 typedef struct tc_problem {
@@ -26,7 +26,8 @@ typedef struct tc_problem {
 /* How: the kernel's tuning macros, and what follows from them. */
 typedef struct tc_tuning {
     int pass; /* TC_FINISH: after a launch of TC_STATS with the same macros */
-    int tile, rowsm, flat, strip, span, stages, slices, outs, lines, coltiles, slack, tma, statw, rows, finishers;
+    int tile, rowsm, flat, strip, span, stages, slices, wide, outs, lines, coltiles, slack, tma, statw, rows,
+        finishers;
     int threads;                       /* of a block */
     int channels;                      /* output channels as packed, whole blocks of M */
     int strips;                        /* of a sample */

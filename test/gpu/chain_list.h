@@ -11,7 +11,7 @@ enum {
     SANITIZED_PLANS = PLAN_LIKED | PLAN_SECOND_TILE | PLAN_GENERIC | PLAN_RANDOM
 };
 
-enum { HOPPER_CHAINS = 46 }; /* at the end of the list: nothing new to be seen of them elsewhere */
+enum { HOPPER_CHAINS = 51 }; /* at the end of the list: nothing new to be seen of them elsewhere */
 static const char *const chains[] = {
     /* the three blocks, small, and their odd relatives */
     "x[3,8,20,22] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
@@ -149,6 +149,12 @@ static const char *const chains[] = {
     "x[5,8,20,24] | conv2d(40,3) | sigmoid @s | group_norm(8) | mul(@s)",
     "x[5,8,20,24] | conv2d(64,3) @c | sigmoid | group_norm(8) | mul(@c)",
     "x[5,8,22,24] | conv2d(64,3) | sigmoid | group_norm(8) | max_pool2d(2)",
+    /* streamed weights of several blocks of channels at once, all of them or half */
+    "x[3,72,19,30] | conv2d(250,3) | relu",
+    "x[2,256,20,20] | conv2d(256,3) | add(b[256,1,1]) | sigmoid | group_norm(64)",
+    "x[2,72,13,64] | conv2d(130,3) | logsumexp(1)",
+    "x[3,128,14,14] | conv2d(128,3) | group_norm(8) | relu",
+    "x[2,64,33,97] | conv2d(216,3,stride=2) | elu | add(r[216,16,48])",
     /* pooled strips of columns, the last of them narrower than a window; long sums */
     "x[2,8,14,512] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
     "x[2,64,14,132] | conv2d(64,3) | group_norm(8) | max_pool2d(4) | relu",

@@ -70,6 +70,8 @@ static const char *const small[] = {
     "x[3,8,11,13] | conv2d(48,3) | group_norm(3) | max_pool2d(2) | relu",
     /* streamed weights; stride 2 */
     "x[1,72,9,12] | conv2d(64,3) | relu",
+    "x[1,72,5,12] | conv2d(250,3) | relu",
+    "x[2,72,5,12] | conv2d(130,3) | logsumexp(1)",
     "x[1,128,7,7] | conv2d(72,3) | group_norm(8) | silu",
     "x[2,16,13,15] | conv2d(40,3,stride=2,padding=1) | hardswish | min(1)",
     "x[2,3,16,16] | conv2d(64,7,stride=2,padding=3) | batch_norm | relu | max_pool2d(2)",
@@ -101,7 +103,8 @@ static const need needs[] = {
     {"TC_ROWS", 1, "TC_PRODUCTS", 3}, {"TC_TMA", 1, "TC_PRODUCTS", 1}, {"TC_TMA", 1, "TC_PRODUCTS", 3},
     {"TC_TMA", 0, "TC_ROWS", 0},      {"TC_FLAT", 1, NULL, 0},         {"TC_ROWSM", 2, NULL, 0},
     {"TC_STRIDE", 2, NULL, 0},        {"streamed", 1, "TC_PASS", 0},   {"streamed", 1, "TC_PASS", 1},
-    {"TC_TILE", 128, "TC_SINK", 2},
+    {"TC_TILE", 128, "TC_SINK", 2},   {"TC_WIDE", 2, NULL, 0},         {"TC_WIDE", 3, "TC_SINK", 2},
+    {"TC_WIDE", 4, "TC_SINK", 0},
 };
 static const need needs_apart[] = {
     {"TC_PASS", 3, "TC_SINK", 0}, {"TC_PASS", 3, "TC_SINK", 1}, {"TC_PASS", 3, "TC_SINK", 2},

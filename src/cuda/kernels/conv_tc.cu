@@ -47,6 +47,20 @@ __device__ __forceinline__ void block_channels(lane_at &l, const tc_args &a, sha
     if (SHIFTED) lane_offset(l, a, s, view, g % TC_STAGES);
 }
 
+// A tile's results into buffer b. block: which of the chunk's; k0: the chunk's first channel, index: the tile's
+// first pixel in it.
+__device__ __forceinline__ void put_results(shared_memory &s, int b, float (&d)[ACC], const strip_at &at,
+                                            const tile_at &tile, const lane_at &l, int block, int k0, int index)
+{
+    if constexpr (PARTIAL)
+#pragma unroll
+        for (int px = 0; px < TILE; px += HALF)
+            put_partial(s, b, block * 4 + threadIdx.x / 32 % 4, *(half_tile *)(d + px / 2), made_values{l}, px,
+                        at.cols - tile.ct * TILE);
+    else
+        put_tile(s.out[b], d, at, tile, l, k0, index);
+}
+
 // One strip: tiles of all its chunks. STATS: take statistics; OUT: hand the results to the finishing role. g: the
 // strip's first stage, o: chunks handed over before; returns that count.
 template <bool STATS, bool OUT>
@@ -62,8 +76,7 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
     // statistic: who has which decides how it is rounded, and may depend on nothing but the strip's place in its
     // sample. A buffer may then change its owner: it was an earlier strip's, and all have met in BAR_STATS since.
     const int lean = STATS && OUT && LINES * CT > 1 ? (at.index ^ o) & 1 : 0;
-    const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE),
-              warp = threadIdx.x / 32 % 4;
+    const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE);
 #pragma unroll 1
     for (int kb = 0; kb < MBLOCKS; kb += MB) {
         moments m = {{0, 0}, {0, 0}, {0, 0}, 0, true};
@@ -84,17 +97,8 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                 const int b = o % most(OUTS, 1), phase = (o / most(OUTS, 1) & 1) ^ 1;
                 bool owned = !OUT; // the chunk's buffer is known to be free
 #pragma unroll 1
-                for (int i = STREAM ? 0 : (wg + o + lean) % GW; i < (STREAM ? MB : MB * nl * nc);
-                     i += STREAM ? 1 : GW) {
-                    const int block = kb + (STREAM ? i : i / (nl * nc)), u = STREAM ? wg : i % (nl * nc);
-                    if (STREAM && u >= nl * nc) { // nothing for this warpgroup: let the stages pass
-                        for (int n = 0; n < NSTAGE; n++) {
-                            const int slot = (g + block * NSTAGE + n) % TC_STAGES;
-                            view.wait(slot);
-                            view.release(slot);
-                        }
-                        continue;
-                    }
+                for (int i = (wg + o + lean) % GW; i < MB * nl * nc; i += GW) {
+                    const int block = kb + i / (nl * nc), u = i % (nl * nc);
                     tile_at tile = {l0 + u / nc, c0 + u % nc, 0, 0};
                     tile.limit = at.cols - tile.ct * TILE - 2 * l.q;
                     if (MB > 1) block_channels(l, a, s, view, block, g);
@@ -113,14 +117,8 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                         if constexpr (OUT && !POOL) {
                             if (!owned) mbar_wait(&s.oempty[b], phase);
                             owned = true;
-                            if constexpr (PARTIAL)
-#pragma unroll
-                                for (int px = 0; px < TILE; px += HALF)
-                                    put_partial(s, b, (block - kb) * 4 + warp, *(half_tile *)(d + px / 2),
-                                                made_values{l}, px, at.cols - tile.ct * TILE);
-                            else
-                                put_tile(s.out[b], d, at, tile, l, kb * KM,
-                                         (tile.line - l0) * ROWSM * CHUNKW + (tile.ct - c0) * TILE);
+                            put_results(s, b, d, at, tile, l, block - kb, kb * KM,
+                                        (tile.line - l0) * ROWSM * CHUNKW + (tile.ct - c0) * TILE);
                         }
                     }
                     if constexpr (OUT && POOL) {
@@ -139,6 +137,57 @@ __device__ __forceinline__ int multiply_strip(shared_memory &s, const tc_args &a
                 }
             }
         if (STATS) moments_flush<RAW>(m, slots, l, unscale);
+    }
+    return o;
+}
+
+// STREAM: a strip of one tile for each warpgroup, MWIDE blocks of channels at a time. As multiply_strip.
+template <bool STATS, bool OUT>
+__device__ __forceinline__ int stream_strip(shared_memory &s, const tc_args &a, const epi &e, const strip_at &at,
+                                            lane_at &l, stage_view &view, int wg, int g, int o, float4 *slots,
+                                            const float2 *ab)
+{
+    constexpr int MB = CHUNKM; // M blocks of a chunk
+    constexpr bool POST = OUT && EARLY, RAW = !TC_PRE && !OUT;
+    const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE),
+              line = wg / tiles, ct = wg % tiles;
+    const bool mine = line < lines;
+    const tile_at tile = {line, ct, FLAT ? 0 : line * LINEROWS, at.cols - ct * TILE - 2 * l.q};
+#pragma unroll 1
+    for (int kb = 0; kb < MBLOCKS; kb += MWIDE, g += NSTAGE) {
+        float d[MWIDE][ACC], unscale = 1.f;
+        if (mine)
+            unscale = convolve_stages(d, s, tile, view, g);
+        else // let the stages pass
+            for (int i = 0; i < NSTAGE; i++) {
+                view.wait((g + i) % TC_STAGES);
+                view.release((g + i) % TC_STAGES);
+            }
+#pragma unroll
+        for (int i = 0; i < MWIDE; i++) {
+            const int block = kb + i, in_chunk = block % MB, b = o % most(OUTS, 1);
+            moments m = {{0, 0}, {0, 0}, {0, 0}, 0, true};
+            float2 norm[2] = {{1.f, 0.f}, {1.f, 0.f}};
+            lane_channels(l, a, block);
+            if (POST && NORM) norm[0] = norm_of(ab, l.ch[0]), norm[1] = norm_of(ab, l.ch[1]);
+            if (mine) {
+                if (unscale < 0.f) exact_tile(d[i], a, at, tile, l);
+                if (!RAW) value_maker<POST>(l, e, norm, at.n, unscale).all(d[i]);
+                if (STATS && (FLAT || tile.row + l.rr < at.rows)) moments_add(m, d[i], at, tile, l);
+            }
+            if constexpr (OUT) {
+                if (in_chunk == 0) mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
+                if (mine)
+                    put_results(s, b, d[i], at, tile, l, in_chunk, (block - in_chunk) * KM,
+                                line * ROWSM * CHUNKW + ct * TILE);
+                if (in_chunk == MB - 1) {
+                    if (BULK) fence_proxy_async();
+                    warp_arrive(&s.ofull[b]);
+                    o++;
+                }
+            }
+            if (STATS) moments_flush<RAW>(m, slots, l, unscale);
+        }
     }
     return o;
 }
@@ -220,7 +269,6 @@ template <bool STATS, bool OUT>
 __device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a, const epi &e,
                                               const schedule &order, u32 tag)
 {
-    constexpr int PER_STRIP = STREAM ? MBLOCKS * NSTAGE : 1;
     constexpr bool WAITS = NORM && OUT && EARLY; // for the merged statistics
     const int lane = threadIdx.x % 32, me = threadIdx.x / 128 - (BOTH && OUT ? STATW : 0);
     lane_at l;
@@ -249,7 +297,10 @@ __device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a
             odd = s.odd[g % TC_STAGES];
             if (!odd) o = reduce_strip(s, e, at, l, me, g % TC_STAGES, o, s.ab[done % NORMS]);
         }
-        if (odd) o = multiply_strip<STATS, OUT>(s, a, e, at, l, view, me, g, o, slots, s.ab[done % NORMS]);
+        if constexpr (STREAM)
+            o = stream_strip<STATS, OUT>(s, a, e, at, l, view, me, g, o, slots, s.ab[done % NORMS]);
+        else if (odd)
+            o = multiply_strip<STATS, OUT>(s, a, e, at, l, view, me, g, o, slots, s.ab[done % NORMS]);
         if (!STREAM) {
             view.wait(g % TC_STAGES);
             view.release(g % TC_STAGES);

@@ -86,6 +86,9 @@
 #ifndef TC_SLICES
 #define TC_SLICES ((TC_C + 7) / 8) // slices of 8 channels in a stage
 #endif
+#ifndef TC_WIDE
+#define TC_WIDE 1 // streamed weights: blocks of M that a stage of x is multiplied with
+#endif
 #ifndef TC_OUTS
 #define TC_OUTS 2 // chunks of results in shared memory
 #endif
@@ -159,6 +162,8 @@ constexpr int SLICES = cdiv(C, 8), SPS = TC_SLICES,
 constexpr int STEPS = cdiv(SPS * TAPS, 2), WPART = STEPS * 2048,
               WSTAGE = WPART * PARTS; // k16 steps; bytes of weights
 constexpr bool STREAM = NSTAGE > 1;   // weights travel with the stages; else they stay in shared memory
+constexpr int MWIDE = TC_WIDE, BLOCKS = STREAM ? MBLOCKS / MWIDE : 1,
+              PER_STRIP = BLOCKS * NSTAGE; // times x is staged; stages of a strip
 
 // Strips and what of x they stage.
 constexpr int SR = TC_STRIP, QS = least(TC_SPAN, Q), RSTRIPS = cdiv(P, SR), CSTRIPS = cdiv(Q, QS),
@@ -298,13 +303,14 @@ static_assert(!TC_ROWS || (!TC_TMA && TC_ALIGNED && CSTRIPS == 1 && H * W >= 4),
               "rows are copied whole; what is left of x behind the last 16 bytes is one channel's");
 static_assert(!STREAM || (!POOL && CT * LINES <= least(STATW, FINW) && CHUNKS == 1),
               "a strip of several stages is one tile per warpgroup, one chunk");
+static_assert(MBLOCKS % MWIDE == 0 && (STREAM || MWIDE == 1), "a stage has the weights of whole blocks");
 static_assert(TC_SINK != SINK_REDUCE || (LPC == 1 && CPC == 1 && ROWSM == 1), "a reduced chunk is one tile");
 
 struct shared_memory {
     alignas(128) char x[TC_STAGES * XSTAGE];                                         // staged strips, fp16
     alignas(128) float raw[COPIED ? TC_RAWS : 1][COPIED ? 8 : 1][COPIED ? UNIT : 1]; // units as they arrive
-    alignas(128) char w[STREAM ? TC_STAGES * WSTAGE
-                               : MBLOCKS * WSTAGE]; // [block or stage][part][step][k half][64][8] fp16
+    alignas(128) char w[STREAM ? TC_STAGES * MWIDE * WSTAGE
+                               : MBLOCKS * WSTAGE]; // [stage][block][part][step][k half][64][8] fp16
     alignas(128) float out[OUTS ? OUTS : 1][OUTS ? OUTROWS : 1]
                           [OPITCH]; // results [channel][dense pixel]; also room to read past x
     float4 part[NORM ? 2 : 1][NORM ? SLOTS : 1]
@@ -336,7 +342,7 @@ struct alignas(64) tensor_map {
 struct tc_args {
     const float *x, *w;               // [n][C][H][W]; [K][C][R][S], read only where x or they hold an inf or a NaN
     const u32 *packed;                // conv_tc_pack's weights
-    const float *unscale;             // [KP] 1 / scale of each output channel, NaN: not finite; [KP] sums of weights
+    const float *unscale;             // [KP] 1 / scale of an output channel, NaN: not finite; [KP] sums of weights
     const float *bias, *gamma, *beta; // [K], NULL: 0, 1, 0
     float *y;                         // [n][K][OH][OW], reduced: [n][OH][OW]
     u64 *part;                        // [n][STRIPS][G] tagged partial statistics, zero before the first launch

@@ -13,7 +13,6 @@
 #pragma once
 #include "conv_tc.cuh"
 
-constexpr int BLOCKS = STREAM ? MBLOCKS : 1, PER_STRIP = BLOCKS * NSTAGE; // times x is staged; stages of a strip
 constexpr bool ALL_CHANNELS = C % 8 == 0 && SLICES % SPS == 0;            // every slice of every stage has eight
 constexpr int BATCH = (THREADS == 640 && (ST > 1 || SPS > 1 || (BOTH && PARTS == 2)) ? 2 : 4) / XVEC,
               AHEAD = 2; // packs of a thread in flight, 8 loads each; strips prefetched ahead
@@ -438,7 +437,8 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
     range.set(64.f, 0.f);
     int turn = 0; // barriers passed
     for (int g = 0; g < total; g++) {
-        const int slot = g % TC_STAGES, stage = g % NSTAGE, block = g / NSTAGE % BLOCKS, channel = stage * SPS * 8;
+        const int slot = g % TC_STAGES, stage = g % NSTAGE, channel = stage * SPS * 8,
+                  block = g / NSTAGE % BLOCKS * MWIDE; // the first that the stage is for
         bool finish;
         const strip_at at = strip_position(order.get(g / PER_STRIP, finish));
         u64 *full = &s.full[BOTH && finish][slot];
@@ -448,9 +448,10 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
         }
         mbar_wait(&s.empty[slot], (g / TC_STAGES & 1) ^ 1);
         if (STREAM && t == 0) {
-            mbar_arrive_expect(full, WSTAGE);
-            bulk_load(s.w + slot * WSTAGE, (const char *)a.packed + (size_t)(block * NSTAGE + stage) * WSTAGE,
-                      WSTAGE, full);
+            mbar_arrive_expect(full, MWIDE * WSTAGE);
+            for (int i = 0; i < MWIDE; i++)
+                bulk_load(s.w + (slot * MWIDE + i) * WSTAGE,
+                          (const char *)a.packed + (size_t)((block + i) * NSTAGE + stage) * WSTAGE, WSTAGE, full);
         }
         float largest;
         for (int attempt = 0;; attempt++) {

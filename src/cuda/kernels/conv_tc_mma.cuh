@@ -28,18 +28,6 @@ template <int N> __device__ __forceinline__ void multiply(float (&d)[N], u32 xs,
     wgmma_commit();
 }
 
-// The same, waited for. APART: the sums of a stage start from zero and are added up by ordinary additions: tensor
-// cores cut off at every step, which shows in a sum of thousands of terms (doc/KERNELS.md).
-constexpr bool APART = STREAM && PARTS == 2;
-template <int N> __device__ __forceinline__ void stage_sums(float (&d)[N], u32 xs, u32 ws, int more)
-{
-    acc_fence(d);
-    wgmma_fence();
-    multiply(d, xs, ws, more);
-    wgmma_wait<0>();
-    acc_fence(d);
-}
-
 // The units of z and y where logsumexp's exponents are made from them.
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 constexpr float ZUNIT = TC_EXPONENT & 4 ? LOG2E : 1.f, YUNIT = !NORM ? ZUNIT : TC_EXPONENT & 2 ? LOG2E : 1.f;
@@ -149,36 +137,62 @@ __device__ __forceinline__ void lane_offset(lane_at &l, const tc_args &a, shared
 }
 
 // The convolution of a tile as it leaves the tensor cores; returns the factor that undoes the stage's scale
-// (negative: that of an exact tile, 1, with the channels' own left out). g: the strip's first stage.
+// (negative: that of an exact tile, 1, with the channels' own left out). g: the strip's stage.
 __device__ __forceinline__ float convolve(float (&d)[ACC], shared_memory &s, const tc_args &a, const strip_at &at,
                                           const tile_at &tile, const lane_at &l, stage_view &view, int block, int g)
 {
-    const u32 px = (FLAT ? 0 : tile.row * PITCH) + tile.ct * TILE;
-    const u32 x0 = (smem_u32(s.x) >> 4) + px, w0 = smem_u32(s.w) >> 4;
-    float unscale = 0;
+    const int slot = g % TC_STAGES;
+    const u32 x = (smem_u32(s.x) >> 4) + slot * (XSTAGE / 16) + (FLAT ? 0 : tile.row * PITCH) + tile.ct * TILE;
+    view.wait(slot);
+    const float unscale = s.unscale[slot];
+    const int odd = s.odd[slot];
+    acc_fence(d);
+    wgmma_fence();
+    multiply(d, x, (smem_u32(s.w) >> 4) + block * (WSTAGE / 16), 0);
+    wgmma_wait<0>();
+    acc_fence(d);
+    if (odd) exact_tile(d, a, at, tile, l);
+    return odd ? -1.f : unscale;
+}
+// STREAM: MWIDE blocks of a tile, over all stages, which are given back. g: the first of them. As convolve, but
+// exact tiles are left to do. APART: the sums of a stage start from zero and are added up by ordinary additions: tensor
+// cores cut off at every step, which shows in a sum of thousands of terms (doc/KERNELS.md).
+__device__ __forceinline__ float convolve_stages(float (&d)[MWIDE][ACC], shared_memory &s, const tile_at &tile,
+                                                 stage_view &view, int g)
+{
+    constexpr bool APART = PARTS == 2;
+    const u32 x0 = (smem_u32(s.x) >> 4) + (FLAT ? 0 : tile.row * PITCH) + tile.ct * TILE, w0 = smem_u32(s.w) >> 4;
+    float unscale = 0, part[MWIDE][ACC];
+    float(&sums)[MWIDE][ACC] = APART ? part : d;
     int odd = 0;
 #pragma unroll 1
     for (int i = 0; i < NSTAGE; i++) {
-        const int stage = STREAM ? g + block * NSTAGE + i : g, slot = stage % TC_STAGES;
+        const int slot = (g + i) % TC_STAGES;
         view.wait(slot);
         const float u = s.unscale[slot];
         odd |= s.odd[slot];
-        if (STREAM && i && u != unscale)
+        if (i && u != unscale)
 #pragma unroll
-            for (int j = 0; j < ACC; j++)
-                d[j] *= unscale / u; // the stages of a strip share one scale in the accumulators
+            for (int j = 0; j < MWIDE * ACC; j++)
+                d[j / ACC][j % ACC] *= unscale / u; // the stages of a strip share one scale in the accumulators
         unscale = u;
-        float part[APART ? ACC : 1];
-        if constexpr (APART)
-            stage_sums(part, x0 + slot * (XSTAGE / 16), w0 + slot * (WSTAGE / 16), 0);
-        else
-            stage_sums(d, x0 + slot * (XSTAGE / 16), w0 + (STREAM ? slot : block) * (WSTAGE / 16), i);
-        if (STREAM) view.release(slot);
+#pragma unroll
+        for (int b = 0; b < MWIDE; b++) acc_fence(sums[b]);
+        wgmma_fence();
+#pragma unroll
+        for (int b = 0; b < MWIDE; b++)
+            multiply(sums[b], x0 + slot * (XSTAGE / 16), w0 + (slot * MWIDE + b) * (WSTAGE / 16), APART ? 0 : i);
+        wgmma_wait<0>();
+#pragma unroll
+        for (int b = 0; b < MWIDE; b++) acc_fence(sums[b]);
+        view.release(slot);
         if constexpr (APART)
 #pragma unroll
-            for (int j = 0; j < ACC; j++) d[j] = i ? d[j] + part[j] : part[j];
+            for (int j = 0; j < MWIDE * ACC; j++) {
+                const float more = part[j / ACC][j % ACC];
+                d[j / ACC][j % ACC] = i ? d[j / ACC][j % ACC] + more : more;
+            }
     }
-    if (odd) exact_tile(d, a, at, tile, l);
     return odd ? -1.f : unscale;
 }
 // The factor of channel h: y = d * factor + bias.
