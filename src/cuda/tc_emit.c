@@ -114,25 +114,21 @@ cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out)
     const bool powers = f->problem.sink == TC_REDUCE && f->problem.reduce == 0 && f->tuning.pass != TC_KEEP &&
                         !f->problem.external; /* PARTIAL */
     int exponent = 0;
-    const function pre = {"cvy_pre(const float t0, const int k, const epi &a)",
-                          "0, k, 0, 0, 0, 0, 0",
-                          conv,
-                          CVY_NONE,
-                          NULL,
-                          f->halved};
+    const function pre = {.head = "cvy_pre(const float t0, const int k, const epi &a)",
+                          .at = "0, k, 0, 0, 0, 0, 0",
+                          .argument = conv,
+                          .more = CVY_NONE,
+                          .halved = f->halved};
     const function post = {
-        "cvy_post(const float t0, const float y, const int n, const int k, const int pixel, const epi &a)",
-        "n, k, 0, pixel / OW, pixel % OW, 0, ((cvy_index)n * K + k) * (OH * OW) + pixel",
-        f->z,
-        f->other,
-        powers ? &exponent : NULL,
-        false};
-    const function end = {"cvy_last(const float t0, const int n, const int pixel, const epi &a)",
-                          "n, 0, 0, pixel / OW, pixel % OW, 0, (cvy_index)n * (OH * OW) + pixel",
-                          reduced,
-                          CVY_NONE,
-                          NULL,
-                          false};
+        .head = "cvy_post(const float t0, const float y, const int n, const int k, const int pixel, const epi &a)",
+        .at = "n, k, 0, pixel / OW, pixel % OW, 0, ((cvy_index)n * K + k) * (OH * OW) + pixel",
+        .argument = f->z,
+        .more = f->other,
+        .exponent = powers ? &exponent : NULL};
+    const function end = {.head = "cvy_last(const float t0, const int n, const int pixel, const epi &a)",
+                          .at = "n, 0, 0, pixel / OW, pixel % OW, 0, (cvy_index)n * (OH * OW) + pixel",
+                          .argument = reduced,
+                          .more = CVY_NONE};
     text body = {0};
     cvy_status st;
 

@@ -225,7 +225,8 @@ static void estimate(const tc_problem *b, tc_tuning *t, const layout *l)
 }
 
 /* What was seen and the estimate does not know: blocks that run strips twice want small strips in many stages,
- * whole rows leave fastest, copies help, flat tiles of 128 spill where they are held. */
+ * whole rows leave fastest, copies help, flat tiles of 128 spill where they are held, pooled strips of columns take
+ * 1.2 times the estimate. */
 static double penalty(const tc_problem *b, const tc_tuning *t, const layout *l)
 {
     const bool cut = l->span < l->q, stored = b->sink == TC_STORE, pooled = b->sink == TC_POOL,

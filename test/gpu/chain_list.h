@@ -143,8 +143,7 @@ static const char *const chains[] = {
     "x[5,9,29,37] | conv2d(48,5,stride=2) | group_norm(16)",
     "x[16,8,20,24] | conv2d(48,3) | group_norm(16) | max_pool2d(2)",
     "x[2,8,20,24] | add(3) | conv2d(32,3) | sigmoid | group_norm(8)", /* values far from zero */
-    /* sigmoid as a tanh, with another eps; not where something else reads it; beside the convolution's own result
-     */
+    /* sigmoid as a tanh, with another eps; not where something else reads it; beside the convolution itself */
     "x[5,8,20,64] | conv2d(32,3) | sigmoid | group_norm(8,eps=0.1)",
     "x[5,8,20,24] | conv2d(40,3) | sigmoid @s | group_norm(8) | mul(@s)",
     "x[5,8,20,24] | conv2d(64,3) @c | sigmoid | group_norm(8) | mul(@c)",

@@ -129,11 +129,21 @@ static void compile_chain(const char *chain, cvy_precision precision, int tuning
 }
 
 /* The blocks at full size: their passes depend on the extents. Last, as where blocks of a launch cannot wait for
- * each other. */
+ * each other. Then what they have not: pooled strips of columns; streamed weights of several blocks of channels,
+ * stored, reduced and kept. */
 static void compile_blocks(const char *dump)
 {
     static const char *const blocks[] = {BLOCK_A, BLOCK_B, BLOCK_C};
+    static const char *const others[] = {
+        "x[8,8,512,512] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
+        "x[8,256,64,64] | conv2d(256,3) | sigmoid | group_norm(64)",
+        "x[12,128,64,64] | conv2d(192,3) | logsumexp(1)",
+        "x[12,128,28,28] | conv2d(128,3) | group_norm(8) | relu",
+    };
 
+    for (int i = 0; i < COUNT_OF(others); i++)
+        for (int precision = CVY_FP32; precision <= CVY_TF32; precision++)
+            compile_chain(others[i], precision, 0, "conv_tc.cu", dump);
     for (int i = 0; i < COUNT_OF(blocks); i++) {
         compile_chain(blocks[i], CVY_FP32, 0, "conv_tc.cu", dump);
         compile_chain(blocks[i], CVY_TF32, 0, "conv_tc.cu", dump);

@@ -171,6 +171,7 @@ static void tunings_keep_the_rules(void)
         CHECK(t.channels >= b.k && t.channels % (64 / t.rowsm) == 0, "%d: %d channels", i, t.channels);
         CHECK(t.rowsm == 1 || (b.k <= 64 / t.rowsm && b.sink == TC_STORE && !t.flat), "%d: %d rows", i, t.rowsm);
         CHECK(t.span >= q || t.span % t.tile == 0, "%d: span %d", i, t.span);
+        CHECK(t.wide == 1 || (t.slices * 8 < b.c && t.channels / 64 % t.wide == 0), "%d: wide %d", i, t.wide);
         CHECK(t.strip % (t.flat ? 1 : b.sink == TC_POOL ? b.pool_h : t.rowsm) == 0, "%d: strip %d", i, t.strip);
         CHECK(!t.tma || (b.w % 4 == 0 && t.box_cols <= 256), "%d: box of %d", i, t.box_cols);
         CHECK((t.pass == TC_PLAIN) == !b.groups && (t.pass == TC_FINISH) == (b.groups && b.apart), "%d: pass %d", i,
@@ -230,7 +231,8 @@ static void expect_text(const char *chain, const char *golden)
     "\n#define TC_EXTERN " #external "\n#define TC_BEFORE " #before "\n#define TC_EXPONENT " #exponent             \
     "\ntypedef cvy_args epi;\n"
 #define HEAD(pre, external, before, exponent) HEAD_IN(pre, 0, external, before, exponent)
-#define PRE(body)                             "\nCVY_INLINE float cvy_pre(const float t0, const int k, const epi &a)\n{\n" body "}\n"
+
+#define PRE(body) "\nCVY_INLINE float cvy_pre(const float t0, const int k, const epi &a)\n{\n" body "}\n"
 #define POST(body)                                                                                                 \
     "\nCVY_INLINE float cvy_post(const float t0, const float y, const int n, const int k, const int pixel, const " \
     "epi &a)\n{\n" body "}\n"
