@@ -71,8 +71,8 @@ class Convoy:
         return cost
 
     def run(self, buffers, workspace, flags, stream=None):
-        self.check(self.lib.cvy_plan_run(self.plan, buffers, len(buffers), C.c_void_p(workspace), C.c_uint32(flags),
-                                         C.c_void_p(stream)))
+        self.check(self.lib.cvy_plan_run(self.plan, buffers, len(buffers), C.c_void_p(workspace),
+                                         C.c_size_t(self.workspace), C.c_uint32(flags), C.c_void_p(stream)))
 
     def close(self):
         self.lib.cvy_plan_free(self.plan)

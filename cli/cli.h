@@ -89,6 +89,7 @@ typedef struct job {
     tensor *tensors;
     cvy_buffer *buffers; /* n, for run() */
     void *workspace;     /* on the plan's device */
+    size_t workspace_size;
     int32_t n;
     const struct device *device; /* where the plan runs */
     double plan_seconds;         /* how long planning took */

@@ -193,10 +193,10 @@ static int place(job *j, tensor *t, cvy_buffer *buffer)
 
 int job_place(job *j, int ordinal)
 {
-    const size_t bytes = cvy_plan_workspace(j->plan);
     if (device_open(cvy_plan_device(j->plan), ordinal, &j->device)) return cli_library_error("");
-    j->workspace = j->device->alloc(bytes);
-    if (!j->workspace) return cli_error("no memory for a workspace of %zu bytes", bytes);
+    j->workspace_size = cvy_plan_workspace(j->plan);
+    j->workspace = j->device->alloc(j->workspace_size);
+    if (!j->workspace) return cli_error("no memory for a workspace of %zu bytes", j->workspace_size);
     for (int32_t i = 0; i < j->n; i++)
         if (place(j, &j->tensors[i], &j->buffers[i])) return EXIT_USAGE;
     return EXIT_FINE;
@@ -206,7 +206,7 @@ int job_run(job *j, uint32_t flags, double *seconds)
 {
     double ignored;
     if (j->device->time_start() ||
-        cvy_plan_run(j->plan, j->buffers, j->n, j->workspace, flags, j->device->stream) ||
+        cvy_plan_run(j->plan, j->buffers, j->n, j->workspace, j->workspace_size, flags, j->device->stream) ||
         j->device->time_stop(seconds ? seconds : &ignored))
         return cli_library_error("run: ");
     return EXIT_FINE;

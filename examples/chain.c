@@ -41,6 +41,7 @@ int main(void)
     cvy_plan *plan = NULL;
     cvy_buffer *buffers = NULL;
     void *workspace = NULL;
+    size_t size = 0;
     int32_t n = 0;
     cvy_status st = cvy_graph_parse(chain, &graph);
 
@@ -50,8 +51,9 @@ int main(void)
         st = buffers ? make_buffers(graph, buffers, n) : CVY_NO_MEMORY;
     }
     if (!st) st = cvy_plan_create(graph, &options, &plan);
-    if (!st) workspace = aligned_alloc(CVY_ALIGN, cvy_plan_workspace(plan));
-    if (!st) st = workspace ? cvy_plan_run(plan, buffers, n, workspace, 0, NULL) : CVY_NO_MEMORY;
+    if (!st) size = cvy_plan_workspace(plan);
+    if (!st) workspace = aligned_alloc(CVY_ALIGN, size);
+    if (!st) st = workspace ? cvy_plan_run(plan, buffers, n, workspace, size, 0, NULL) : CVY_NO_MEMORY;
     if (!st) printf("first element of the result: %g\n", (double)((float *)buffers[n - 1].data)[0]);
     if (st) fprintf(stderr, "%s: %s\n", cvy_status_name(st), cvy_last_error());
 

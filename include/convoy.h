@@ -14,10 +14,12 @@
  *         const cvy_buffer buffers[] = {{x, NULL}, {w, NULL}, {bias, NULL}, {y, NULL}};
  *         const cvy_options options = {.size = sizeof options, .device = CVY_CPU};
  *         void *work = NULL;
+ *         size_t size = 0;
  *         cvy_status st = cvy_graph_parse("x[2,3,8,8] | conv2d(4,3) | relu", &graph);
  *         if (!st) st = cvy_plan_create(graph, &options, &plan);
- *         if (!st) work = aligned_alloc(CVY_ALIGN, cvy_plan_workspace(plan));
- *         if (!st) st = cvy_plan_run(plan, buffers, 4, work, 0, NULL);
+ *         if (!st) size = cvy_plan_workspace(plan);
+ *         if (!st) work = aligned_alloc(CVY_ALIGN, size);
+ *         if (!st) st = cvy_plan_run(plan, buffers, 4, work, size, 0, NULL);
  *         if (st) fprintf(stderr, "%s\n", cvy_last_error());
  *         else printf("y[0] = %g\n", y[0]);
  *         free(work);
@@ -201,13 +203,14 @@ typedef struct cvy_buffer {
 /* Flags of run(). */
 #define CVY_KEEP_PREPARED 1u /* this workspace was used last by this plan, and no parameter has changed since */
 
-/* Runs the plan on the tensors of cvy_graph_tensors(), in that order. Allocates nothing, unless on the CPU a NaN or
- * an infinity calls for another plan. Outputs must not overlap anything else. On the CPU it returns when the
+/* Runs the plan on the tensors of cvy_graph_tensors(), in that order. workspace_size is what workspace holds, in
+ * bytes; less than cvy_plan_workspace() is refused. Allocates nothing, unless on the CPU a NaN or an infinity calls
+ * for another plan. Outputs must not overlap anything else. On the CPU it returns when the
  * outputs are there and stream is NULL; on the GPU it enqueues on the CUstream handed over and returns. Without
  * CVY_KEEP_PREPARED everything derived from parameters (folded, packed and transformed weights) is computed again.
  */
 CVY_API cvy_status cvy_plan_run(const cvy_plan *plan, const cvy_buffer *buffers, int32_t n_buffers, void *workspace,
-                                uint32_t flags, void *stream);
+                                size_t workspace_size, uint32_t flags, void *stream);
 
 /* What cvy_plan_run() launches on buffers with these strides (of data only the alignment is looked at), as JSON:
  * for each launch the kernel with its text, grid, block and arguments, in order, and the texts they include. Plans

@@ -82,6 +82,7 @@ class Slot:
     def __init__(self, runner, tensors):
         self.memory = torch.empty(runner.plan.workspace + b.CVY_ALIGN, dtype=torch.uint8, device=runner.device)
         self.workspace = -(-self.memory.data_ptr() // b.CVY_ALIGN) * b.CVY_ALIGN
+        self.workspace_size = self.memory.data_ptr() + self.memory.numel() - self.workspace
         order, sources, outputs = runner.program.order(), runner.sources, runner.outputs
         self.buffers = (b.cvy_buffer * (len(order) + len(outputs)))()
         self.inputs, self.params, self.prepared = [], [], False
@@ -151,7 +152,8 @@ class Runner:
             result = make()
             entry.data = result.data_ptr()
             results.append(result)
-        status = _run(self.plan.handle, slot.buffers, self.n_buffers, slot.workspace, flags, stream)
+        status = _run(self.plan.handle, slot.buffers, self.n_buffers, slot.workspace, slot.workspace_size, flags,
+                      stream)
         if not flags or status:
             # A captured run has prepared nothing yet: its graph does that whenever it is replayed.
             slot.prepared = not status and not (stream and capturing(self.device))

@@ -40,7 +40,7 @@ cvy_status cvyi_cpu_measure(const cvy_plan *p, double *seconds)
     }
     for (int i = 0; !st && i < RUNS; i++) {
         const double start = now();
-        st = cvy_plan_run(p, buffers, p->n_tensors, workspace, i ? CVY_KEEP_PREPARED : 0, NULL);
+        st = cvy_plan_run(p, buffers, p->n_tensors, workspace, p->workspace, i ? CVY_KEEP_PREPARED : 0, NULL);
         if (now() - start < *seconds) *seconds = now() - start;
     }
     for (int i = 0; buffers && i < p->n_tensors; i++) cvyi_free(buffers[i].data);

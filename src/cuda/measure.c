@@ -69,8 +69,8 @@ static cvy_status time_runs(bench *b, double *seconds)
     for (int i = 0; !st && i < RUNS; i++) {
         double s = INFINITY;
         TRY(cvyi_cuda_timer_start(b->d, &b->timer, b->stream));
-        TRY(cvy_plan_run(b->p, b->buffers, b->p->n_tensors, pointer(b->workspace), i ? CVY_KEEP_PREPARED : 0,
-                         b->stream));
+        TRY(cvy_plan_run(b->p, b->buffers, b->p->n_tensors, pointer(b->workspace), b->p->workspace,
+                         i ? CVY_KEEP_PREPARED : 0, b->stream));
         TRY(cvyi_cuda_timer_stop(b->d, &b->timer, b->stream, &s));
         if (i && s < *seconds) *seconds = s; /* the first one prepares */
     }

@@ -255,12 +255,15 @@ static cvy_status check_buffers(const cvy_plan *p, const char *call, const cvy_b
 }
 
 cvy_status cvy_plan_run(const cvy_plan *p, const cvy_buffer *buffers, int32_t n_buffers, void *workspace,
-                        uint32_t flags, void *stream)
+                        size_t workspace_size, uint32_t flags, void *stream)
 {
     cvy_status st = CVY_OK;
     if (!p) return cvyi_fail(CVY_INVALID, "plan is NULL");
     if (!workspace || (uintptr_t)workspace % CVY_ALIGN)
         return cvyi_fail(CVY_INVALID, "run: the workspace is NULL or not aligned to %d bytes", CVY_ALIGN);
+    if (workspace_size < p->workspace)
+        return cvyi_fail(CVY_INVALID, "run: the plan needs a workspace of %zu bytes, got %zu", p->workspace,
+                         workspace_size);
     if (flags & ~(uint32_t)CVY_KEEP_PREPARED)
         return cvyi_fail(CVY_INVALID, "run: unknown flags 0x%x", (unsigned)flags);
     if (p->engine->device != CVY_CUDA && stream)

@@ -41,7 +41,8 @@ def run(runner):
     for i, (shape, stride) in enumerate(described):
         buffers[i].data, buffers[i].strides = address(i), strides_of(shape, stride)
     for flags in (0, b.CVY_KEEP_PREPARED):
-        check(b.lib.cvy_plan_run(runner.plan.handle, buffers, len(buffers), WORKSPACE, flags, C.c_void_p(STREAM)))
+        check(b.lib.cvy_plan_run(runner.plan.handle, buffers, len(buffers), WORKSPACE, runner.plan.workspace, flags,
+                                 C.c_void_p(STREAM)))
 
 
 def drive(path):

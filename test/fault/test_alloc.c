@@ -305,8 +305,8 @@ static void running(void **state)
         }
         cvyi_alloc_fail_after(0);
         assert_ok(cvy_plan_cost(c.plan, &cost));
-        assert_ok(cvy_plan_run(c.plan, buffers, n, work, 0, NULL));
-        assert_ok(cvy_plan_run(c.plan, buffers, n, work, CVY_KEEP_PREPARED, NULL));
+        assert_ok(cvy_plan_run(c.plan, buffers, n, work, cvy_plan_workspace(c.plan), 0, NULL));
+        assert_ok(cvy_plan_run(c.plan, buffers, n, work, cvy_plan_workspace(c.plan), CVY_KEEP_PREPARED, NULL));
         cvyi_alloc_fail_after(-1);
         for (int k = 0; k < n; k++) free(buffers[k].data);
         free(work);

@@ -42,9 +42,9 @@ static float *run_twice(rig *r, const cvy_plan *p, int64_t *count)
     float *first, *second;
 
     rig_wipe(r);
-    assert_ok(cvy_plan_run(p, r->buffers, r->n, work, 0, NULL));
+    assert_ok(cvy_plan_run(p, r->buffers, r->n, work, cvy_plan_workspace(p), 0, NULL));
     first = rig_outputs(r, count);
-    assert_ok(cvy_plan_run(p, r->buffers, r->n, work, CVY_KEEP_PREPARED, NULL));
+    assert_ok(cvy_plan_run(p, r->buffers, r->n, work, cvy_plan_workspace(p), CVY_KEEP_PREPARED, NULL));
     second = rig_outputs(r, count);
     free(work);
     if (first && second && rig_same_bits(first, second, *count)) {

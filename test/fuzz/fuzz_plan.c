@@ -87,8 +87,9 @@ static cvy_buffer *run(const cvy_graph *g, const cvy_options *options, const cha
     memset(work, 0xff, cvy_plan_workspace(plan)); /* all NaN: nothing is read before it is written */
     first = make_buffers(g, n);
     second = make_buffers(g, n);
-    demand(cvy_plan_run(plan, first, n, work, 0, NULL) == CVY_OK, "run", source);
-    demand(cvy_plan_run(plan, second, n, work, CVY_KEEP_PREPARED, NULL) == CVY_OK, "second run", source);
+    demand(cvy_plan_run(plan, first, n, work, cvy_plan_workspace(plan), 0, NULL) == CVY_OK, "run", source);
+    demand(cvy_plan_run(plan, second, n, work, cvy_plan_workspace(plan), CVY_KEEP_PREPARED, NULL) == CVY_OK,
+           "second run", source);
     demand(same_outputs(g, first, second, n), "the second run differs", source);
     free_buffers(second, n);
     free(work);

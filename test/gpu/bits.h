@@ -56,7 +56,7 @@ static inline cvy_status lane_start(lane *l, const cvy_plan *plan, bool captured
     for (int i = l->t.r->n_sources; i < l->t.r->n; i++)
         TRY(cvyi_cuda_fill(l->u.device, l->t.memory[i].at, 0xff, l->t.memory[i].bytes, l->u.stream));
     st = captured ? run_captured(&l->t, plan, work)
-                  : cvy_plan_run(plan, l->t.buffers, l->t.r->n, work, flags, l->u.stream);
+                  : cvy_plan_run(plan, l->t.buffers, l->t.r->n, work, cvy_plan_workspace(plan), flags, l->u.stream);
 fail:
     return st;
 }

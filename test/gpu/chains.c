@@ -185,7 +185,7 @@ static bool first_call(const gpu *u, const char *words)
     TRY(cvy_plan_create(g, &o, &plan));
     planned = seconds_now();
     TRY(cvyi_cuda_alloc(u->device, cvy_plan_workspace(plan), &work));
-    TRY(cvy_plan_run(plan, t.buffers, r.n, (void *)(uintptr_t)work, 0, u->stream));
+    TRY(cvy_plan_run(plan, t.buffers, r.n, (void *)(uintptr_t)work, cvy_plan_workspace(plan), 0, u->stream));
     TRY(cvyi_cuda_wait(u->device, u->stream));
     printf("%8.4f s: plan %.4f, run %.4f; context %.4f  %s  %s\n", seconds_now() - start, planned - start,
            seconds_now() - planned, context_seconds, precision_names[precision], words);
@@ -214,10 +214,11 @@ static cvy_status time_plan(const gpu *u, gpu_rig *t, const char *title, const c
 
     TRY(cvyi_cuda_alloc(u->device, cvy_plan_workspace(plan), &work));
     TRY(cvyi_cuda_timer_create(u->device, &timer));
-    TRY(cvy_plan_run(plan, t->buffers, t->r->n, (void *)(uintptr_t)work, 0, u->stream));
+    TRY(cvy_plan_run(plan, t->buffers, t->r->n, (void *)(uintptr_t)work, cvy_plan_workspace(plan), 0, u->stream));
     for (int i = 0; i < RUNS; i++) {
         TRY(cvyi_cuda_timer_start(u->device, &timer, u->stream));
-        TRY(cvy_plan_run(plan, t->buffers, t->r->n, (void *)(uintptr_t)work, CVY_KEEP_PREPARED, u->stream));
+        TRY(cvy_plan_run(plan, t->buffers, t->r->n, (void *)(uintptr_t)work, cvy_plan_workspace(plan),
+                         CVY_KEEP_PREPARED, u->stream));
         TRY(cvyi_cuda_timer_stop(u->device, &timer, u->stream, &ms[i]));
     }
     qsort(ms, RUNS, sizeof *ms, by_value);

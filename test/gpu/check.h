@@ -53,9 +53,9 @@ static inline float *run_one_way(gpu_rig *t, const cvy_plan *plan, CUdeviceptr a
         TRY(cvyi_cuda_fill(t->u->device, at, 0xff, cvy_plan_workspace(plan), t->u->stream));
     if (how == RUN_REVERSED) setenv("CVY_EMULATE_ORDER", "reversed", 1);
     if (how == RUN_SHUFFLED) setenv("CVY_EMULATE_ORDER", "20261", 1);
-    st = how == RUN_CAPTURED
-             ? run_captured(t, plan, work)
-             : cvy_plan_run(plan, t->buffers, t->r->n, work, how == RUN_KEPT ? CVY_KEEP_PREPARED : 0, t->u->stream);
+    st = how == RUN_CAPTURED ? run_captured(t, plan, work)
+                             : cvy_plan_run(plan, t->buffers, t->r->n, work, cvy_plan_workspace(plan),
+                                            how == RUN_KEPT ? CVY_KEEP_PREPARED : 0, t->u->stream);
     unsetenv("CVY_EMULATE_ORDER");
     if (!st && !(got = gpu_rig_outputs(t, count))) st = cvyi_fail(CVY_FAILED, "a guard was overwritten");
 fail:

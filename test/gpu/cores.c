@@ -149,7 +149,8 @@ static cvy_status run_plan(machine *m, problem *p, const cvy_plan *plan, double 
     TRY(cvyi_cuda_alloc(m->device, cvy_plan_workspace(plan), &work));
     for (int i = -1; i < m->runs; i++) { /* the first one prepares */
         TRY(cvyi_cuda_timer_start(m->device, &m->timer, m->stream));
-        TRY(cvy_plan_run(plan, p->buffers, n, (void *)(uintptr_t)work, i < 0 ? 0 : CVY_KEEP_PREPARED, m->stream));
+        TRY(cvy_plan_run(plan, p->buffers, n, (void *)(uintptr_t)work, cvy_plan_workspace(plan),
+                         i < 0 ? 0 : CVY_KEEP_PREPARED, m->stream));
         TRY(cvyi_cuda_timer_stop(m->device, &m->timer, m->stream, &seconds[i < 0 ? 0 : i]));
     }
     qsort(seconds, (size_t)m->runs, sizeof *seconds, by_value);

@@ -187,7 +187,7 @@ static inline cvy_status run_captured(gpu_rig *t, const cvy_plan *plan, void *wo
 
     if (!find_graph_calls(&calls)) return cvyi_fail(CVY_FAILED, "no calls for CUDA graphs");
     if (calls.begin(t->u->stream, 1)) return cvyi_fail(CVY_FAILED, "capture does not begin");
-    st = cvy_plan_run(plan, t->buffers, t->r->n, work, 0, t->u->stream);
+    st = cvy_plan_run(plan, t->buffers, t->r->n, work, cvy_plan_workspace(plan), 0, t->u->stream);
     if (calls.end(t->u->stream, &graph) && !st) st = cvyi_fail(CVY_FAILED, "capture does not end");
     if (!st && (calls.instantiate(&exec, graph, 0) || calls.launch(exec, t->u->stream) ||
                 calls.launch(exec, t->u->stream)))

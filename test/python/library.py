@@ -52,7 +52,8 @@ def load():
         "cvy_plan_create": (C.c_int, [handle, C.POINTER(Options), out]),
         "cvy_plan_free": (None, [handle]),
         "cvy_plan_workspace": (C.c_size_t, [handle]),
-        "cvy_plan_run": (C.c_int, [handle, C.POINTER(Buffer), C.c_int32, C.c_void_p, C.c_uint32, C.c_void_p]),
+        "cvy_plan_run": (C.c_int, [handle, C.POINTER(Buffer), C.c_int32, C.c_void_p, C.c_size_t, C.c_uint32,
+                                  C.c_void_p]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(lib, name)
@@ -144,7 +145,7 @@ def run(graph, arrays, device, outputs=None):
         workspace[start + bytes_ :] = 0xA5
         buffers = [buffer_of(arrays[t.name]) for t in graph.sources] + [buffer_of(a) for a in outputs]
         pointer = workspace.ctypes.data + start
-        check(lib.cvy_plan_run(plan, (Buffer * len(buffers))(*buffers), len(buffers), pointer, 0, None))
+        check(lib.cvy_plan_run(plan, (Buffer * len(buffers))(*buffers), len(buffers), pointer, bytes_, 0, None))
         assert (workspace[start + bytes_ :] == 0xA5).all(), "wrote behind the workspace"
     finally:
         lib.cvy_plan_free(plan)

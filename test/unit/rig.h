@@ -199,7 +199,7 @@ static inline float *rig_run(rig *r, const cvy_plan *p, int64_t *count)
 {
     void *work = rig_workspace(p);
     rig_wipe(r);
-    assert_ok(cvy_plan_run(p, r->buffers, r->n, work, 0, NULL));
+    assert_ok(cvy_plan_run(p, r->buffers, r->n, work, cvy_plan_workspace(p), 0, NULL));
     free(work);
     return rig_outputs(r, count);
 }

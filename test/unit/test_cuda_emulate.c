@@ -119,7 +119,7 @@ static void run_off(const gpu *u, const cvy_plan *plan, const float *x, int64_t 
     }
     assert_ok(cvyi_cuda_alloc(u->device, cvy_plan_workspace(plan), &memory[2]));
     assert_ok(cvyi_cuda_upload(u->device, (CUdeviceptr)(uintptr_t)buffers[0].data, x, bytes, u->stream));
-    assert_ok(cvy_plan_run(plan, buffers, 2, (void *)(uintptr_t)memory[2], 0, u->stream));
+    assert_ok(cvy_plan_run(plan, buffers, 2, (void *)(uintptr_t)memory[2], cvy_plan_workspace(plan), 0, u->stream));
     assert_ok(cvyi_cuda_download(u->device, y, (CUdeviceptr)(uintptr_t)buffers[1].data, bytes, u->stream));
     for (int i = 0; i < 3; i++) cvyi_cuda_free(u->device, memory[i]);
 }

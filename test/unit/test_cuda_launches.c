@@ -44,12 +44,13 @@ static void compare(const char *chain, const int64_t *strides)
     for (int i = 1; i < n; i++) buffers[i].data = anywhere;
     words = launches_of(p, buffers, n);
     before = gpu->launches;
-    CHECK(cvy_plan_run(p, buffers, n, anywhere, 0, NULL) == CVY_OK, "%s", cvy_last_error());
+    CHECK(cvy_plan_run(p, buffers, n, anywhere, cvy_plan_workspace(p), 0, NULL) == CVY_OK, "%s", cvy_last_error());
     CHECK(count(words, "\"entry\"") == gpu->launches - before, "%s: %d launches, %d described", chain,
           gpu->launches - before, count(words, "\"entry\""));
     CHECK(count(words, "_strided\"") > 0 || !strides || strstr(words, "\"tc\""), "%s: dense code", chain);
     before = gpu->launches;
-    CHECK(cvy_plan_run(p, buffers, n, anywhere, CVY_KEEP_PREPARED, NULL) == CVY_OK, "%s", cvy_last_error());
+    CHECK(cvy_plan_run(p, buffers, n, anywhere, cvy_plan_workspace(p), CVY_KEEP_PREPARED, NULL) == CVY_OK, "%s",
+          cvy_last_error());
     CHECK(count(words, "\"prepared\": false") == gpu->launches - before, "%s: prepared", chain);
     CHECK(strstr(words, "\"common.cuh\": \"// common.cuh"), "the texts are not there");
     free(words);

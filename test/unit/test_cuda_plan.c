@@ -54,7 +54,7 @@ static cvy_status scenario(const char *chain)
     TRY(cvy_graph_parse(chain, &g));
     TRY(cvy_plan_create(g, &on_gpu, &p));
     TRY(take_memory(g, p, &m));
-    TRY(cvy_plan_run(p, m.buffers, m.n, m.blocks[m.n], 0, NULL));
+    TRY(cvy_plan_run(p, m.buffers, m.n, m.blocks[m.n], cvy_plan_workspace(p), 0, NULL));
 fail:
     gpu->fail_at = rtc->fail_at = -1;
     free_memory(&m);
@@ -123,17 +123,19 @@ static void runs_without_allocating(void)
     objects = gpu->live;
     first = gpu->launches;
     cvyi_alloc_fail_after(0);
-    CHECK(cvy_plan_run(p, m.buffers, m.n, m.blocks[m.n], 0, NULL) == CVY_OK, "%s", cvy_last_error());
-    second = gpu->launches;
-    CHECK(cvy_plan_run(p, m.buffers, m.n, m.blocks[m.n], CVY_KEEP_PREPARED, NULL) == CVY_OK, "%s",
+    CHECK(cvy_plan_run(p, m.buffers, m.n, m.blocks[m.n], cvy_plan_workspace(p), 0, NULL) == CVY_OK, "%s",
           cvy_last_error());
+    second = gpu->launches;
+    CHECK(cvy_plan_run(p, m.buffers, m.n, m.blocks[m.n], cvy_plan_workspace(p), CVY_KEEP_PREPARED, NULL) == CVY_OK,
+          "%s", cvy_last_error());
     cvyi_alloc_fail_after(-1);
     CHECK(gpu->live == objects, "%d objects made by a run", gpu->live - objects);
     CHECK(gpu->launches - second < second - first && gpu->launches > second, "%d launches, then %d", second - first,
           gpu->launches - second);
-    CHECK(cvy_plan_run(p, m.buffers, m.n, m.blocks[m.n], 0, gpu) == CVY_INVALID, "a stream of another context");
+    CHECK(cvy_plan_run(p, m.buffers, m.n, m.blocks[m.n], cvy_plan_workspace(p), 0, gpu) == CVY_INVALID,
+          "a stream of another context");
     const pid_t child = fork();
-    if (child == 0) _exit(cvy_plan_run(p, m.buffers, m.n, m.blocks[m.n], 0, NULL) == CVY_OK);
+    if (child == 0) _exit(cvy_plan_run(p, m.buffers, m.n, m.blocks[m.n], cvy_plan_workspace(p), 0, NULL) == CVY_OK);
     int status = -1;
     waitpid(child, &status, 0);
     CHECK(status == 0, "a forked child was let through");

@@ -378,18 +378,22 @@ static void words_are_zeroed_once(void)
     }
     const int64_t part = s->views[s->tc->part].at, state = s->views[s->tc->state].at;
     memset(workspace, 0xaa, cvy_plan_workspace(p));
-    CHECK(cvy_plan_run(p, buffers, p->n_tensors, workspace, CVY_KEEP_PREPARED, NULL) == CVY_OK, "%s",
-          cvy_last_error());
+    CHECK(cvy_plan_run(p, buffers, p->n_tensors, workspace, cvy_plan_workspace(p), CVY_KEEP_PREPARED, NULL) ==
+              CVY_OK,
+          "%s", cvy_last_error());
     CHECK(workspace[part] == 0xaa && workspace[state + 7] == 0xaa, "kept words were zeroed");
-    CHECK(cvy_plan_run(p, buffers, p->n_tensors, workspace, 0, NULL) == CVY_OK, "%s", cvy_last_error());
+    CHECK(cvy_plan_run(p, buffers, p->n_tensors, workspace, cvy_plan_workspace(p), 0, NULL) == CVY_OK, "%s",
+          cvy_last_error());
     CHECK(workspace[part] == 0 && workspace[state] == 0 && workspace[state + 7] == 0, "new words were not zeroed");
     CHECK(workspace[state + 8] == 0xaa, "more than the words");
     /* A tensor that is not aligned goes through a copy: two launches more for x and y each alone. */
     const int before = gpu->launches;
-    CHECK(cvy_plan_run(p, buffers, p->n_tensors, workspace, 0, NULL) == CVY_OK, "%s", cvy_last_error());
+    CHECK(cvy_plan_run(p, buffers, p->n_tensors, workspace, cvy_plan_workspace(p), 0, NULL) == CVY_OK, "%s",
+          cvy_last_error());
     const int plain = gpu->launches - before;
     buffers[0].data = tensors[0] + 1;
-    CHECK(cvy_plan_run(p, buffers, p->n_tensors, workspace, 0, NULL) == CVY_OK, "%s", cvy_last_error());
+    CHECK(cvy_plan_run(p, buffers, p->n_tensors, workspace, cvy_plan_workspace(p), 0, NULL) == CVY_OK, "%s",
+          cvy_last_error());
     CHECK(gpu->launches - before - plain == plain + 1, "%d launches, then %d", plain,
           gpu->launches - before - plain);
     for (int i = 0; i < p->n_tensors; i++) cvyi_free(tensors[i]);

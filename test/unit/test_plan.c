@@ -210,7 +210,7 @@ static void workspace_is_enough(void **state)
             assert_non_null(work);
             memset(work, 0x5a, cvy_plan_workspace(p) + GUARD);
             rig_open(&r, g, &seed, RIG_REAL, 8);
-            assert_ok(cvy_plan_run(p, r.buffers, r.n, work, 0, NULL));
+            assert_ok(cvy_plan_run(p, r.buffers, r.n, work, cvy_plan_workspace(p), 0, NULL));
             for (size_t i = cvy_plan_workspace(p); i < cvy_plan_workspace(p) + GUARD; i++)
                 if (work[i] != 0x5a) fail_msg("%s, %d threads: wrote behind the workspace", chain, threads);
             free(work);
@@ -234,19 +234,19 @@ static void kept_parameters(void **state)
     (void)state;
 
     rig_open(&r, g, &seed, RIG_REAL, 0);
-    assert_ok(cvy_plan_run(p, r.buffers, r.n, work, 0, NULL));
+    assert_ok(cvy_plan_run(p, r.buffers, r.n, work, cvy_plan_workspace(p), 0, NULL));
     a = rig_outputs(&r, &n);
-    assert_ok(cvy_plan_run(p, r.buffers, r.n, work, CVY_KEEP_PREPARED, NULL));
+    assert_ok(cvy_plan_run(p, r.buffers, r.n, work, cvy_plan_workspace(p), CVY_KEEP_PREPARED, NULL));
     b = rig_outputs(&r, &n);
     assert_true(rig_same_bits(a, b, n));
     *rig_at(&r.t[0], 0) += 4; /* an input may change under the flag */
-    assert_ok(cvy_plan_run(p, r.buffers, r.n, work, CVY_KEEP_PREPARED, NULL));
+    assert_ok(cvy_plan_run(p, r.buffers, r.n, work, cvy_plan_workspace(p), CVY_KEEP_PREPARED, NULL));
     c = rig_outputs(&r, &n);
     d = rig_run(&r, p, &n);
     assert_true(rig_same_bits(c, d, n) && !rig_same_bits(a, c, n));
     free(c), free(d);
     for (int i = 1; i < r.n_sources; i++) *rig_at(&r.t[i], 0) += 3; /* a parameter without it */
-    assert_ok(cvy_plan_run(p, r.buffers, r.n, work, 0, NULL));
+    assert_ok(cvy_plan_run(p, r.buffers, r.n, work, cvy_plan_workspace(p), 0, NULL));
     c = rig_outputs(&r, &n);
     d = rig_run(&r, p, &n);
     assert_true(rig_same_bits(c, d, n) && !rig_same_bits(a, c, n));
@@ -277,7 +277,8 @@ static bool run_once(const cvy_plan *p, const rig *r, const float *want)
     memcpy(buffers, r->buffers, sizeof buffers);
     buffers[r->n_sources] = (cvy_buffer){y, NULL};
     for (int i = 0; good && i < 3; i++) {
-        good = cvy_plan_run(p, buffers, r->n, work, i ? CVY_KEEP_PREPARED : 0, NULL) == CVY_OK;
+        good =
+            cvy_plan_run(p, buffers, r->n, work, cvy_plan_workspace(p), i ? CVY_KEEP_PREPARED : 0, NULL) == CVY_OK;
         good = good && rig_same_bits(y, want, out->count);
     }
     free(work);
@@ -438,7 +439,8 @@ static void runs_checked(void **state)
 {
     cvy_graph *g = parse("x[2,3,8,8] | conv2d(4,3) | group_norm(2) | relu");
     cvy_plan *p = plan_with(g, (cvy_options){.threads = 2});
-    char *work = aligned_alloc(CVY_ALIGN, cvy_plan_workspace(p) + CVY_ALIGN);
+    const size_t size = cvy_plan_workspace(p);
+    char *work = aligned_alloc(CVY_ALIGN, size + CVY_ALIGN), small[100], none[100];
     uint64_t seed = 9;
     float *a, *b;
     int64_t n;
@@ -446,33 +448,38 @@ static void runs_checked(void **state)
     void *data;
     (void)state;
 
+    snprintf(small, sizeof small, "run: the plan needs a workspace of %zu bytes, got %zu", size, size - 1);
+    snprintf(none, sizeof none, "run: the plan needs a workspace of %zu bytes, got 0", size);
     rig_open(&r, g, &seed, RIG_REAL, 0);
     a = rig_run(&r, p, &n);
-    assert_refused(cvy_plan_run(NULL, r.buffers, r.n, work, 0, NULL), "plan is NULL");
-    assert_refused(cvy_plan_run(p, r.buffers, r.n - 1, work, 0, NULL), "run: the plan takes 6 buffers, got 5");
-    assert_refused(cvy_plan_run(p, NULL, r.n, work, 0, NULL), "run: the plan takes 6 buffers, got 6");
-    assert_refused(cvy_plan_run(p, r.buffers, r.n, NULL, 0, NULL),
+    assert_refused(cvy_plan_run(NULL, r.buffers, r.n, work, size, 0, NULL), "plan is NULL");
+    assert_refused(cvy_plan_run(p, r.buffers, r.n - 1, work, size, 0, NULL),
+                   "run: the plan takes 6 buffers, got 5");
+    assert_refused(cvy_plan_run(p, NULL, r.n, work, size, 0, NULL), "run: the plan takes 6 buffers, got 6");
+    assert_refused(cvy_plan_run(p, r.buffers, r.n, NULL, size, 0, NULL),
                    "run: the workspace is NULL or not aligned to 256 bytes");
-    assert_refused(cvy_plan_run(p, r.buffers, r.n, work + 64, 0, NULL),
+    assert_refused(cvy_plan_run(p, r.buffers, r.n, work + 64, size, 0, NULL),
                    "run: the workspace is NULL or not aligned to 256 bytes");
-    assert_refused(cvy_plan_run(p, r.buffers, r.n, work, 6, NULL), "run: unknown flags 0x6");
-    assert_refused(cvy_plan_run(p, r.buffers, r.n, work, 0, work),
+    assert_refused(cvy_plan_run(p, r.buffers, r.n, work, size - 1, 0, NULL), small);
+    assert_refused(cvy_plan_run(p, r.buffers, r.n, work, 0, 0, NULL), none);
+    assert_refused(cvy_plan_run(p, r.buffers, r.n, work, size, 6, NULL), "run: unknown flags 0x6");
+    assert_refused(cvy_plan_run(p, r.buffers, r.n, work, size, 0, work),
                    "run: a stream is for the cuda device, this plan is for cpu");
     data = r.buffers[0].data;
     r.buffers[0].data = NULL;
-    assert_refused(cvy_plan_run(p, r.buffers, r.n, work, 0, NULL), "run: buffer 0 ('x') is NULL");
+    assert_refused(cvy_plan_run(p, r.buffers, r.n, work, size, 0, NULL), "run: buffer 0 ('x') is NULL");
     r.buffers[0].data = data;
     assert_refused(cvy_plan_cost(p, NULL), "plan or result pointer is NULL");
     cvy_plan *dense = plan_with(g, (cvy_options){.threads = 2, .strided = CVY_OFF});
     r.buffers[0].data = (float *)data + 1;
     assert_refused(
-        cvy_plan_run(dense, r.buffers, r.n, work, 0, NULL),
+        cvy_plan_run(dense, r.buffers, r.n, work, size, 0, NULL),
         "run: buffer 0 ('x') is strided or not at a multiple of 16 bytes: this plan was made for buffers "
         "that are neither (option strided)");
     r.buffers[0] = (cvy_buffer){data, (const int64_t[]){192, 64, 1, 8}};
-    assert_int_equal(cvy_plan_run(dense, r.buffers, r.n, work, 0, NULL), CVY_INVALID);
+    assert_int_equal(cvy_plan_run(dense, r.buffers, r.n, work, size, 0, NULL), CVY_INVALID);
     r.buffers[0] = (cvy_buffer){data, (const int64_t[]){192, 64, 8, 1}};
-    assert_ok(cvy_plan_run(dense, r.buffers, r.n, work, 0, NULL));
+    assert_ok(cvy_plan_run(dense, r.buffers, r.n, work, size, 0, NULL));
     r.buffers[0].strides = NULL;
     cvy_plan_free(dense);
     b = rig_run(&r, p, &n); /* and after all that it runs as before */

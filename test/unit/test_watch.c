@@ -109,7 +109,7 @@ static void bed_open(bed *b, const char *chain, uint64_t seed, int strided)
 
 static void bed_run(bed *b, uint32_t flags, const char *chain, int turn)
 {
-    assert_ok(cvy_plan_run(b->p, b->r.buffers, b->r.n, b->work, flags, NULL));
+    assert_ok(cvy_plan_run(b->p, b->r.buffers, b->r.n, b->work, cvy_plan_workspace(b->p), flags, NULL));
     assert_as_reference(&b->r, chain, turn);
 }
 
@@ -208,7 +208,7 @@ static void out_of_memory(void **state)
         for (int64_t n = 0; st == CVY_NO_MEMORY; n++) {
             assert_true(n < 1000);
             cvyi_alloc_fail_after(n);
-            st = cvy_plan_run(p, r.buffers, r.n, work, 0, NULL);
+            st = cvy_plan_run(p, r.buffers, r.n, work, cvy_plan_workspace(p), 0, NULL);
             cvyi_alloc_fail_after(-1);
             assert_int_equal(cvyi_alloc_live(), live);
             assert_true(n > 0 || st == CVY_NO_MEMORY); /* there is something that can fail */
