@@ -29,10 +29,11 @@ class CompiledGraph:
             while len(self.entries) >= MOST_ENTRIES:
                 del self.entries[next(iter(self.entries))]
             entry = self.entries[key] = self.make(args)
-        if entry.invoke is None:
+        tensors = [a for a in args if isinstance(a, torch.Tensor)]
+        if entry.invoke is None or entry.left_to_autograd([tensors[p] for p in entry.positions]):
             return self.module(*args)
         try:
-            return entry.invoke([a for a in args if isinstance(a, torch.Tensor)])
+            return entry.invoke(tensors)
         except Stale:
             del self.entries[key]
             return self(*args)
@@ -51,7 +52,8 @@ class CompiledGraph:
         entry.params = [args[i] for i in order if self.is_param[i]]
         entry = fill_entry(entry, run, [args[i] for i in order if not self.is_param[i]], self.settings)
         if entry.invoke is not None:
-            entry.invoke = by_position(entry.capture, [tensors.index(i) for i in order])
+            entry.positions = [tensors.index(i) for i in order]
+            entry.invoke = by_position(entry.capture, entry.positions)
             entry.params = []  # they come with every call: nothing is kept alive
         return entry
 

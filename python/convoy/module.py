@@ -21,6 +21,7 @@ from .capture import capture
 from .engine import ConvoyError
 from .region import Runner, Stale
 from .settings import Settings
+from .training import Trained, gradients_everywhere, leaves_of
 
 MOST_ENTRIES = 64  # shapes per module; the oldest makes room
 PLAIN = (torch.Tensor, nn.Parameter)
@@ -61,12 +62,19 @@ class Entry:
     def __init__(self, guards, reason=None):
         self.guards, self.reason = guards, reason
         self.params, self.capture, self.runners, self.invoke = [], None, [], None
+        self.leaves = []  # per region: the placeholders that it depends on (training.py)
 
     def holds(self):
         for dictionary, key, value in self.guards:
             if dictionary.get(key) is not value:
                 return False
         return True
+
+    def left_to_autograd(self, tensors):
+        """Does every region need gradients, and is each PyTorch's then? tensors: those behind the parameters."""
+        if not torch.is_grad_enabled() or any(runner.recomputes() for runner in self.runners):
+            return False
+        return gradients_everywhere(self.leaves, [*self.params, *tensors])
 
 
 def only_region(found):
@@ -124,10 +132,13 @@ class Dispatcher:
 
     def __init__(self, settings):
         self.settings, self.entries, self.lock = settings, {}, threading.RLock()
+        self.trained = None  # Trained: the last call with gradients was PyTorch's altogether
 
     def call(self, module, forward, args, kwargs):
         if not ordinary_world():
             return self.call_traced(module, forward, args, kwargs)
+        if self.trained is not None and self.trained.still(module):
+            return forward(module, *args, **kwargs)
         key = [torch.is_grad_enabled(), self.settings.ambient()]
         for a in args:
             if type(a) not in PLAIN:
@@ -156,6 +167,9 @@ class Dispatcher:
         if entry is None or not entry.holds():
             entry = self.make(module, forward, key, tensors, nested)
         if entry.invoke is not None and not any(entry.hooks):
+            if entry.left_to_autograd(tensors):
+                self.trained = Trained(module, entry.params)
+                return forward(module, *args, **(nested[0] if nested else {}))
             try:
                 return entry.invoke(tensors)
             except Stale:
@@ -273,6 +287,7 @@ def fill_entry(entry, run, tensors, settings):
         return entry
     if entry.runners:
         entry.invoke = invoker(entry.capture, entry.params)
+        entry.leaves = leaves_of(entry.capture.graph.graph, lambda target: isinstance(target, Runner))
     else:
         entry.reason = "nothing for Convoy in it"
     return entry

@@ -13,6 +13,7 @@ from . import binding as b
 from .binding import lib
 from .engine import ConvoyError, Plan
 from .memory import allocator, contiguous
+from .training import saving_is_watched
 
 COMPARED = 1 << 16  # bytes of a parameter that are compared with what they were
 
@@ -114,6 +115,7 @@ class Runner:
         strided = b.CVY_OFF if dense else b.CVY_DEFAULT
         self.misaligned = 15 if dense else 0  # bits of an address that must be 0
         self.plan = Plan(self.graph, strided=strided, **settings.options(device))
+        self.training, self.trained = settings.training, False
         self.slots = {}  # by stream
         self.stream = stream_reader(device)
         self.__name__ = self.__qualname__ = "convoy_region"  # fx writes code that calls this object by its name
@@ -123,8 +125,14 @@ class Runner:
         if torch.is_grad_enabled():
             for tensor in tensors:
                 if tensor.requires_grad:
-                    return Fused.apply(self, *tensors)
+                    return Fused.apply(self, *tensors) if self.recomputes() else self.program.evaluate(tensors)
         return self.run(tensors)
+
+    def recomputes(self):
+        """Where gradients are needed: does Convoy compute the region now, and PyTorch again in backward?"""
+        if self.training == "auto":
+            return not self.trained and not saving_is_watched()
+        return self.training == "recompute"
 
     def run(self, tensors):
         """On the device's current stream. Which device is current does not matter: everything names its own."""
@@ -188,13 +196,15 @@ class Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, runner, *tensors):
-        ctx.program = runner.program
+        ctx.runner = runner
         ctx.save_for_backward(*tensors)
         return tuple(runner.run(tensors))
 
     @staticmethod
     def backward(ctx, *grads):
-        return None, *gradients(ctx.program, ctx.saved_tensors, ctx.needs_input_grad[1:], grads)
+        tensors = ctx.saved_tensors
+        ctx.runner.trained = True
+        return None, *gradients(ctx.runner.program, tensors, ctx.needs_input_grad[1:], grads)
 
 
 def gradients(program, tensors, needed, grads):

@@ -8,6 +8,7 @@ from . import binding as b
 
 PRECISIONS = ("fp32", "tf32", "torch")
 EFFORTS = {"estimate": b.CVY_ESTIMATE, "measure": b.CVY_MEASURE}
+TRAININGS = ("auto", "eager", "recompute")
 
 
 @dataclass(frozen=True)
@@ -16,12 +17,15 @@ class Settings:
     winograd: bool = True
     effort: str = "estimate"
     threads: int | None = None
+    training: str = "auto"
 
     def __post_init__(self):
         if self.precision not in PRECISIONS:
             raise ValueError(f"convoy: precision is {', '.join(PRECISIONS)}, not {self.precision!r}")
         if self.effort not in EFFORTS:
             raise ValueError(f"convoy: effort is {', '.join(EFFORTS)}, not {self.effort!r}")
+        if self.training not in TRAININGS:
+            raise ValueError(f"convoy: training is {', '.join(TRAININGS)}, not {self.training!r}")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"convoy: threads is a number from 1 on, not {self.threads!r}")
 

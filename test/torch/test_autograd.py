@@ -6,6 +6,7 @@ import importlib
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import nn
 
 import convoy
@@ -127,3 +128,126 @@ def test_inference_saves_nothing():
     fast = convoy.compile(net)
     with torch.no_grad():
         assert fast(torch.randn(1, 3, 6, 6)).grad_fn is None
+
+
+# ---- who computes a region that needs gradients -------------------------------------------------------------------
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Grows by one with every run of a plan."""
+    found, run = [], convoy.region._run
+    monkeypatch.setattr(convoy.region, "_run", lambda *given: found.append(given) or run(*given))
+    return found
+
+
+def block(**options):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU(), nn.Conv2d(4, 5, 3), nn.GroupNorm(1, 5), nn.ReLU(inplace=True))
+    return net, convoy.compile(net, **options)
+
+
+def counted(runs, call):
+    before = len(runs)
+    return call(), len(runs) - before
+
+
+def gradients_of(net, y):
+    return torch.autograd.grad(y.square().sum(), list(net.parameters()))
+
+
+BY_CONVOY = {"auto": (1, 1, 1, 0, 0), "eager": (0,) * 5, "recompute": (1,) * 5}
+
+
+@pytest.mark.parametrize("training", BY_CONVOY)
+def test_regions_with_gradients_go_where_they_cost_least(runs, training):
+    """auto: a call without no_grad() is Convoy's as long as no backward comes; then PyTorch's."""
+    net, fast = block(training=training)
+    x = torch.randn(2, 3, 9, 9)
+    want = gradients_of(net, net(x))
+    for expected, backward in zip(BY_CONVOY[training], (False, False, True, True, True), strict=True):
+        y, by_convoy = counted(runs, lambda: fast(x))
+        assert by_convoy == expected
+        torch.testing.assert_close(y, net(x), rtol=1e-5, atol=1e-5)
+        if backward:
+            close(gradients_of(net, y), want)
+        with torch.no_grad():
+            y, by_convoy = counted(runs, lambda: fast(x))
+        assert by_convoy == 1 and y.grad_fn is None
+
+
+def test_recompute_keeps_inputs_alone():
+    net, fast = block(training="recompute")
+    x = torch.randn(2, 3, 9, 9)
+    fast(x)
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.data_ptr()) or t, lambda t: t):
+        fast(x)
+    assert sorted(saved) == sorted(t.data_ptr() for t in [x, *net.parameters()])
+
+
+def test_frozen_regions_stay_with_convoy(runs):
+    """Batch norm on batch statistics is PyTorch's and parts two regions; the one in front of it is frozen."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU(), nn.BatchNorm2d(4), nn.Conv2d(4, 5, 3), nn.SiLU())
+    net[0].requires_grad_(False)
+    fast = convoy.compile(net)
+    x = torch.randn(2, 3, 9, 9)
+    trained = [p for p in net.parameters() if p.requires_grad]
+    want = torch.autograd.grad(net(x).square().sum(), trained)
+    for expected in (2, 1, 1):
+        y, by_convoy = counted(runs, lambda: fast(x))
+        assert by_convoy == expected
+        close(torch.autograd.grad(y.square().sum(), trained), want)
+    net[0].requires_grad_(True)  # has never been trained: this time by Convoy
+    assert counted(runs, lambda: fast(x).sum().backward())[1] == 1
+    assert counted(runs, lambda: fast(x).sum().backward())[1] == 0
+    net.requires_grad_(False)
+    assert counted(runs, lambda: fast(x))[1] == 2
+
+
+def test_no_grad_inside_a_model_that_is_trained(runs):
+    class Guided(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.teacher = nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU())
+            self.student = nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU())
+
+        def forward(self, x):
+            with torch.no_grad():
+                wanted = self.teacher(x)
+            return self.student(x) - wanted
+
+    net = Guided()
+    fast = convoy.compile(net)
+    x = torch.randn(2, 3, 9, 9)
+    want = torch.autograd.grad(net(x).square().sum(), list(net.student.parameters()))
+    for _ in range(3):
+        y = fast(x)
+        close(torch.autograd.grad(y.square().sum(), list(net.student.parameters())), want)
+        assert all(p.grad is None for p in net.teacher.parameters())
+
+
+@pytest.mark.parametrize("training", ["auto", "recompute"])
+def test_checkpointed_calls_are_made_again_alike(training):
+    """Both forwards come before the first backward: what that changes must not reach the second one."""
+    net, fast = block(training=training)
+    a, b = torch.randn(2, 2, 3, 9, 9)
+    fast(a)
+    want = gradients_of(net, net(a) + net(b))
+    for _ in range(2):
+        both = [torch.utils.checkpoint.checkpoint(fast, x, use_reentrant=False) for x in (a, b)]
+        close(gradients_of(net, both[0] + both[1]), want)
+
+
+def test_inputs_of_a_frozen_model_in_eval():
+    net, fast = block()
+    net.eval().requires_grad_(False)
+    x = torch.randn(1, 3, 9, 9, requires_grad=True)
+    want = torch.autograd.grad(net(x).square().sum(), x)
+    for _ in range(3):
+        close(torch.autograd.grad(fast(x).square().sum(), x), want)
+
+
+def test_training_option_is_checked():
+    with pytest.raises(ValueError, match="training is auto, eager, recompute, not 'never'"):
+        convoy.compile(nn.ReLU(), training="never")

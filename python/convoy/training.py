@@ -1,0 +1,60 @@
+"""Regions that need gradients: who computes them.
+
+A backward through Convoy's forward computes the region again, by PyTorch (region.py): memory is saved, time is lost.
+So what is trained runs in PyTorch, unless the user asked for the other. That autograd would record a call does not say
+that it is trained: models are often called without torch.no_grad(). That shows only by no backward ever coming, so with
+training="auto" a region is Convoy's until the first one comes.
+
+Where every region of a call is PyTorch's, the module's own forward is the shortest way. The next call need not find
+that out again: a module that was trained, is in the same mode and has a parameter that still wants its gradient is
+trained further. To be wrong there costs time alone, since PyTorch's answer is always right.
+"""
+
+import weakref
+
+import torch
+
+_saving_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+
+
+def saving_is_watched():
+    """Does somebody (activation checkpointing, offloading) replace the tensors that autograd saves? Such a call may be
+    made again in backward and must then save the same ones."""
+    return _saving_hooks is not None and _saving_hooks(False) is not None
+
+
+def leaves_of(graph, is_region):
+    """For every call of a region, in order: the placeholders that it depends on, as bits."""
+    reached, found, n = {}, [], 0
+    for node in graph.nodes:
+        bits = 0
+        for source in node.all_input_nodes:
+            bits |= reached[source]
+        if node.op == "placeholder":
+            bits, n = 1 << n, n + 1
+        elif is_region(node.target):
+            found.append(bits)
+        reached[node] = bits
+    return found
+
+
+def gradients_everywhere(leaves, given):
+    """Does every region depend on a tensor that wants a gradient? given: tensors by placeholder."""
+    wanted = sum(1 << i for i, tensor in enumerate(given) if tensor.requires_grad)
+    return all(wanted & bits for bits in leaves)
+
+
+class Trained:
+    """What the last call with gradients found: all of it is PyTorch's."""
+
+    __slots__ = ("mode", "witness")
+
+    def __init__(self, module, params):
+        self.mode = module.training
+        self.witness = next((weakref.ref(p) for p in params if p.requires_grad), lambda: None)
+
+    def still(self, module):
+        if module.training is not self.mode or not torch.is_grad_enabled():
+            return False
+        param = self.witness()
+        return param is not None and param.requires_grad
