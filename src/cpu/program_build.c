@@ -5,10 +5,12 @@
 /* ---- the space a program runs over ---- */
 
 /* The result's shape as dimensions with the sample dimension in front: [m][rest] taken by sample, [1][all] whole.
- */
+ * split_last() cuts it finer; what names a dimension by its number is here, so that it moves along. */
 typedef struct space {
     int n;
     int64_t dim[PROG_DIMS];
+    int channel;      /* the dimension of the channels; -1: there is none, or it was split */
+    unsigned reduced; /* the dimensions that the sink reduces, neighbours; a bit each */
     bool by_sample, flat;
     shape shape;
 } space;
@@ -16,7 +18,7 @@ typedef struct space {
 /* A copy in row-major order needs no dimensions but the samples. */
 static space flat_space(const builder *b, int v)
 {
-    space out = {.n = 2, .by_sample = b->out->samples > 1, .flat = true};
+    space out = {.n = 2, .channel = -1, .by_sample = b->out->samples > 1, .flat = true};
     const int64_t all = cvyi_elements(cvyi_shape_of(b->g, v));
     out.dim[0] = out.by_sample ? b->out->chunk : 1;
     out.dim[1] = out.by_sample ? all / b->out->samples : all;
@@ -29,6 +31,8 @@ static space space_of(const builder *b, const shape *s)
     space out = {.by_sample = b->out->samples > 1, .shape = *s};
     out.dim[out.n++] = out.by_sample ? b->out->chunk : 1;
     for (int i = out.by_sample; i < s->rank; i++) out.dim[out.n++] = s->dim[i];
+    out.channel = out.by_sample ? 1 : 2;
+    if (out.channel >= out.n) out.channel = -1;
     return out;
 }
 
@@ -203,17 +207,12 @@ static prog_arg settle(assembler *s, int v)
 
 /* ---- affine chains ---- */
 
-static int channel_dim(const space *sp)
-{
-    return sp->by_sample ? 1 : 2;
-}
-
 /* One number per channel, the same for all samples, known before the pass. */
 static bool per_channel(const assembler *s, int v)
 {
     int64_t stride[PROG_DIMS];
-    const int c = channel_dim(&s->sp);
-    if (!s->b->plan->prepared[v] || c >= s->sp.n) return false;
+    const int c = s->sp.channel;
+    if (!s->b->plan->prepared[v] || c < 0) return false;
     strides_in(s->b, &s->sp, v, stride);
     for (int d = 0; d < s->sp.n; d++)
         if (d != c && s->sp.dim[d] > 1 && stride[d]) return false;
@@ -225,9 +224,9 @@ static bool per_channel(const assembler *s, int v)
 static bool applies_by_channel(const assembler *s, const node *n)
 {
     norm_geom e;
-    const int c = channel_dim(&s->sp);
+    const int c = s->sp.channel;
     cvyi_norm_geom(s->b->g, n, &e);
-    return c < s->sp.n && e.groups * e.chan == s->sp.dim[c] && (e.inner > 1 || e.over_outer);
+    return c >= 0 && e.groups * e.chan == s->sp.dim[c] && (e.inner > 1 || e.over_outer);
 }
 
 /* A careful plan's factors stay apart: their product may be beyond the floats where what they scale is 0. */
@@ -385,27 +384,34 @@ static void build_node(assembler *s, int index)
 
 /* ---- sinks ---- */
 
-/* Reduced dimensions of the space; false where they are not neighbours. */
-static bool sink_dims(const builder *b, const node *n, const space *sp, int *first, int *end)
+/* The reduced dimensions [first, end) of the space. */
+static void sink_dims(const space *sp, int *first, int *end)
 {
-    unsigned mask =
+    for (*first = 0; *first < sp->n && !(sp->reduced >> *first & 1); (*first)++) continue;
+    for (*end = *first; sp->reduced >> *end & 1; (*end)++) continue;
+}
+
+/* Marks what the sink reduces; false where the space does not tell those dimensions apart, where they are not
+ * neighbours, or where the samples are among them. */
+static bool mark_reduced(const builder *b, const node *n, space *sp)
+{
+    const unsigned mask =
         cvyi_info(n)->kind == KIND_SOFTMAX ? 1u << cvyi_softmax_dim(b->g, n) : cvyi_reduced_dims(b->g, n);
-    if (!mask) return false;
-    mask <<= !sp->by_sample;
-    for (*first = 0; !(mask >> *first & 1); (*first)++) continue;
-    for (*end = *first; mask >> *end & 1; (*end)++) continue;
-    return !(mask >> *end) && *first > 0;
+    int first, end;
+
+    sp->reduced = mask << !sp->by_sample;
+    sink_dims(sp, &first, &end);
+    return mask && !sp->flat && !(sp->reduced >> end) && first > 0;
 }
 
 bool cvyi_sink_fits(const builder *b, int index)
 {
     const node *n = &b->g->nodes[index];
     const op_kind kind = cvyi_info(n)->kind;
-    int first, end;
     space sp;
     if (kind != KIND_REDUCE && kind != KIND_SOFTMAX) return false;
     sp = space_of(b, cvyi_shape_of(b->g, n->arg[0]));
-    return sp.shape.rank > 0 && cvyi_elements(&sp.shape) > 0 && sink_dims(b, n, &sp, &first, &end);
+    return sp.shape.rank > 0 && cvyi_elements(&sp.shape) > 0 && mark_reduced(b, n, &sp);
 }
 
 /* ---- collapsing the space ---- */
@@ -423,15 +429,20 @@ static bool joins(const assembler *s, int d, int64_t inner, const bool *scalar, 
 /* Splits the last dimension in two where a run may not be that long: [C] -> [C / limit][limit]. */
 static void split_last(assembler *s)
 {
+    space *sp = &s->sp;
     int last;
     int64_t outer;
     if (!s->run_limit) return;
-    while (s->sp.n > 2 && s->sp.dim[s->sp.n - 1] == 1) s->sp.n--; /* these make no difference */
-    last = s->sp.n - 1;
-    outer = s->sp.dim[last] / s->run_limit;
-    if (outer <= 1 || s->sp.dim[last] % s->run_limit || s->sp.n == PROG_DIMS) return;
-    s->sp.dim[last] = outer;
-    s->sp.dim[s->sp.n++] = s->run_limit;
+    while (sp->n > 2 && sp->dim[sp->n - 1] == 1) sp->n--; /* these make no difference */
+    sp->reduced &= (1u << sp->n) - 1;
+    if (sp->channel >= sp->n) sp->channel = -1;
+    last = sp->n - 1;
+    outer = sp->dim[last] / s->run_limit;
+    if (outer <= 1 || sp->dim[last] % s->run_limit || sp->n == PROG_DIMS) return;
+    if (sp->channel == last) sp->channel = -1;
+    sp->reduced |= (sp->reduced >> last & 1) << sp->n;
+    sp->dim[last] = outer;
+    sp->dim[sp->n++] = s->run_limit;
     for (int o = 0; o < s->p->n_operands; o++) {
         s->strides[o][last + 1] = s->strides[o][last];
         s->strides[o][last] *= s->run_limit;
@@ -539,9 +550,9 @@ static void place_sink(assembler *s)
 {
     program *p = s->p;
     const node *n = &s->b->g->nodes[s->sink];
-    int first = 0, end = 0;
+    int first, end;
 
-    sink_dims(s->b, n, &s->sp, &first, &end);
+    sink_dims(&s->sp, &first, &end);
     p->sink = cvyi_info(n)->kind == KIND_SOFTMAX ? SINK_SOFTMAX : SINK_REDUCE;
     p->sink_op = n->op;
     p->sink_v = n->out;
@@ -554,7 +565,7 @@ static void place_sink(assembler *s)
         else if (d == s->sp.n - 1)
             p->horizontal = true;
     if (p->n_coefs && p->horizontal)
-        collapse(s, first > channel_dim(&s->sp) ? first : channel_dim(&s->sp) + 1);
+        collapse(s, first > s->sp.channel ? first : s->sp.channel + 1);
     else
         collapse(s, p->horizontal ? first : end);
     p->reduce_end = p->horizontal ? p->n_outer : end;
@@ -568,7 +579,7 @@ static void place_coefs(assembler *s)
     program *p = s->p;
     int64_t count = 1;
     if (!p->n_coefs) return;
-    p->channel = channel_dim(&s->sp);
+    p->channel = s->sp.channel;
     p->channels = s->sp.dim[p->channel];
     for (int d = 0; d <= p->channel; d++) count *= s->sp.dim[d];
     for (int i = 0; i < p->n_coefs; i++)
@@ -598,6 +609,7 @@ bool cvyi_program_build(const builder *b, int index, int n, int sink, int band, 
         s.sp = flat_space(b, shaped_by);
     else
         s.sp = space_of(b, cvyi_shape_of(b->g, shaped_by));
+    if (sink >= 0 && !mark_reduced(b, &b->g->nodes[sink], &s.sp)) return false;
     s.run_limit = row_limit(&s);
     for (int i = index; i < index + n; i++) build_node(&s, i);
     if (sink >= 0) out->sink_arg = settle(&s, b->g->nodes[sink].arg[0]);
@@ -607,10 +619,12 @@ bool cvyi_program_build(const builder *b, int index, int n, int sink, int band, 
     mark_last(out);
     share_registers(out);
     split_last(&s);
+    if (sink >= 0 && !s.sp.reduced) return false;
+    if ((out->n_coefs || out->band >= 0) && s.sp.channel < 0) return false;
     if (sink >= 0)
         place_sink(&s);
     else
-        collapse(&s, out->n_coefs || out->band >= 0 ? channel_dim(&s.sp) + 1 : 1);
+        collapse(&s, out->n_coefs || out->band >= 0 ? s.sp.channel + 1 : 1);
     place_coefs(&s);
     /* Columns of a sink must be one run; rows of a norm whole runs; channels must not have been joined. */
     if (out->sink != SINK_NONE && !out->horizontal && out->n_outer != out->reduce_end) return false;

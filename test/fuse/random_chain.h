@@ -1,12 +1,13 @@
-/* random_chain.h - random graphs of three flavours: "exact" ones of operators that keep whole numbers whole, "real"
- * ones of the whole vocabulary, both chains with branches, residuals and several outputs, and "wild" ones of
- * whatever the C calls accept. Small: a reference in plain loops takes no time. */
+/* random_chain.h - random graphs of four flavours: "exact" ones of operators that keep whole numbers whole, "real"
+ * ones of the whole vocabulary, both chains with branches, residuals and several outputs, "thin" ones of a norm and
+ * a reduction or softmax on shapes with many extents of 1, and "wild" ones of whatever the C calls accept. Small: a
+ * reference in plain loops takes no time. */
 #ifndef TEST_RANDOM_CHAIN_H
 #define TEST_RANDOM_CHAIN_H
 
 #include "../unit/random_graph.h"
 
-typedef enum flavour { EXACT, REAL, WILD } flavour;
+typedef enum flavour { EXACT, REAL, THIN, WILD } flavour;
 
 typedef struct maker {
     uint64_t seed;
@@ -65,6 +66,8 @@ static void write_norm(maker *m, const shape *x, char *out, size_t size)
 {
     const int C = x->rank > 1 ? (int)x->dim[1] : 1, last = x->rank ? (int)x->dim[x->rank - 1] : 1;
     const char *affine = chance(m, 3) ? "False" : "True";
+    int groups = pick(m, 1, C);
+    while (C % groups) groups--;
     switch (pick(m, 0, 6)) {
     case 0:
         snprintf(out, size, "batch_norm(training=%s, affine=%s)", chance(m, 2) ? "True" : "False", affine);
@@ -82,11 +85,7 @@ static void write_norm(maker *m, const shape *x, char *out, size_t size)
         snprintf(out, size, "layer_norm((%d, %d))", x->rank > 1 ? (int)x->dim[x->rank - 2] : 1, last);
         break;
     default:
-        snprintf(out, size, "group_norm(%d, affine=%s)",
-                 C % 2 == 0 && chance(m, 2) ? C / 2
-                 : chance(m, 2)             ? C
-                                            : 1,
-                 affine);
+        snprintf(out, size, "group_norm(%d, affine=%s)", groups, affine);
     }
 }
 static void write_max_pool(maker *m, const shape *x, char *out, size_t size)
@@ -279,30 +278,59 @@ static double flops_of(const cvy_graph *g)
     return flops;
 }
 
+/* Applies what a writer writes to `at`; false where the graph does not take it. */
+static bool apply(maker *m, writer write, cvy_value *at)
+{
+    char op[400], words[448];
+    cvy_value y;
+    write(m, cvyi_shape_of(m->g, *at), op, sizeof op);
+    snprintf(words, sizeof words, "%s @v%d", op, m->named);
+    if (cvy_graph_chain(m->g, *at, words, &y)) return false;
+    m->named++;
+    *at = y;
+    return true;
+}
+
+static void add_outputs(maker *m, cvy_value last)
+{
+    while (m->g->n_nodes && chance(m, 4)) {
+        cvy_graph_output(m->g, m->g->nodes[random_below(&m->seed, m->g->n_nodes)].out);
+        cvy_graph_output(m->g, last);
+    }
+}
+
 /* A chain of operators, mostly on the value made last; some on an older one. */
 static void make_chain(maker *m)
 {
     const int steps = pick(m, 1, 9);
-    char op[400], words[448];
-    cvy_value from, at, y;
+    cvy_value at;
 
-    make_input(m, &from);
-    at = from;
+    make_input(m, &at);
     for (int tries = 0; m->named < steps && tries < 60; tries++) {
-        const shape *x;
         if (chance(m, 6) && m->g->n_nodes) at = m->g->nodes[random_below(&m->seed, m->g->n_nodes)].out;
-        x = cvyi_shape_of(m->g, at);
-        choose(m)(m, x, op, sizeof op);
-        snprintf(words, sizeof words, "%s @v%d", op, m->named);
-        if (cvy_graph_chain(m->g, at, words, &y)) continue;
-        m->named++;
-        at = y;
+        if (!apply(m, choose(m), &at)) continue;
         if (flops_of(m->g) > 2e5) break;
     }
-    while (m->g->n_nodes && chance(m, 4)) {
-        cvy_graph_output(m->g, m->g->nodes[random_below(&m->seed, m->g->n_nodes)].out);
-        cvy_graph_output(m->g, at);
-    }
+    add_outputs(m, at);
+}
+
+/* What is split, joined and dropped where extents are 1: a producer or a reshape, a norm, a few pointwise
+ * operators, a reduction or softmax, each there or not. */
+static void make_thin(maker *m)
+{
+    static const writer stages[] = {write_conv,   write_linear, write_reshape, write_norm,    write_unary,
+                                    write_affine, write_binary, write_norm,    write_reshape, write_softmax,
+                                    write_reduce, write_unary,  write_reduce,  write_unary};
+    static const int extents[] = {1, 1, 1, 1, 2, 3, 5}, channels[] = {1, 2, 4, 4, 6, 8, 12, 48};
+    const int rank = pick(m, 2, 5);
+    int64_t dims[CVY_MAX_RANK] = {extents[pick(m, 0, 6)], channels[pick(m, 0, 7)]};
+    cvy_value at;
+
+    for (int d = 2; d < rank; d++) dims[d] = extents[pick(m, 0, 6)];
+    assert_ok(cvy_graph_input(m->g, "x", rank, dims, &at));
+    for (int i = 0; i < COUNT_OF(stages); i++)
+        if (!chance(m, i == 3 || i == 10 ? 6 : 2)) apply(m, stages[i], &at);
+    add_outputs(m, at);
 }
 
 /* The graph of a seed. */
@@ -312,7 +340,7 @@ static inline cvy_graph *make_graph(flavour f, uint64_t seed)
     for (int i = 0; i < 8; i++) random_next(&m.seed);
     if (f == WILD) return random_graph(&m.seed, 40);
     assert_ok(cvy_graph_create(&m.g));
-    make_chain(&m);
+    (f == THIN ? make_thin : make_chain)(&m);
     return m.g;
 }
 

@@ -3,20 +3,33 @@
  *   test_fuse [GRAPHS [SEED]]      graphs of each kind, the first one's seed
  *
  * Graphs: "exact" ones of operators that keep whole numbers whole, "real" ones of the whole vocabulary, both chains
- * with branches, residuals and several outputs, and "wild" ones of whatever the C calls accept. Each runs under the
- * default plan and random ones, fused and not, with and without Winograd, on one to four threads, with prepared
- * parameters kept and not; tensors with random strides. Where arithmetic is exact results must be equal, elsewhere
- * within what doubt.h derives; the same plan must give the same bits on any number of threads.
+ * with branches, residuals and several outputs, "thin" ones of norms and reductions over extents of 1, and "wild"
+ * ones of whatever the C calls accept. Each runs under the default plan and random ones, fused and not, with and
+ * without Winograd, on one to four threads, on one instruction set after the other (or that of CVY_ISA), with
+ * prepared parameters kept and not; tensors with random strides. Where arithmetic is exact results must be equal,
+ * elsewhere within what doubt.h derives; the same plan must give the same bits on any number of threads.
  *
  * A failure prints the graph as chain text, the options, and the command that repeats it. */
+#include "../../src/cpu/cpuinfo.h"
 #include "../unit/doubt.h"
 #include "random_chain.h"
 
 static int graphs = 120;
 static uint64_t first_seed = 1;
 static const char *program;
+static bool one_isa; /* CVY_ISA was set from outside */
 
 /* ---- one graph under many plans ---- */
+
+/* The next instruction set of this machine, unless one was asked for. */
+static void next_isa(int turn)
+{
+    cpu_isa there[CPU_ISA_COUNT];
+    int n = 0;
+    for (int i = 0; i < CPU_ISA_COUNT; i++)
+        if (cvyi_isa_supported((cpu_isa)i)) there[n++] = (cpu_isa)i;
+    if (!one_isa) setenv("CVY_ISA", cvyi_isa_name(there[turn % n]), 1);
+}
 
 static void describe(const cvy_graph *g, const cvy_options *o, uint64_t seed, const char *what)
 {
@@ -103,6 +116,7 @@ static bool check_graph(flavour f, uint64_t seed)
     doubt_open(&d, &r, state);
     for (int k = 0; good && k < 4; k++) {
         float *bits = NULL;
+        next_isa((int)seed + k);
         cvy_options o = {.size = sizeof o, .device = CVY_CPU, .seed = k ? random_next(&state) | 1 : 0};
         o.winograd = k == 0 || random_below(&state, 2) ? CVY_DEFAULT : CVY_OFF;
         o.fuse = random_below(&state, 4) || !k ? CVY_ON : CVY_OFF;
@@ -135,6 +149,11 @@ static void real_graphs(void **state)
     (void)state;
     check_flavour(REAL);
 }
+static void thin_graphs(void **state)
+{
+    (void)state;
+    check_flavour(THIN);
+}
 static void wild_graphs(void **state)
 {
     (void)state;
@@ -146,9 +165,11 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exact_graphs),
         cmocka_unit_test(real_graphs),
+        cmocka_unit_test(thin_graphs),
         cmocka_unit_test(wild_graphs),
     };
     program = argv[0];
+    one_isa = getenv("CVY_ISA") != NULL;
     if (argc > 1) graphs = atoi(argv[1]);
     if (argc > 2) first_seed = strtoull(argv[2], NULL, 10);
     return cmocka_run_group_tests(tests, NULL, NULL);

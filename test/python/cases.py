@@ -98,6 +98,9 @@ CASES = {
         "x[0,6,5,7] | group_norm(3)",
         "x[2,6,5,7] | group_norm(3,weight=g[6],bias=b[6])",
         "x[3,4,1,1] | group_norm(4)",
+        "x[3,4] | group_norm(2,affine=False) | logsumexp(1)",  # a split row, reduced
+        "x[12,64] | linear(64) | group_norm(8) | min(1,keepdim=True)",
+        "x[2,8,1,1] | group_norm(2) | softmax(1)",
     ],
     "batch_norm": [
         "x[3,4,5,6] | batch_norm",

@@ -11,7 +11,7 @@
 #include "../../src/ref/ref.h"
 #include "unit.h"
 
-enum { RIG_TENSORS = 64, RIG_EDGE = 4 /* cells of guard at both ends of a tensor's memory */ };
+enum { RIG_TENSORS = 64, RIG_EDGE = 64 /* cells of guard at both ends of a tensor, some vectors wide */ };
 #define RIG_GUARD (-54321.625f)
 
 typedef enum rig_data {

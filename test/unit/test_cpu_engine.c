@@ -313,11 +313,54 @@ static void near_overflow(void **state)
     cvy_graph_free(g);
 }
 
+/* ---- reductions and softmax behind norms by rows ---- */
+
+/* Rows of a group are shorter than the dimension they lie in: programs split it, and what is reduced moves along.
+ * Extents of 1 at the end are dropped there, and a reshape's copy knows no dimensions at all. */
+static const char *const split[] = {
+    "x[3,4] | group_norm(2,affine=False) | %s(1)",
+    "x[1,4] | group_norm(2) | %s(1)",
+    "x[5,12] | group_norm(3) | relu | %s(-1)",
+    "x[2,96] | mul(2) | group_norm(3,affine=False) | %s(1)",
+    "x[128,64] | linear(64) | group_norm(8) | %s(1)",
+    "x[3,8,1] | group_norm(4) | %s(1)",
+    "x[3,8,1] | group_norm(4) | %s(2)",
+    "x[3,8] | group_norm(4) | %s(0)",
+    "x[1,8,1,1] | group_norm(2) | %s(1)",
+    "x[2,8,1,1] | group_norm(2) | %s(-1)",
+    "x[2,8,1,1,1] | group_norm(2) | %s(1)",
+    "x[2,3,3,3] | conv2d(8,3) | group_norm(2) | %s(1)",
+    "x[1,3,3,3] | conv2d(8,3) | group_norm(2) | %s(1)",
+    "x[3,8] | batch_norm(training=True) | group_norm(2) | %s(1)",
+    "x[2,1,6] | layer_norm(6) | %s(1)",
+    "x[2,3,6] | layer_norm((3,6)) | %s(1)",
+    "x[2,3,4,5] | flatten(1,2) @f | %s(1) @y | output(@f, @y)",
+    "x[1,3,4,5] | reshape((3,20)) @f | %s(0) @y | output(@f, @y)",
+};
+
+static void split_rows(void **state)
+{
+    static const char *const sinks[] = {"sum", "mean", "max", "min", "softmax", "log_softmax", "logsumexp"};
+    (void)state;
+    for (int i = 0; i < COUNT_OF(split); i++)
+        for (int k = 0; k < COUNT_OF(sinks); k++) {
+            char chain[128];
+            cvy_graph *g;
+            rig r;
+            snprintf(chain, sizeof chain, split[i], sinks[k]);
+            open_chain(&r, &g, chain);
+            fill(&r, 41, 0, 1, false);
+            hold_to(chain, &r, "unit scale", loosely);
+            rig_close(&r);
+            cvy_graph_free(g);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unit_scale),     cmocka_unit_test(block_b),       cmocka_unit_test(other_scales),
-        cmocka_unit_test(special_values), cmocka_unit_test(near_overflow),
+        cmocka_unit_test(special_values), cmocka_unit_test(near_overflow), cmocka_unit_test(split_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
