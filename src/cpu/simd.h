@@ -34,6 +34,25 @@
 #define CVYI_PASTE_(a, b) a##b
 #define CVYI_PASTE(a, b) CVYI_PASTE_(a, b)
 
+/* The address sanitizer does not see masked and streaming accesses. They show it the first and the last of the lanes
+ * lo ... hi - 1 that they touch. */
+#if defined(__has_feature)
+#define CVYI_HAS_ASAN __has_feature(address_sanitizer)
+#elif defined(__SANITIZE_ADDRESS__)
+#define CVYI_HAS_ASAN 1
+#else
+#define CVYI_HAS_ASAN 0
+#endif
+#if CVYI_HAS_ASAN
+INLINE void v_show_lanes(const volatile float *p, int64_t lo, int64_t hi)
+{
+    if (lo < hi) (void)p[lo], (void)p[hi - 1];
+}
+#define V_SHOW(p, lo, hi) v_show_lanes(p, (lo) < 0 ? 0 : (lo), (hi) > VL ? VL : (hi))
+#else
+#define V_SHOW(p, lo, hi) ((void)0)
+#endif
+
 #if defined(CVY_ISA_AVX512)
 #include "simd_avx512.h"
 #define ISA(name) CVYI_PASTE(name, _avx512)

@@ -14,13 +14,14 @@ INLINE vm v_first(int64_t n)
 }
 INLINE vf v_load(const float *p) { return _mm256_loadu_ps(p); }
 INLINE void v_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
-INLINE void v_stream(float *p, vf a) { _mm256_stream_ps(p, a); } /* aligned to 32, past the caches */
-INLINE void v_stream4(float *p, const float *from) { _mm_stream_ps(p, _mm_loadu_ps(from)); } /* aligned to 16 */
+INLINE void v_stream(float *p, vf a) { V_SHOW(p, 0, VL); _mm256_stream_ps(p, a); } /* aligned to 32, past the caches */
+INLINE void v_stream4(float *p, const float *from) { V_SHOW(p, 0, 4); _mm_stream_ps(p, _mm_loadu_ps(from)); } /* aligned to 16 */
 INLINE void v_stream_end(void) { _mm_sfence(); }
-INLINE vf v_load_n(const float *p, int64_t n) { return _mm256_maskload_ps(p, _mm256_castps_si256(v_first(n))); }
-INLINE void v_store_n(float *p, int64_t n, vf a) { _mm256_maskstore_ps(p, _mm256_castps_si256(v_first(n)), a); }
+INLINE vf v_load_n(const float *p, int64_t n) { V_SHOW(p, 0, n); return _mm256_maskload_ps(p, _mm256_castps_si256(v_first(n))); }
+INLINE void v_store_n(float *p, int64_t n, vf a) { V_SHOW(p, 0, n); _mm256_maskstore_ps(p, _mm256_castps_si256(v_first(n)), a); }
 INLINE vf v_load_range(const float *p, int64_t lo, int64_t hi)
 {
+    V_SHOW(p, lo, hi);
     return _mm256_maskload_ps(p, _mm256_castps_si256(_mm256_andnot_ps(v_first(lo), v_first(hi))));
 }
 INLINE vf v_set1(float a) { return _mm256_set1_ps(a); }

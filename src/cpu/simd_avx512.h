@@ -10,13 +10,14 @@ typedef __mmask16 vm;
 INLINE vm v_first(int64_t n) { return n >= 16 ? 0xffff : n <= 0 ? 0 : (vm)((1u << n) - 1); }
 INLINE vf v_load(const float *p) { return _mm512_loadu_ps(p); }
 INLINE void v_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
-INLINE void v_stream(float *p, vf a) { _mm512_stream_ps(p, a); } /* aligned to 64, past the caches */
-INLINE void v_stream4(float *p, const float *from) { _mm_stream_ps(p, _mm_loadu_ps(from)); } /* aligned to 16 */
+INLINE void v_stream(float *p, vf a) { V_SHOW(p, 0, VL); _mm512_stream_ps(p, a); } /* aligned to 64, past the caches */
+INLINE void v_stream4(float *p, const float *from) { V_SHOW(p, 0, 4); _mm_stream_ps(p, _mm_loadu_ps(from)); } /* aligned to 16 */
 INLINE void v_stream_end(void) { _mm_sfence(); }
-INLINE vf v_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(v_first(n), p); }
-INLINE void v_store_n(float *p, int64_t n, vf a) { _mm512_mask_storeu_ps(p, v_first(n), a); }
+INLINE vf v_load_n(const float *p, int64_t n) { V_SHOW(p, 0, n); return _mm512_maskz_loadu_ps(v_first(n), p); }
+INLINE void v_store_n(float *p, int64_t n, vf a) { V_SHOW(p, 0, n); _mm512_mask_storeu_ps(p, v_first(n), a); }
 INLINE vf v_load_range(const float *p, int64_t lo, int64_t hi)
 {
+    V_SHOW(p, lo, hi);
     return _mm512_maskz_loadu_ps((vm)(v_first(hi) & ~v_first(lo)), p);
 }
 INLINE vf v_set1(float a) { return _mm512_set1_ps(a); }
