@@ -83,6 +83,9 @@ check-c: tests ## the C tests alone (also under SAN=..., CC=clang)
 	@test/run-c.sh $(BUILD)
 tests: $(TESTS) $(STANDINS) $(EMULATORS) $(EXAMPLES)
 
+golden: $(BUILD)/test/unit/test_golden $(STANDINS) ## write test/golden again: plans as text, for review
+	@$(BUILD)/test/unit/test_golden --write
+
 $(TESTS): %: %.o $(filter-out %/main.o,$(CLI)) $(BUILD)/libconvoy.a
 	$(say) LINK $@
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
@@ -179,5 +182,5 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\)[a-z -]*:[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 	@echo '  variants: SAN=address,undefined  SAN=thread  CC=clang  BUILD=folder  V=1  PREFIX=/usr/local'
 
-.PHONY: all demo test tests check-c gpu-test gpu-bench bench bench-smoke fuzz check-format format check-exports install size clean help
+.PHONY: all demo test tests check-c golden gpu-test gpu-bench bench bench-smoke fuzz check-format format check-exports install size clean help
 -include $(OBJECTS:.o=.d) $(CLI:.o=.d) $(TESTS:=.d) $(PROGRAMS:=.d) $(FUZZERS:=.d)

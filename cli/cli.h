@@ -38,7 +38,7 @@ typedef struct options {
     int32_t seed;    /* of the random data; SEED_UNSET: none was asked for */
     int32_t samples; /* samples to check; 0: as many as the command finds right */
     int32_t repeat;  /* timed runs; 0: for about two seconds */
-    bool json, compare, help;
+    bool json, compare, why, help;
 } options;
 enum { SEED_UNSET = -1 };
 
@@ -107,8 +107,9 @@ int job_run(job *j, uint32_t flags, double *seconds);
 /* Brings the outputs to tensors[].host. */
 int job_fetch(job *j);
 void job_close(job *j);
-/* cvy_plan_print() as a string that the caller frees; NULL and a message on failure. */
+/* cvy_plan_print() and cvy_plan_why() as strings that the caller frees; NULL and a message on failure. */
 char *job_plan_text(const job *j);
+char *job_why_text(const job *j);
 /* The tensor that "NAME=FILE" or "FILE" means (without a name: number `position` of its role), and the file. NULL
  * and a message where there is none. */
 tensor *job_tensor_of(job *j, cvy_role role, const char *argument, int position, const char **path);

@@ -2,7 +2,8 @@
 #include <stdlib.h>
 #include "cli.h"
 
-static int print_json(const job *j, const char *text)
+/* why: NULL, or the answers of all kernels. */
+static int print_json(const job *j, const char *text, const char *why)
 {
     cvy_cost cost;
     if (cvy_plan_cost(j->plan, &cost)) return cli_library_error("plan: ");
@@ -16,21 +17,24 @@ static int print_json(const job *j, const char *text)
     json_number("bytes", cost.bytes);
     json_number("workspace", (double)cvy_plan_workspace(j->plan));
     json_text("plan", text);
+    if (why) json_text("why", why);
     json_end();
     return EXIT_FINE;
 }
 
 int cmd_plan(const options *o)
 {
-    char *chain = NULL, *text = NULL;
+    char *chain = NULL, *text = NULL, *why = NULL;
     job j = {0};
     int st = chain_load(o->chain, &chain);
 
     if (!st) st = job_open(&j, chain);
     if (!st) st = job_plan(&j, &o->plan);
     if (!st && !(text = job_plan_text(&j))) st = EXIT_USAGE;
-    if (!st && o->json) st = print_json(&j, text);
-    if (!st && !o->json) fputs(text, stdout);
+    if (!st && o->why && !(why = job_why_text(&j))) st = EXIT_USAGE;
+    if (!st && o->json) st = print_json(&j, text, why);
+    if (!st && !o->json) fputs(why ? why : text, stdout);
+    free(why);
     free(text);
     free(chain);
     job_close(&j);

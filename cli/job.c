@@ -38,6 +38,18 @@ static cvy_status print_plan(const void *plan, char *text, size_t capacity, size
     return cvy_plan_print(plan, text, capacity, needed);
 }
 
+static cvy_status print_why(const void *plan, char *text, size_t capacity, size_t *needed)
+{
+    return cvy_plan_why(plan, text, capacity, needed);
+}
+
+char *job_why_text(const job *j)
+{
+    char *text = printed(print_why, j->plan);
+    if (!text) cli_library_error("plan: ");
+    return text;
+}
+
 char *job_plan_text(const job *j)
 {
     char *text = printed(print_plan, j->plan);

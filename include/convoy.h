@@ -193,6 +193,10 @@ CVY_API cvy_status cvy_plan_cost(const cvy_plan *plan, cvy_cost *out);
  * Text as in cvy_graph_print(). */
 CVY_API cvy_status cvy_plan_print(const cvy_plan *plan, char *text, size_t capacity, size_t *needed);
 
+/* Why each pass runs as it does: for every kernel (or algorithm) of the device its predicted time, or the reason
+ * why it does not run the pass. Text as in cvy_graph_print(). */
+CVY_API cvy_status cvy_plan_why(const cvy_plan *plan, char *text, size_t capacity, size_t *needed);
+
 /* A tensor in memory: on the CPU for CVY_REF and CVY_CPU, on the GPU for CVY_CUDA. */
 typedef struct cvy_buffer {
     void *data;             /* may be NULL where the tensor is empty */

@@ -44,18 +44,43 @@ static int forced_algo(int tuning)
     return algos[tuning];
 }
 
+static const char *algo_refusal(const cvy_plan *p, int a, const conv_geom *g)
+{
+    if (a == CONV_BY_GEMM) return is_product(g) ? NULL : "not a 1x1 filter without stride or padding";
+    if (cvyi_is_winograd(a) && p->options.winograd == CVY_OFF) return "winograd is off";
+    return cvyi_conv_algos[a].legal(g);
+}
+
+static conv_machine machine_of(const cpu_state *s)
+{
+    return (conv_machine){s->host.fma_gflops * 1e9, s->host.l3_gbps * 1e9 / s->host.threads};
+}
+
+void cvyi_conv_why(const cvy_plan *p, const conv_geom *g, int chosen, text *t)
+{
+    const cpu_state *s = p->state;
+    const conv_machine m = machine_of(s);
+
+    for (int a = 0; a <= CONV_BY_GEMM; a++) {
+        const char *why = algo_refusal(p, a, g);
+        cvyi_text_add(t, "  %c %-24s ", a == chosen ? '*' : ' ', cvyi_conv_algo_name(a));
+        if (why)
+            cvyi_text_add(t, "%13s %s\n", "-", why);
+        else
+            cvyi_text_add(t, "%10.4g ms\n", algo_cost(a, g, &m) * (double)g->N / s->host.threads * 1e3);
+    }
+}
+
 int cvyi_conv_choose(const cvy_plan *p, const cpu_state *s, const conv_geom *g, double *seconds)
 {
-    const conv_machine m = {s->host.fma_gflops * 1e9, s->host.l3_gbps * 1e9 / s->host.threads};
-    const bool winograd = p->options.winograd != CVY_OFF;
+    const conv_machine m = machine_of(s);
     uint64_t dice = cvyi_hash(CVYI_HASH_START ^ p->options.seed, g, offsetof(conv_geom, spatial));
     int best = CONV_DIRECT;
     double least = INFINITY;
 
     for (int a = 0; a <= CONV_BY_GEMM; a++) {
         double cost;
-        if (a == CONV_BY_GEMM ? !is_product(g) : cvyi_conv_algos[a].legal(g) != NULL) continue;
-        if (a >= CONV_WINOGRAD_4X4 && a <= CONV_WINOGRAD_2X2 && !winograd) continue;
+        if (algo_refusal(p, a, g)) continue;
         cost = algo_cost(a, g, &m);
         if (p->options.seed) cost = (double)((dice = cvyi_hash(dice, &a, sizeof a)) >> 40); /* any legal one */
         if (a == forced_algo(p->tuning)) cost = 0;
@@ -174,12 +199,13 @@ void cvyi_conv_group(const builder *b, int index, int end, conv_group *out)
 {
     const node *n = &b->g->nodes[index];
     const bool batched = cvyi_shape_of(b->g, n->out)->rank == cvyi_info(n)->spatial + 2;
+    const cpu_choice *chosen = b->out->pass->choice; /* NULL: a convolution of parameters */
     conv_geom g;
     double seconds;
 
     cvyi_conv_geom(b->g, n, &g);
     *out = (conv_group){.pool = -1, .stats = -1, .prog_stats = -1};
-    out->algo = cvyi_conv_choose(b->plan, b->state, &g, &seconds);
+    out->algo = chosen ? chosen->algo : cvyi_conv_choose(b->plan, b->state, &g, &seconds);
     /* A whole batch at once (a convolution of parameters) is no place for anything but the plain form. */
     if (!batched || g.N != b->out->samples) {
         if (cvyi_is_winograd(out->algo)) out->algo = CONV_DIRECT;

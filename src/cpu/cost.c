@@ -40,7 +40,7 @@ static double slice_bytes(const cvy_plan *p, const pass *s)
     return bytes;
 }
 
-const char *cvyi_cpu_legal(const cvy_plan *p, const pass *s)
+static const char *refusal(const cvy_plan *p, const pass *s)
 {
     static _Thread_local char why[160];
     const cvy_graph *g = p->graph;
@@ -85,21 +85,17 @@ static double pointwise_ns(op_id op)
     }
 }
 
-static double node_seconds(const cvy_plan *p, const pass *s, int index, char *note, size_t size)
+static double node_seconds(const cvy_plan *p, const pass *s, int index)
 {
     const cvy_graph *g = p->graph;
     const node *n = &g->nodes[index];
     const cpu_state *state = p->state;
     const double lanes = state->isa == CPU_AVX512 ? 1 : state->isa == CPU_AVX2 ? 1.8 : 5;
     const double elements = (double)cvyi_elements(cvyi_shape_of(g, n->arg[0]));
-    conv_geom geom;
-    double seconds;
 
     switch (cvyi_info(n)->kind) {
     case KIND_CONV:
-        cvyi_conv_geom(g, n, &geom);
-        snprintf(note, size, "%s", cvyi_conv_algo_name(cvyi_conv_choose(p, state, &geom, &seconds)));
-        return seconds;
+        return ((const cpu_choice *)s->choice)->seconds;
     case KIND_CONVT:
         return cvyi_node_flops(g, n) / (0.5 * state->host.fma_gflops * 1e9);
     case KIND_LINEAR:
@@ -134,40 +130,81 @@ static bool recomputes(const cvy_plan *p, const pass *s, double slices, double c
 /* seconds = work of all nodes over the threads + what goes through memory + what goes through slices.
  * A on two cores of 116 GFLOP/s and 28 GB/s: convolution 68 ms of one core -> 34 ms, pointwise on the pooled
  * sixteenth 1 ms, 98 MB -> 3.5 ms. */
-static double seconds_of(const cvy_plan *p, const pass *s, bool twice, int threads, char *note, size_t size)
+static double seconds_of(const cvy_plan *p, const pass *s, bool twice, int threads)
 {
     double work = 0, slices = twice ? 0 : slice_bytes(p, s) * (double)s->samples;
     for (int i = s->first; i < s->first + s->count; i++) {
-        const double one = node_seconds(p, s, i, note, size);
+        const double one = node_seconds(p, s, i);
         work += twice && i == s->first ? 2 * one : one;
     }
     return work / threads + s->bytes / p->machine.bandwidth + 2 * slices / p->machine.cache_bandwidth +
            p->machine.launch;
 }
 
+/* A pass has at most one producer, and begins with it. */
+static void choose(const cvy_plan *p, pass *s)
+{
+    const node *n = &p->graph->nodes[s->first];
+    cpu_choice *c = s->choice;
+    conv_geom geom;
+
+    *c = (cpu_choice){.algo = -1};
+    if (cvyi_info(n)->kind != KIND_CONV) return;
+    cvyi_conv_geom(p->graph, n, &geom);
+    c->algo = cvyi_conv_choose(p, p->state, &geom, &c->seconds);
+}
+
 /* The choice is made for all threads of the machine, however many this plan may use: the bits of a result must not
  * depend on their number. */
-void cvyi_cpu_cost(const cvy_plan *p, pass *s)
+static void cost(const cvy_plan *p, pass *s)
 {
     const cpu_state *state = p->state;
     const double slices = slice_bytes(p, s) * (double)s->samples;
-    const double first = node_seconds(p, s, s->first, (char[60]){0}, 60);
-    const bool twice = recomputes(p, s, slices, first);
+    const bool twice = recomputes(p, s, slices, node_seconds(p, s, s->first));
+    const int algo = ((const cpu_choice *)s->choice)->algo;
+    const char *name = algo < 0 ? "" : cvyi_conv_algo_name(algo);
     bool barrier = false;
-    char note[60] = "";
 
     for (int i = s->first; i < s->first + s->count; i++)
         barrier |= cvyi_info(&p->graph->nodes[i])->kind == KIND_STATS;
-    s->seconds = seconds_of(p, s, twice, state->host.threads, note, sizeof note);
+    s->seconds = seconds_of(p, s, twice, state->host.threads);
     s->way = !barrier || s->count == 1 ? WAY_STREAM : twice ? WAY_RECOMPUTE : slices > 0 ? WAY_RESIDENT : WAY_FOLD;
-    snprintf(s->note, sizeof s->note, "%s", note);
+    snprintf(s->note, sizeof s->note, "%s", name);
     if (slices > 0 && !twice)
-        snprintf(s->note, sizeof s->note, "%s%sslice of %.3g MB in cache", note, note[0] ? ", " : "",
+        snprintf(s->note, sizeof s->note, "%s%sslice of %.3g MB in cache", name, name[0] ? ", " : "",
                  slice_bytes(p, s) * 1e-6);
+}
+
+const char *cvyi_cpu_judge(const cvy_plan *p, pass *s)
+{
+    const char *why = refusal(p, s);
+
+    if (why) return why;
+    choose(p, s);
+    cost(p, s);
+    return NULL;
+}
+
+/* Convolutions have several algorithms; every other operator has one. */
+void cvyi_cpu_why(const cvy_plan *p, const pass *s, text *t)
+{
+    const node *n = &p->graph->nodes[s->first];
+    conv_geom geom;
+
+    if (cvyi_info(n)->kind == KIND_CONV) {
+        cvyi_conv_geom(p->graph, n, &geom);
+        cvyi_conv_why(p, &geom, ((const cpu_choice *)s->choice)->algo, t);
+    }
+    cvyi_text_add(t, "    %-24s %10.4g ms %s\n", "the whole pass", s->seconds * 1e3, s->note);
+}
+
+bool cvyi_cpu_same(const void *a, const void *b)
+{
+    return ((const cpu_choice *)a)->algo == ((const cpu_choice *)b)->algo;
 }
 
 void cvyi_cpu_predict(const cvy_plan *p, pass *s)
 {
     const cpu_state *state = p->state;
-    s->seconds = seconds_of(p, s, s->way == WAY_RECOMPUTE, state->threads, (char[60]){0}, 60);
+    s->seconds = seconds_of(p, s, s->way == WAY_RECOMPUTE, state->threads);
 }

@@ -163,6 +163,8 @@ static inline bool cvyi_is_winograd(int algo)
     return algo >= CONV_WINOGRAD_4X4 && algo <= CONV_WINOGRAD_2X2;
 }
 const char *cvyi_conv_algo_name(int algo);
+/* For every algorithm its seconds with all threads of the machine, or why it does not run the convolution. */
+void cvyi_conv_why(const cvy_plan *p, const conv_geom *g, int chosen, text *t);
 bool cvyi_conv_twice_fits(const cvy_plan *p, const pass *s);
 /* The maximum pooling that a convolution can take along; -1: none. */
 int cvyi_conv_pool_node(const cvy_plan *p, int index, int end, int algo, const conv_geom *g);
@@ -184,8 +186,15 @@ enum {
 cvy_status cvyi_cpu_measure(const cvy_plan *p, double *seconds); /* measure.c */
 
 /* ---- cost.c ---- */
-const char *cvyi_cpu_legal(const cvy_plan *p, const pass *s);
-void cvyi_cpu_cost(const cvy_plan *p, pass *s);
+
+/* How a pass runs, beside its way: what pass.choice points to. */
+typedef struct cpu_choice {
+    int algo;       /* of the convolution it begins with, see cvyi_conv_choose(); -1: it begins with none */
+    double seconds; /* of that convolution on one core, all samples */
+} cpu_choice;
+bool cvyi_cpu_same(const void *a, const void *b);
+const char *cvyi_cpu_judge(const cvy_plan *p, pass *s);
+void cvyi_cpu_why(const cvy_plan *p, const pass *s, text *t);
 /* The seconds of a pass that stands, on the threads of the plan. */
 void cvyi_cpu_predict(const cvy_plan *p, pass *s);
 

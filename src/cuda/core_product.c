@@ -1,8 +1,7 @@
 /* core_product.c - matrix products and linear layers: which kernel, with which tile, over which grid. */
 #include <stdio.h>
+#include "choice.h"
 #include "cores.h"
-#include "tc.h"
-#include "tc_product.h"
 
 /* The result with the row and the column that vectors lack put back. */
 static space product_space(const cvy_graph *g, const node *n, int *row, int *column)
@@ -101,8 +100,9 @@ static cvy_status make_product_pack(maker *m, const node *n, const matmul_geom *
 }
 
 /* On Hopper's tensor cores. */
-static cvy_status make_wgmma(maker *m, int core, const matmul_geom *e, const wgmma_tile *t)
+static cvy_status make_wgmma(maker *m, const matmul_geom *e, const wgmma_tile *t)
 {
+    const int core = m->choice->form.core;
     const node *n = &m->g->nodes[core];
     int row, column;
     const space out = product_space(m->g, n, &row, &column);
@@ -132,41 +132,105 @@ fail:
     return st;
 }
 
-cvy_status cvyi_make_matmul(maker *m, int core)
+/* mma: on tensor cores; NULL: by multiply-adds. */
+static cvy_status make_product(maker *m, const matmul_geom *e, const mma_tile *mma)
 {
+    const int core = m->choice->form.core;
     const node *n = &m->g->nodes[core];
-    const mma_form f = cvyi_mma_form(m->plan, core);
-    const product_form w = cvyi_product_form(m->plan, core);
-    const bool mma = m->pass->variant == VARIANT_MMA;
     int row, column;
     const space out = product_space(m->g, n, &row, &column);
-    matmul_geom e;
     product_tile t;
     int64_t row_tiles, y_tiles;
     char form[24];
     cvy_status st;
 
-    cvyi_matmul_geom(m->g, n, &e);
-    if (!cvyi_elements(cvyi_shape_of(m->g, n->out))) return CVY_OK;
-    if (m->pass->variant == VARIANT_PRODUCT) return make_wgmma(m, core, &e, &w.tile);
     cvyi_make_start(m, mma ? "matmul_mma.cu" : "matmul.cu");
-    define_product(m, &e, row, column);
-    cvyi_make_define(m, "ROWS_OF_BATCH", e.batch > 1 ? e.M : 0);
-    cvyi_make_define(m, "OTHER_NK", e.other_is_nk);
-    t = define_product_tile(m, &e, mma ? &f.tile : NULL);
+    define_product(m, e, row, column);
+    cvyi_make_define(m, "ROWS_OF_BATCH", e->batch > 1 ? e->M : 0);
+    cvyi_make_define(m, "OTHER_NK", e->other_is_nk);
+    t = define_product_tile(m, e, mma);
     cvyi_make_define_extents(m, 'Y', &out);
     cvyi_core_first_view(m, core, &out);
     x_view(m, n, row, column);
     other_view(m, n, row, column);
-    if (e.bias) cvyi_core_bias(m, core, &out, n->arg[2], column);
+    if (e->bias) cvyi_core_bias(m, core, &out, n->arg[2], column);
     TRY(cvyi_core_epilogue(m, core, &out));
     m->step.extent = out.extent[0];
-    row_tiles = cvyi_ceil_div(e.M, t.rows);
+    row_tiles = cvyi_ceil_div(e->M, t.rows);
     y_tiles = cvyi_min64(row_tiles, 65535);
-    cvyi_core_grid(m, cvyi_ceil_div(e.N, t.columns), y_tiles,
-                   e.batch > 1 ? e.batch : cvyi_ceil_div(row_tiles, y_tiles), t.threads);
+    cvyi_core_grid(m, cvyi_ceil_div(e->N, t.columns), y_tiles,
+                   e->batch > 1 ? e->batch : cvyi_ceil_div(row_tiles, y_tiles), t.threads);
     snprintf(form, sizeof form, "%dx%d", (int)t.rows, (int)t.columns);
     TRY(cvyi_make_end(m, form));
 fail:
     return st;
 }
+
+/* ---- rows of the table ---- */
+
+/* The product of a pass; false: it has no results. */
+static bool find_product(const maker *m, matmul_geom *e)
+{
+    const node *n = &m->g->nodes[m->choice->form.core];
+
+    cvyi_matmul_geom(m->g, n, e);
+    return cvyi_elements(cvyi_shape_of(m->g, n->out)) > 0;
+}
+
+static cvy_status make_matmul(maker *m)
+{
+    matmul_geom e;
+    return find_product(m, &e) ? make_product(m, &e, NULL) : CVY_OK;
+}
+
+static cvy_status make_matmul_mma(maker *m)
+{
+    matmul_geom e;
+    return find_product(m, &e) ? make_product(m, &e, &m->choice->mma.tile) : CVY_OK;
+}
+
+static cvy_status make_matmul_tc(maker *m)
+{
+    matmul_geom e;
+    return find_product(m, &e) ? make_wgmma(m, &e, &m->choice->product.tile) : CVY_OK;
+}
+
+static const char *refuse_matmul(const cvy_plan *p, const pass *s, cuda_choice *c)
+{
+    (void)s;
+    return cvyi_core_refusal(p, c, 1u << KIND_LINEAR | 1u << KIND_MATMUL, "not a matrix product");
+}
+
+static const char *refuse_matmul_mma(const cvy_plan *p, const pass *s, cuda_choice *c)
+{
+    const char *why = refuse_matmul(p, s, c);
+    return why ? why : cvyi_mma_refusal(p, c->form.core, &c->mma);
+}
+
+static const char *refuse_matmul_tc(const cvy_plan *p, const pass *s, cuda_choice *c)
+{
+    const char *why = refuse_matmul(p, s, c);
+    return why ? why : cvyi_product_refusal(p, c->form.core, &c->product);
+}
+
+const kernel_row cvyi_kernel_matmul = {.name = "matmul",
+                                       .refuse = refuse_matmul,
+                                       .tune = cvyi_core_tune,
+                                       .make = make_matmul,
+                                       .faster = &cvyi_kernel_matmul_mma};
+const kernel_row cvyi_kernel_matmul_mma = {.name = "matmul_mma",
+                                           .refuse = refuse_matmul_mma,
+                                           .tune = cvyi_mma_tune,
+                                           .make = make_matmul_mma,
+                                           .beats = cvyi_mma_beats,
+                                           .same = cvyi_mma_same,
+                                           .tensor_cores = true};
+const kernel_row cvyi_kernel_matmul_tc = {.name = "matmul_tc",
+                                          .refuse = refuse_matmul_tc,
+                                          .tune = cvyi_product_tune,
+                                          .make = make_matmul_tc,
+                                          .launch = cvyi_product_launch,
+                                          .beats = cvyi_product_beats,
+                                          .same = cvyi_product_same,
+                                          .tensor_cores = true,
+                                          .dense = true};

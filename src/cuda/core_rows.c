@@ -1,6 +1,7 @@
 /* core_rows.c - statistics, norms, reductions and softmax: which kernel, with how many threads to a row. */
 #include <math.h>
 #include <stdio.h>
+#include "choice.h"
 #include "cores.h"
 
 /* ---- statistics ---- */
@@ -98,21 +99,20 @@ static void define_held(maker *m, const held_form *f, const space *in)
 }
 
 /* Statistics `core` and the norm behind them: the kernel leaves the affine to the epilogue. */
-cvy_status cvyi_make_norm(maker *m, int core)
+static cvy_status make_norm(maker *m)
 {
+    const int core = m->choice->form.core;
     const node *stats = &m->g->nodes[core], *n = stats + 1;
     const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
     emit_line l = {.kind = EMIT_SCALE, .op = n->op, .a = EMIT_ARGUMENT, .note = cvyi_info(n)->name};
     norm_geom e;
-    held_form f;
     cvy_status st;
 
     if (!cvyi_elements(&in.logical)) return CVY_OK;
     cvyi_norm_geom(m->g, stats, &e);
-    f = cvyi_held_form(m->state->device, e.chan * e.inner);
     cvyi_make_start(m, "norm.cu");
     define_norm(m, &e);
-    define_held(m, &f, &in);
+    define_held(m, &m->choice->form.held, &in);
     cvyi_core_first_view(m, core + 1, &in);
     TRY(cvyi_core_prologue(m, core, &in));
     m->post.over = in;
@@ -126,17 +126,17 @@ fail:
     return st;
 }
 
-cvy_status cvyi_make_softmax_row(maker *m, int core)
+static cvy_status make_softmax_row(maker *m)
 {
+    const int core = m->choice->form.core;
     const node *n = &m->g->nodes[core];
     const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
-    const held_form f = cvyi_held_softmax(m->state->device, m->g, n);
     cvy_status st;
 
     if (!cvyi_elements(&in.logical)) return CVY_OK;
     cvyi_make_start(m, "softmax_row.cu");
     cvyi_make_define(m, "LOGARITHM", n->op == OP_log_softmax);
-    define_held(m, &f, &in);
+    define_held(m, &m->choice->form.held, &in);
     cvyi_core_first_view(m, core, &in);
     TRY(cvyi_core_prologue(m, core, &in));
     TRY(cvyi_core_epilogue(m, core, &in));
@@ -195,8 +195,9 @@ fail:
     return st;
 }
 
-cvy_status cvyi_make_reduce(maker *m, int core)
+static cvy_status make_reduce(maker *m)
 {
+    const int core = m->choice->form.core;
     const node *n = &m->g->nodes[core];
     const shape *x = cvyi_shape_of(m->g, n->arg[0]), *y = cvyi_shape_of(m->g, n->out);
     const space in = cvyi_space_plain(x);
@@ -211,8 +212,9 @@ cvy_status cvyi_make_reduce(maker *m, int core)
     return cvyi_core_reduction(m, core, cvyi_info(n)->name, &in, &out, reduced);
 }
 
-cvy_status cvyi_make_softmax(maker *m, int core)
+static cvy_status make_softmax(maker *m)
 {
+    const int core = m->choice->form.core;
     const node *n = &m->g->nodes[core];
     const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
     const int dim = cvyi_softmax_dim(m->g, n);
@@ -235,3 +237,60 @@ cvy_status cvyi_make_softmax(maker *m, int core)
 fail:
     return st;
 }
+
+/* ---- rows of the table ---- */
+
+static cvy_status make_norm_stats(maker *m)
+{
+    const int core = m->choice->form.core;
+    const node *n = &m->g->nodes[core];
+    norm_geom e;
+
+    cvyi_norm_geom(m->g, n, &e);
+    return cvyi_make_stats(m, core, &e, n->n_args > 1 ? n->arg[1] : CVY_NONE, n->out, 0);
+}
+
+static const char *refuse_reduce(const cvy_plan *p, const pass *s, cuda_choice *c)
+{
+    (void)s;
+    return cvyi_core_refusal(p, c, 1u << KIND_REDUCE, "not a reduction");
+}
+
+static const char *refuse_norm(const cvy_plan *p, const pass *s, cuda_choice *c)
+{
+    const char *why = cvyi_core_refusal(p, c, 1u << KIND_STATS, "not statistics and their norm");
+    (void)s;
+    return why || c->form.resident ? why : "statistics without their norm";
+}
+
+static const char *refuse_norm_stats(const cvy_plan *p, const pass *s, cuda_choice *c)
+{
+    const char *why = cvyi_core_refusal(p, c, 1u << KIND_STATS, "not statistics");
+    (void)s;
+    return why || !c->form.resident ? why : "statistics and their norm: norm's";
+}
+
+static const char *refuse_softmax_row(const cvy_plan *p, const pass *s, cuda_choice *c)
+{
+    const char *why = cvyi_core_refusal(p, c, 1u << KIND_SOFTMAX, "not a softmax");
+    (void)s;
+    return why || c->form.resident ? why : "a row does not stay on chip, or is not in one piece";
+}
+
+static const char *refuse_softmax(const cvy_plan *p, const pass *s, cuda_choice *c)
+{
+    const char *why = cvyi_core_refusal(p, c, 1u << KIND_SOFTMAX, "not a softmax");
+    (void)s;
+    return why || !c->form.resident ? why : "rows stay on chip: softmax_row's";
+}
+
+const kernel_row cvyi_kernel_reduce = {
+    .name = "reduce", .refuse = refuse_reduce, .tune = cvyi_core_tune, .make = make_reduce};
+const kernel_row cvyi_kernel_norm = {
+    .name = "norm", .refuse = refuse_norm, .tune = cvyi_core_tune, .make = make_norm};
+const kernel_row cvyi_kernel_norm_stats = {
+    .name = "norm_stats", .refuse = refuse_norm_stats, .tune = cvyi_core_tune, .make = make_norm_stats};
+const kernel_row cvyi_kernel_softmax_row = {
+    .name = "softmax_row", .refuse = refuse_softmax_row, .tune = cvyi_core_tune, .make = make_softmax_row};
+const kernel_row cvyi_kernel_softmax = {
+    .name = "softmax", .refuse = refuse_softmax, .tune = cvyi_core_tune, .make = make_softmax};

@@ -1,7 +1,7 @@
 /* core_window.c - convolutions and pooling: which kernel, with which tile, over which grid. */
 #include <stdio.h>
+#include "choice.h"
 #include "cores.h"
-#include "tc.h"
 
 static const char *const in_names[3] = {"IN_D", "IN_H", "IN_W"};
 static const char *const out_names[3] = {"OUT_O", "OUT_P", "OUT_Q"};
@@ -127,8 +127,9 @@ static void define_tile(maker *m, const conv_tile *t)
 }
 
 /* mma: on tensor cores; NULL: by multiply-adds. */
-static cvy_status make_tiled(maker *m, int core, const conv_geom *e, const mma_tile *mma)
+static cvy_status make_tiled(maker *m, const conv_geom *e, const mma_tile *mma)
 {
+    const int core = m->choice->form.core;
     const node *n = &m->g->nodes[core];
     const bool transposed = cvyi_info(n)->kind == KIND_CONVT;
     const phases f = find_phases(e, transposed);
@@ -159,8 +160,9 @@ fail:
     return st;
 }
 
-static cvy_status make_simple(maker *m, int core, const conv_geom *e)
+static cvy_status make_simple(maker *m, const conv_geom *e)
 {
+    const int core = m->choice->form.core;
     const node *n = &m->g->nodes[core];
     const bool transposed = cvyi_info(n)->kind == KIND_CONVT;
     const space in = cvyi_space_planes(cvyi_shape_of(m->g, n->arg[0]), e->spatial);
@@ -183,23 +185,82 @@ fail:
     return st;
 }
 
-cvy_status cvyi_make_conv(maker *m, int core)
+/* The convolution of a pass; false: it has no results. */
+static bool find_conv(const maker *m, conv_geom *e)
 {
-    const mma_form f = cvyi_mma_form(m->plan, core);
+    const node *n = &m->g->nodes[m->choice->form.core];
+
+    cvyi_conv_geom(m->g, n, e);
+    return cvyi_elements(cvyi_shape_of(m->g, n->out)) > 0;
+}
+
+static cvy_status make_conv_direct(maker *m)
+{
+    conv_geom e;
+    return find_conv(m, &e) ? make_tiled(m, &e, NULL) : CVY_OK;
+}
+
+static cvy_status make_conv_mma(maker *m)
+{
+    conv_geom e;
+    return find_conv(m, &e) ? make_tiled(m, &e, &m->choice->mma.tile) : CVY_OK;
+}
+
+static cvy_status make_conv_simple(maker *m)
+{
+    conv_geom e;
+    return find_conv(m, &e) ? make_simple(m, &e) : CVY_OK;
+}
+
+enum { CONVOLUTIONS = 1 << KIND_CONV | 1 << KIND_CONVT };
+
+static const char *refuse_conv_simple(const cvy_plan *p, const pass *s, cuda_choice *c)
+{
+    (void)s;
+    return cvyi_core_refusal(p, c, CONVOLUTIONS, "not a convolution");
+}
+
+/* A tile of 16 channels pays from about 4 on, if there are terms to share its cost. */
+static const char *refuse_conv_direct(const cvy_plan *p, const pass *s, cuda_choice *c)
+{
+    const char *why = refuse_conv_simple(p, s, c);
     conv_geom e;
 
-    cvyi_conv_geom(m->g, &m->g->nodes[core], &e);
-    if (!cvyi_elements(cvyi_shape_of(m->g, m->g->nodes[core].out))) return CVY_OK;
-    if (m->pass->variant == VARIANT_MMA) return make_tiled(m, core, &e, &f.tile);
-    /* A tile of 16 channels pays from about 4 on, if there are terms to share its cost. */
-    if (e.K / e.groups >= 4 && e.C / e.groups * product(e.kernel) >= 16) return make_tiled(m, core, &e, NULL);
-    return make_simple(m, core, &e);
+    if (why) return why;
+    cvyi_conv_geom(p->graph, &p->graph->nodes[c->form.core], &e);
+    if (e.K / e.groups < 4) return "fewer than 4 output channels in a group";
+    return e.C / e.groups * product(e.kernel) < 16 ? "fewer than 16 terms in a sum" : NULL;
 }
+
+static const char *refuse_conv_mma(const cvy_plan *p, const pass *s, cuda_choice *c)
+{
+    const char *why = refuse_conv_simple(p, s, c);
+    return why ? why : cvyi_mma_refusal(p, c->form.core, &c->mma);
+}
+
+const kernel_row cvyi_kernel_conv_simple = {.name = "conv_simple",
+                                            .refuse = refuse_conv_simple,
+                                            .tune = cvyi_core_tune,
+                                            .make = make_conv_simple,
+                                            .faster = &cvyi_kernel_conv_mma};
+const kernel_row cvyi_kernel_conv_direct = {.name = "conv_direct",
+                                            .refuse = refuse_conv_direct,
+                                            .tune = cvyi_core_tune,
+                                            .make = make_conv_direct,
+                                            .faster = &cvyi_kernel_conv_mma};
+const kernel_row cvyi_kernel_conv_mma = {.name = "conv_mma",
+                                         .refuse = refuse_conv_mma,
+                                         .tune = cvyi_mma_tune,
+                                         .make = make_conv_mma,
+                                         .beats = cvyi_mma_beats,
+                                         .same = cvyi_mma_same,
+                                         .tensor_cores = true};
 
 /* ---- pooling ---- */
 
-cvy_status cvyi_make_pool(maker *m, int core)
+static cvy_status make_pool(maker *m)
 {
+    const int core = m->choice->form.core;
     const node *n = &m->g->nodes[core];
     const op_kind kind = cvyi_info(n)->kind;
     pool_geom e;
@@ -232,3 +293,12 @@ cvy_status cvyi_make_pool(maker *m, int core)
 fail:
     return st;
 }
+
+static const char *refuse_pool(const cvy_plan *p, const pass *s, cuda_choice *c)
+{
+    (void)s;
+    return cvyi_core_refusal(p, c, 1u << KIND_MAXPOOL | 1u << KIND_AVGPOOL | 1u << KIND_ADAPTIVE, "not a pooling");
+}
+
+const kernel_row cvyi_kernel_pool = {
+    .name = "pool", .refuse = refuse_pool, .tune = cvyi_core_tune, .make = make_pool};

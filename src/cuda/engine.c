@@ -5,9 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "mma.h"
-#include "tc.h"
-#include "tc_product.h"
+#include "choice.h"
 
 /* ---- what the planner asks ---- */
 
@@ -36,114 +34,6 @@ static cvy_status open_cuda(cvy_plan *p)
     p->machine.launch = 8e-6; /* the launch, and a kernel that fills and drains the device */
 fail:
     return st;
-}
-
-static const char *legal(const cvy_plan *p, const pass *s)
-{
-    const char *why = cvyi_cuda_pattern(p, s).why;
-    tc_form f;
-
-    if (p->tuning == TUNE_APART && s->count > 1) return "this tuning keeps operators apart";
-    if (!why) return NULL;
-    f = cvyi_tc_form(p, s);
-    return !f.why ? NULL : cvyi_info(&p->graph->nodes[s->first])->kind == KIND_CONV ? f.why : why;
-}
-
-/* Behind the sums of a convolution: half a cycle of a multiprocessor for each of its results. */
-static double results_seconds(const cvy_plan *p, const node *n)
-{
-    const cuda_device *d = ((const cuda_state *)p->state)->device;
-    const bool conv = cvyi_info(n)->kind == KIND_CONV || cvyi_info(n)->kind == KIND_CONVT;
-
-    return conv ? 0.5 * (double)cvyi_elements(cvyi_shape_of(p->graph, n->out)) / (d->sms * d->clock) : 0;
-}
-
-/* A pass costs its launches, and the longer of its bytes and its operations. Block A's convolution: 18.7 GFLOP at
- * 34 TFLOP/s, 0.55 ms, against 0.58 GB at 4.3 TB/s, 0.13 ms. Statistics and reductions reach half the bandwidth,
- * unless their rows stay on chip. */
-static void plain_cost(const cvy_plan *p, pass *s)
-{
-    const pattern form = cvyi_cuda_pattern(p, s);
-    const node *n = &p->graph->nodes[form.core == CVY_NONE ? s->first : form.core];
-    const op_kind kind = cvyi_info(n)->kind;
-    const bool reduces = kind == KIND_STATS || kind == KIND_REDUCE || kind == KIND_SOFTMAX;
-    const double slower = reduces && !form.resident ? 2 : 1;
-    const double arithmetic = s->flops / p->machine.flops + results_seconds(p, n);
-    const double memory = slower * s->bytes / p->machine.bandwidth;
-
-    s->way = form.resident ? WAY_RESIDENT : WAY_STREAM;
-    s->variant = VARIANT_PLAIN;
-    s->seconds = p->machine.launch + (arithmetic > memory ? arithmetic : memory);
-    if (cvyi_info(n)->kind == KIND_SHAPE && p->root[n->out] != n->out) s->seconds = 0;
-    snprintf(s->note, sizeof s->note, "%s%s", cvyi_info(n)->name, form.resident ? ", rows stay on chip" : "");
-}
-
-/* The same pass through mma.sync, where its arithmetic is believed to be faster so; of a random plan at random. The
- * note says why not. */
-static void try_mma(const cvy_plan *p, pass *s)
-{
-    const int core = cvyi_cuda_pattern(p, s).core;
-    const mma_form f = cvyi_mma_form(p, core);
-    const node *n = &p->graph->nodes[core == CVY_NONE ? s->first : core];
-    const bool faster = p->options.seed ? p->options.seed >> 1 & 1 : f.flops > p->machine.flops;
-
-    if (!cvyi_is_producer(cvyi_info(n)->kind)) return;
-    if (f.why || !faster) {
-        snprintf(s->note, sizeof s->note, "%s; %s", cvyi_info(n)->name,
-                 f.why ? f.why : "mma.sync: multiply-adds are faster here");
-        return;
-    }
-    const double memory = s->bytes / p->machine.bandwidth;
-    s->variant = VARIANT_MMA;
-    s->seconds = p->machine.launch + (f.seconds > memory ? f.seconds : memory);
-    snprintf(s->note, sizeof s->note, "%s, mma.sync, %d product%s, tile %d x %d, of a warp %d x %d",
-             cvyi_info(n)->name, f.tile.products, f.tile.products == 1 ? "" : "s", f.tile.m, f.tile.n,
-             f.tile.warp_m, f.tile.warp_n);
-}
-
-/* A matrix product through wgmma, where that is believed to be no slower; of a random plan at random. */
-static void try_product(const cvy_plan *p, pass *s)
-{
-    const int core = cvyi_cuda_pattern(p, s).core;
-    const product_form f = cvyi_product_form(p, core);
-    const double memory = s->bytes / p->machine.bandwidth;
-    const double seconds = p->machine.launch + (f.seconds > memory ? f.seconds : memory);
-
-    if (f.why || (p->options.seed ? !(p->options.seed & 1) : seconds > s->seconds)) return;
-    s->variant = VARIANT_PRODUCT;
-    s->seconds = seconds;
-    snprintf(s->note, sizeof s->note, "%s, wgmma, %d product%s, tile %d x %d, cluster %d x %d",
-             cvyi_info(&p->graph->nodes[core])->name, f.tile.products, f.tile.products == 1 ? "" : "s", f.tile.m,
-             f.tile.n, f.tile.cluster_m, f.tile.cluster_n);
-}
-
-/* On tensor cores the estimate is that of the tile that was chosen. */
-static void tc_cost(const cvy_plan *p, const tc_form *f, pass *s)
-{
-    const double arithmetic = cvyi_tc_seconds(p, f), memory = s->bytes / p->machine.bandwidth;
-    const tc_tuning *t = &f->tuning;
-
-    s->way = cvyi_tc_way(f);
-    s->variant = VARIANT_TC;
-    s->seconds = 0.75 * p->machine.launch + (arithmetic > memory ? arithmetic : memory); /* one wave of blocks */
-    snprintf(s->note, sizeof s->note, "tensor cores, %d product%s, tile %d, strip %d x %d, %d stages, %d KB",
-             f->problem.products, f->problem.products == 1 ? "" : "s", t->tile, t->strip, t->span, t->stages,
-             (int)(t->shared_bytes / 1024));
-}
-
-static void cost(const cvy_plan *p, pass *s)
-{
-    const tc_form f = cvyi_tc_form(p, s);
-    pass tc = *s;
-
-    if (!cvyi_cuda_pattern(p, s).why) {
-        plain_cost(p, s);
-        try_mma(p, s);
-        try_product(p, s);
-    }
-    if (f.why) return;
-    tc_cost(p, &f, &tc);
-    if (cvyi_cuda_pattern(p, s).why || tc.seconds < s->seconds) *s = tc;
 }
 
 /* ---- making ready ---- */
@@ -277,7 +167,21 @@ static cvy_status make_steps(cvy_plan *p)
     return st ? st : cvyi_cuda_compile_steps(p);
 }
 
-/* What does not fit at once is made again as launches that need not. */
+/* Passes whose blocks wait for each other are tuned to launches that need not. */
+static cvy_status part_launches(cvy_plan *p)
+{
+    cuda_state *state = p->state;
+    cvy_status st = CVY_OK;
+
+    for (int i = 0; i < state->n_steps; i++)
+        if (state->steps[i].launch.cooperative) TRY(cvyi_cuda_tune_again(p, &p->passes[state->steps[i].pass]));
+    unload_all(state);
+    state->n_steps = 0;
+fail:
+    return st;
+}
+
+/* What does not fit at once is made again. */
 static cvy_status prepare(cvy_plan *p)
 {
     cuda_state *state = p->state;
@@ -286,8 +190,7 @@ static cvy_status prepare(cvy_plan *p)
     TRY(make_steps(p));
     TRY(ask_resident(state, &state->apart));
     if (state->apart) {
-        unload_all(state);
-        state->n_steps = 0;
+        TRY(part_launches(p));
         TRY(make_steps(p));
     }
 fail:
@@ -371,7 +274,7 @@ static cvy_status run_step(const cuda_run *r, const cuda_step *s, uint32_t flags
     arguments.extent = s->extent;
     for (int i = 0; i < s->n_views; i++) fill_view(r, s, &s->views[i], &arguments.view[i], &strided);
     if (s->tc)
-        st = cvyi_tc_launch(state->device, s, &arguments, !(flags & CVY_KEEP_PREPARED), r->stream);
+        st = s->row->launch(state->device, s, &arguments, !(flags & CVY_KEEP_PREPARED), r->stream);
     else
         st = cvyi_cuda_launch(state->device, &s->kernel[strided], &s->launch, r->stream, list);
     return st ? cvyi_fail_within(st, "%s: ", s->entry) : CVY_OK;
@@ -415,8 +318,10 @@ const engine cvyi_engine_cuda = {
     .name = "cuda",
     .lowers = true,
     .open = open_cuda,
-    .legal = legal,
-    .cost = cost,
+    .judge = cvyi_cuda_judge,
+    .choice_bytes = sizeof(cuda_choice),
+    .same_choice = cvyi_cuda_same,
+    .why = cvyi_cuda_why,
     .prepare = prepare,
     .run = run_cuda,
     .close = close_cuda,

@@ -11,7 +11,6 @@
 #include "../plan/plan.h"
 #include "emit.h"
 #include "launch.h"
-#include "tc_tune.h"
 
 enum { MAX_VIEWS = 48, ENTRY_BYTES = 96 };
 
@@ -31,10 +30,13 @@ typedef struct step_view {
     int64_t times[EMIT_DIMS]; /* the stride is this many of the value's own */
 } step_view;
 
-typedef struct tc_step tc_step; /* tc.h */
+typedef struct tc_step tc_step;         /* tc.h */
+typedef struct cuda_choice cuda_choice; /* choice.h */
+typedef struct kernel_row kernel_row;   /* choice.h */
 
 typedef struct cuda_step {
-    const char *source; /* file of kernels/ */
+    const char *source;    /* file of kernels/ */
+    const kernel_row *row; /* whose step it is; NULL: a copy of a strided tensor */
     char entry[ENTRY_BYTES];
     cuda_launch launch;
     int64_t extent;   /* first argument of the kernel */
@@ -63,15 +65,6 @@ typedef struct step_arguments {
     view_argument view[MAX_VIEWS];
 } step_arguments;
 
-/* What the tuner said of a problem: while a plan is made, the same passes are looked at again and again. */
-typedef struct tc_tuned {
-    tc_problem problem;
-    int rank;
-    bool fits;
-    tc_tuning tuning;
-} tc_tuned;
-enum { TC_REMEMBERED = 32 };
-
 typedef struct cuda_state {
     cuda_device *device;
     cuda_step *steps;
@@ -80,20 +73,9 @@ typedef struct cuda_state {
      * begins at no multiple of 16 bytes; -1: none. A tensor that the graph reshapes has one: in another shape its
      * strides mean nothing; and one that a tensor-core pass reads or writes. */
     int64_t *shadow;
-    int64_t kept_end;              /* bytes of the workspace in use by values and packed weights */
-    bool apart;                    /* blocks of a launch were found not to fit on the device at once */
-    tc_tuned tuned[TC_REMEMBERED]; /* the last ones */
-    int n_tuned;                   /* so far */
+    int64_t kept_end; /* bytes of the workspace in use by values and packed weights */
+    bool apart;       /* blocks of a launch were found not to fit on the device at once */
 } cuda_state;
-
-/* The form of a pass. */
-typedef struct pattern {
-    int core;      /* node; CVY_NONE: pointwise alone */
-    int result;    /* the node that the epilogue stands behind: the core, or the norm that its statistics are for */
-    bool resident; /* the core's rows stay on chip between looks */
-    const char *why; /* NULL: it has the form; else what is in the way */
-} pattern;
-pattern cvyi_cuda_pattern(const cvy_plan *p, const pass *s);
 
 /* Rows that stay on chip (held.cuh): who shares one, and how much of it each thread has. */
 typedef struct held_form {
@@ -108,6 +90,16 @@ typedef struct held_form {
 held_form cvyi_held_form(const cuda_device *d, int64_t row);
 /* Rows of a softmax; they do not fit where they do not lie in one piece. */
 held_form cvyi_held_softmax(const cuda_device *d, const cvy_graph *g, const node *n);
+
+/* The form of a pass. */
+typedef struct pattern {
+    int core;      /* node; CVY_NONE: pointwise alone */
+    int result;    /* the node that the epilogue stands behind: the core, or the norm that its statistics are for */
+    bool resident; /* the core's rows stay on chip between looks */
+    held_form held;  /* resident: how */
+    const char *why; /* NULL: it has the form; else what is in the way */
+} pattern;
+pattern cvyi_cuda_pattern(const cvy_plan *p, const pass *s);
 
 /* Steps of all passes, without code: cvyi_cuda_compile_steps() adds that. Sets p->workspace. */
 cvy_status cvyi_cuda_lower(cvy_plan *p);

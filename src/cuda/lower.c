@@ -1,6 +1,6 @@
-/* lower.c - passes to steps: the core of each pass picks the kernel (core_*.c), pointwise passes and reshapes are
- * here. */
-#include "tc.h"
+/* lower.c - passes to steps: the kernel that was chosen for each makes them (choice.h); pointwise passes and
+ * reshapes are here. */
+#include "choice.h"
 
 enum { POINTWISE_THREADS = 256, POINTWISE_EACH = 8, STEPS_PER_NODE = 3 };
 
@@ -40,8 +40,9 @@ fail:
 }
 
 /* A reshape that shares no memory with what it reads is a copy. */
-static cvy_status make_reshape(maker *m, const node *n)
+static cvy_status make_copy(maker *m)
 {
+    const node *n = &m->g->nodes[m->pass->first];
     const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
     const space out = cvyi_space_plain(cvyi_shape_of(m->g, n->out));
 
@@ -57,8 +58,9 @@ static cvy_status make_reshape(maker *m, const node *n)
 }
 
 /* A norm that no rewrite took apart: statistics into memory of our own, then the affine. */
-static cvy_status make_norm(maker *m, int index)
+static cvy_status make_norm_whole(maker *m)
 {
+    const int index = m->pass->first;
     const node *n = &m->g->nodes[index];
     const space over = cvyi_space_plain(cvyi_shape_of(m->g, n->out));
     emit_line l = {.kind = EMIT_APPLY, .op = n->op, .note = cvyi_info(n)->name};
@@ -86,50 +88,54 @@ fail:
     return st;
 }
 
-static cvy_status make_stats_node(maker *m, int core)
-{
-    const node *n = &m->g->nodes[core];
-    norm_geom e;
+/* ---- their rows ---- */
 
-    cvyi_norm_geom(m->g, n, &e);
-    return cvyi_make_stats(m, core, &e, n->n_args > 1 ? n->arg[1] : CVY_NONE, n->out, 0);
+/* What has no core: a norm that is taken whole, a reshape, else pointwise operators. */
+typedef enum coreless { POINTWISE, RESHAPE, WHOLE_NORM } coreless;
+
+static const char *coreless_refusal(const cvy_plan *p, const pass *s, const cuda_choice *c, coreless wanted)
+{
+    static const char *const otherwise[] = {"not pointwise operators alone", "not a reshape", "not a whole norm"};
+    const node *n = &p->graph->nodes[s->first];
+    const op_kind kind = cvyi_info(n)->kind;
+    norm_geom e = {.running = false};
+    coreless is;
+
+    if (c->form.why) return c->form.why;
+    if (kind == KIND_NORM) cvyi_norm_geom(p->graph, n, &e);
+    is = kind == KIND_SHAPE ? RESHAPE : kind == KIND_NORM && !e.running ? WHOLE_NORM : POINTWISE;
+    return c->form.core == CVY_NONE && is == wanted ? NULL : otherwise[wanted];
 }
 
-static cvy_status make_core(maker *m, const pattern *form)
+static const char *refuse_pointwise(const cvy_plan *p, const pass *s, cuda_choice *c)
 {
-    const int core = form->core;
-    switch (cvyi_info(&m->g->nodes[core])->kind) {
-    case KIND_CONV:
-    case KIND_CONVT:
-        return cvyi_make_conv(m, core);
-    case KIND_LINEAR:
-    case KIND_MATMUL:
-        return cvyi_make_matmul(m, core);
-    case KIND_STATS:
-        return form->resident ? cvyi_make_norm(m, core) : make_stats_node(m, core);
-    case KIND_REDUCE:
-        return cvyi_make_reduce(m, core);
-    case KIND_SOFTMAX:
-        return form->resident ? cvyi_make_softmax_row(m, core) : cvyi_make_softmax(m, core);
-    default:
-        return cvyi_make_pool(m, core);
-    }
+    return coreless_refusal(p, s, c, POINTWISE);
 }
+
+static const char *refuse_copy(const cvy_plan *p, const pass *s, cuda_choice *c)
+{
+    return coreless_refusal(p, s, c, RESHAPE);
+}
+
+static const char *refuse_norm_whole(const cvy_plan *p, const pass *s, cuda_choice *c)
+{
+    return coreless_refusal(p, s, c, WHOLE_NORM);
+}
+
+const kernel_row cvyi_kernel_pointwise = {
+    .name = "pointwise", .refuse = refuse_pointwise, .tune = cvyi_core_tune, .make = make_pointwise};
+const kernel_row cvyi_kernel_copy = {
+    .name = "copy", .refuse = refuse_copy, .tune = cvyi_core_tune, .make = make_copy};
+const kernel_row cvyi_kernel_norm_whole = {
+    .name = "norm_whole", .refuse = refuse_norm_whole, .tune = cvyi_core_tune, .make = make_norm_whole};
+
+/* ---- passes ---- */
 
 static cvy_status make_pass(maker *m, const pass *s)
 {
-    const pattern form = cvyi_cuda_pattern(m->plan, s);
-    const node *n = &m->g->nodes[s->first];
-    norm_geom e = {.running = false};
-
     m->pass = s;
-    if (!m->prepared && s->variant == VARIANT_TC) return cvyi_make_tc(m, s);
-    if (form.why) return cvyi_fail(CVY_FAILED, "cuda: a pass that is not legal: %s", form.why);
-    if (form.core != CVY_NONE) return make_core(m, &form);
-    if (cvyi_info(n)->kind == KIND_SHAPE) return make_reshape(m, n);
-    if (cvyi_info(n)->kind == KIND_NORM) cvyi_norm_geom(m->g, n, &e);
-    if (cvyi_info(n)->kind == KIND_NORM && !e.running) return make_norm(m, s->first);
-    return make_pointwise(m);
+    m->choice = cvyi_cuda_choice(s);
+    return m->choice->kernel->make(m);
 }
 
 /* What depends on parameters alone comes first, node by node: it is small, and has no say in the time of a run. */
@@ -140,7 +146,10 @@ static cvy_status make_prepared(maker *m)
 
     m->prepared = true;
     for (int i = 0; i < all->count; i++) {
-        const pass one = {.first = all->first + i, .count = 1};
+        cuda_choice choice;
+        pass one = {.first = all->first + i, .count = 1, .choice = &choice};
+        const char *why = cvyi_cuda_judge_prepared(m->plan, &one);
+        if (why) return cvyi_fail(CVY_FAILED, "cuda: a pass that is not legal: %s", why);
         TRY(make_pass(m, &one));
     }
     m->prepared = false;
@@ -165,8 +174,7 @@ static bool is_dense(const cvy_plan *p, int tensor)
 {
     for (int i = p->n_prepare; i < p->n_passes; i++) {
         const pass *s = &p->passes[i];
-        const bool tc = s->variant == VARIANT_TC || s->variant == VARIANT_PRODUCT;
-        for (int k = 0; tc && k < s->count; k++) {
+        for (int k = 0; cvyi_cuda_choice(s)->kernel->dense && k < s->count; k++) {
             const node *n = &p->graph->nodes[s->first + k];
             for (int a = -1; a < n->n_args; a++) {
                 const int v = a < 0 ? n->out : n->arg[a];
@@ -197,6 +205,7 @@ static cvy_status copy_shadows(maker *m, bool outputs)
     const cvy_plan *p = m->plan;
     cvy_status st = CVY_OK;
 
+    m->choice = NULL;
     for (int i = 0; i < p->n_tensors; i++) {
         const int v = p->tensor_value[i];
         const space over = cvyi_space_plain(cvyi_shape_of(m->g, v));

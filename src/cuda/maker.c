@@ -1,7 +1,7 @@
 /* maker.c - puts a step together: views of tensors, lines of the prologue and the epilogue, options. */
 #include <stdio.h>
 #include <string.h>
-#include "maker.h"
+#include "choice.h"
 
 /* ---- spaces ---- */
 
@@ -32,6 +32,7 @@ void cvyi_make_start(maker *m, const char *source)
 {
     memset(&m->step, 0, sizeof m->step);
     m->step.source = source;
+    m->step.row = m->choice ? m->choice->kernel : NULL;
     m->step.views = m->views;
     m->step.prepared = m->prepared;
     m->step.pass = m->pass_index;

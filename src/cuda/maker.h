@@ -29,6 +29,7 @@ typedef struct maker {
     cuda_state *state;
     const cvy_graph *g;
     const pass *pass;
+    const cuda_choice *choice; /* of the pass */
     int pass_index;
     bool prepared; /* the step depends on parameters alone */
     cuda_step step;
@@ -75,15 +76,8 @@ void cvyi_make_store(maker *m, program *p, int v);
  * in all: 0 blocks add nothing. */
 cvy_status cvyi_make_end(maker *m, const char *form);
 
-/* One per core, in core_*.c: adds the steps of a pass whose core is node `core`. */
-cvy_status cvyi_make_conv(maker *m, int core);
-cvy_status cvyi_make_matmul(maker *m, int core);
+/* Statistics of what node `core` reads, into a value or the engine's own memory (core_rows.c). */
 cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int stats_value, int64_t stats_at);
-cvy_status cvyi_make_norm(maker *m, int core);
-cvy_status cvyi_make_pool(maker *m, int core);
-cvy_status cvyi_make_reduce(maker *m, int core);
-cvy_status cvyi_make_softmax(maker *m, int core);
-cvy_status cvyi_make_softmax_row(maker *m, int core);
 
 /* Large tiles where they still give every multiprocessor something to do. */
 static inline bool cvyi_large_product(const matmul_geom *e, int sms)

@@ -1,7 +1,7 @@
 /* mma.c - which producers run on tensor cores through mma.sync, with which tile, and how fast that may be. */
 #include <math.h>
-#include "mma.h"
-#include "tc.h"
+#include <stdio.h>
+#include "choice.h"
 
 enum { DEPTH = 16, STAGES = 3 }; /* of both kernels: terms of a step, stages of shared memory at least */
 
@@ -248,4 +248,41 @@ mma_form cvyi_mma_form(const cvy_plan *p, int core)
     w = find_producer(p->graph, n);
     f.why = size_refusal(&w);
     return f.why ? f : choose(d, &w, p->options.precision == CVY_TF32 ? 1 : 3, p->tuning);
+}
+
+/* ---- rows of the table ---- */
+
+/* Of a random plan at random. */
+const char *cvyi_mma_refusal(const cvy_plan *p, int core, mma_form *f)
+{
+    const uint32_t seed = p->options.seed;
+
+    *f = cvyi_mma_form(p, core);
+    if (f->why) return f->why;
+    return (seed ? seed >> 1 & 1 : f->flops > p->machine.flops) ? NULL : "mma.sync: multiply-adds are faster here";
+}
+
+void cvyi_mma_tune(const cvy_plan *p, pass *s, const cuda_choice *c)
+{
+    const mma_tile *t = &c->mma.tile;
+
+    s->way = WAY_STREAM;
+    s->seconds = cvyi_pass_seconds(p, s, 1, c->mma.seconds);
+    snprintf(s->note, sizeof s->note, "%s, mma.sync, %d product%s, tile %d x %d, of a warp %d x %d",
+             cvyi_info(&p->graph->nodes[c->form.core])->name, t->products, t->products == 1 ? "" : "s", t->m, t->n,
+             t->warp_m, t->warp_n);
+}
+
+/* By what a full device would reach, not by the times of this pass: where multiply-adds are faster it has refused.
+ */
+bool cvyi_mma_beats(const cvy_plan *p, const pass *mine, const pass *best)
+{
+    (void)p, (void)mine, (void)best;
+    return true;
+}
+
+bool cvyi_mma_same(const cuda_choice *a, const cuda_choice *b)
+{
+    const mma_tile *t = &a->mma.tile, *u = &b->mma.tile;
+    return t->m == u->m && t->n == u->n && t->warp_m == u->warp_m && t->warp_n == u->warp_n;
 }

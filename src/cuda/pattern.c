@@ -63,7 +63,7 @@ static const char *core_refusal(const cvy_plan *p, const pass *s, int core)
 }
 
 /* Statistics and the norm that they are for, in one pass over slices that stay on chip: why not? */
-static const char *resident_refusal(const cvy_plan *p, const pass *s, int core)
+static const char *resident_refusal(const cvy_plan *p, const pass *s, int core, held_form *held)
 {
     const cuda_state *state = p->state;
     const node *stats = &p->graph->nodes[core], *apply = stats + 1; /* not the pass's last */
@@ -78,7 +78,8 @@ static const char *resident_refusal(const cvy_plan *p, const pass *s, int core)
             return "the norm's affine is made inside the pass";
     cvyi_norm_geom(p->graph, stats, &e);
     if (e.over_outer) return "statistics over all samples end their pass";
-    return cvyi_held_form(state->device, e.chan * e.inner).fits ? NULL : "a slice does not stay on chip";
+    *held = cvyi_held_form(state->device, e.chan * e.inner);
+    return held->fits ? NULL : "a slice does not stay on chip";
 }
 
 /* What the epilogue stands behind, and whether rows stay on chip until then. */
@@ -89,9 +90,10 @@ static void find_result(const cvy_plan *p, const pass *s, pattern *out)
     const op_kind kind = cvyi_info(n)->kind;
 
     out->result = out->core;
-    if (kind == KIND_SOFTMAX) out->resident = cvyi_held_softmax(state->device, p->graph, n).fits;
+    if (kind == KIND_SOFTMAX) out->held = cvyi_held_softmax(state->device, p->graph, n);
+    if (kind == KIND_SOFTMAX) out->resident = out->held.fits;
     if (kind != KIND_STATS || out->core == s->first + s->count - 1) return;
-    out->why = resident_refusal(p, s, out->core);
+    out->why = resident_refusal(p, s, out->core, &out->held);
     out->resident = !out->why;
     out->result++;
 }

@@ -4,8 +4,9 @@
  * which blocks hand statistics to each other with the launch's tag in them. The words are zeroed when a workspace
  * is new to the plan; from then on every launch leaves them ready for the next, so that a captured graph may be
  * replayed. */
+#include <stdio.h>
 #include <string.h>
-#include "tc.h"
+#include "choice.h"
 
 static void define_all(maker *m, const tc_problem *b, const tc_tuning *t, int kind)
 {
@@ -201,17 +202,16 @@ fail:
     return st;
 }
 
-cvy_status cvyi_make_tc(maker *m, const pass *s)
+/* The steps of a pass: weights packed, then the convolution. */
+static cvy_status make_conv_tc(maker *m)
 {
-    const tc_form f = cvyi_tc_form(m->plan, s);
-    memory_map at;
+    const tc_form *f = &m->choice->tc;
+    const memory_map at = take_memory(m, f);
     cvy_status st;
 
-    if (f.why) return cvyi_fail(CVY_FAILED, "cuda: a pass that is not legal: %s", f.why);
-    at = take_memory(m, &f);
-    TRY(make_pack(m, &f, &at));
-    if (f.tuning.pass == TC_FINISH) TRY(make_convolution(m, &f, &at, TC_STATS));
-    TRY(make_convolution(m, &f, &at, f.tuning.pass));
+    TRY(make_pack(m, f, &at));
+    if (f->tuning.pass == TC_FINISH) TRY(make_convolution(m, f, &at, TC_STATS));
+    TRY(make_convolution(m, f, &at, f->tuning.pass));
 fail:
     return st;
 }
@@ -230,7 +230,7 @@ static CUdeviceptr at(const step_arguments *a, int view)
     return view == CVY_NONE ? 0 : a->view[view].p;
 }
 
-static cvy_status encode_map(const cuda_device *d, const tc_step *t, CUdeviceptr x, CUtensorMap *out)
+cvy_status cvyi_tc_map(const cuda_device *d, const tc_step *t, CUdeviceptr x, CUtensorMap *out)
 {
     enum { FLOAT32 = 7, NO_INTERLEAVE = 0, NO_SWIZZLE = 0, SWIZZLE_128 = 3, L2_256_BYTES = 3, ZEROS = 0 };
     static const unsigned steps[4] = {1, 1, 1, 1};
@@ -249,8 +249,9 @@ static cvy_status launch_pack(const cuda_device *d, const cuda_step *s, const st
     return cvyi_cuda_launch(d, &s->kernel[0], &s->launch, stream, list);
 }
 
-cvy_status cvyi_tc_launch(const cuda_device *d, const cuda_step *s, const step_arguments *a, bool fresh,
-                          CUstream stream)
+/* fresh: the workspace's statistics words are not from this plan. */
+static cvy_status launch_conv_tc(const cuda_device *d, const cuda_step *s, const step_arguments *a, bool fresh,
+                                 CUstream stream)
 {
     const tc_step *t = s->tc;
     tc_arguments args = {.x = at(a, t->x),
@@ -266,13 +267,57 @@ cvy_status cvyi_tc_launch(const cuda_device *d, const cuda_step *s, const step_a
                          .n = (int)a->extent,
                          .eps = t->eps};
     CUtensorMap map;
-    void *list[] = {&map, &args, (void *)a}, *of_product[] = {&map, (void *)a};
+    void *list[] = {&map, &args, (void *)a};
     cvy_status st;
 
     if (t->packs) return launch_pack(d, s, a, stream);
-    TRY(encode_map(d, t, args.x, &map));
+    TRY(cvyi_tc_map(d, t, args.x, &map));
     if (fresh && t->zero_bytes) TRY(cvyi_cuda_fill(d, args.part, 0, (size_t)t->zero_bytes, stream));
-    TRY(cvyi_cuda_launch(d, &s->kernel[0], &s->launch, stream, t->product ? of_product : list));
+    TRY(cvyi_cuda_launch(d, &s->kernel[0], &s->launch, stream, list));
 fail:
     return st;
 }
+
+/* ---- its row of the table ---- */
+
+static const char *refuse_conv_tc(const cvy_plan *p, const pass *s, cuda_choice *c)
+{
+    c->tc = cvyi_tc_form(p, s);
+    return c->tc.why;
+}
+
+static way way_of(const tc_form *f)
+{
+    static const way ways[] = {
+        [TC_PLAIN] = WAY_STREAM, [TC_KEEP] = WAY_RESIDENT, [TC_BOTH] = WAY_RECOMPUTE, [TC_FINISH] = WAY_RECOMPUTE};
+    return f->tuning.pass == TC_KEEP && f->problem.sink == TC_POOL ? WAY_FOLD : ways[f->tuning.pass];
+}
+
+/* The estimate of the tile that was chosen. One wave of blocks: less than a launch that fills and drains. */
+static void tune_conv_tc(const cvy_plan *p, pass *s, const cuda_choice *c)
+{
+    const cuda_device *d = ((const cuda_state *)p->state)->device;
+    const tc_form *f = &c->tc;
+    const tc_tuning *t = &f->tuning;
+    const int64_t turns = cvyi_ceil_div(f->samples * t->strips, d->sms);
+
+    s->way = way_of(f);
+    s->seconds = cvyi_pass_seconds(p, s, 0.75, ((double)turns * t->strip_cycles + t->start_cycles) / d->clock);
+    snprintf(s->note, sizeof s->note, "tensor cores, %d product%s, tile %d, strip %d x %d, %d stages, %d KB",
+             f->problem.products, f->problem.products == 1 ? "" : "s", t->tile, t->strip, t->span, t->stages,
+             (int)(t->shared_bytes / 1024));
+}
+
+static bool same_conv_tc(const cuda_choice *a, const cuda_choice *b)
+{
+    return cvyi_tc_same(&a->tc.tuning, &b->tc.tuning);
+}
+
+const kernel_row cvyi_kernel_conv_tc = {.name = "conv_tc",
+                                        .refuse = refuse_conv_tc,
+                                        .tune = tune_conv_tc,
+                                        .make = make_conv_tc,
+                                        .launch = launch_conv_tc,
+                                        .same = same_conv_tc,
+                                        .tensor_cores = true,
+                                        .dense = true};

@@ -13,8 +13,6 @@
 #include "maker.h"
 #include "tc_tune.h"
 
-enum { VARIANT_PLAIN, VARIANT_TC, VARIANT_MMA, VARIANT_PRODUCT /* tc_product.h */ }; /* pass.variant */
-
 /* Nodes [first, end) that become one function. */
 typedef struct tc_range {
     int first, end;
@@ -36,22 +34,14 @@ typedef struct tc_form {
     tc_tuning tuning;
 } tc_form;
 
-/* Is the pass one for these kernels on this plan's device, and how? Asked while the plan is made, by one thread:
- * its state remembers tunings. */
+/* Is the pass one for these kernels on this plan's device, and how? */
 tc_form cvyi_tc_form(const cvy_plan *p, const pass *s);
-/* Predicted seconds of the kernel, without its launch. */
-double cvyi_tc_seconds(const cvy_plan *p, const tc_form *f);
-way cvyi_tc_way(const tc_form *f);
-
 /* Names of the tunings that effort "measure" tries. */
 extern const char *const cvyi_cuda_tunings[CUDA_TUNINGS + 1];
 cvy_status cvyi_cuda_measure(const cvy_plan *p, double *seconds);
 
 /* The generated epilogue.cuh. */
 cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out);
-
-/* The steps of a pass: weights packed, then the convolution. */
-cvy_status cvyi_make_tc(maker *m, const pass *s);
 
 /* What a step of these kernels has beyond views; numbers of views, CVY_NONE: NULL. */
 struct tc_step {  /* tc_step of exec.h */
@@ -68,8 +58,7 @@ struct tc_step {  /* tc_step of exec.h */
 /* One without views, for the step that is being made; NULL: no memory. */
 tc_step *cvyi_tc_new_step(maker *m);
 
-/* Launches it. fresh: the workspace's statistics words are not from this plan. */
-cvy_status cvyi_tc_launch(const cuda_device *d, const cuda_step *s, const step_arguments *a, bool fresh,
-                          CUstream stream);
+/* x as tensor copies see it; zeros where there are none. */
+cvy_status cvyi_tc_map(const cuda_device *d, const tc_step *t, CUdeviceptr x, CUtensorMap *out);
 
 #endif

@@ -1,6 +1,5 @@
 /* tc_form.c - which passes the tensor-core convolution takes, and what is in the way of the others; see tc.h. */
 #include <math.h>
-#include <string.h>
 #include "tc.h"
 
 /* ---- the convolution ---- */
@@ -322,37 +321,20 @@ static const char *check_device(const cuda_device *d)
     return NULL;
 }
 
-static bool find_tuning(cuda_state *state, const tc_problem *b, int rank, tc_tuning *out)
-{
-    const cuda_device *d = state->device;
-    tc_tuned *found = NULL;
-
-    for (int i = 0; i < TC_REMEMBERED && i < state->n_tuned && !found; i++)
-        if (state->tuned[i].rank == rank && !memcmp(&state->tuned[i].problem, b, sizeof *b))
-            found = &state->tuned[i];
-    if (!found) {
-        found = &state->tuned[state->n_tuned++ % TC_REMEMBERED];
-        *found = (tc_tuned){.problem = *b, .rank = rank};
-        found->fits = cvyi_tc_tune(b, d->shared_block, d->sms, rank, &found->tuning);
-    }
-    *out = found->tuning;
-    return found->fits;
-}
-
 /* Few samples: with a full batch's strips some multiprocessors would have nothing to do. Decided by this, and not
  * by the number itself, so that nearly every new batch size finds its code compiled. */
-static const char *tune(cuda_state *state, int rank, tc_form *f)
+static const char *tune(const cuda_device *d, int rank, tc_form *f)
 {
-    bool fits = find_tuning(state, &f->problem, rank, &f->tuning);
+    bool fits = cvyi_tc_tune(&f->problem, d->shared_block, d->sms, rank, &f->tuning);
 
-    f->problem.few = fits && f->samples * f->tuning.strips < 2 * (int64_t)state->device->sms;
-    if (f->problem.few) fits = find_tuning(state, &f->problem, rank, &f->tuning);
+    f->problem.few = fits && f->samples * f->tuning.strips < 2 * (int64_t)d->sms;
+    if (f->problem.few) fits = cvyi_tc_tune(&f->problem, d->shared_block, d->sms, rank, &f->tuning);
     return fits ? NULL : "tensor cores: no tile of it fits into shared memory";
 }
 
 tc_form cvyi_tc_form(const cvy_plan *p, const pass *s)
 {
-    cuda_state *state = p->state;
+    const cuda_state *state = p->state;
     tc_form f = {.stats = CVY_NONE, .pool = CVY_NONE, .apply = CVY_NONE, .reduce = CVY_NONE};
     walk w = {.p = p, .s = s, .g = p->graph, .f = &f, .at = s->first + 1, .end = s->first + s->count};
     int views = 12;
@@ -364,21 +346,6 @@ tc_form cvyi_tc_form(const cvy_plan *p, const pass *s)
     for (int i = s->first; i < w.end; i++) views += p->graph->nodes[i].n_args;
     if (!f.why && views > MAX_VIEWS - 6) f.why = "tensor cores: more tensors than a launch takes";
     if (!f.why && p->tuning >= TUNE_GENERIC) f.why = "tensor cores: this tuning does without";
-    if (!f.why) f.why = tune(state, p->tuning, &f);
+    if (!f.why) f.why = tune(state->device, p->tuning, &f);
     return f;
-}
-
-double cvyi_tc_seconds(const cvy_plan *p, const tc_form *f)
-{
-    const cuda_device *d = ((const cuda_state *)p->state)->device;
-    const int64_t turns = cvyi_ceil_div(f->samples * f->tuning.strips, d->sms);
-
-    return ((double)turns * f->tuning.strip_cycles + f->tuning.start_cycles) / d->clock;
-}
-
-way cvyi_tc_way(const tc_form *f)
-{
-    static const way ways[] = {
-        [TC_PLAIN] = WAY_STREAM, [TC_KEEP] = WAY_RESIDENT, [TC_BOTH] = WAY_RECOMPUTE, [TC_FINISH] = WAY_RECOMPUTE};
-    return f->tuning.pass == TC_KEEP && f->problem.sink == TC_POOL ? WAY_FOLD : ways[f->tuning.pass];
 }

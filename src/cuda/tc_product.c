@@ -1,8 +1,8 @@
 /* tc_product.c - which matrix products run on Hopper's tensor cores through wgmma, with which tile and in which
  * clusters, and how fast that may be. */
 #include <math.h>
-#include "tc.h"
-#include "tc_product.h"
+#include <stdio.h>
+#include "choice.h"
 
 enum { DEPTH = 32, MOST_STAGES = 8 }; /* of the kernel: terms of a step, stages of shared memory at most */
 
@@ -132,6 +132,40 @@ product_form cvyi_product_form(const cvy_plan *p, int core)
     return f.why ? f : choose(d, &e, p->options.precision == CVY_TF32 ? 1 : 3, p->tuning);
 }
 
+/* ---- its row of the table ---- */
+
+/* Of a random plan at random. */
+const char *cvyi_product_refusal(const cvy_plan *p, int core, product_form *f)
+{
+    const uint32_t seed = p->options.seed;
+
+    *f = cvyi_product_form(p, core);
+    return f->why || !seed || seed & 1 ? f->why : "wgmma: this random plan does without";
+}
+
+void cvyi_product_tune(const cvy_plan *p, pass *s, const cuda_choice *c)
+{
+    const wgmma_tile *t = &c->product.tile;
+
+    s->way = WAY_STREAM;
+    s->seconds = cvyi_pass_seconds(p, s, 1, c->product.seconds);
+    snprintf(s->note, sizeof s->note, "%s, wgmma, %d product%s, tile %d x %d, cluster %d x %d",
+             cvyi_info(&p->graph->nodes[c->form.core])->name, t->products, t->products == 1 ? "" : "s", t->m, t->n,
+             t->cluster_m, t->cluster_n);
+}
+
+/* Where it is believed to be no slower. */
+bool cvyi_product_beats(const cvy_plan *p, const pass *mine, const pass *best)
+{
+    return p->options.seed || mine->seconds <= best->seconds;
+}
+
+bool cvyi_product_same(const cuda_choice *a, const cuda_choice *b)
+{
+    const wgmma_tile *t = &a->product.tile, *u = &b->product.tile;
+    return t->m == u->m && t->n == u->n && t->cluster_m == u->cluster_m && t->cluster_n == u->cluster_n;
+}
+
 /* ---- steps ---- */
 
 void cvyi_product_define(maker *m, const wgmma_tile *t)
@@ -159,4 +193,18 @@ cvy_status cvyi_product_step(maker *m, const wgmma_tile *t, const matmul_geom *e
     s->box[0] = DEPTH;
     s->box[1] = (unsigned)(t->m / t->cluster_n);
     return CVY_OK;
+}
+
+cvy_status cvyi_product_launch(const cuda_device *d, const cuda_step *s, const step_arguments *a, bool fresh,
+                               CUstream stream)
+{
+    CUtensorMap map;
+    void *list[] = {&map, (void *)a};
+    cvy_status st;
+
+    (void)fresh;
+    TRY(cvyi_tc_map(d, s->tc, a->view[s->tc->x].p, &map));
+    TRY(cvyi_cuda_launch(d, &s->kernel[0], &s->launch, stream, list));
+fail:
+    return st;
 }

@@ -250,7 +250,7 @@ typedef struct search {
     int n;
 } search;
 
-static bool same_tile(const tc_tuning *a, const tc_tuning *b)
+bool cvyi_tc_same(const tc_tuning *a, const tc_tuning *b)
 {
     return a->pass == b->pass && a->tile == b->tile && a->rowsm == b->rowsm && a->flat == b->flat &&
            a->strip == b->strip && a->span == b->span && a->slices == b->slices;
@@ -262,9 +262,9 @@ static void keep(search *s, const tc_tuning *t, double cycles)
     int at = 0, i;
 
     while (at < s->n && s->best[at].cycles <= cycles)
-        if (same_tile(&s->best[at++].tuning, t)) return;
+        if (cvyi_tc_same(&s->best[at++].tuning, t)) return;
     if (at == TUNE_TILES) return;
-    for (i = at; i < s->n && !same_tile(&s->best[i].tuning, t); i++) continue;
+    for (i = at; i < s->n && !cvyi_tc_same(&s->best[i].tuning, t); i++) continue;
     if (i == s->n && s->n < TUNE_TILES) s->n++;
     if (i == TUNE_TILES) i--;
     for (; i > at; i--) s->best[i] = s->best[i - 1];

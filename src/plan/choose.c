@@ -2,7 +2,8 @@
  *
  * A plan is a partition of the node list into intervals. best[i] is the cheapest way to run the first i nodes, and
  * best[j] = min over i of best[i] + cost(i ... j-1): a shortest path, exact for the cost model and quadratic in the
- * number of nodes. MAX_INTERVAL bounds it for long graphs. */
+ * number of nodes. MAX_INTERVAL bounds it for long graphs. The engine decides how to run an interval when it is
+ * judged; the decision stays with it. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,9 +45,13 @@ static const char *judge(const cvy_plan *p, pass *s)
     s->flops = cvyi_interval_flops(p, s);
     s->bytes = cvyi_interval_bytes(p, s);
     if (s->count > 1 && p->options.fuse == CVY_OFF) why = "fusing is off";
-    if (!why) why = p->engine->legal(p, s);
-    if (!why) p->engine->cost(p, s);
-    return why;
+    return why ? why : p->engine->judge(p, s);
+}
+
+/* Room for the engine's part of a decision. */
+static void *new_choice(cvy_plan *p)
+{
+    return cvyi_arena_alloc(&p->memory, 1, p->engine->choice_bytes);
 }
 
 /* The last interval of the best partition of nodes [start, end). */
@@ -55,11 +60,12 @@ typedef struct step {
     pass last;
 } step;
 
-static void extend(cvy_plan *p, step *best, int start, int end, uint32_t *seed)
+/* spare: room for a decision; changes places with that of an interval that is beaten. */
+static void extend(cvy_plan *p, step *best, int start, int end, void **spare, uint32_t *seed)
 {
     best[end - start].total = INFINITY;
     for (int first = end - 1; first >= start && end - first <= MAX_INTERVAL; first--) {
-        pass s = {.first = first, .count = end - first};
+        pass s = {.first = first, .count = end - first, .choice = *spare};
         const char *why = judge(p, &s);
         double total;
         if (why) {
@@ -70,20 +76,22 @@ static void extend(cvy_plan *p, step *best, int start, int end, uint32_t *seed)
         }
         total = best[first - start].total + s.seconds;
         if (*seed) total = (double)next_random(seed); /* any legal plan may win */
-        if (total < best[end - start].total) best[end - start] = (step){total, s};
+        if (!(total < best[end - start].total)) continue;
+        *spare = best[end - start].last.choice;
+        best[end - start] = (step){total, s};
     }
 }
 
 /* Alternatives that were legal and lost: what it would have cost to cut behind each producer. */
-static void note_losers(cvy_plan *p)
+static void note_losers(cvy_plan *p, void *spare)
 {
     for (int i = p->n_prepare; i < p->n_passes; i++) {
         pass whole = p->passes[i];
         char why[120];
         for (int cut = 1; cut < whole.count; cut++) {
             const op_kind kind = cvyi_info(&p->graph->nodes[whole.first + cut])->kind;
-            pass a = {.first = whole.first, .count = cut};
-            pass b = {.first = whole.first + cut, .count = whole.count - cut};
+            pass a = {.first = whole.first, .count = cut, .choice = spare};
+            pass b = {.first = whole.first + cut, .count = whole.count - cut, .choice = spare};
             if (kind == KIND_UNARY || kind == KIND_BINARY || judge(p, &a) || judge(p, &b)) continue;
             a.seconds += b.seconds;
             a.count = whole.count;
@@ -98,21 +106,24 @@ static cvy_status cut(cvy_plan *p, int start, int end)
 {
     uint32_t seed = p->options.seed;
     step *best = cvyi_arena_alloc(&p->memory, (size_t)(end - start) + 1, sizeof *best);
+    void *spare = new_choice(p);
     int n = 0;
 
-    if (!best) return CVY_NO_MEMORY;
+    if (!best || !spare) return CVY_NO_MEMORY;
     for (int i = start + 1; i <= end; i++) {
-        extend(p, best, start, i, &seed);
+        if (!(best[i - start].last.choice = new_choice(p))) return CVY_NO_MEMORY;
+        extend(p, best, start, i, &spare, &seed);
         if (isinf(best[i - start].total))
-            return cvyi_fail(CVY_UNSUPPORTED, "%s: the %s device does not run it: %s",
-                             cvyi_info(&p->graph->nodes[i - 1])->name, p->engine->name,
-                             p->engine->legal(p, &(pass){.first = i - 1, .count = 1, .samples = 1}));
+            return cvyi_fail(
+                CVY_UNSUPPORTED, "%s: the %s device does not run it: %s", cvyi_info(&p->graph->nodes[i - 1])->name,
+                p->engine->name,
+                p->engine->judge(p, &(pass){.first = i - 1, .count = 1, .samples = 1, .choice = spare}));
     }
     for (int at = end; at > start; at = best[at - start].last.first) n++;
     p->n_passes = p->n_prepare + n;
     for (int at = end; at > start; at = best[at - start].last.first)
         p->passes[p->n_prepare + --n] = best[at - start].last;
-    note_losers(p);
+    note_losers(p, spare);
     return CVY_OK;
 }
 

@@ -73,7 +73,9 @@ static bool same_passes(const cvy_plan *a, const cvy_plan *b)
 {
     if (a->n_passes != b->n_passes) return false;
     for (int i = 0; i < a->n_passes; i++)
-        if (a->passes[i].count != b->passes[i].count || strcmp(a->passes[i].note, b->passes[i].note)) return false;
+        if (a->passes[i].count != b->passes[i].count || a->passes[i].way != b->passes[i].way ||
+            (i >= a->n_prepare && !a->engine->same_choice(a->passes[i].choice, b->passes[i].choice)))
+            return false;
     return true;
 }
 

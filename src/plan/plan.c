@@ -234,6 +234,18 @@ cvy_status cvy_plan_print(const cvy_plan *p, char *dst, size_t capacity, size_t 
     return st;
 }
 
+cvy_status cvy_plan_why(const cvy_plan *p, char *dst, size_t capacity, size_t *needed)
+{
+    text t = {0};
+    cvy_status st;
+
+    if (!p) return cvyi_fail(CVY_INVALID, "plan is NULL");
+    cvyi_print_why(p, &t);
+    st = cvyi_text_copy(&t, dst, capacity, needed);
+    cvyi_text_free(&t);
+    return st;
+}
+
 /* Are these the buffers of a plan? `call` is named in messages; data may be missing where nothing runs. */
 static cvy_status check_buffers(const cvy_plan *p, const char *call, const cvy_buffer *buffers, int32_t n,
                                 bool runs)

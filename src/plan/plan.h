@@ -22,13 +22,13 @@ const char *cvyi_way_name(way w);
 typedef struct pass {
     int first, count; /* nodes first ... first + count - 1 of the lowered graph */
     way way;
-    int variant;     /* the engine's own choice (an algorithm), by its cost function */
     bool by_sample;  /* the samples along dimension 0 are independent of each other */
     int64_t samples; /* how many; 1 where they are not */
     double flops;    /* convolutions counted as direct ones */
     double bytes;    /* through memory */
     double seconds;  /* predicted */
     char note[120];  /* the engine's word on it, for the printed plan */
+    void *choice;    /* how the engine runs it, of choice_bytes: made by judge(), read by everything after it */
 } pass;
 
 /* An alternative that was not taken. */
@@ -65,9 +65,13 @@ typedef struct engine {
     const char *name;
     bool lowers;  /* runs passes of the lowered graph; false: runs the graph as it was given (the reference) */
     bool watches; /* its buffers are in host memory, when run() returns it is done: values can be watched */
-    cvy_status (*open)(cvy_plan *p);                        /* is it there? fills p->machine, may set p->state */
-    const char *(*legal)(const cvy_plan *p, const pass *s); /* NULL, or the reason in words */
-    void (*cost)(const cvy_plan *p, pass *s);               /* fills variant, way, bytes, seconds, note */
+    cvy_status (*open)(cvy_plan *p); /* is it there? fills p->machine, may set p->state */
+    /* Can it run the pass? NULL, and the decision how is made: way, seconds, note and what s->choice points to are
+     * filled in. Else the reason in words. */
+    const char *(*judge)(const cvy_plan *p, pass *s);
+    size_t choice_bytes;                                    /* of the engine's own part of a decision */
+    bool (*same_choice)(const void *a, const void *b);      /* do passes with these run alike? */
+    void (*why)(const cvy_plan *p, const pass *s, text *t); /* what judge() was told, line by line; may be NULL */
     cvy_status (*prepare)(cvy_plan *p);                     /* passes and places stand: sets p->workspace */
     cvy_status (*run)(const cvy_plan *p, const cvy_buffer *buffers, void *workspace, uint32_t flags, void *stream);
     void (*close)(cvy_plan *p);                   /* frees p->state; accepts half-built */
@@ -75,7 +79,7 @@ typedef struct engine {
     /* cvy_plan_launches(); may be NULL */
     cvy_status (*launches)(const cvy_plan *p, const cvy_buffer *buffers, text *t);
     /* For effort "measure": names of tunings, ended by NULL; number 0 lets the cost model decide. A tuning reaches
-     * legal and cost as p->tuning. Both may be NULL: nothing is measured. */
+     * judge() as p->tuning. Both may be NULL: nothing is measured. */
     const char *const *tunings;
     cvy_status (*measure)(const cvy_plan *p, double *seconds);
 } engine;
@@ -128,6 +132,7 @@ cvy_status cvyi_plan_careful(const cvy_plan *p, cvy_plan **out);
 cvy_status cvyi_measure(cvy_plan *p, int *tuning, double *seconds);
 /* print.c */
 void cvyi_print_plan(const cvy_plan *p, text *t);
+void cvyi_print_why(const cvy_plan *p, text *t);
 
 /* ---- what engines ask of an interval (interval.c) ---- */
 

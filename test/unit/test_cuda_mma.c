@@ -1,8 +1,7 @@
 /* test_cuda_mma.c - producers on tensor cores through mma.sync, without a GPU: on which devices, with which tile,
  * and the words where they are not; a new batch compiles nothing. What they compute is test_cuda_mma_run.c's. */
 #include "../standin/fixture.h"
-#include "../../src/cuda/mma.h"
-#include "../../src/cuda/tc.h"
+#include "../../src/cuda/choice.h"
 #include "../gpu/kernel_list.h"
 
 static standin *gpu, *rtc;
@@ -43,8 +42,8 @@ static void devices_choose(void)
             const bool large = k && cases[i].precision == CVY_TF32 &&
                                cvyi_mma_rate(cases[i].capability / 10, cases[i].capability % 10) > 128;
             const cuda_step *s = step_of(p, k ? "matmul_mma.cu" : "conv_mma.cu");
-            CHECK((last->variant == VARIANT_MMA) == cases[i].taken && (s != NULL) == cases[i].taken, "%d.%d: %s",
-                  cases[i].capability / 10, cases[i].capability % 10, last->note);
+            CHECK(cvyi_cuda_choice(last)->kernel->tensor_cores == cases[i].taken && (s != NULL) == cases[i].taken,
+                  "%d.%d: %s", cases[i].capability / 10, cases[i].capability % 10, last->note);
             if (s) {
                 CHECK(has_option(s, cases[i].precision == CVY_TF32 ? "-DPRODUCTS=1" : "-DPRODUCTS=3"), "%s",
                       last->note);
@@ -67,22 +66,22 @@ static void hopper_has_both(void)
 {
     static const struct {
         const char *chain;
-        int variant;
+        const kernel_row *kernel;
     } cases[] = {
-        {"x[128,8,128,128] | conv2d(64,3) | relu", VARIANT_TC},
-        {"x[128,8,128,128] | conv2d(64,3) | group_norm(16) | relu", VARIANT_TC},
-        {"x[8,32,16,56,56] | conv3d(64,3,padding=1) | relu", VARIANT_MMA},
-        {"x[64,256,28,28] | conv2d(256,3,padding=1,groups=8) | relu", VARIANT_MMA},
-        {"x[64,64,28,28] | conv_transpose2d(64,4,stride=2,padding=1)", VARIANT_MMA},
-        {"x[8,512,512] | matmul(w[512,512])", VARIANT_PRODUCT},
-        {"x[8,512,512] | matmul(w[8,512,512])", VARIANT_MMA},
-        {"x[2048,1024] | linear(1024) | gelu", VARIANT_PRODUCT},
-        {"x[64,128,56,56] | conv2d(128,3,padding=1,groups=128) | relu", VARIANT_PLAIN},
+        {"x[128,8,128,128] | conv2d(64,3) | relu", &cvyi_kernel_conv_tc},
+        {"x[128,8,128,128] | conv2d(64,3) | group_norm(16) | relu", &cvyi_kernel_conv_tc},
+        {"x[8,32,16,56,56] | conv3d(64,3,padding=1) | relu", &cvyi_kernel_conv_mma},
+        {"x[64,256,28,28] | conv2d(256,3,padding=1,groups=8) | relu", &cvyi_kernel_conv_mma},
+        {"x[64,64,28,28] | conv_transpose2d(64,4,stride=2,padding=1)", &cvyi_kernel_conv_mma},
+        {"x[8,512,512] | matmul(w[512,512])", &cvyi_kernel_matmul_tc},
+        {"x[8,512,512] | matmul(w[8,512,512])", &cvyi_kernel_matmul_mma},
+        {"x[2048,1024] | linear(1024) | gelu", &cvyi_kernel_matmul_tc},
+        {"x[64,128,56,56] | conv2d(128,3,padding=1,groups=128) | relu", &cvyi_kernel_conv_simple},
     };
     for (int i = 0; i < COUNT_OF(cases); i++) {
         cvy_plan *p = plan_of(cases[i].chain, 90, CVY_FP32);
         if (!p) continue;
-        CHECK(p->passes[p->n_passes - 1].variant == cases[i].variant, "%s: %s", cases[i].chain,
+        CHECK(cvyi_cuda_choice(&p->passes[p->n_passes - 1])->kernel == cases[i].kernel, "%s: %s", cases[i].chain,
               p->passes[p->n_passes - 1].note);
         cvy_plan_free(p);
     }
@@ -139,7 +138,7 @@ static void refusals_are_in_words(void)
         const char *why = cvyi_mma_form(p, last->first).why;
         CHECK(why && strstr(why, cases[i].why), "%s: \"%s\", not \"%s\"", cases[i].chain, why ? why : "(taken)",
               cases[i].why);
-        CHECK(last->variant != VARIANT_MMA, "%s: %s", cases[i].chain, last->note);
+        CHECK(!cvyi_cuda_choice(last)->kernel->tensor_cores, "%s: %s", cases[i].chain, last->note);
         cvy_plan_free(p);
     }
 }

@@ -15,8 +15,7 @@
 #include <float.h>
 #include "../gpu/check.h"
 #include "../standin/fixture.h"
-#include "../../src/cuda/mma.h"
-#include "../../src/cuda/tc.h"
+#include "../../src/cuda/choice.h"
 
 typedef struct problem {
     char words[160];
@@ -185,7 +184,7 @@ static struct {
 
 static void see_tile(const cvy_plan *plan)
 {
-    const mma_tile t = cvyi_mma_form(plan, plan->passes[plan->n_passes - 1].first).tile;
+    const mma_tile t = cvyi_cuda_choice(&plan->passes[plan->n_passes - 1])->mma.tile;
 
     for (int i = 0; i < COUNT_OF(conv_tiles); i++)
         if (t.m == conv_tiles[i].m && t.n == conv_tiles[i].n) conv_tiles[i].seen = true;
@@ -204,7 +203,7 @@ static void check_problem(const gpu *u, const problem *p, cvy_precision precisio
     CHECK(!cvy_graph_parse(p->words, &g) && !cvyi_plan_tuned(g, &options, tuning, &plan), "%s: %s", p->words,
           cvy_last_error());
     if (plan) {
-        CHECK(plan->passes[plan->n_passes - 1].variant == VARIANT_MMA, "%s: %s", p->words,
+        CHECK(cvyi_cuda_choice(&plan->passes[plan->n_passes - 1])->kernel->tensor_cores, "%s: %s", p->words,
               plan->passes[plan->n_passes - 1].note);
         if (strstr(p->words, "conv")) see_tile(plan);
         for (data kind = 0; kind < (strided ? DATA_KINDS : STRIDED); kind++) check_data(u, plan, g, p, kind, seed);

@@ -1,8 +1,7 @@
 /* test_cuda_product.c - matrix products through wgmma, without a GPU: which are taken, with which tile and in which
  * clusters, and the words where they are not; what the steps launch. What they compute is test/gpu's. */
 #include "../standin/fixture.h"
-#include "../../src/cuda/tc.h"
-#include "../../src/cuda/tc_product.h"
+#include "../../src/cuda/choice.h"
 #include "../gpu/kernel_list.h"
 
 static standin *gpu;
@@ -36,7 +35,7 @@ static void refusals_are_in_words(void)
         const char *why = cvyi_product_form(p, last->first).why;
         CHECK(why && strstr(why, cases[i].why), "%s: \"%s\", not \"%s\"", cases[i].chain, why ? why : "(taken)",
               cases[i].why);
-        CHECK(last->variant != VARIANT_PRODUCT, "%s: %s", cases[i].chain, last->note);
+        CHECK(cvyi_cuda_choice(last)->kernel != &cvyi_kernel_matmul_tc, "%s: %s", cases[i].chain, last->note);
         cvy_plan_free(p);
     }
     gpu->capability = 0;
@@ -85,12 +84,13 @@ static void layers_are_taken(void)
         cvy_plan *p = plan_of(chain, i % 2 ? CVY_TF32 : CVY_FP32);
         if (!p) continue;
         const pass *last = &p->passes[p->n_passes - 1];
-        const product_form f = cvyi_product_form(p, last->first);
+        const product_form f = cvyi_cuda_choice(last)->product;
         matmul_geom e;
         cvyi_matmul_geom(p->graph, &p->graph->nodes[last->first], &e);
         CHECK(!f.why && f.tile.products == (i % 2 ? 1 : 3), "%s: %s", chain, f.why ? f.why : "products");
-        CHECK(last->variant == VARIANT_PRODUCT && strstr(last->note, "wgmma"), "%s: %s", chain, last->note);
-        if (last->variant == VARIANT_PRODUCT) check_steps(p, chain, &f, &e);
+        CHECK(cvyi_cuda_choice(last)->kernel == &cvyi_kernel_matmul_tc && strstr(last->note, "wgmma"), "%s: %s",
+              chain, last->note);
+        if (cvyi_cuda_choice(last)->kernel == &cvyi_kernel_matmul_tc) check_steps(p, chain, &f, &e);
         cvy_plan_free(p);
     }
 }

@@ -1,7 +1,7 @@
 /* test_cuda_tc.c - passes on tensor cores, without a GPU: which chains take that form, in which way, and the words
  * for those that do not; tunings that fit; the generated text, word for word; memory that is zeroed once. */
 #include "../standin/fixture.h"
-#include "../../src/cuda/tc.h"
+#include "../../src/cuda/choice.h"
 
 static standin *gpu, *rtc;
 
@@ -50,10 +50,10 @@ static void whole_chains_are_one_pass(void)
             const cuda_step *s = convolution(p);
             const pass *only = p ? &p->passes[p->n_passes - 1] : NULL;
             if (!p) continue;
-            CHECK(p->n_passes - p->n_prepare == 1 && only->variant == VARIANT_TC && s, "%s: %d passes",
-                  cases[i].chain, p->n_passes - p->n_prepare);
+            CHECK(p->n_passes - p->n_prepare == 1 && cvyi_cuda_choice(only)->kernel == &cvyi_kernel_conv_tc && s,
+                  "%s: %d passes", cases[i].chain, p->n_passes - p->n_prepare);
             if (s) {
-                const tc_form f = cvyi_tc_form(p, only);
+                const tc_form f = cvyi_cuda_choice(only)->tc;
                 const bool fold = f.tuning.pass == TC_KEEP && cases[i].sink == TC_POOL;
                 CHECK(!f.why && f.problem.sink == cases[i].sink &&
                           f.tuning.pass == cases[i].pass[precision == CVY_TF32],

@@ -1,0 +1,132 @@
+/* choice.c - the table of kernels, and the choice among them; see choice.h. */
+#include <stdio.h>
+#include <string.h>
+#include "choice.h"
+
+static const kernel_row *const kernels[] = {
+    &cvyi_kernel_conv_direct, &cvyi_kernel_conv_simple, &cvyi_kernel_conv_mma,   &cvyi_kernel_conv_tc,
+    &cvyi_kernel_matmul,      &cvyi_kernel_matmul_mma,  &cvyi_kernel_matmul_tc,  &cvyi_kernel_pool,
+    &cvyi_kernel_reduce,      &cvyi_kernel_norm,        &cvyi_kernel_norm_stats, &cvyi_kernel_norm_whole,
+    &cvyi_kernel_softmax_row, &cvyi_kernel_softmax,     &cvyi_kernel_pointwise,  &cvyi_kernel_copy,
+};
+enum { KERNELS = COUNT_OF(kernels) };
+
+/* What a row says of a pass. */
+typedef struct answer {
+    const char *why; /* it refuses */
+    pass pass;       /* it does not: way, seconds, note */
+    cuda_choice choice;
+} answer;
+
+static answer ask(const cvy_plan *p, const pass *s, const kernel_row *row, const pattern *form)
+{
+    answer a = {.pass = *s, .choice = {.kernel = row, .form = *form}};
+
+    a.why = row->refuse(p, s, &a.choice);
+    if (!a.why) row->tune(p, &a.pass, &a.choice);
+    return a;
+}
+
+static bool beats(const cvy_plan *p, const kernel_row *row, const pass *mine, const pass *best)
+{
+    if (!best->choice) return true;
+    return row->beats ? row->beats(p, mine, best) : mine->seconds < best->seconds;
+}
+
+/* Appends why the faster kernel was not taken. */
+static void note_refusal(pass *s, const char *why)
+{
+    const size_t length = strlen(s->note);
+    if (why) snprintf(s->note + length, sizeof s->note - length, "; %s", why);
+}
+
+static const char *reason_of(const kernel_row *row, const char *const *reasons)
+{
+    for (int i = 0; i < KERNELS && row; i++)
+        if (kernels[i] == row) return reasons[i];
+    return NULL;
+}
+
+/* Of a pass that nobody takes: what is in the way of all; of a convolution, of the kernel that fuses most. */
+static const char *common_reason(const cvy_plan *p, const pass *s, const pattern *form, const char *tensor_cores)
+{
+    return cvyi_info(&p->graph->nodes[s->first])->kind == KIND_CONV && tensor_cores ? tensor_cores : form->why;
+}
+
+/* Somebody who wants to hear all answers. */
+typedef struct listener {
+    text *text;
+    const kernel_row *chosen;
+} listener;
+
+static void tell(const listener *to, const kernel_row *row, const answer *a)
+{
+    cvyi_text_add(to->text, "  %c %-12s ", row == to->chosen ? '*' : ' ', row->name);
+    if (a->why)
+        cvyi_text_add(to->text, "%13s %s\n", "-", a->why);
+    else
+        cvyi_text_add(to->text, "%10.4g ms %s\n", a->pass.seconds * 1e3, a->pass.note);
+}
+
+/* Asks all rows, and keeps the best answer. */
+static const char *choose(const cvy_plan *p, pass *s, bool prepared, const listener *to)
+{
+    const pattern form = cvyi_cuda_pattern(p, s);
+    const char *reasons[KERNELS] = {NULL};
+    pass best = *s;
+
+    best.choice = NULL;
+    for (int i = 0; i < KERNELS; i++) {
+        const kernel_row *row = kernels[i];
+        answer a;
+        if (prepared && row->tensor_cores) continue;
+        a = ask(p, s, row, &form);
+        if (to) tell(to, row, &a);
+        reasons[i] = a.why;
+        if (a.why || !beats(p, row, &a.pass, &best)) continue;
+        best = a.pass;
+        *(cuda_choice *)best.choice = a.choice;
+    }
+    if (!best.choice) return common_reason(p, s, &form, reason_of(&cvyi_kernel_conv_tc, reasons));
+    note_refusal(&best, reason_of(cvyi_cuda_choice(&best)->kernel->faster, reasons));
+    *s = best;
+    return NULL;
+}
+
+const char *cvyi_cuda_judge(const cvy_plan *p, pass *s)
+{
+    if (p->tuning == TUNE_APART && s->count > 1) return "this tuning keeps operators apart";
+    return choose(p, s, false, NULL);
+}
+
+const char *cvyi_cuda_judge_prepared(const cvy_plan *p, pass *s)
+{
+    return choose(p, s, true, NULL);
+}
+
+void cvyi_cuda_why(const cvy_plan *p, const pass *s, text *t)
+{
+    const listener to = {t, cvyi_cuda_choice(s)->kernel};
+    cuda_choice room;
+    pass again = *s;
+
+    again.choice = &room;
+    choose(p, &again, false, &to);
+}
+
+cvy_status cvyi_cuda_tune_again(const cvy_plan *p, pass *s)
+{
+    cuda_choice *c = s->choice;
+    const char *why = c->kernel->refuse(p, s, c);
+
+    if (why) return cvyi_fail(CVY_FAILED, "cuda: a pass that is not legal: %s", why);
+    c->kernel->tune(p, s, c);
+    return CVY_OK;
+}
+
+bool cvyi_cuda_same(const void *a, const void *b)
+{
+    const cuda_choice *one = a, *two = b;
+
+    return one->kernel == two->kernel && (!one->kernel->same || one->kernel->same(one, two));
+}

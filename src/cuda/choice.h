@@ -1,0 +1,76 @@
+/* choice.h - which kernel runs a pass, and how: decided once, when the pass is costed.
+ *
+ * Every row of the table of kernels (choice.c) is asked. It refuses, in words; or it is tuned to the pass, and
+ * predicts its time. What wins is kept with the pass as its choice. Lowering, printing, measuring and the tests
+ * read that, and nobody decides again. A new kernel is a file with its row, and a line in the table. */
+#ifndef CVYI_CUDA_CHOICE_H
+#define CVYI_CUDA_CHOICE_H
+
+#include "mma.h"
+#include "tc.h"
+#include "tc_product.h"
+
+/* What pass.choice points to. */
+struct cuda_choice { /* cuda_choice of exec.h */
+    const kernel_row *kernel;
+    pattern form;
+    union { /* the kernel's own */
+        mma_form mma;
+        product_form product;
+        tc_form tc;
+    };
+};
+
+struct kernel_row { /* kernel_row of exec.h */
+    const char *name;
+    /* NULL, or the reason in words. Finds the kernel's own part of the choice; the form of the pass is there. */
+    const char *(*refuse)(const cvy_plan *p, const pass *s, cuda_choice *c);
+    /* Fills in way, seconds and note of a pass that was not refused. */
+    void (*tune)(const cvy_plan *p, pass *s, const cuda_choice *c);
+    /* Adds the steps of a pass, which m->choice is for. */
+    cvy_status (*make)(maker *m);
+    /* Launches a step with arguments of its own (cuda_step.tc). NULL: it has none. */
+    cvy_status (*launch)(const cuda_device *d, const cuda_step *s, const step_arguments *a, bool fresh,
+                         CUstream stream);
+    /* Is it taken rather than the best of the rows in front of it? NULL: where it is predicted to take less. */
+    bool (*beats)(const cvy_plan *p, const pass *mine, const pass *best);
+    /* Do two passes of this kernel run alike? NULL: always. */
+    bool (*same)(const cuda_choice *a, const cuda_choice *b);
+    const kernel_row *faster; /* what would be faster: the note says why it refused */
+    bool tensor_cores;        /* not for what is prepared, which is small */
+    bool dense;               /* wants whole tensors, contiguous and aligned */
+};
+
+/* One for each kernel, beside its make(). */
+extern const kernel_row cvyi_kernel_conv_mma, cvyi_kernel_conv_direct, cvyi_kernel_conv_simple, cvyi_kernel_pool;
+extern const kernel_row cvyi_kernel_matmul_mma, cvyi_kernel_matmul_tc, cvyi_kernel_matmul;
+extern const kernel_row cvyi_kernel_norm, cvyi_kernel_norm_stats, cvyi_kernel_reduce;
+extern const kernel_row cvyi_kernel_softmax_row, cvyi_kernel_softmax;
+extern const kernel_row cvyi_kernel_pointwise, cvyi_kernel_copy, cvyi_kernel_norm_whole;
+extern const kernel_row cvyi_kernel_conv_tc;
+
+/* struct engine's */
+const char *cvyi_cuda_judge(const cvy_plan *p, pass *s);
+bool cvyi_cuda_same(const void *a, const void *b);
+void cvyi_cuda_why(const cvy_plan *p, const pass *s, text *t);
+
+/* The choice of a node that depends on parameters alone. */
+const char *cvyi_cuda_judge_prepared(const cvy_plan *p, pass *s);
+/* The same kernel tuned again: the device turned out not to hold its blocks at once. */
+cvy_status cvyi_cuda_tune_again(const cvy_plan *p, pass *s);
+
+static inline const cuda_choice *cvyi_cuda_choice(const pass *s)
+{
+    return (const cuda_choice *)s->choice;
+}
+
+/* ---- cost.c: what rows share ---- */
+
+/* The reason why a pass is not for a kernel of these kinds of cores, a bit each; NULL: it is. */
+const char *cvyi_core_refusal(const cvy_plan *p, const cuda_choice *c, unsigned kinds, const char *otherwise);
+/* tune() of kernels that are bound by memory or multiply-adds. */
+void cvyi_core_tune(const cvy_plan *p, pass *s, const cuda_choice *c);
+/* A launch, then the longer of arithmetic and memory. */
+double cvyi_pass_seconds(const cvy_plan *p, const pass *s, double launches, double arithmetic);
+
+#endif

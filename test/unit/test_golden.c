@@ -1,0 +1,103 @@
+/* test_golden.c - plans as text, compared with the files of test/golden: a change of cost or choice is seen in
+ * review.
+ *
+ *   test_golden            compares
+ *   test_golden --write    writes the files again (`make golden`)
+ *
+ * The device is the stand-in, which is always the same. A file has the printed plan, then every kernel's answer for
+ * every pass. Names of kernels end in a digest of text and options, which is left out: it changes with every
+ * comment.
+ */
+#include <ctype.h>
+#include "../standin/fixture.h"
+#include "../../src/plan/plan.h"
+
+static const struct {
+    const char *file, *chain;
+    cvy_precision precision;
+} cases[] = {
+#define BLOCK_A "x[128,8,128,128] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)"
+#define BLOCK_B                                                                                                    \
+    "x[128,8,128,128] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)"
+#define BLOCK_C "x[128,8,256,256] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)"
+    {"block_a", BLOCK_A, CVY_FP32},
+    {"block_a_tf32", BLOCK_A, CVY_TF32},
+    {"block_b", BLOCK_B, CVY_FP32},
+    {"block_b_tf32", BLOCK_B, CVY_TF32},
+    {"block_c", BLOCK_C, CVY_FP32},
+    {"block_c_tf32", BLOCK_C, CVY_TF32},
+    {"conv_relu", "x[8,64,56,56] | conv2d(64,3) | relu", CVY_FP32},
+    {"conv_wide", "x[32,256,14,14] | conv2d(512,3,padding=1) | relu", CVY_FP32},
+    {"conv_dilated", "x[8,64,56,56] | conv2d(64,3,dilation=2) | relu", CVY_FP32},
+    {"conv_depthwise", "x[64,128,56,56] | conv2d(128,3,padding=1,groups=128) | relu", CVY_FP32},
+    {"conv3d", "x[8,32,16,56,56] | conv3d(64,3,padding=1) | group_norm(8) | mean((2,3,4))", CVY_FP32},
+    {"conv_transpose", "x[64,64,28,28] | conv_transpose2d(64,4,stride=2,padding=1) | instance_norm | silu",
+     CVY_FP32},
+    {"bottleneck",
+     "x[64,256,56,56] | conv2d(64,1) | batch_norm | relu | conv2d(64,3,padding=1) | batch_norm | relu | "
+     "conv2d(256,1) | batch_norm | add(@x) | relu",
+     CVY_FP32},
+    {"stem", "x[16,3,224,224] | conv2d(64,7,stride=2,padding=3) | batch_norm | relu | max_pool2d(3,2,1)", CVY_FP32},
+    {"mlp", "x[8,197,768] | layer_norm(768) | linear(3072) | gelu | linear(768) | add(@x)", CVY_FP32},
+    {"mlp_tf32", "x[8,197,768] | layer_norm(768) | linear(3072) | gelu | linear(768) | add(@x)", CVY_TF32},
+    {"head", "x[64,512,7,7] | adaptive_avg_pool2d(1) | flatten(1) | linear(1000) | softmax(1)", CVY_FP32},
+    {"matmul_batched", "x[64,128,64] | matmul(w[64,64,128]) | softmax(2)", CVY_FP32},
+    {"norm_large", "x[2,8,300,301] | group_norm(2) | relu", CVY_FP32},
+    {"batch_norm_training", "x[32,64,56,56] | conv2d(64,3,padding=1) | batch_norm(training=True) | relu", CVY_FP32},
+    {"softmax_long", "x[1,100001] | softmax(1)", CVY_FP32},
+    {"pointwise", "x[64,1000] | add(y[1000]) | gelu | mul(0.5) | reshape(640,100) | tanh", CVY_FP32},
+};
+
+/* "_1a2b3c4d:" -> ":" */
+static void drop_digests(char *plan)
+{
+    char *to = plan;
+
+    for (const char *from = plan; *from;) {
+        int n = 0;
+        while (*from == '_' && n < 8 && isxdigit((unsigned char)from[1 + n])) n++;
+        if (n == 8 && from[9] == ':')
+            from += 9;
+        else
+            *to++ = *from++;
+    }
+    *to = '\0';
+}
+
+static void check_case(const char *folder, int i, bool write)
+{
+    static char want[1 << 16];
+    cvy_plan *p = chain_plan(cases[i].chain, cases[i].precision, 0);
+    char path[600];
+    text got = {0};
+    FILE *f;
+
+    if (!p) return;
+    cvyi_print_plan(p, &got);
+    cvyi_text_add(&got, "\n");
+    cvyi_print_why(p, &got);
+    drop_digests(got.data);
+    snprintf(path, sizeof path, "%s/cuda_%s.txt", folder, cases[i].file);
+    f = fopen(path, write ? "w" : "r");
+    CHECK(f, "%s: not there; `make golden` writes it", path);
+    if (f && write) fputs(got.data, f);
+    if (f && !write) {
+        want[fread(want, 1, sizeof want - 1, f)] = '\0';
+        CHECK(strcmp(want, got.data) == 0, "%s differs; `make golden` accepts what is new:\n%s", path, got.data);
+    }
+    if (f) fclose(f);
+    cvyi_text_free(&got);
+    cvy_plan_free(p);
+}
+
+int main(int argc, char **argv)
+{
+    const char *root = getenv("CONVOY_GOLDEN");
+
+    use_standin(argv[0], "libcuda.so.1", "CVY_CUDA_LIB");
+    use_standin(argv[0], "libnvrtc.so.13", "CVY_NVRTC_LIB");
+    setenv("CVY_CACHE", "off", 1);
+    for (int i = 0; i < COUNT_OF(cases); i++)
+        check_case(root ? root : "test/golden", i, argc > 1 && !strcmp(argv[1], "--write"));
+    return finish("golden");
+}
