@@ -107,7 +107,7 @@ static cvy_status make_wgmma(maker *m, const matmul_geom *e, const wgmma_tile *t
     int row, column;
     const space out = product_space(m->g, n, &row, &column);
     const int64_t packed = cvyi_make_memory(m, t->packed_bytes);
-    const int64_t y_tiles = cvyi_min64(t->row_tiles, 65535 / t->cluster_m * t->cluster_m);
+    const int64_t y_tiles = cvyi_min64(t->row_tiles, GRID_YZ_MOST / t->cluster_m * t->cluster_m);
     char form[24];
     cvy_status st;
 
@@ -156,10 +156,9 @@ static cvy_status make_product(maker *m, const matmul_geom *e, const mma_tile *m
     if (e->bias) cvyi_core_bias(m, core, &out, n->arg[2], column);
     TRY(cvyi_core_epilogue(m, core, &out));
     m->step.extent = out.extent[0];
-    row_tiles = cvyi_ceil_div(e->M, t.rows);
-    y_tiles = cvyi_min64(row_tiles, 65535);
-    cvyi_core_grid(m, cvyi_ceil_div(e->N, t.columns), y_tiles,
-                   e->batch > 1 ? e->batch : cvyi_ceil_div(row_tiles, y_tiles), t.threads);
+    row_tiles = cvyi_ceil_div(e->M, t.rows) * e->batch;
+    y_tiles = cvyi_min64(row_tiles, GRID_YZ_MOST);
+    cvyi_core_grid(m, cvyi_ceil_div(e->N, t.columns), y_tiles, cvyi_ceil_div(row_tiles, y_tiles), t.threads);
     snprintf(form, sizeof form, "%dx%d", (int)t.rows, (int)t.columns);
     TRY(cvyi_make_end(m, form));
 fail:

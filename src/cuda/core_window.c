@@ -178,8 +178,8 @@ static cvy_status make_simple(maker *m, const conv_geom *e)
     if (e->bias) cvyi_core_bias(m, core, &out, n->arg[2], 1);
     TRY(cvyi_core_epilogue(m, core, &out));
     m->step.extent = e->N;
-    cvyi_core_grid(m, cvyi_ceil_div(e->K / e->groups * product(e->out), 256), cvyi_min64(e->N, 65535), e->groups,
-                   256);
+    cvyi_core_grid(m, cvyi_ceil_div(e->K / e->groups * product(e->out), 256), cvyi_min64(e->N, GRID_YZ_MOST),
+                   cvyi_min64(e->groups, GRID_YZ_MOST), 256);
     TRY(cvyi_make_end(m, ""));
 fail:
     return st;
@@ -228,6 +228,7 @@ static const char *refuse_conv_direct(const cvy_plan *p, const pass *s, cuda_cho
 
     if (why) return why;
     cvyi_conv_geom(p->graph, &p->graph->nodes[c->form.core], &e);
+    if (e.groups > GRID_YZ_MOST) return "more groups than a grid has blocks";
     if (e.K / e.groups < 4) return "fewer than 4 output channels in a group";
     return e.C / e.groups * product(e.kernel) < 16 ? "fewer than 16 terms in a sum" : NULL;
 }

@@ -4,9 +4,9 @@
 void cvyi_core_grid(maker *m, int64_t x, int64_t y, int64_t z, unsigned threads)
 {
     cuda_launch *l = &m->step.launch;
-    l->grid[0] = (unsigned)x;
-    l->grid[1] = (unsigned)cvyi_min64(y, UINT32_MAX);
-    l->grid[2] = (unsigned)cvyi_min64(z, UINT32_MAX);
+    const int64_t grid[3] = {x, y, z};
+    /* What does not fit into the numbers of a launch is past its limits, too: cvyi_make_end() says so. */
+    for (int i = 0; i < 3; i++) l->grid[i] = (unsigned)cvyi_min64(grid[i], UINT32_MAX);
     l->block[0] = threads;
     l->block[1] = l->block[2] = 1;
 }

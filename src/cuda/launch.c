@@ -24,7 +24,7 @@ fail:
 cvy_status cvyi_cuda_load(const cuda_device *d, const jit_code *code, const char *entry, int dynamic_shared,
                           cuda_kernel *out)
 {
-    enum { ALLOWED_ANYWAY = 48 * 1024 };
+    enum { ALLOWED_ANYWAY = 48 * 1024 }; /* of static and dynamic shared memory together */
     const cuda_api *cu = d->cu;
     cvy_status st;
 
@@ -33,7 +33,10 @@ cvy_status cvyi_cuda_load(const cuda_device *d, const jit_code *code, const char
     TRY(CU(cu, cuModuleGetFunction, &out->function, out->module, entry));
     /* Reading attributes also makes a driver that loads lazily load now, and not inside a capture. */
     TRY(read_attributes(cu, out));
-    if (dynamic_shared > ALLOWED_ANYWAY)
+    if (out->shared_bytes + dynamic_shared > d->shared_block)
+        TRY(cvyi_fail(CVY_UNSUPPORTED, "%d + %d bytes of shared memory, a block has %d", out->shared_bytes,
+                      dynamic_shared, d->shared_block));
+    if (out->shared_bytes + dynamic_shared > ALLOWED_ANYWAY)
         TRY(CU(cu, cuFuncSetAttribute, out->function, CU_FUNC_MAX_DYNAMIC_SHARED, dynamic_shared));
     cvyi_log(4, "%s: %d registers, %d bytes spilled, %d + %d bytes shared", entry, out->registers, out->local_bytes,
              out->shared_bytes, dynamic_shared);
@@ -47,6 +50,16 @@ void cvyi_cuda_unload(const cuda_device *d, cuda_kernel *k)
 {
     if (k->module) d->cu->cuModuleUnload(k->module);
     memset(k, 0, sizeof *k);
+}
+
+const char *cvyi_cuda_launch_refusal(const cuda_device *d, const cuda_launch *l)
+{
+    if (l->grid[0] > GRID_X_MOST) return "a grid of more than 2^31 - 1 blocks in x";
+    if (l->grid[1] > GRID_YZ_MOST || l->grid[2] > GRID_YZ_MOST) return "a grid of more than 65535 blocks in y or z";
+    if ((uint64_t)l->block[0] * l->block[1] * l->block[2] > BLOCK_THREADS_MOST)
+        return "more than 1024 threads in a block";
+    if (l->dynamic_shared > (unsigned)d->shared_block) return "more shared memory than a block may have";
+    return NULL;
 }
 
 static CUlaunchConfig make_config(const cuda_launch *l, CUstream stream, CUlaunchAttribute attrs[2])

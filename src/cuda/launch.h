@@ -22,6 +22,9 @@ cvy_status cvyi_cuda_load(const cuda_device *d, const jit_code *code, const char
                           cuda_kernel *out);
 void cvyi_cuda_unload(const cuda_device *d, cuda_kernel *k);
 
+/* Limits that every device has. */
+enum { GRID_X_MOST = INT32_MAX, GRID_YZ_MOST = 65535, BLOCK_THREADS_MOST = 1024 };
+
 typedef struct cuda_launch {
     unsigned grid[3], block[3];
     unsigned cluster[3];     /* all 0: no clusters */
@@ -29,6 +32,9 @@ typedef struct cuda_launch {
     bool cooperative;        /* all blocks at once, or the launch fails */
 } cuda_launch;
 
+/* What of a launch no device, or not this one, would take, in words; NULL: nothing. Everything that is launched was
+ * shown to it while the plan was made. */
+const char *cvyi_cuda_launch_refusal(const cuda_device *d, const cuda_launch *l);
 cvy_status cvyi_cuda_launch(const cuda_device *d, const cuda_kernel *k, const cuda_launch *l, CUstream stream,
                             void **arguments);
 /* How many blocks of this shape one multiprocessor, or how many clusters the device, holds at once. */

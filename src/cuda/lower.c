@@ -1,6 +1,7 @@
 /* lower.c - passes to steps: the kernel that was chosen for each makes them (choice.h); pointwise passes and
  * reshapes are here. */
 #include "choice.h"
+#include "cores.h"
 
 enum { POINTWISE_THREADS = 256, POINTWISE_EACH = 8, STEPS_PER_NODE = 3 };
 
@@ -13,10 +14,7 @@ static cvy_status end_pointwise(maker *m, const space *in, const space *out, con
     cvyi_make_define(m, "EACH", POINTWISE_EACH);
     m->many = true;
     m->step.extent = in->extent[0];
-    m->step.launch = (cuda_launch){
-        .grid = {(unsigned)cvyi_ceil_div(total, POINTWISE_THREADS * POINTWISE_EACH), 1, 1},
-        .block = {POINTWISE_THREADS, 1, 1},
-    };
+    cvyi_core_grid(m, cvyi_ceil_div(total, POINTWISE_THREADS * POINTWISE_EACH), 1, 1, POINTWISE_THREADS);
     return cvyi_make_end(m, form);
 }
 

@@ -345,13 +345,12 @@ cvy_status cvyi_make_end(maker *m, const char *form)
 {
     cuda_state *state = m->state;
     cuda_step *s = &m->step;
+    const char *refusal = cvyi_cuda_launch_refusal(state->device, &s->launch);
     step_view *views;
     cvy_status st = CVY_OK;
 
     if (!s->launch.grid[0] || !s->launch.grid[1] || !s->launch.grid[2]) return CVY_OK; /* nothing to compute */
-    if (s->launch.grid[1] > 65535 || s->launch.grid[2] > 65535)
-        return cvyi_fail(CVY_UNSUPPORTED, "cuda: %s: a grid of %u x %u x %u blocks", s->source, s->launch.grid[0],
-                         s->launch.grid[1], s->launch.grid[2]);
+    if (refusal) return cvyi_fail(CVY_UNSUPPORTED, "cuda: %s: %s", s->source, refusal);
     views = cvyi_arena_alloc(&m->plan->memory, (size_t)s->n_views, sizeof *views);
     if (!views || state->n_steps == state->cap_steps) return CVY_NO_MEMORY;
     memcpy(views, m->views, (size_t)s->n_views * sizeof *views);

@@ -81,6 +81,16 @@ void device_unload(void *kernel)
     free(k);
 }
 
+void device_allow_shared(void *kernel, int bytes)
+{
+    ((emulated_kernel *)kernel)->allowed_shared = bytes;
+}
+
+int device_allowed_shared(const void *kernel)
+{
+    return ((const emulated_kernel *)kernel)->allowed_shared;
+}
+
 int device_attribute(const void *kernel, int attribute)
 {
     const emulated_kernel *k = kernel;

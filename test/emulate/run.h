@@ -15,6 +15,7 @@ typedef struct emulated_kernel {
     emulated *now;
     char *shared_begin, *shared_end; /* static shared memory */
     int cluster[2];                  /* blocks of a cluster along x and y */
+    int allowed_shared;              /* dynamic shared memory that launches were allowed */
 } emulated_kernel;
 
 /* Were these guard bytes overwritten? */

@@ -247,8 +247,8 @@ static CUresult fake_cuFuncGetAttribute(int *value, int attribute, CUfunction fu
 }
 static CUresult fake_cuFuncSetAttribute(CUfunction function, int attribute, int value)
 {
-    (void)function, (void)attribute, (void)value;
     STEP(cuFuncSetAttribute);
+    if (attribute == CU_FUNC_MAX_DYNAMIC_SHARED) device_allow_shared(function, value);
     return 0;
 }
 static CUresult fake_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads,
@@ -272,7 +272,12 @@ static CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f
     (void)extra;
     STEP(cuLaunchKernelEx);
     if (!config->grid[0] || !config->grid[1] || !config->grid[2] || !config->block[0]) return 1;
-    if (config->grid[1] > 65535 || config->grid[2] > 65535 || config->block[0] > 1024) return 1;
+    if (config->grid[0] > INT32_MAX || config->grid[1] > 65535 || config->grid[2] > 65535) return 1;
+    if (config->block[0] > 1024) return 1;
+    /* A kernel's static memory counts towards what it may have unasked, not towards what was allowed it. */
+    if ((int)config->shared_bytes + device_attribute(function, CU_FUNC_SHARED_BYTES) > DEVICE_SHARED_ANYWAY &&
+        (int)config->shared_bytes > device_allowed_shared(function))
+        return 1;
     state.launches++;
     return device_launch(function, config, arguments);
 }

@@ -8,8 +8,9 @@
 #include "../../src/cuda/api.h"
 
 enum {
-    DEVICE_INVALID = 1, /* CUDA_ERROR_INVALID_VALUE */
-    DEVICE_FAULT = 718  /* a launch that went wrong; device_error() says how */
+    DEVICE_INVALID = 1,              /* CUDA_ERROR_INVALID_VALUE */
+    DEVICE_SHARED_ANYWAY = 48 << 10, /* shared memory that nobody need ask for */
+    DEVICE_FAULT = 718               /* a launch that went wrong; device_error() says how */
 };
 
 typedef struct device_model {
@@ -25,6 +26,9 @@ void device_free(void *memory);
 void *device_load(const void *image); /* the module's only kernel; NULL: the image is none */
 void device_unload(void *kernel);
 int device_attribute(const void *kernel, int attribute);
+/* Bytes of dynamic shared memory that launches of the kernel may have. */
+void device_allow_shared(void *kernel, int bytes);
+int device_allowed_shared(const void *kernel);
 CUresult device_launch(void *kernel, const CUlaunchConfig *config, void **arguments);
 /* float32, out of bounds zero; strides in bytes. */
 CUresult device_tensor_map(void *out, unsigned rank, const void *base, const uint64_t *dims,

@@ -19,23 +19,37 @@ void device_free(void *memory)
 {
     free(memory);
 }
+
+typedef struct kernel {
+    int allowed_shared;
+} kernel;
+
 void *device_load(const void *image)
 {
     (void)image;
-    return malloc(16);
+    return calloc(1, sizeof(kernel));
 }
-void device_unload(void *kernel)
+void device_unload(void *k)
 {
-    free(kernel);
+    free(k);
 }
-int device_attribute(const void *kernel, int attribute)
+/* As most kernels do, these have a little static shared memory. */
+int device_attribute(const void *k, int attribute)
 {
-    (void)kernel;
-    return attribute == CU_FUNC_MAX_THREADS ? 1024 : 0;
+    (void)k;
+    return attribute == CU_FUNC_MAX_THREADS ? 1024 : attribute == CU_FUNC_SHARED_BYTES ? 8 : 0;
 }
-CUresult device_launch(void *kernel, const CUlaunchConfig *config, void **arguments)
+void device_allow_shared(void *k, int bytes)
 {
-    (void)kernel, (void)config, (void)arguments;
+    ((kernel *)k)->allowed_shared = bytes;
+}
+int device_allowed_shared(const void *k)
+{
+    return ((const kernel *)k)->allowed_shared;
+}
+CUresult device_launch(void *k, const CUlaunchConfig *config, void **arguments)
+{
+    (void)k, (void)config, (void)arguments;
     return 0;
 }
 CUresult device_tensor_map(void *out, unsigned rank, const void *base, const uint64_t *dims,

@@ -192,6 +192,47 @@ static void takes_everything(void)
     CHECK(scenario(longest) == CVY_INVALID || cvy_last_error()[0], "status");
 }
 
+/* Launches past a limit of the device: planned so that there are none, or refused when planning. */
+static void keeps_limits(void)
+{
+    static const char *const fits[] = {
+        "x[2,16,13,29,29] | group_norm(4)", /* 48 KB of dynamic shared memory, beside a static part */
+        "x[66000,2,3] | matmul(w[66000,3,5])", "x[1,66000,4] | conv1d(66000,3,groups=66000)",
+        "x[66000,2,4] | conv1d(2,3,groups=2)", "x[70000,3] | linear(2)",
+    };
+    static const struct {
+        cuda_launch launch;
+        const char *refusal;
+    } launches[] = {
+        {{.grid = {2147483647, 65535, 65535}, .block = {1024, 1, 1}, .dynamic_shared = 227 << 10}, NULL},
+        {{.grid = {2147483648, 1, 1}, .block = {32, 1, 1}}, "a grid of more than 2^31 - 1 blocks in x"},
+        {{.grid = {1, 65536, 1}, .block = {32, 1, 1}}, "a grid of more than 65535 blocks in y or z"},
+        {{.grid = {1, 1, 65536}, .block = {32, 1, 1}}, "a grid of more than 65535 blocks in y or z"},
+        {{.grid = {1, 1, 1}, .block = {32, 32, 2}}, "more than 1024 threads in a block"},
+        {{.grid = {1, 1, 1}, .block = {32, 1, 1}, .dynamic_shared = 228 << 10},
+         "more shared memory than a block may have"},
+    };
+    cuda_device *d = NULL;
+    cvy_graph *g = NULL;
+    cvy_plan *p = NULL;
+
+    for (int i = 0; i < COUNT_OF(fits); i++)
+        CHECK(scenario(fits[i]) == CVY_OK, "%s: %s", fits[i], cvy_last_error());
+    CHECK(cvyi_cuda_open(0, &d) == CVY_OK, "%s", cvy_last_error());
+    for (int i = 0; i < COUNT_OF(launches); i++) {
+        const char *got = cvyi_cuda_launch_refusal(d, &launches[i].launch), *expected = launches[i].refusal;
+        CHECK(got == expected || (got && expected && !strcmp(got, expected)), "launch %d: %s", i,
+              got ? got : "taken");
+    }
+    cvyi_cuda_close(d);
+    /* 2^43 elements are more blocks than a grid has. */
+    CHECK(!cvy_graph_parse("x[8796093022208] | relu", &g), "%s", cvy_last_error());
+    CHECK(cvy_plan_create(g, &on_gpu, &p) == CVY_UNSUPPORTED, "a grid of 2^32 blocks was planned");
+    CHECK(strstr(cvy_last_error(), "blocks in x"), "%s", cvy_last_error());
+    cvy_plan_free(p);
+    cvy_graph_free(g);
+}
+
 int main(int argc, char **argv)
 {
     (void)argc;
@@ -205,5 +246,6 @@ int main(int argc, char **argv)
     runs_without_allocating();
     new_names_and_batches_compile_nothing();
     takes_everything();
+    keeps_limits();
     return finish("cuda_plan");
 }

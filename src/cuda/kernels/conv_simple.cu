@@ -84,26 +84,34 @@ CVY_INLINE float window_sum(const cvy_args &a, const cvy_at &at, const float *so
     return sum;
 }
 
+// Element number `element` of a sample's group.
+CVY_INLINE void compute(const cvy_args &a, int n, int group, int element)
+{
+    const int k = element / PLANE, in_plane = element % PLANE;
+    float sum = 0.0f;
+    cvy_at at;
+
+    at.i0 = n;
+    at.i1 = group * K_OUT + k;
+    at.i2 = in_plane / (OUT_P * OUT_Q);
+    at.i3 = in_plane / OUT_Q % OUT_P;
+    at.i4 = in_plane % OUT_Q;
+    at.i5 = 0;
+    at.lin = ((cvy_index)n * (GROUPS * K_OUT) + at.i1) * PLANE + in_plane;
+    for (int c = 0; c < C_IN; c++) {
+        const long long channel = (long long)group * C_IN + c;
+        sum += window_sum(a, at, a.t[1].p + n * a.t[1].s[0] + channel * a.t[1].s[1],
+                          a.t[2].p + group * a.t[2].s[5] + k * a.t[2].s[0] + c * a.t[2].s[1]);
+    }
+    cvy_epilogue(a, at, sum);
+}
+
+// A grid takes 65535 samples and groups; what is past that comes in further turns.
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
-    const int element = blockIdx.x * THREADS + threadIdx.x, group = blockIdx.z;
+    const int element = blockIdx.x * THREADS + threadIdx.x;
+
     if (element >= K_OUT * PLANE) return;
-    for (int n = blockIdx.y; n < a.extent; n += gridDim.y) {
-        const int k = element / PLANE, in_plane = element % PLANE;
-        cvy_at at;
-        at.i0 = n;
-        at.i1 = group * K_OUT + k;
-        at.i2 = in_plane / (OUT_P * OUT_Q);
-        at.i3 = in_plane / OUT_Q % OUT_P;
-        at.i4 = in_plane % OUT_Q;
-        at.i5 = 0;
-        at.lin = ((cvy_index)n * (GROUPS * K_OUT) + at.i1) * PLANE + in_plane;
-        float sum = 0.0f;
-        for (int c = 0; c < C_IN; c++) {
-            const long long channel = (long long)group * C_IN + c;
-            sum += window_sum(a, at, a.t[1].p + n * a.t[1].s[0] + channel * a.t[1].s[1],
-                              a.t[2].p + group * a.t[2].s[5] + k * a.t[2].s[0] + c * a.t[2].s[1]);
-        }
-        cvy_epilogue(a, at, sum);
-    }
+    for (int group = blockIdx.z; group < GROUPS; group += gridDim.z)
+        for (int n = blockIdx.y; n < a.extent; n += gridDim.y) compute(a, n, group, element);
 }

@@ -61,13 +61,15 @@ struct tile_rows {
 template <int BM_> CVY_INLINE tile_rows rows_of_block(const cvy_args &a)
 {
     tile_rows r;
-    if (ROWS_OF_BATCH) {
-        r.end = (blockIdx.z + 1LL) * ROWS_OF_BATCH;
-        r.first = (long long)blockIdx.z * ROWS_OF_BATCH + (long long)blockIdx.y * BM_;
-    } else {
-        constexpr long long PER_SAMPLE = (long long)Y1 * Y2 * Y3 * Y4 * Y5 / COLS;
-        r.end = COLUMN ? a.extent * PER_SAMPLE : 1;
-        r.first = ((long long)blockIdx.z * gridDim.y + blockIdx.y) * BM_;
+    constexpr long long PER_SAMPLE = (long long)Y1 * Y2 * Y3 * Y4 * Y5 / COLS;
+    const long long tile = (long long)blockIdx.z * gridDim.y + blockIdx.y, all = COLUMN ? a.extent * PER_SAMPLE : 1;
+    r.end = all;
+    r.first = tile * BM_;
+    if (ROWS_OF_BATCH) { // every batch begins with a tile of its own
+        constexpr long long TILES = ((ROWS_OF_BATCH ? ROWS_OF_BATCH : 1) + BM_ - 1) / BM_;
+        r.first = tile / TILES * ROWS_OF_BATCH + tile % TILES * BM_;
+        r.end = (tile / TILES + 1) * ROWS_OF_BATCH;
+        if (r.end > all) r.end = 0; // past the last batch
     }
     return r;
 }
