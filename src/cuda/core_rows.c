@@ -154,10 +154,11 @@ static int64_t lower_power_of_two(int64_t n, int64_t most)
     return p;
 }
 
-/* How many threads share one result where they read neighbouring elements. */
-static int64_t choose_lanes(int64_t inside)
+/* How many threads share one result where they read neighbouring elements, `width` at a time. */
+static int64_t choose_lanes(int64_t inside, int64_t width)
 {
-    return inside >= 1024 ? 256 : lower_power_of_two(inside, 32);
+    const int64_t accesses = inside / width;
+    return accesses >= 512 ? 256 : lower_power_of_two(accesses, 32);
 }
 
 /* Is the innermost dimension that has any extent among the reduced ones? */
@@ -168,28 +169,99 @@ static bool innermost_reduced(const space *s, unsigned reduced)
     return reduced >> d & 1;
 }
 
+/* Are the reduced dimensions the last ones? Those of extent 1 count as either, but for dimension 0, whose extent is
+ * an argument of the kernel. */
+static bool trailing_reduced(const space *s, unsigned reduced)
+{
+    bool kept = false, out_of_order = false;
+    for (int d = EMIT_DIMS - 1; d >= 0; d--) {
+        const bool gone = reduced >> d & 1;
+        if (d && s->extent[d] == 1) continue;
+        kept = kept || !gone;
+        out_of_order = out_of_order || (gone && kept);
+    }
+    return !out_of_order;
+}
+
+/* How a reduction is spread over threads and blocks. It depends on the extents of one sample alone (of all, where
+ * samples are reduced), so that no other sample changes a sample's bits. */
+typedef struct reduce_form {
+    bool trailing;         /* elements of a result are neighbours */
+    int64_t lanes, splits; /* threads that share a result: neighbouring ones; rows of a block's threads */
+    int64_t parts;         /* blocks that do */
+    int64_t results;       /* of a block */
+    int64_t inside, kept;  /* elements of a result; results */
+} reduce_form;
+
+enum { REDUCE_THREADS = 256, PART_ELEMENTS = 16384, FEWEST_PARTS = 4, MOST_BLOCKS = 1024 };
+
+static reduce_form choose_reduce(const space *in, unsigned reduced)
+{
+    reduce_form f = {.trailing = trailing_reduced(in, reduced), .splits = 1, .parts = 1, .inside = 1, .kept = 1};
+    int64_t of_sample, blocks, wanted;
+
+    for (int d = 0; d < EMIT_DIMS; d++) *(reduced >> d & 1 ? &f.inside : &f.kept) *= in->extent[d];
+    of_sample = reduced & 1 || !in->extent[0] ? f.kept : f.kept / in->extent[0];
+    f.lanes = innermost_reduced(in, reduced) ? choose_lanes(f.inside, f.trailing && f.inside % 4 == 0 ? 4 : 1) : 1;
+    if (!innermost_reduced(in, reduced) && f.inside >= 32 && of_sample < 65536) f.splits = 8;
+    f.results = REDUCE_THREADS / f.lanes / f.splits;
+    blocks = cvyi_max64(cvyi_ceil_div(of_sample, f.results), 1);
+    wanted = cvyi_min64(f.inside * f.results / PART_ELEMENTS, MOST_BLOCKS / blocks);
+    if (wanted >= FEWEST_PARTS) f.parts = lower_power_of_two(wanted, MOST_BLOCKS);
+    return f;
+}
+
+static void start_reduce(maker *m, const char *gather, const reduce_form *f, int form, const space *in,
+                         unsigned reduced)
+{
+    cvyi_make_start(m, "reduce.cu");
+    snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-DGATHER=%s", gather);
+    cvyi_make_define(m, "FORM", form);
+    cvyi_make_define(m, "TRAILING", f->trailing);
+    cvyi_make_define_extents(m, 'X', in);
+    cvyi_make_define(m, "REDUCED", reduced);
+    cvyi_make_define(m, "LANES", f->lanes);
+    cvyi_make_define(m, "SPLITS", f->splits);
+    if (!f->inside) cvyi_make_define(m, "NOTHING_INSIDE", 1);
+    m->many = true;
+    m->step.extent = in->extent[0];
+}
+
+/* Gatherers of every part, in memory of our own. */
+static cvy_status make_parts(maker *m, int core, const char *gather, const reduce_form *f, const space *in,
+                             unsigned reduced, int64_t at)
+{
+    cvy_status st;
+
+    start_reduce(m, gather, f, 1, in, reduced);
+    cvyi_make_own_view(m, at, "partials");
+    TRY(cvyi_core_prologue(m, core, in));
+    cvyi_core_grid(m, cvyi_ceil_div(f->kept, f->results), f->parts, 1, REDUCE_THREADS);
+    TRY(cvyi_make_end(m, "partial"));
+fail:
+    return st;
+}
+
 cvy_status cvyi_core_reduction(maker *m, int core, const char *gather, const space *in, const space *out,
                                unsigned reduced)
 {
-    int64_t inside = 1, kept = 1;
+    enum { GATHERER = 8 }; /* bytes at most */
+    const reduce_form f = choose_reduce(in, reduced);
+    const bool merges = f.parts > 1;
+    const int64_t at = merges ? cvyi_make_memory(m, GATHERER * f.kept * f.parts) : 0;
     cvy_status st;
 
-    for (int d = 0; d < EMIT_DIMS; d++) *(reduced >> d & 1 ? &inside : &kept) *= in->extent[d];
-    const bool inner = innermost_reduced(in, reduced);
-    const int64_t lanes = inner ? choose_lanes(inside) : 1;
-    const int64_t splits = !inner && inside >= 32 && kept < 65536 ? 8 : 1;
-    cvyi_make_start(m, "reduce.cu");
-    snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-DGATHER=%s", gather);
-    cvyi_make_define_extents(m, 'X', in);
-    cvyi_make_define(m, "REDUCED", reduced);
-    cvyi_make_define(m, "LANES", lanes);
-    cvyi_make_define(m, "SPLITS", splits);
-    if (!inside) cvyi_make_define(m, "NOTHING_INSIDE", 1);
+    if (merges) TRY(make_parts(m, core, gather, &f, in, reduced, at));
+    start_reduce(m, gather, &f, merges ? 2 : 0, in, reduced);
     cvyi_core_first_view(m, core, out);
-    TRY(cvyi_core_prologue(m, core, in));
+    if (merges) {
+        cvyi_make_define(m, "PARTS", f.parts);
+        cvyi_make_define(m, "PARTIALS", cvyi_make_own_view(m, at, "partials"));
+    } else {
+        TRY(cvyi_core_prologue(m, core, in));
+    }
     TRY(cvyi_core_epilogue(m, core, out));
-    m->step.extent = in->extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(kept, 256 / lanes / splits), 1, 1, 256);
+    cvyi_core_grid(m, cvyi_ceil_div(f.kept, merges ? REDUCE_THREADS / 32 : f.results), 1, 1, REDUCE_THREADS);
     TRY(cvyi_make_end(m, gather));
 fail:
     return st;
@@ -219,7 +291,7 @@ static cvy_status make_softmax(maker *m)
     const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
     const int dim = cvyi_softmax_dim(m->g, n);
     const int64_t inside = in.extent[dim], total = cvyi_elements(&in.logical);
-    const int64_t lanes = innermost_reduced(&in, 1u << dim) ? choose_lanes(inside) : 1;
+    const int64_t lanes = innermost_reduced(&in, 1u << dim) ? choose_lanes(inside, 1) : 1;
     cvy_status st;
 
     if (!total) return CVY_OK;

@@ -62,6 +62,7 @@ static const char *const chains[] = {
     "x[1,2,181,183] | square | instance_norm(affine=False) | silu",
     "x[2,33333] | rms_norm(33333)",
     "x[5000] | layer_norm(5000) | neg",
+    "x[2,16,13,29,29] | hardswish | group_norm(4) | mean((2,3,4))", /* 48 KB of shared memory, and a little more */
     ("x[1,10,13,4] | softmax(2) @a | logsumexp(1,keepdim=True) | clamp(-0.9,0.8) @b | batch_norm(training=True) | "
      "mean(1,keepdim=True) | instance_norm()"), /* norms of constants */
     /* pooling */
@@ -80,6 +81,13 @@ static const char *const chains[] = {
     "x[5,1030,19] | logsumexp(1)",
     "x[4,5,6] | logsumexp((0,2))",
     "x[3,7,40] | sum()",
+    /* results that several blocks share: everything, long rows of every length, leading dimensions, both */
+    "x[70001] | sum()",
+    "x[2,65543] | relu | logsumexp(1) | neg",
+    "x[2,65600] | add(1000) | mean(1)",
+    "x[2101,40] | max(0) | tanh",
+    "x[2,2100,40] | min(1,keepdim=True) | add(b[40])",
+    "x[2,3,150,221] | sum((0,2,3)) | mul(s[3])",
     "x[5,1030] | softmax(1)",
     "x[5,33,19] | tanh | softmax(1) | mul(2)",
     "x[50,7] | log_softmax(-1)",
@@ -214,6 +222,8 @@ static const char *const sanitized[] = {
     "x[5,33,19] | mean(1) | hardsigmoid",
     "x[5,1030,19] | logsumexp(1)",
     "x[3,7,40] | sum()",
+    "x[2,65543] | logsumexp(1) | neg",
+    "x[2101,40] | max(0) | tanh",
     "x[5,33,19] | tanh | softmax(1) | mul(2)",
     "x[2,33333] | softmax(1)",
     "x[30,24] | log_softmax(1)",
@@ -225,6 +235,16 @@ static const char *const large[] = {
     "x[128,8,128,128] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
     "x[128,8,128,128] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
     "x[32,8,256,256] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)",
+};
+
+/* More batches, groups and samples than a grid has blocks in y or z, and sums that fill the device: too much for
+ * the emulator. */
+static const char *const full[] = {
+    "x[66000,2,3] | matmul(w[66000,3,5]) | relu",
+    "x[1,66000,4] | conv1d(66000,3,groups=66000) | relu",
+    "x[66000,2,4] | conv1d(2,3,groups=2)",
+    "x[5,3000001] | square | sum()",
+    "x[300007,40] | logsumexp(0)",
 };
 
 #endif

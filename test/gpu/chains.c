@@ -257,13 +257,10 @@ typedef struct mode {
 } mode;
 
 static const mode modes[] = {
-    {0, check_chain, chains, COUNT_OF(chains)},
-    {'c', check_briefly, NULL, 0},
-    {'s', sanitize_chain, sanitized, COUNT_OF(sanitized)},
-    {'b', bits_of_chain, large, COUNT_OF(large)},
-    {'m', places_of_chain, chains, COUNT_OF(chains)},
-    {'l', kernels_of_chain, chains, COUNT_OF(chains)},
-    {'f', first_call, large, COUNT_OF(large)},
+    {0, check_chain, chains, COUNT_OF(chains)},        {'c', check_briefly, NULL, 0},
+    {'g', check_chain, full, COUNT_OF(full)},          {'s', sanitize_chain, sanitized, COUNT_OF(sanitized)},
+    {'b', bits_of_chain, large, COUNT_OF(large)},      {'m', places_of_chain, chains, COUNT_OF(chains)},
+    {'l', kernels_of_chain, chains, COUNT_OF(chains)}, {'f', first_call, large, COUNT_OF(large)},
     {'t', time_chain, large, COUNT_OF(large)},
 };
 
@@ -297,7 +294,7 @@ static bool read_command(int argc, char **argv, command *c)
     int letter;
 
     *c = (command){.mode = &modes[0], .shares = 1};
-    while ((letter = getopt(argc, argv, "+k:p:c:rsbmlft")) != -1) {
+    while ((letter = getopt(argc, argv, "+k:p:c:rgsbmlft")) != -1) {
         if (letter == 'k' && sscanf(optarg, "%d/%d", &c->share, &c->shares) != 2) return false;
         if (letter == 'p') precisions = strcmp(optarg, "tf32") ? 1 << CVY_FP32 : 1 << CVY_TF32;
         if (letter == 'c' && !read_lines(c, optarg)) return false;
@@ -326,8 +323,9 @@ int main(int argc, char **argv)
     gpu u;
 
     if (!read_command(argc, argv, &c)) {
-        fprintf(stderr, "usage: chains [-k I/N] [-p fp32|tf32] [-c FILE | -r COUNT SEED | -s | -b | -m | -f | -l | "
-                        "-t] [CHAIN...]\n");
+        fprintf(stderr,
+                "usage: chains [-k I/N] [-p fp32|tf32] [-c FILE | -r COUNT SEED | -g | -s | -b | -m | -f | -l | "
+                "-t] [CHAIN...]\n");
         return 2;
     }
     if (!gpu_open(&u)) {

@@ -98,6 +98,8 @@ told() {
 part_chains() {
     share chains "$jobs" ""
     told chains "$jobs" "chains" || return 1
+    share chains 5 "" -g
+    told chains 5 "chains that fill the device" || return 1
     "$python" test/gpu/cpu_chains.py >"$out/cpu-chains.txt" || return 1
     share chains "$jobs" "" -c "$out/cpu-chains.txt"
     told chains "$jobs" "chains, and those of the CPU engine's tests"

@@ -196,12 +196,16 @@ CVY_INLINE cvy_at cvy_place(cvy_index kept, cvy_index inside)
     return at;
 }
 
-// How many elements are reduced into one, and how many stay.
+// How many elements are reduced into one, not counting dimension 0; counting it; and how many results stay.
+CVY_INLINE constexpr long long cvy_inner_count()
+{
+    long long n = 1;
+    for (int d = 1; d < 6; d++) n *= REDUCED >> d & 1 ? cvy_extent(d) : 1;
+    return n;
+}
 CVY_INLINE long long cvy_inside_count(const cvy_args &a)
 {
-    long long n = REDUCED & 1 ? a.extent : 1;
-    for (int d = 1; d < 6; d++) n *= REDUCED >> d & 1 ? cvy_extent(d) : 1;
-    return NOTHING_INSIDE ? 0 : n;
+    return NOTHING_INSIDE ? 0 : (REDUCED & 1 ? a.extent : 1) * cvy_inner_count();
 }
 CVY_INLINE long long cvy_kept_count(const cvy_args &a)
 {
