@@ -68,9 +68,10 @@ static void check(cudaError_t error, const char *what)
     throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
-// `together`: all blocks at once, since they wait for each other.
+// `together`: all blocks at once, since they wait for each other. `first`: on this device and stream, so that its shared
+// memory has to be allowed.
 static void launch(const char *name, const void *kernel, dim3 grid, unsigned threads, unsigned shared, bool together,
-                   cudaStream_t stream, std::initializer_list<const void *> list)
+                   bool first, cudaStream_t stream, std::initializer_list<const void *> list)
 {
     cudaLaunchAttribute attribute = {};
     cudaLaunchConfig_t config = {};
@@ -82,7 +83,7 @@ static void launch(const char *name, const void *kernel, dim3 grid, unsigned thr
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = together;
-    if (shared > 48 * 1024)
+    if (shared && first)
         check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), name);
     check(cudaLaunchKernelExC(&config, kernel, const_cast<void **>(list.begin())), name);
 }
@@ -235,7 +236,7 @@ def launch_lines(launch, tensors, kernels, files):
     lines += [
         f'launch("{launch["entry"]}", (const void *){kernels.add(launch, files)},',
         f"       dim3({', '.join(map(str, launch['grid']))}), {launch['block'][0]}, {launch['shared']}, {together}, "
-        f"stream, {{{given}}});",
+        f"{'prepare' if launch['shared'] else 'false'}, stream, {{{given}}});",
     ]
     return ["if (prepare) {" if launch["prepared"] else "{", *("    " + line for line in lines), "}"]
 
@@ -318,7 +319,6 @@ Kernels, launches, their order and arguments are those of convoy.compile(), whic
 import functools
 import hashlib
 import inspect
-import operator
 import os
 import re
 
@@ -379,7 +379,7 @@ class Region:
 
     def __init__(self, name, workspace, inputs, params, results):
         self.name, self.workspace, self.sources, self.results = name, workspace, [*inputs, *params], results
-        self.n_inputs, self.params = len(inputs), [operator.attrgetter(name) for name, _, _ in params]
+        self.n_inputs, self.params = len(inputs), [getter(name) for name, _, _ in params]
 
     def __call__(self, module, *inputs):
         tensors = [*inputs, *(param(module) for param in self.params)]
@@ -389,22 +389,31 @@ class Region:
 
     def run(self, module, tensors):
         device = tensors[0].device
-        for (name, shape, _), tensor in zip(self.sources, tensors):
-            expect(name, tensor, torch.float32, shape, device)
+        for i, (name, shape, stride) in enumerate(self.sources):
+            tensor = tensors[i]
+            if tensor.dtype is not torch.float32 or tensor.shape != shape or tensor.device != device:
+                expect(name, tensor, torch.float32, shape, device)
+            tensors[i] = fit(tensor, stride)
+        if device.index == torch.cuda.current_device():
+            return self.launch(module, tensors, device)
         with torch.cuda.device(device):
-            launches, stream = getattr(library(device.index), self.name), torch.cuda.current_stream().cuda_stream
-            tensors = [fit(t, stride) for t, (_, _, stride) in zip(tensors, self.sources)]
-            results = [torch.empty_strided(*r, dtype=torch.float32, device=device) for r in self.results]
-            state = [version(t) for t in tensors[self.n_inputs :]]
-            kept, key = module.__dict__.setdefault("_workspaces", {}), (self.name, device, stream)
-            capturing = torch.cuda.is_current_stream_capturing()  # then nothing runs before the graph is replayed
-            memory, before = (kept.get if capturing else kept.pop)(key, (None, None))
-            if memory is None:
-                memory = torch.empty(self.workspace + 256, dtype=torch.uint8, device=device)
-            start = -(-memory.data_ptr() // 256) * 256
-            launches([t.data_ptr() for t in (*tensors, *results)], start, state != before, stream)
-            if not capturing:
-                kept[key] = memory, state
+            return self.launch(module, tensors, device)
+
+    def launch(self, module, tensors, device):
+        """On the current stream of the current device."""
+        launches, stream = getattr(library(device.index), self.name), current_stream(device.index)
+        results = [torch.empty_strided(*r, dtype=torch.float32, device=device) for r in self.results]
+        pointers = [t.data_ptr() for t in (*tensors, *results)]
+        state = [version(t) for t in tensors[self.n_inputs :]]
+        kept, key = module.__dict__.setdefault("_workspaces", {}), (self.name, device, stream)
+        capturing = torch.cuda.is_current_stream_capturing()  # then nothing runs before the graph is replayed
+        memory, before = (kept.get if capturing else kept.pop)(key, (None, None))
+        if memory is None:
+            memory = torch.empty(self.workspace + 256, dtype=torch.uint8, device=device)
+        start = -(-memory.data_ptr() // 256) * 256
+        launches(pointers, start, state != before, stream)
+        if not capturing:
+            kept[key] = memory, state
         return tuple(results)
 
 
@@ -413,7 +422,7 @@ class Forward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, region, module, *tensors):
-        return region.run(module, tensors)
+        return region.run(module, list(tensors))
 
     @staticmethod
     def backward(ctx, *gradients):
@@ -429,6 +438,25 @@ def expect(name, value, dtype, shape, device="cuda"):
                 return
         got = f"{value.dtype} {list(value.shape)} on {value.device}"
     raise ValueError(f"ModelNew was made for {name} as {dtype} {list(shape)} on {device}, got {got}")
+
+
+def getter(name):
+    """module -> its tensor of this dotted name. By the dictionaries that modules keep: a call has no time to lose."""
+    *path, last = name.split(".")
+
+    def get(module):
+        for part in path:
+            module = module._modules[part]
+        tensor = module._parameters.get(last)
+        return getattr(module, last) if tensor is None else tensor
+
+    return get
+
+
+def current_stream(index):
+    """The handle of the device's current stream; the public way makes an object first."""
+    short = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return short(index) if short else torch.cuda.current_stream(index).cuda_stream
 
 
 def fit(tensor, stride):

@@ -86,7 +86,7 @@ def library_call(new):
 
     runner = list(dispatcher_of(new).entries.values())[-1].runners[0]
     slot = runner.slots[runner.stream()][0]
-    arguments = (runner.plan.handle, slot.buffers, runner.n_buffers, slot.workspace, binding.CVY_KEEP_PREPARED,
+    arguments = (runner.plan.handle, slot.buffers, runner.n_buffers, slot.workspace, slot.workspace_size, binding.CVY_KEEP_PREPARED,
                  runner.stream())
     return lambda: region._run(*arguments)
 

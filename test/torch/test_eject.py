@@ -258,7 +258,7 @@ def test_file_stands_alone(ejected, name):
     nodes = list(ast.walk(ast.parse(text)))
     names = {a.name.split(".")[0] for n in nodes if isinstance(n, ast.Import) for a in n.names}
     names |= {n.module.split(".")[0] for n in nodes if isinstance(n, ast.ImportFrom)}
-    assert names == {"functools", "hashlib", "inspect", "operator", "os", "re", "torch"}
+    assert names == {"functools", "hashlib", "inspect", "os", "re", "torch"}
     assert "__main__" not in text and text.count("class ModelNew") == 1
     files = re.findall(r'^FILES\["(.*?)"\]', text, flags=re.M)
     assert "common.cuh" in files and len(files) == len(set(files))
@@ -351,7 +351,8 @@ def on_cpu(ejected, monkeypatch):
     monkeypatch.setattr(module, "expect", lambda *_: None)
     monkeypatch.setattr(module, "library", lambda index: SimpleNamespace(region0=region0))
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=world.stream))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: SimpleNamespace(cuda_stream=world.stream))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: world.capturing)
     return module, calls, world
 
