@@ -220,22 +220,31 @@ static const char *refuse_conv_simple(const cvy_plan *p, const pass *s, cuda_cho
     return cvyi_core_refusal(p, c, CONVOLUTIONS, "not a convolution");
 }
 
+/* Tiles have a block for every group. */
+static const char *refuse_tiles(const cvy_plan *p, const pass *s, cuda_choice *c, conv_geom *e)
+{
+    const char *why = refuse_conv_simple(p, s, c);
+
+    if (why) return why;
+    cvyi_conv_geom(p->graph, &p->graph->nodes[c->form.core], e);
+    return e->groups > GRID_YZ_MOST ? "more groups than a grid has blocks" : NULL;
+}
+
 /* A tile of 16 channels pays from about 4 on, if there are terms to share its cost. */
 static const char *refuse_conv_direct(const cvy_plan *p, const pass *s, cuda_choice *c)
 {
-    const char *why = refuse_conv_simple(p, s, c);
     conv_geom e;
+    const char *why = refuse_tiles(p, s, c, &e);
 
     if (why) return why;
-    cvyi_conv_geom(p->graph, &p->graph->nodes[c->form.core], &e);
-    if (e.groups > GRID_YZ_MOST) return "more groups than a grid has blocks";
     if (e.K / e.groups < 4) return "fewer than 4 output channels in a group";
     return e.C / e.groups * product(e.kernel) < 16 ? "fewer than 16 terms in a sum" : NULL;
 }
 
 static const char *refuse_conv_mma(const cvy_plan *p, const pass *s, cuda_choice *c)
 {
-    const char *why = refuse_conv_simple(p, s, c);
+    conv_geom e;
+    const char *why = refuse_tiles(p, s, c, &e);
     return why ? why : cvyi_mma_refusal(p, c->form.core, &c->mma);
 }
 
