@@ -1,14 +1,14 @@
-/* thread.c - the pool.
+/* thread.c - calls on the pool or on the OpenMP team.
  *
- * Each worker has one word, on a cache line of its own, that is both its state and what it sleeps on:
+ * The pool. Each worker has one word, on a cache line of its own, that is both its state and what it sleeps on:
  *
  *     IDLE -> POSTED -> RUNNING -> IDLE      spinning for work; work is there; at work
  *     IDLE -> ASLEEP -> POSTED               gave up spinning; must be woken
  *     POSTED -> IDLE                         the caller finished before the worker woke, and took the work back
  *     RUNNING -> WAITED -> IDLE              the caller sleeps until this worker is done
  *
- * Taking work back is what makes the pool bearable beside other pools (PyTorch's OpenMP threads) on the same cores:
- * a worker that does not get a core delays nobody, unless it has begun. Only workers that were posted look at the
+ * Taking work back is what makes the pool bearable beside other pools on the same cores: a worker that does not get
+ * a core delays nobody, unless it has begun. Only workers that were posted look at the
  * job, and the caller leaves only when none of them is RUNNING, so the job's fields need no protection of their
  * own. */
 #include <linux/futex.h>
@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include "openmp.h"
 #include "thread.h"
 
 enum { IDLE, ASLEEP, POSTED, RUNNING, WAITED };
@@ -29,7 +30,7 @@ enum { CACHE_LINE = 64 };
 typedef _Atomic uint32_t futex_word;
 
 struct cpu_team {
-    int size;
+    _Atomic int size;
     _Alignas(CACHE_LINE) _Atomic int64_t next; /* the next unit to claim */
     _Atomic int64_t units;
     _Alignas(CACHE_LINE) _Atomic int arrived; /* at the barrier */
@@ -37,10 +38,15 @@ struct cpu_team {
     _Atomic int sleepers;                     /* waiting in the kernel for phase to change */
 };
 
-typedef struct job {
+typedef struct work {
     void (*unit_fn)(void *ctx, int64_t unit, int worker); /* one of the two is NULL */
     void (*team_fn)(void *ctx, int worker, cpu_team *team);
     void *ctx;
+    int64_t units; /* of unit_fn */
+} work;
+
+typedef struct job {
+    work work;
     cpu_team team;
 } job;
 
@@ -92,14 +98,16 @@ static bool spin_while(futex_word *word, uint32_t value)
 
 static void run_share(job *j, int worker)
 {
+    const work *w = &j->work;
+    const bool outer = inside;
     int64_t unit;
     inside = true;
-    if (j->team_fn) {
-        j->team_fn(j->ctx, worker, &j->team);
+    if (w->team_fn) {
+        w->team_fn(w->ctx, worker, &j->team);
     } else {
-        while ((unit = cvyi_team_claim(&j->team)) >= 0) j->unit_fn(j->ctx, unit, worker);
+        while ((unit = cvyi_team_claim(&j->team)) >= 0) w->unit_fn(w->ctx, unit, worker);
     }
-    inside = false;
+    inside = outer;
 }
 
 /* Returns with work in hand. */
@@ -181,11 +189,19 @@ static int clamp_threads(int64_t threads)
     return (int)cvyi_max64(1, cvyi_min64(threads, CVYI_MAX_THREADS));
 }
 
+/* The OpenMP team, where it has so many threads for this caller. */
+static const openmp *team_for(int threads)
+{
+    const openmp *runtime = cvyi_openmp();
+    return runtime && threads <= runtime->max_threads() ? runtime : NULL;
+}
+
 cvy_status cvyi_threads_reserve(int threads)
 {
+    cvy_status st = cvyi_openmp_choose();
     int err = 0;
     threads = clamp_threads(threads);
-    if (inside || atomic_load(&pool.made) >= threads - 1) return CVY_OK;
+    if (st || inside || atomic_load(&pool.made) >= threads - 1 || team_for(threads)) return st;
     while (atomic_flag_test_and_set(&pool.taken)) usleep(50);
     err = make_workers(threads);
     atomic_flag_clear(&pool.taken);
@@ -201,13 +217,15 @@ int cvyi_threads_choose(int asked)
     return clamp_threads(asked > 0 ? asked : cvyi_threads_available());
 }
 
-/* ---- calls ---- */
+/* ---- calls on the pool ---- */
 
-static void team_init(cpu_team *team, int size, int64_t units)
+static void job_init(job *j, const work *w, int size)
 {
-    team->size = size;
+    cpu_team *team = &j->team;
+    j->work = *w;
+    atomic_store_explicit(&team->size, size, memory_order_relaxed);
     atomic_store_explicit(&team->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&team->units, units, memory_order_relaxed);
+    atomic_store_explicit(&team->units, w->units, memory_order_relaxed);
     atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
     atomic_store_explicit(&team->phase, 0, memory_order_relaxed);
     atomic_store_explicit(&team->sleepers, 0, memory_order_relaxed);
@@ -237,74 +255,105 @@ static void finish(int worker, bool revoke)
     }
 }
 
-/* The pool is taken and the job described, but for its team. */
-static void run_job(int threads, int64_t units)
+/* The pool is taken. */
+static void run_pool(int threads, const work *w)
 {
     const int most = atomic_load(&pool.made) + 1;
     const int size = threads < most ? threads : most;
-    const bool revoke = !pool.job.team_fn;
-    team_init(&pool.job.team, size, units);
+    job_init(&pool.job, w, size);
     for (int i = 1; i < size; i++) post(i);
     run_share(&pool.job, 0);
-    for (int i = 1; i < size; i++) finish(i, revoke);
+    for (int i = 1; i < size; i++) finish(i, !w->team_fn);
 }
 
 /* Whether this call may use the pool; then it must give it back. */
 static bool take_pool(int threads)
 {
-    if (threads <= 1 || inside || atomic_flag_test_and_set(&pool.taken)) return false;
+    if (atomic_flag_test_and_set(&pool.taken)) return false;
     if (atomic_load(&pool.made) < threads - 1) make_workers(threads); /* fewer will do */
     return true;
 }
 
+/* ---- calls on the OpenMP team ---- */
+
+typedef struct region {
+    job job;
+    const openmp *runtime;
+    int threads;      /* wanted */
+    _Atomic int done; /* orders the job's fields between threads, whatever the runtime's own barriers are made of */
+} region;
+
+/* The runtime may send fewer threads than the team has, and sends the whole team where fewer are wanted. */
+static void run_member(void *arg)
+{
+    region *r = arg;
+    int worker, size;
+    atomic_load_explicit(&r->done, memory_order_acquire);
+    worker = r->runtime->thread_num();
+    size = (int)cvyi_min64(r->runtime->num_threads(), r->threads);
+    atomic_store_explicit(&r->job.team.size, size, memory_order_relaxed); /* the same from all */
+    if (worker < size) run_share(&r->job, worker);
+    atomic_fetch_add_explicit(&r->done, 1, memory_order_release);
+}
+
+/* The region always takes the whole team: libgomp ends the threads that a smaller one leaves over, and the next
+ * operator of PyTorch would have to make them again. */
+static void run_region(const openmp *runtime, int threads, const work *w)
+{
+    region r = {.runtime = runtime, .threads = threads};
+    job_init(&r.job, w, 1);
+    atomic_store_explicit(&r.done, 0, memory_order_release);
+    runtime->parallel(run_member, &r, 0, 0);
+    atomic_load_explicit(&r.done, memory_order_acquire);
+}
+
+/* ---- calls ---- */
+
+static void run_alone(const work *w)
+{
+    job alone;
+    job_init(&alone, w, 1);
+    run_share(&alone, 0);
+}
+
+static void run_work(int threads, const work *w)
+{
+    const openmp *runtime = threads > 1 && !inside ? team_for(threads) : NULL;
+    if (threads == 1 || inside || (runtime && runtime->in_parallel())) {
+        run_alone(w);
+    } else if (runtime) {
+        run_region(runtime, threads, w);
+    } else if (take_pool(threads)) {
+        run_pool(threads, w);
+        atomic_flag_clear(&pool.taken);
+    } else {
+        run_alone(w);
+    }
+}
+
 void cvyi_parallel(int threads, int64_t units, void (*fn)(void *ctx, int64_t unit, int worker), void *ctx)
 {
-    const bool outer = inside;
-    threads = clamp_threads(cvyi_min64(threads, units));
-    if (take_pool(threads)) {
-        pool.job.unit_fn = fn;
-        pool.job.team_fn = NULL;
-        pool.job.ctx = ctx;
-        run_job(threads, units);
-        atomic_flag_clear(&pool.taken);
-        return;
-    }
-    inside = true;
-    for (int64_t unit = 0; unit < units; unit++) fn(ctx, unit, 0);
-    inside = outer;
+    run_work(clamp_threads(cvyi_min64(threads, units)), &(work){.unit_fn = fn, .ctx = ctx, .units = units});
 }
 
 void cvyi_team(int threads, void (*fn)(void *ctx, int worker, cpu_team *team), void *ctx)
 {
-    const bool outer = inside;
-    cpu_team alone;
-    threads = clamp_threads(threads);
-    if (take_pool(threads)) {
-        pool.job.unit_fn = NULL;
-        pool.job.team_fn = fn;
-        pool.job.ctx = ctx;
-        run_job(threads, 0);
-        atomic_flag_clear(&pool.taken);
-        return;
-    }
-    team_init(&alone, 1, 0);
-    inside = true;
-    fn(ctx, 0, &alone);
-    inside = outer;
+    run_work(clamp_threads(threads), &(work){.team_fn = fn, .ctx = ctx});
 }
 
 /* ---- inside a team ---- */
 
 int cvyi_team_size(const cpu_team *team)
 {
-    return team->size;
+    return atomic_load_explicit(&team->size, memory_order_relaxed);
 }
 
 void cvyi_team_barrier(cpu_team *team)
 {
     const uint32_t phase = atomic_load(&team->phase);
-    if (team->size == 1) return;
-    if (atomic_fetch_add(&team->arrived, 1) == team->size - 1) {
+    const int size = cvyi_team_size(team);
+    if (size == 1) return;
+    if (atomic_fetch_add(&team->arrived, 1) == size - 1) {
         atomic_store(&team->arrived, 0); /* before the others can arrive at the next one */
         atomic_store(&team->phase, phase + 1);
         if (atomic_load(&team->sleepers) > 0) futex_wake(&team->phase, CVYI_MAX_THREADS);

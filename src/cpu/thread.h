@@ -1,8 +1,11 @@
-/* thread.h - a pool of threads that lives as long as the process.
+/* thread.h - threads that live as long as the process: the OpenMP team where a runtime is loaded, else a pool.
  *
  * Units of one call are claimed one by one, in order, by whoever is free; results must not depend on who ran a
- * unit. Nothing here allocates once the workers exist. A call inside a call, and a call while another thread's call
- * has the pool, runs on its own thread alone: correct, only slower, and never a deadlock. */
+ * unit, nor on how many threads came. Nothing here allocates once the workers exist. A call inside a call, or
+ * inside an OpenMP region, and a call while another thread's call has the pool, runs on its own thread alone:
+ * correct, only slower, and never a deadlock. (Every caller has a team of its own, so teams are never taken.)
+ *
+ * A call gets the team if it asks for no more threads than the team has: OMP_NUM_THREADS, torch.set_num_threads. */
 #ifndef CVYI_THREAD_H
 #define CVYI_THREAD_H
 
@@ -16,8 +19,8 @@ int cvyi_threads_available(void);
 /* `asked` if positive, else CVY_THREADS, else cvyi_threads_available(); between 1 and CVYI_MAX_THREADS. */
 int cvyi_threads_choose(int asked);
 
-/* Makes workers for calls of up to `threads` threads, so that these calls need not. Fails if the system refuses;
- * calls then run on the threads there are. */
+/* Makes workers for calls of up to `threads` threads, so that these calls need not; with a team there is nothing to
+ * make. Fails if the system refuses; calls then run on the threads there are. Reads CVY_POOL. */
 cvy_status cvyi_threads_reserve(int threads);
 
 /* Runs fn(ctx, unit, worker) for every unit in [0, units) on up to `threads` threads, the caller among them as

@@ -1,12 +1,16 @@
-/* test_thread.c - the pool: every unit once, nested and concurrent calls, teams, forks; what the machine is. */
-#include "unit.h"
+/* test_thread.c - the pool and the OpenMP team: every unit once, nested and concurrent calls, teams, forks; what
+ * the machine is. Nothing here is linked with OpenMP: gcc's runtime is loaded in the middle, as a program would
+ * that imports PyTorch late, and the tests of the pool are run again. */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../src/cpu/cpuinfo.h"
+#include "../../src/cpu/openmp.h"
 #include "../../src/cpu/thread.h"
+#include "rig.h"
 
 /* ThreadSanitizer refuses threads in the child of a threaded process, unless told. */
 const char *__tsan_default_options(void);
@@ -319,16 +323,232 @@ static void machine_record(void **state)
     }
 }
 
+/* ---- the OpenMP team ---- */
+
+enum { TEAM = 6 }; /* threads of the team: more than most calls here want */
+
+static int no_team(void **state)
+{
+    (void)state;
+    return cvyi_openmp() ? -1 : 0;
+}
+
+/* Loads the runtime as PyTorch's wheel does, with symbols that nobody else sees. */
+static int load_team(void **state)
+{
+    char threads[8];
+    (void)state;
+    snprintf(threads, sizeof threads, "%d", TEAM);
+    setenv("OMP_NUM_THREADS", threads, 1);
+    if (!dlopen("libgomp.so.1", RTLD_NOW | RTLD_LOCAL)) printf("no libgomp here: the pool is tested twice\n");
+    unsetenv("OMP_NUM_THREADS");
+    return 0;
+}
+
+static const openmp *team_or_skip(void)
+{
+    const openmp *team = cvyi_openmp();
+    if (!team) skip();
+    return team;
+}
+
+typedef struct witness {
+    const openmp *team;
+    atomic_int in_region, units, crowd; /* units that ran in a region, all units, the largest team seen */
+} witness;
+
+static void witness_unit(void *ctx, int64_t unit, int worker)
+{
+    witness *w = ctx;
+    (void)unit;
+    (void)worker;
+    atomic_fetch_add(&w->units, 1);
+    if (w->team->in_parallel()) atomic_fetch_add(&w->in_region, 1);
+    if (w->team->num_threads() > atomic_load(&w->crowd)) atomic_store(&w->crowd, w->team->num_threads());
+}
+
+static void witness_member(void *ctx, int worker, cpu_team *team)
+{
+    witness_unit(ctx, 0, worker);
+    if (cvyi_team_size(team) > atomic_load(&((witness *)ctx)->crowd)) atomic_store(&((witness *)ctx)->crowd, 99);
+    cvyi_team_barrier(team);
+}
+
+/* Calls run in a region of the whole team; those that want more threads than it has run on the pool. */
+static void team_is_used(void **state)
+{
+    witness w = {.team = team_or_skip()};
+    (void)state;
+    cvyi_parallel(3, 50, witness_unit, &w);
+    assert_int_equal(w.in_region, 50);
+    assert_int_equal(w.crowd, TEAM);
+    w.in_region = w.units = 0;
+    cvyi_team(3, witness_member, &w);
+    assert_int_equal(w.units, 3);
+    assert_int_equal(w.in_region, 3);
+    w.in_region = w.units = 0;
+    cvyi_parallel(TEAM + 1, 50, witness_unit, &w);
+    assert_int_equal(w.units, 50);
+    assert_int_equal(w.in_region, 0);
+    w.units = 0;
+    cvyi_parallel(1, 50, witness_unit, &w);
+    assert_int_equal(w.units, 50);
+    assert_int_equal(w.in_region, 0);
+}
+
+static atomic_int handed; /* orders what threads see: the thread sanitizer does not know libgomp's barriers */
+
+static void region_body(void *arg)
+{
+    witness *w = arg;
+    atomic_load(&handed);
+    cvyi_parallel(3, 10, witness_unit, w);
+    cvyi_team(3, witness_member, w);
+    atomic_fetch_add(&handed, 1);
+}
+
+/* Inside the program's own region every call runs alone on its thread: one member, whose number is 0. */
+static void calls_in_a_region(void **state)
+{
+    witness w = {.team = team_or_skip()};
+    (void)state;
+    atomic_store(&handed, 0);
+    w.team->parallel(region_body, &w, 4, 0);
+    assert_int_equal(atomic_load(&handed), 4);
+    assert_int_equal(w.units, 4 * 11);
+    assert_int_equal(w.in_region, 4 * 11);
+    assert_int_equal(w.crowd, 4);
+}
+
+static void pool_by_choice(void **state)
+{
+    witness w = {.team = team_or_skip()};
+    (void)state;
+    setenv("CVY_POOL", "mine", 1);
+    assert_refused(cvyi_threads_reserve(3), "CVY_POOL is 'mine', expected own or openmp");
+    setenv("CVY_POOL", "own", 1);
+    assert_ok(cvyi_threads_reserve(3));
+    cvyi_parallel(3, 50, witness_unit, &w);
+    assert_int_equal(w.units, 50);
+    assert_int_equal(w.in_region, 0);
+    unsetenv("CVY_POOL");
+    assert_ok(cvyi_threads_reserve(3));
+    cvyi_parallel(3, 50, witness_unit, &w);
+    assert_int_equal(w.in_region, 50);
+}
+
+/* The runtime gives fewer threads than asked for: the limit of this caller is lowered once the team is chosen. */
+static int three_threads(void)
+{
+    return 3;
+}
+
+static void fewer_than_asked(void **state)
+{
+    openmp *team = (openmp *)(uintptr_t)team_or_skip();
+    int (*const told)(void) = team->max_threads;
+    void (*const limit)(int) =
+        (void (*)(int))(uintptr_t)dlsym(dlopen("libgomp.so.1", RTLD_NOW), "omp_set_num_threads");
+    steps *s = calloc(1, sizeof *s);
+    counts c = {.threads = 2};
+    (void)state;
+    assert_non_null(s);
+    team->max_threads = three_threads;
+    limit(2);
+    cvyi_parallel(3, 200, count_unit, &c);
+    assert_true(each_done(&c, 200, 1));
+    s->counts.threads = 2;
+    cvyi_team(3, team_member, s);
+    limit(TEAM);
+    team->max_threads = told;
+    assert_false(atomic_load(&s->wrong));
+    assert_true(each_done(&s->counts, 100, 5));
+    free(s);
+}
+
+/* One plan on one thread, on the pool and on the team, whole units and shared parts: the same bits. */
+static void same_bits(void **state)
+{
+    static const char *const chains[] = {
+        "x[1,16,40,41] | conv2d(32,3) | group_norm(8) | tanh | max_pool2d(2)",
+        "x[8,16,24,21] | conv2d(32,3,padding=1) | relu | softmax(1)",
+        "x[1,300,500] | layer_norm(500) | linear(70) | gelu",
+    };
+    static const struct {
+        const char *pool;
+        int threads;
+    } ways[] = {{"own", 1}, {"own", 4}, {"openmp", 3}, {"openmp", TEAM}};
+    (void)state;
+    for (int i = 0; i < COUNT_OF(chains); i++) {
+        uint64_t seed = 7;
+        cvy_graph *g = NULL;
+        float *first = NULL;
+        rig r;
+        assert_ok(cvy_graph_parse(chains[i], &g));
+        rig_open(&r, g, &seed, RIG_REAL, 0);
+        for (int k = 0; k < COUNT_OF(ways); k++) {
+            const cvy_options o = {.size = sizeof o, .device = CVY_CPU, .threads = ways[k].threads};
+            cvy_plan *p = NULL;
+            int64_t count = 0;
+            float *got;
+            setenv("CVY_POOL", ways[k].pool, 1);
+            assert_ok(cvy_plan_create(g, &o, &p));
+            got = rig_run(&r, p, &count);
+            assert_non_null(got);
+            if (first) assert_memory_equal(got, first, (size_t)count * sizeof *got);
+            if (first) free(got);
+            first = first ? first : got;
+            cvy_plan_free(p);
+        }
+        unsetenv("CVY_POOL");
+        assert_ok(cvyi_threads_reserve(1));
+        free(first);
+        rig_close(&r);
+        cvy_graph_free(g);
+    }
+}
+
+/* In the child of a fork the team is gone: calls run on a pool of the child's own. */
+static void team_lost_in_child(void **state)
+{
+    witness w = {.team = team_or_skip()};
+    int status = -1;
+    pid_t child;
+    (void)state;
+    cvyi_parallel(3, 50, witness_unit, &w); /* the team has been at work */
+    child = fork();
+    if (child == 0) {
+        counts mine = {.threads = 3};
+        alarm(20);
+        cvyi_parallel(3, 100, count_unit, &mine);
+        _exit(!cvyi_openmp() && each_done(&mine, 100, 1) ? 0 : 1);
+    }
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+#define EITHER_POOL                                                                                                \
+    cmocka_unit_test(every_unit_once), cmocka_unit_test(many_small_calls), cmocka_unit_test(odd_arguments),        \
+        cmocka_unit_test(nested_calls), cmocka_unit_test(callers_at_once), cmocka_unit_test(teams),                \
+        cmocka_unit_test(teams_in_units), cmocka_unit_test(after_fork), cmocka_unit_test(fork_during_a_call),      \
+        cmocka_unit_test(no_allocation_when_warm), cmocka_unit_test(same_bits)
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_unit_once),    cmocka_unit_test(many_small_calls),
-        cmocka_unit_test(odd_arguments),      cmocka_unit_test(nested_calls),
-        cmocka_unit_test(callers_at_once),    cmocka_unit_test(teams),
-        cmocka_unit_test(teams_in_units),     cmocka_unit_test(after_fork),
-        cmocka_unit_test(fork_during_a_call), cmocka_unit_test(no_allocation_when_warm),
-        cmocka_unit_test(affinity_counts),    cmocka_unit_test(instruction_sets),
+    const struct CMUnitTest pool[] = {
+        EITHER_POOL,
+        cmocka_unit_test(affinity_counts),
+        cmocka_unit_test(instruction_sets),
         cmocka_unit_test(machine_record),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest team[] = {
+        EITHER_POOL,
+        cmocka_unit_test(team_is_used),
+        cmocka_unit_test(calls_in_a_region),
+        cmocka_unit_test(pool_by_choice),
+        cmocka_unit_test(fewer_than_asked),
+        cmocka_unit_test(team_lost_in_child),
+    };
+    return cmocka_run_group_tests(pool, no_team, NULL) + cmocka_run_group_tests(team, load_team, NULL);
 }
