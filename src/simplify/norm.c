@@ -55,14 +55,26 @@ static int split_measured(editor *e, const node *n, const norm_geom *geom)
     return cvyi_edit_add(e, &apply);
 }
 
+/* Without a channel there is nothing to take statistics of: the empty tensor itself, as a value of its own. */
+static int empty_norm(editor *e, const node *n)
+{
+    const shape x = *cvyi_shape_of(e->g, n->arg[0]);
+    return cvyi_edit_reshape(e, n->arg[0], x.rank, x.dim);
+}
+
 bool cvyi_split_norm(editor *e, int index)
 {
     const node n = e->g->nodes[index]; /* a copy: edits move the array */
     norm_geom geom;
+    int y;
 
     if (cvyi_info(&n)->kind != KIND_NORM) return false;
     cvyi_norm_geom(e->g, &n, &geom);
-    cvyi_edit_replace(e, n.out, geom.running ? split_running(e, &n, &geom) : split_measured(e, &n, &geom));
+    if (!geom.groups)
+        y = empty_norm(e, &n);
+    else
+        y = geom.running ? split_running(e, &n, &geom) : split_measured(e, &n, &geom);
+    cvyi_edit_replace(e, n.out, y);
     return true;
 }
 

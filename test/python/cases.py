@@ -120,6 +120,7 @@ CASES = {
         "x[2,3,5,7] | instance_norm(affine=True)",
         "x[2,3,2,3,4] | instance_norm(0.01,True)",
         "x[0,3,5] | instance_norm",
+        "x[1,0,3] | instance_norm",
     ],
     "layer_norm": [
         "x[2,3,5] | layer_norm(5)",
