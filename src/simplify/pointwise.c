@@ -81,17 +81,21 @@ bool cvyi_drop_identity(editor *e, int index)
     return true;
 }
 
-/* A sum, mean, maximum, minimum or logsumexp of one element is the element. */
+/* A sum, mean, maximum, minimum or logsumexp of one element is the element. Those that add begin with 0, and
+ * 0 + -0 is 0: who divides by it sees the sign. */
 bool cvyi_reduce_one(editor *e, int index)
 {
     const node n = e->g->nodes[index];
     const shape *x = cvyi_shape_of(e->g, n.arg[0]);
     const shape out = *cvyi_shape_of(e->g, n.out);
     unsigned dims;
+    int one;
     if (cvyi_info(&n)->kind != KIND_REDUCE) return false;
     dims = cvyi_reduced_dims(e->g, &n);
     for (int d = 0; d < x->rank; d++)
         if (dims >> d & 1 && x->dim[d] != 1) return false;
-    cvyi_edit_replace(e, n.out, cvyi_edit_reshape(e, n.arg[0], out.rank, out.dim));
+    one = cvyi_edit_reshape(e, n.arg[0], out.rank, out.dim);
+    if (n.op != OP_max && n.op != OP_min) one = cvyi_edit_number(e, OP_add, one, 0);
+    cvyi_edit_replace(e, n.out, one);
     return true;
 }
