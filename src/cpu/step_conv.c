@@ -118,8 +118,9 @@ static void run_window(const step *s, const cpu_unit *u, int64_t part, char *scr
     usable[part] = cvyi_conv_window_sums(u->run->state->conv, &c->geom, cvyi_unit_data(u, c->x), part, &w);
 }
 
-/* Where the sums of channel k start, and how far the result then is from y. */
-static void set_start(const conv_step *c, const cpu_unit *u, int64_t k, bool plain, bool finite)
+/* Where the sums of channel k start, and how far the result then is from y. A channel without a mean is not
+ * centred; the sample's others are, or their squares would cancel. */
+static void set_start(const conv_step *c, const cpu_unit *u, int64_t k, bool plain)
 {
     const float *bias = bias_of(c, u);
     const double *mean = at(u, c->mean), *lacking = at(u, c->constant);
@@ -127,7 +128,7 @@ static void set_start(const conv_step *c, const cpu_unit *u, int64_t k, bool pla
     float *start = at(u, c->start);
     const double whole = (bias ? bias[k] : 0) + (plain ? 0 : lacking[k]);
 
-    start[k] = (float)(c->group.centred && finite ? whole - mean[k] : whole);
+    start[k] = (float)(c->group.centred && isfinite(mean[k]) ? whole - mean[k] : whole);
     if (c->group.centred) ((double *)at(u, shift))[k] = whole - start[k];
 }
 
@@ -156,7 +157,7 @@ static void run_starts(const step *s, const cpu_unit *u, int64_t part, char *scr
     const int32_t *usable = at(u, c->usable);
     const double *mean = at(u, c->mean);
     float *xmean = at(u, c->xmean32);
-    bool plain = !two_forms(c), finite = true;
+    bool plain = !two_forms(c);
 
     (void)part;
     (void)scratch;
@@ -164,10 +165,10 @@ static void run_starts(const step *s, const cpu_unit *u, int64_t part, char *scr
         xmean[i] = (float)w.xmean[i];
         plain |= !usable[i];
     }
-    for (int64_t k = 0; k < c->geom.K; k++) finite &= isfinite(mean[k]) != 0;
-    plain |= !finite; /* a weight that is NaN or inf would spread over Winograd's tiles */
+    /* a weight that is NaN or inf would spread over Winograd's tiles */
+    for (int64_t k = 0; k < c->geom.K; k++) plain |= !isfinite(mean[k]);
     *(int32_t *)at(u, c->plain) = plain;
-    for (int64_t k = 0; k < c->geom.K; k++) set_start(c, u, k, plain, finite);
+    for (int64_t k = 0; k < c->geom.K; k++) set_start(c, u, k, plain);
 }
 
 /* In front of the first element, or ("same" of an even filter) behind the last alone. */

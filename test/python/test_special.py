@@ -170,6 +170,26 @@ def test_lines_of_infinities(op, device):
         check_arrays(text, Graph(text), {"x": line[None]}, device)
 
 
+@pytest.mark.parametrize("op", ["sum", "mean", "max", "min", "logsumexp"])
+def test_negative_zero_of_one_element(op, device):
+    """What begins with 0 gives 0 of one -0, extremes give -0: the sign shows in an infinity."""
+    text = f"x[1,3] | {op}(0) | rsqrt"
+    arrays = {"x": np.full((1, 3), -0.0, np.float32)}
+    check_arrays(text, Graph(text), arrays, device)
+
+
+@pytest.mark.parametrize("where", ["x", "conv1d.weight"])
+def test_infinite_channel_costs_the_others_nothing(where, device):
+    """Channels with a mean stay centred in front of statistics, whatever stands in the channel beside them."""
+    text = "x[1,2,400] | conv1d(2,1,groups=2) | instance_norm"
+    arrays = random_tensors(Graph(text))
+    arrays["x"] += np.float32(1000)
+    arrays[where].flat[0] = np.inf
+    (got,), (want,) = run(Graph(text), arrays, device), truth(text, arrays)
+    assert np.isnan(got[:, 0]).all()
+    np.testing.assert_allclose(got[:, 1], want[:, 1], rtol=0, atol=1e-6 if is_reference(device) else 5e-4)
+
+
 def test_infinite_weight_over_padding_is_nan():
     """PyTorch's padding is zeros that are multiplied, in float64 everywhere; the reference does the same."""
     text = "x[1,1,3,3] | conv2d(1,3,padding=1,bias=False)"
