@@ -2,7 +2,8 @@
 # run.sh - `make test`: sets up, builds, runs every part, and ends with the sum, "N passed, N failed".
 #
 # FUZZ_SECONDS (default 20) is the time of each fuzz target, CONVOY_TEST_DEVICES (default ref,cpu) where the Python tests
-# run. A part that prints no sum of its own counts as one test.
+# run, CONVOY_FOREIGN (default 5000) the number of chains of the foreign oracle. A part that prints no sum of its own
+# counts as one test.
 set -u
 cd "$(dirname "$0")/.."
 log=$(mktemp)
@@ -42,6 +43,7 @@ make -s "$jobs" all tests >/dev/null || { echo "0 passed, 1 failed"; exit 1; }
 part "C programs" test/run-c.sh build
 part "command" pytest test/cli
 part "against PyTorch" pytest test/python
+part "foreign oracle" pytest test/foreign
 part "PyTorch front end" pytest test/torch
 part "benchmarks" pytest test/bench
 part "fuzz" make -s --no-print-directory fuzz FUZZ_SECONDS="${FUZZ_SECONDS:-20}"
