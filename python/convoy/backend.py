@@ -48,7 +48,7 @@ class CompiledGraph:
                 full[i] = tensor
             return self.module(*full)
 
-        entry = Entry([])
+        entry = Entry()
         entry.params = [args[i] for i in order if self.is_param[i]]
         entry = fill_entry(entry, run, [args[i] for i in order if not self.is_param[i]], self.settings)
         if entry.invoke is not None:

@@ -8,6 +8,7 @@
 4. replace     each region worth it becomes one call
 """
 
+import contextlib
 import contextvars
 import linecache
 import operator
@@ -20,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from .program import Program
+from .state import Changed
 from .vocabulary import SHAPES, Emitter, emit_node, why_not
 
 aten = torch.ops.aten
@@ -50,8 +52,9 @@ class Capture:
 # ---- 1. trace ----------------------------------------------------------------------------------------------------
 
 
-def trace(function, params, tensors, mode):
-    """function(params, tensors) -> any nest of tensors. Gives the fx graph and how its flat outputs are nested."""
+def trace(function, params, tensors, mode, around=contextlib.nullcontext()):
+    """function(params, tensors) -> any nest of tensors. Gives the fx graph and how its flat outputs are nested.
+    around: what must hold while the module's code runs."""
     spec = None
 
     def flat(*given):
@@ -62,7 +65,8 @@ def trace(function, params, tensors, mode):
     # Tensors that are neither parameters nor arguments, kept in plain attributes, become constants of the graph.
     tracer = make_fx(flat, tracing_mode=mode, pre_dispatch=True, _allow_non_fake_inputs=True)
     # In a context of its own: PyTorch's settings leave a variable in it for every trace, for ever.
-    captured = contextvars.copy_context().run(tracer, *params, *tensors)
+    with around:
+        captured = contextvars.copy_context().run(tracer, *params, *tensors)
     forget_source(source_name(captured))
     return captured, spec
 
@@ -115,26 +119,52 @@ def resolve_in_place(graph):
         target.replace_all_uses_with(node, delete_user_cb=lambda user: order[user] > order[node])
 
 
+DROPOUTS = {getattr(aten, kind + "dropout" + end).default
+            for kind in ("", "feature_", "alpha_", "feature_alpha_") for end in ("", "_")}  # fmt: skip
+
+
 def resolve_identities(graph):
-    """Dropout outside training gives its argument itself."""
+    """Dropout outside training gives its argument itself, in place or not."""
     for node in list(graph.nodes):
-        if node.target in (aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default):
-            if not node.args[2]:
-                node.replace_all_uses_with(node.args[0])
-                graph.erase_node(node)
+        if node.target in DROPOUTS and not node.args[2]:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
 
 
 def resolve_constants(module):
-    """Marks tensors without dimensions that were made from numbers: they are written as numbers."""
+    """Marks tensors without dimensions that the forward made from numbers: they are written as numbers. What it only
+    found, in a variable of its surroundings, may be another number tomorrow."""
     for node in module.graph.nodes:
-        if node.op == "get_attr":
-            value = getattr(module, node.target, None)
+        if node.target in (aten.lift_fresh_copy.default, aten.lift_fresh.default):
+            value = getattr(module, node.args[0].target, None) if node.args[0].op == "get_attr" else None
             if isinstance(value, torch.Tensor) and value.dim() == 0 and value.device.type == "cpu":
                 if value.dtype in (torch.float32, torch.int64) and not value.requires_grad:
                     node.meta["number"] = value.item()
-        elif node.target in (aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.detach.default):
-            if "number" in node.args[0].meta:
-                node.meta["number"] = node.args[0].meta["number"]
+        elif node.target is aten.detach.default and "number" in node.args[0].meta:
+            node.meta["number"] = node.args[0].meta["number"]
+
+
+def origin(node):
+    """The node whose memory this one shows."""
+    while node.op == "call_function" and (is_view(node) or is_mutable(node)) and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def changed_in_place(graph, names):
+    """The name of a parameter, buffer or other tensor of the module that the forward changes in place and reads as
+    well. names: of the first placeholders. Its regions would keep for gradients what is no longer there; counters that
+    nothing else reads (a batch norm's) do no harm."""
+    named = dict(zip((n for n in graph.nodes if n.op == "placeholder"), names))
+    for node in graph.nodes:
+        if node.op != "call_function" or not is_mutable(node):
+            continue
+        for argument, given in zip(node.target._schema.arguments, node.args):
+            if argument.alias_info is not None and argument.alias_info.is_write and isinstance(given, Node):
+                found = origin(given)
+                if found.op == "get_attr" or (found in named and (len(found.users) > 1 or node.users)):
+                    return named.get(found, "a tensor that it does not own")
+    return None
 
 
 def purify(module):
@@ -327,12 +357,15 @@ def sort_graph(graph):
         previous = node
 
 
-def capture(function, params, tensors, device, make_call, mode="fake"):
+def capture(function, params, tensors, device, make_call, mode="fake", state=None):
     """Traces a call and replaces its regions. make_call(region) gives what inserts the call, or None with the reason
-    why the region stays in PyTorch."""
-    module, spec = trace(function, params, tensors, mode)
+    why the region stays in PyTorch. state: that of the module whose call it is."""
+    module, spec = trace(function, params, tensors, mode, state.traced() if state else contextlib.nullcontext())
     purify(module)
     graph = module.graph
+    names = [state.names[id(t)] for t in [*params, *tensors] if id(t) in state.names] if state else []
+    if state and (name := changed_in_place(graph, names)):
+        raise Changed(f"its forward changes {name} in place and reads it")
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     is_param = set(placeholders[: len(params)])
     found = Capture(module, [], spec, len(params))

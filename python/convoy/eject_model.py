@@ -12,9 +12,10 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from .capture import trace
-from .module import Entry, fill_entry, half_message, hooks_of, stateless
+from .module import Entry, fill_entry, half_message, inner_hooks, stateless
 from .problem import SEED, Bad, about
 from .region import Runner
+from .state import State
 
 # Names that the new file gives itself.
 OWN = {"ModelNew", "Region", "Forward", "expect", "fit", "version", "getter", "current_stream", "library", "compiled",
@@ -108,7 +109,7 @@ def build_model(problem, path):
     halves = {p.dtype for p in model.parameters()} & {torch.float16, torch.bfloat16}
     if halves:
         raise Bad(f"{path}: {half_message(halves).removeprefix('convoy: ')}")
-    if any(hooks_of(model)):
+    if any(inner_hooks(model)):
         raise Bad(f"{path}: a submodule has hooks, which a captured graph would not call")
     return model, inputs
 
@@ -134,7 +135,8 @@ class Traced:
         constants = [None if i in where else value for i, value in enumerate(inputs)]
         leaves = [inputs[i] if i in where else 0 for i in range(len(inputs))]
         spec = pytree.tree_flatten((tuple(leaves), {}))[1]
-        self.run = stateless(model, type(model).forward, list(self.state), (spec, constants, where))
+        nesting = spec, constants, where
+        self.run = stateless(model, type(model).forward, State(model), list(self.state.values()), nesting)
         self.params = [self.fake(t) for t in self.state.values()]
         self.tensors = [self.fake(inputs[i]) for i in where]
 
@@ -143,7 +145,7 @@ class Traced:
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self.device)
 
     def entry(self, settings):
-        entry = Entry([])
+        entry = Entry()
         entry.params = self.params
         with torch.no_grad():
             entry = fill_entry(entry, self.run, self.tensors, settings)

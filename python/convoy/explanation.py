@@ -1,11 +1,13 @@
 """convoy.explain(): what of a module runs where, in which passes, and what it costs."""
 
+import contextlib
 import statistics
 import time
 
 import torch
 
 from .module import Compiled, Dispatcher, compile_module, dispatcher_of
+from .state import Changed, State, TooMuch, same_random_numbers
 
 RUNS = 5
 
@@ -55,9 +57,15 @@ def describe(runner):
     }
 
 
+def random_strided(shape, stride, device):
+    """Also for a tensor that shows its elements more than once."""
+    reach = 1 + sum((n - 1) * s for n, s in zip(shape, stride)) if all(shape) else 0
+    return torch.rand(reach, device=device).as_strided(shape, stride)
+
+
 def measured_ms(runner):
     """On random numbers: what a region is handed inside the model is not at hand here."""
-    tensors = [torch.empty_strided(*s, dtype=torch.float32, device=runner.device).uniform_() for s in runner.sources]
+    tensors = [random_strided(*source, runner.device) for source in runner.sources]
     cuda = runner.device.type == "cuda"
     times = []
     with torch.no_grad():
@@ -70,17 +78,33 @@ def measured_ms(runner):
     return statistics.median(times[1:])
 
 
+@contextlib.contextmanager
+def unharmed(module):
+    """Whatever a call changes (batch statistics, what the forward assigns, random numbers) is put back."""
+    try:
+        state = State(module)
+    except TooMuch:
+        state = State([])
+    changing = [t for t in state.tensors.values() if not isinstance(t, torch.nn.Parameter)]
+    copies = [t.clone() for t in changing]
+    try:
+        with same_random_numbers(state.generators):
+            yield
+    except Changed:  # random numbers were drawn, as they are
+        pass
+    finally:
+        state.restore()
+        for tensor, copy in zip(changing, copies):
+            tensor.copy_(copy)
+
+
 def explain_module(module, inputs, keywords):
     """The module may be compiled already, or not: then with the default settings. Nothing of it changes."""
     settings = dispatcher_of(module).settings if isinstance(module, Compiled) else None
     compiled = module if settings else compile_module(module)
     probe = Dispatcher(settings or dispatcher_of(compiled).settings)  # plans of its own: the timing leaves no trace
-    state = {k: v.clone() for k, v in module.state_dict().items()} if module.training else None
-    with torch.no_grad():
+    with torch.no_grad(), unharmed(module):
         probe.call(compiled, type(compiled)._original.forward, inputs, keywords)
-        if state is not None:  # batch statistics have moved
-            for key, value in module.state_dict().items():
-                value.copy_(state[key])
     entry = list(probe.entries.values())[-1] if probe.entries else None
     if entry is None:
         raise ValueError("convoy.explain: this call cannot be told from others: it has arguments without a hash")

@@ -7,6 +7,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .capture import capture
 from .module import stateless
 from .ops import inserter
+from .state import State
 
 
 def portable(module, forward, args, kwargs, settings):
@@ -17,7 +18,7 @@ def portable(module, forward, args, kwargs, settings):
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     tensors = [leaves[i] for i in where]
     device = next((t.device for t in [*tensors, *state.values()]), torch.device("cpu"))
-    run = stateless(module, forward, list(state), (spec, constants, where))
+    run = stateless(module, forward, State(module), list(state.values()), (spec, constants, where))
     with _disable_current_modes(), torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
         params, given = [unwatched(t) for t in state.values()], [unwatched(t) for t in tensors]
     with _disable_current_modes():

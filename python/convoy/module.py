@@ -14,67 +14,57 @@ from torch import _C as native
 from torch import nn
 from torch.autograd import forward_ad
 from torch.nn.modules import module as nn_module
-from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
 from .capture import capture
 from .engine import ConvoyError
 from .region import Runner, Stale
 from .settings import Settings
+from .state import ATOMS, PLAIN, Changed, State, TooMuch
 from .training import Trained, gradients_everywhere, leaves_of
 
 MOST_ENTRIES = 64  # shapes per module; the oldest makes room
-PLAIN = (torch.Tensor, nn.Parameter)
-SCALARS = (bool, int, float, str, tuple, type(None), torch.Tensor, torch.dtype, torch.device)
-OWN = frozenset(nn.Module().__dict__) - {"training"}
+WORTH = 2  # later calls that make a capture worth its while
+VAIN = 6  # captures in a row that were not (declined ones count twice), before calls go without
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = [getattr(nn_module, "_global" + name) for name in HOOKS if hasattr(nn_module, "_global" + name)]
-
-
-# ---- guards: what a capture took for granted ---------------------------------------------------------------------
-
-
-def guards_of(root):
-    """(dictionary, key, object): a capture holds while all of these are the same objects."""
-    guards = []
-    for module in root.modules():
-        here = module.__dict__
-        guards.append((here, "training", here["training"]))
-        for kind in ("_parameters", "_buffers", "_modules"):
-            guards += [(here[kind], key, value) for key, value in here[kind].items()]
-        if not type(module).__module__.startswith("torch.nn."):
-            guards += [(here, key, v) for key, v in here.items() if key not in OWN and isinstance(v, SCALARS)]
-    return guards
-
-
-def hooks_of(root):
-    """Dictionaries that must stay empty: hooks inside would not be called."""
-    inner = [m.__dict__[name] for m in root.modules() if m is not root for name in HOOKS]
-    return inner + GLOBAL_HOOKS
 
 
 # ---- entries: one call's shapes ----------------------------------------------------------------------------------
 
 
 class Entry:
-    """A captured call, or the reason why there is none."""
+    """A captured call, or the reason why there is none. It holds while the module's state is what it was."""
 
-    def __init__(self, guards, reason=None):
-        self.guards, self.reason = guards, reason
-        self.params, self.capture, self.runners, self.invoke = [], None, [], None
+    def __init__(self, state=None):
+        self.state, self.reason, self.served = state, None, 0
+        self.params, self.loose, self.kinds, self.hooks = [], [], [], []
+        self.capture, self.runners, self.invoke = None, [], None
         self.leaves = []  # per region: the placeholders that it depends on (training.py)
 
     def holds(self):
-        for dictionary, key, value in self.guards:
-            if dictionary.get(key) is not value:
-                return False
-        return True
+        if self.loose and list(map(kind_of, self.loose)) != self.kinds:
+            return False
+        return self.state is None or self.state.unchanged()
 
     def left_to_autograd(self, tensors):
         """Does every region need gradients, and is each PyTorch's then? tensors: those behind the parameters."""
         if not torch.is_grad_enabled() or any(runner.recomputes() for runner in self.runners):
             return False
-        return gradients_everywhere(self.leaves, [*self.params, *tensors])
+        return gradients_everywhere(self.leaves, [*self.params, *self.loose, *tensors])
+
+
+def kind_of(tensor):
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+
+def hooks_of(modules):
+    """Dictionaries that must stay empty: hooks inside would not be called."""
+    return [m.__dict__[name] for m in modules for name in HOOKS] + GLOBAL_HOOKS
+
+
+def inner_hooks(root):
+    return hooks_of([m for m in root.modules() if m is not root])
 
 
 def only_region(found):
@@ -96,7 +86,8 @@ def only_region(found):
 
 
 def invoker(found, params):
-    """tensors -> results. The captured graph as a function, by the shortest way there is."""
+    """tensors -> results. The captured graph as a function, by the shortest way there is. params: the first of its
+    placeholders, the same in every call."""
     spec = found.out_spec
     nested = not spec.is_leaf()
     whole = only_region(found)
@@ -110,7 +101,7 @@ def invoker(found, params):
         return through_graph
     runner, positions, picks = whole
     n = len(params)
-    # Parameters are objects that do not change (guards see to that): they stand ready in the list.
+    # Parameters are objects that do not change (the state sees to that): they stand ready in the list.
     template = [params[p] if p < n else None for p in positions]
     inputs = [(i, p - n) for i, p in enumerate(positions) if p >= n]
 
@@ -133,13 +124,15 @@ class Dispatcher:
     def __init__(self, settings):
         self.settings, self.entries, self.lock = settings, {}, threading.RLock()
         self.trained = None  # Trained: the last call with gradients was PyTorch's altogether
+        self.vain = 0  # captures in a row that went stale before they had served
+        self.rest = 0  # calls that PyTorch still gets for that
 
     def call(self, module, forward, args, kwargs):
         if not ordinary_world():
             return self.call_traced(module, forward, args, kwargs)
         if self.trained is not None and self.trained.still(module):
             return forward(module, *args, **kwargs)
-        key = [torch.is_grad_enabled(), self.settings.ambient()]
+        key = [torch.is_grad_enabled(), self.settings.ambient(), module.training]
         for a in args:
             if type(a) not in PLAIN:
                 break
@@ -147,7 +140,7 @@ class Dispatcher:
         else:
             if not kwargs:
                 return self.dispatch(module, forward, tuple(key), args, args, None)
-        tensors, key, spec = flatten_call(key[:2], args, kwargs)
+        tensors, key, spec = flatten_call(key[:3], args, kwargs)
         if key is None:
             return forward(module, *args, **kwargs)
         return self.dispatch(module, forward, key, tensors, args, (kwargs, spec))
@@ -156,7 +149,7 @@ class Dispatcher:
         """While torch.export watches, regions are operators that it can write down; else the original runs."""
         leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         static = all(type(n) is int for leaf in leaves for n in leaf.shape)
-        if not torch.compiler.is_compiling() or not static or any(hooks_of(module)):
+        if not torch.compiler.is_compiling() or not static or any(inner_hooks(module)):
             return forward(module, *args, **kwargs)
         from .export import portable
 
@@ -164,9 +157,11 @@ class Dispatcher:
 
     def dispatch(self, module, forward, key, tensors, args, nested):
         entry = self.entries.get(key)
-        if entry is None or not entry.holds():
+        if self.rest or entry is None or not entry.holds():
             entry = self.make(module, forward, key, tensors, nested)
-        if entry.invoke is not None and not any(entry.hooks):
+        else:
+            entry.served += 1
+        if entry is not None and entry.invoke is not None and not any(entry.hooks):
             if entry.left_to_autograd(tensors):
                 self.trained = Trained(module, entry.params)
                 return forward(module, *args, **(nested[0] if nested else {}))
@@ -178,17 +173,32 @@ class Dispatcher:
         return forward(module, *args, **(nested[0] if nested else {}))
 
     def make(self, module, forward, key, tensors, nested):
+        """A new entry, or None where the module changes so often that captures do not pay."""
         with self.lock:
+            if self.rest:
+                self.rest -= 1
+                return None
             entry = self.entries.get(key)
             if entry is not None and entry.holds():
                 return entry
-            self.entries.pop(key, None)
-            for old in [k for k, e in self.entries.items() if not e.holds()]:
-                del self.entries[old]
+            if self.forget_stale(module.training) and self.vain >= VAIN:
+                self.rest = 4 ** min(self.vain - VAIN + 2, 6) - 1
+                return None
             while len(self.entries) >= MOST_ENTRIES:
                 del self.entries[next(iter(self.entries))]
             entry = self.entries[key] = build_entry(module, forward, tensors, nested, self.settings)
             return entry
+
+    def forget_stale(self, training):
+        """Drops what the module has outlived; says whether there was any, and counts how often that was in vain. What
+        was captured in the other mode waits for that to come back."""
+        here = [(k, e) for k, e in self.entries.items() if k[2] == training]
+        stale = [self.entries.pop(k) for k, e in here if not e.holds()]
+        if any(e.served >= WORTH for e in stale):
+            self.vain = 0
+        elif stale:
+            self.vain += 1 + any(e.invoke is None for e in stale)
+        return bool(stale)
 
     def refresh(self):
         for entry in list(self.entries.values()):
@@ -230,35 +240,47 @@ def flatten_call(key, args, kwargs):
 
 
 def build_entry(module, forward, tensors, nested, settings):
-    guards = guards_of(module)
-    entry = Entry(guards)
-    entry.hooks = hooks_of(module)
-    names = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    entry.params = list(names.values())
-    floating = {t.dtype for t in entry.params if t.is_floating_point()}
+    entry = Entry()
+    nesting = nested[1] if nested else None
+    floating = {t.dtype for t in [*module.parameters(), *module.buffers()] if t.is_floating_point()}
     if floating & {torch.float16, torch.bfloat16}:
         raise TypeError(half_message(floating))
+    try:
+        entry.state = State(module, *(c for c in (nesting[1] if nesting else ()) if type(c) not in ATOMS))
+    except TooMuch as error:
+        entry.reason = str(error)
+        return entry
+    entry.hooks = hooks_of([m for m in entry.state.objects if isinstance(m, nn.Module)])
     if any(entry.hooks):
         entry.reason = "a submodule has hooks"
         return entry
-
-    run = stateless(module, forward, list(names), nested[1] if nested else None)
+    for tensor in entry.state.tensors.values():
+        if type(tensor) in PLAIN:
+            is_param = isinstance(tensor, nn.Parameter) or id(tensor) in entry.state.buffers
+            (entry.params if is_param else entry.loose).append(tensor)
+    entry.kinds = list(map(kind_of, entry.loose))
+    run = stateless(module, forward, entry.state, [*entry.params, *entry.loose], nesting)
     return fill_entry(entry, run, tensors, settings)
 
 
-def stateless(module, forward, names, nesting):
-    """run(params, tensors): the call as a function of its parameters and its tensors."""
+def stateless(module, forward, state, replaced, nesting):
+    """run(params, tensors): the call as a function of tensors alone, `replaced` ones of the state first."""
 
     def run(params, given):
-        args, kwargs = given, {}
+        given = [*params, *given]
+        stand_ins, args, kwargs = given[: len(replaced)], given[len(replaced) :], {}
         if nesting:
             spec, constants, where = nesting
             leaves = list(constants)
-            for i, tensor in zip(where, given):
+            for i, tensor in zip(where, args):
                 leaves[i] = tensor
             args, kwargs = pytree.tree_unflatten(leaves, spec)
-        with _reparametrize_module(module, dict(zip(names, params)), tie_weights=True):
-            return forward(module, *args, **kwargs)
+        arguments = State((args, kwargs))
+        with state.replaced(replaced, stand_ins):
+            result = forward(module, *args, **kwargs)
+        if (name := arguments.difference()) is not None:
+            raise Changed(f"its forward changes an argument{name and ': ' + name}")
+        return result
 
     return run
 
@@ -280,13 +302,16 @@ def fill_entry(entry, run, tensors, settings):
         return lambda graph, sources: graph.call_function(runner, tuple(sources)), None
 
     try:
-        entry.capture = capture(run, entry.params, list(tensors), device, make_call)
+        entry.capture = capture(run, entry.params, [*entry.loose, *tensors], device, make_call, state=entry.state)
+    except Changed as error:
+        entry.reason = str(error)
+        return entry
     except Exception as error:  # whatever the model's code does on fake tensors: it stays in PyTorch
         lines = str(error).strip().splitlines() or [""]
         entry.reason = f"not captured: {type(error).__name__}: {lines[0]}"
         return entry
     if entry.runners:
-        entry.invoke = invoker(entry.capture, entry.params)
+        entry.invoke = invoker(entry.capture, [*entry.params, *entry.loose])
         entry.leaves = leaves_of(entry.capture.graph.graph, lambda target: isinstance(target, Runner))
     else:
         entry.reason = "nothing for Convoy in it"

@@ -1,0 +1,346 @@
+"""A module's state: all that its forward can read or change besides its arguments.
+
+State finds it once: every dictionary, list, set and deque that can be reached from the module through one another,
+through submodules and plain objects, and their classes; every tensor in them. Then it answers two questions.
+
+- Is it as it was? A capture holds while it is; asked at every call, so it costs nanoseconds per module (versions.py).
+- What has the forward changed? While a module is traced, stand-ins take the place of its tensors. Afterwards all is put
+  back, object by object, and a module that has changed itself is found out: a captured graph would not do it again.
+"""
+
+import argparse
+import contextlib
+import functools
+import operator
+import os
+import random
+import sys
+import threading
+import types
+from collections import deque
+from itertools import chain
+
+import torch
+from torch import nn
+
+from . import versions
+
+MOST_CONTAINERS = 20_000  # of a module, else it is not captured
+MOST_ELEMENTS = 5_000  # in lists, sets, deques: these are compared one by one, 20 ns each
+PLAIN = (torch.Tensor, nn.Parameter)
+KINDS = ("_parameters", "_buffers", "_modules")
+ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size,
+                   torch.memory_format, torch.layout, types.FunctionType, types.BuiltinFunctionType, type})  # fmt: skip
+NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+OWN = frozenset(nn.Module().__dict__) - {"training", *KINDS}  # hooks and the like: nothing that a forward reads
+LAZY = frozenset({"__annotations__", "__doc__", "__slotnames__", "__abstractmethods__", "__weakref__", "__dict__"})
+TRACING = threading.RLock()  # one trace at a time: modules may share parts
+
+
+class Changed(Exception):
+    """What a forward changes, besides the tensors that it makes."""
+
+
+class TooMuch(Exception):
+    """There is more of it than a call can look at."""
+
+
+# ---- containers --------------------------------------------------------------------------------------------------
+
+
+def read_dict(d):
+    return [*d, *d.values()]
+
+
+def write_dict(d, items):
+    n = len(items) // 2
+    if list(map(id, d)) != list(map(id, items[:n])):
+        d.clear()
+    for key, value in zip(items[:n], items[n:]):
+        if key not in d or d[key] is not value:
+            d[key] = value
+
+
+def write_list(x, items):
+    x[:] = items
+
+
+def write_set(x, items):
+    x.clear()
+    x.update(items)
+
+
+def write_deque(x, items):
+    x.clear()
+    x.extend(items)
+
+
+def read_class(cls):
+    found = {k: v for k, v in cls.__dict__.items() if k not in LAZY}
+    return read_dict(found)
+
+
+def write_class(cls, items):
+    n = len(items) // 2
+    before = dict(zip(items[:n], items[n:]))
+    for key in [k for k in cls.__dict__ if k not in before and k not in LAZY]:
+        delattr(cls, key)
+    for key, value in before.items():
+        if cls.__dict__.get(key) is not value:
+            setattr(cls, key, value)
+
+
+WAYS = ((dict, read_dict, write_dict), (list, list, write_list), (set, list, write_set), (deque, list, write_deque),
+        (type, read_class, write_class))  # fmt: skip
+
+
+class Held:
+    """A container, with what was in it: for a dictionary or a class all keys, then all values.
+
+    guarded: a capture holds while it is the same. restored: it is put back behind a trace."""
+
+    __slots__ = ("container", "name", "read", "write", "before", "guarded", "restored")
+
+    def __init__(self, container, name, guarded=True, restored=True):
+        self.container, self.name, self.guarded, self.restored = container, name, guarded, restored
+        self.read, self.write = next((r, w) for kind, r, w in WAYS if isinstance(container, kind))
+        self.before = self.read(container)
+
+    def named(self, i):
+        """What the element with this number is called."""
+        if not isinstance(self.container, (dict, type)):
+            return self.name("") + f"[{i}]"
+        return self.name(self.before[i % (len(self.before) // 2)])
+
+    def difference(self, before):
+        """The name of something that is not as it was, else None."""
+        now = self.read(self.container)
+        if len(now) == len(before):
+            if all(map(operator.is_, now, before)):
+                return None
+            return next((self.named(i) for i, (a, b) in enumerate(zip(now, before)) if not same(a, b)), None)
+        if not isinstance(self.container, (dict, type)):
+            return self.name("")
+        keys, old = now[: len(now) // 2], set(before[: len(before) // 2])
+        return self.name(next((k for k in [*keys, *old] if (k in old) != (k in keys)), ""))
+
+    def restore(self):
+        now = self.read(self.container)
+        if len(now) != len(self.before) or not all(map(operator.is_, now, self.before)):
+            self.write(self.container, self.before)
+
+
+def same(a, b):
+    """The same object, or a plain value that nothing can tell from it."""
+    if a is b:
+        return True
+    if type(a) is not type(b) or type(a) not in ATOMS | {tuple}:
+        return False
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a.hex() == b.hex() if type(a) is float else a == b  # 0.0 is not -0.0
+
+
+# ---- everything that hangs on a module ---------------------------------------------------------------------------
+
+
+def member(path, key):
+    return f"{path}.{key}" if path and key != "" else f"{path}{key}"
+
+
+def entry_of(path, key):
+    return f"{path}[{key!r}]" if key != "" else path
+
+
+def foreign(cls):
+    """Python's own and PyTorch's classes hold nothing of the model's, modules excepted."""
+    top = cls.__module__.partition(".")[0]
+    return top == "torch" or top in sys.stdlib_module_names
+
+
+def has_contents(value):
+    if isinstance(value, (type, types.ModuleType)) or type(getattr(value, "__dict__", None)) is not dict:
+        return False
+    return isinstance(value, (nn.Module, *NAMESPACES)) or not foreign(type(value))
+
+
+class State:
+    def __init__(self, root, *more):
+        """root: a module. more: what else its forward is given, call for call the same."""
+        self.held, self.objects, self.tensors, self.buffers, self.generators = [], [], {}, set(), {}
+        self.names, self.seen, self.elements_left = {}, set(), MOST_ELEMENTS
+        self.waiting = [*((m, "an argument") for m in more), (root, "")]
+        while self.waiting:
+            self.visit(*self.waiting.pop())
+        del self.seen, self.waiting
+        self.watch(root)
+
+    # -- finding --
+
+    def visit(self, value, path):
+        if type(value) in ATOMS or id(value) in self.seen:
+            return
+        self.seen.add(id(value))
+        if isinstance(value, torch.Tensor):
+            self.tensors[id(value)], self.names[id(value)] = value, path
+        elif isinstance(value, torch.Generator):
+            self.generators[path] = value
+        elif isinstance(value, (dict, list, set, deque)):
+            self.hold(value, path, functools.partial(entry_of, path))
+        elif isinstance(value, (tuple, frozenset)):
+            self.expect(list(value), lambda i: f"{path}[{i}]")
+        elif has_contents(value):
+            self.visit_object(value, path)
+
+    def visit_object(self, value, path):
+        self.objects.append(value)
+        name = functools.partial(member, path)
+        here = value.__dict__
+        self.seen.add(id(here))
+        if not isinstance(value, nn.Module):
+            self.hold(here, path, name)
+        else:
+            own = {k: here[k] for k in OWN if k in here}
+            for container in own.values():  # put back, but a forward does not read them
+                if isinstance(container, (dict, set)) and id(container) not in self.seen:
+                    self.seen.add(id(container))
+                    self.held.append(Held(container, lambda _, path=path: member(path, "a hook"), guarded=False))
+            for kind in KINDS:
+                self.seen.add(id(here[kind]))
+                self.hold(here[kind], path, name)
+            self.buffers.update(map(id, here["_buffers"].values()))
+            self.hold(here, path, name)
+        for cls in type(value).__mro__[:-1]:
+            if id(cls) not in self.seen and not (foreign(cls) and not issubclass(cls, nn.Module)):
+                self.seen.add(id(cls))
+                name = functools.partial(member, cls.__name__)
+                self.hold(cls, cls.__name__, name, ours=not foreign(cls))
+
+    def hold(self, container, path, name, ours=True):
+        """ours: not PyTorch's own classes, which its tracer changes while it is at work."""
+        held = Held(container, name, restored=ours)
+        self.held.append(held)
+        keyed = isinstance(container, (dict, type))
+        if not keyed:
+            self.elements_left -= len(held.before)
+        if len(self.held) > MOST_CONTAINERS or self.elements_left < 0:
+            raise TooMuch(f"{path or 'the module'} holds too much to look at in every call")
+        if ours:
+            first = len(held.before) // 2 if keyed else 0
+            self.expect(held.before[first:], lambda i: held.named(first + i))
+
+    def expect(self, values, named):
+        # the last is visited first: turned round, things come in the order in which they stand
+        self.waiting += [(v, named(i)) for i, v in enumerate(values) if type(v) not in ATOMS][::-1]
+
+    # -- is it as it was? --
+
+    def watch(self, root):
+        """Prepares unchanged(): dictionaries by their count of writes, all else element by element."""
+        self.counted, self.views = [], []
+        for x in (held.container for held in self.held if held.guarded):
+            x = versions.class_dictionary(x) if isinstance(x, type) else x
+            if versions.reader and type(x) is dict:  # an OrderedDict can be put into another order without a write
+                self.counted.append(x)
+            else:
+                self.views += [x.keys(), x.values()] if isinstance(x, dict) else [x]
+        self.written = versions.reader(self.counted) if versions.reader else tuple
+        self.writes = self.written()
+        self.elements, self.lengths = list(chain.from_iterable(self.views)), list(map(len, self.views))
+        self.objects = [o for o in self.objects if o is not root]
+        self.types = list(map(type, self.objects))
+
+    def unchanged(self):
+        if (
+            self.written() == self.writes
+            and list(map(len, self.views)) == self.lengths
+            and all(map(operator.is_, chain.from_iterable(self.views), self.elements))
+            and list(map(type, self.objects)) == self.types
+        ):
+            return True
+        writes = self.written()
+        if self.difference() is not None:
+            return False
+        self.writes = writes  # the same again was written
+        self.elements = list(chain.from_iterable(self.views))
+        return True
+
+    def difference(self):
+        """The name of something that is not as it was, else None."""
+        for held in self.held:
+            if held.guarded and (name := held.difference(held.before)) is not None:
+                return name
+        for thing, cls in zip(self.objects, self.types):
+            if type(thing) is not cls:
+                return f"the class of a {cls.__name__}"
+        return None
+
+    # -- a trace --
+
+    @contextlib.contextmanager
+    def replaced(self, tensors, stand_ins):
+        """stand_ins in the place of tensors, everywhere. Afterwards all is as it was; Changed says what was not."""
+        by = {id(t): s for t, s in zip(tensors, stand_ins)}
+        during = [(held, [by.get(id(x), x) for x in held.before]) for held in self.held if held.restored]
+        try:
+            for held, items in during:
+                if not all(map(operator.is_, items, held.before)):
+                    held.write(held.container, items)
+            yield
+            found = (held.difference(items) for held, items in during)
+            name = next((n for n in found if n is not None), None)
+        finally:
+            self.restore()
+        if name is not None:
+            raise Changed(f"its forward changes {name or 'itself'}")
+
+    @contextlib.contextmanager
+    def traced(self):
+        """Around a trace: nobody else traces, and random numbers stay what they were."""
+        with TRACING, same_random_numbers(self.generators):
+            yield
+
+    def restore(self):
+        for held in self.held:
+            if held.restored:
+                held.restore()
+
+
+# ---- random numbers ----------------------------------------------------------------------------------------------
+
+
+def sources_of_random_numbers(generators):
+    """(name, how to read the state, how to put it back, how to seed) of each."""
+    found = [("Python's", random.getstate, random.setstate, random.seed)]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        there = numpy.random
+        found.append(("NumPy's", there.get_state, there.set_state, lambda n: there.seed(n % 2**32)))
+    ours = {"PyTorch's": torch.default_generator, **generators}
+    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+        ours.update((f"cuda:{i}'s", g) for i, g in enumerate(torch.cuda.default_generators))
+    return found + [(name, g.get_state, g.set_state, g.manual_seed) for name, g in ours.items()]
+
+
+def alike(a, b):
+    if isinstance(a, tuple):
+        return all(map(alike, a, b))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else bytes(a) == bytes(b) if hasattr(a, "data") else a == b
+
+
+@contextlib.contextmanager
+def same_random_numbers(generators):
+    """Inside, every generator is in a state that nothing else would bring it into, so that a seed set there shows."""
+    sources = sources_of_random_numbers(generators)
+    saved = [(write, read()) for _, read, write, _ in sources]
+    try:
+        for *_, seed in sources:
+            seed(int.from_bytes(os.urandom(7), "little"))
+        strange = [read() for _, read, *_ in sources]
+        yield
+        drawn = [name for (name, read, *_), state in zip(sources, strange) if not alike(read(), state)]
+    finally:
+        for write, state in saved:
+            write(state)
+    if drawn:
+        raise Changed(f"its forward sets or draws {drawn[0]} random numbers")
