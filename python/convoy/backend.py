@@ -13,22 +13,29 @@ from .region import Stale
 from .settings import Settings
 
 
+MOST_NUMBERS = 8  # sets of numbers that one graph is captured for
+
+
 class CompiledGraph:
-    """A graph of Dynamo as a function of the same arguments: parameters, other tensors, sizes."""
+    """A graph of Dynamo as a function of the same arguments: parameters, other tensors, sizes, numbers."""
 
     def __init__(self, module, examples, settings):
         self.module, self.settings, self.entries = module, settings, {}
         self.is_param = [is_parameter(e) for e in examples]
+        self.wrapped, self.numbers = wrapped_numbers(module.graph), set()
 
     def __call__(self, *args):
-        if not ordinary_world():
+        numbers = tuple(args[i].item() for i in self.wrapped)
+        if numbers not in self.numbers and len(self.numbers) < MOST_NUMBERS:
+            self.numbers.add(numbers)
+        if numbers not in self.numbers or not ordinary_world():
             return self.module(*args)
-        key = self.settings.ambient(), torch.is_grad_enabled(), *map(kind_of, args)
+        key = self.settings.ambient(), torch.is_grad_enabled(), numbers, *map(kind_of, args)
         entry = self.entries.get(key)
         if entry is None:
             while len(self.entries) >= MOST_ENTRIES:
                 del self.entries[next(iter(self.entries))]
-            entry = self.entries[key] = self.make(args)
+            entry = self.entries[key] = self.make(args, numbers)
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         if entry.invoke is None or entry.left_to_autograd([tensors[p] for p in entry.positions]):
             return self.module(*args)
@@ -38,7 +45,7 @@ class CompiledGraph:
             del self.entries[key]
             return self(*args)
 
-    def make(self, args):
+    def make(self, args, numbers):
         tensors = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
         order = [i for i in tensors if self.is_param[i]] + [i for i in tensors if not self.is_param[i]]
 
@@ -46,7 +53,7 @@ class CompiledGraph:
             full = list(args)
             for i, tensor in zip(order, [*params, *given]):
                 full[i] = tensor
-            return self.module(*full)
+            return WithNumbers(self.module, dict(zip(self.wrapped, numbers))).run(*full)
 
         entry = Entry()
         entry.params = [args[i] for i in order if self.is_param[i]]
@@ -56,6 +63,29 @@ class CompiledGraph:
             entry.invoke = by_position(entry.capture, entry.positions)
             entry.params = []  # they come with every call: nothing is kept alive
         return entry
+
+
+def wrapped_numbers(graph):
+    """Positions of arguments that Dynamo hands over as tensors only to have numbers made of them: with dynamic=True
+    every float of a model, an `eps` as well, in case it changes."""
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    return [i for i, n in enumerate(placeholders) if n.users and all(is_item(u) for u in n.users)]
+
+
+def is_item(node):
+    return node.op == "call_method" and node.target == "item"
+
+
+class WithNumbers(torch.fx.Interpreter):
+    """Runs the graph with numbers written in. numbers: by position of the argument."""
+
+    def __init__(self, module, numbers):
+        super().__init__(module)
+        placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+        self.items = {user: number for i, number in numbers.items() for user in placeholders[i].users}
+
+    def run_node(self, node):
+        return self.items[node] if node in self.items else super().run_node(node)
 
 
 def by_position(found, positions):

@@ -16,12 +16,15 @@ import weakref
 from dataclasses import dataclass, field
 
 import torch
+from torch._subclasses import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from .memory import contiguous
 from .program import Program
 from .state import Changed
+from .training import saving_is_watched
 from .vocabulary import SHAPES, Emitter, emit_node, why_not
 
 aten = torch.ops.aten
@@ -65,10 +68,17 @@ def trace(function, params, tensors, mode, around=contextlib.nullcontext()):
     # Tensors that are neither parameters nor arguments, kept in plain attributes, become constants of the graph.
     tracer = make_fx(flat, tracing_mode=mode, pre_dispatch=True, _allow_non_fake_inputs=True)
     # In a context of its own: PyTorch's settings leave a variable in it for every trace, for ever.
-    with around:
+    with around, unwatched_saving():
         captured = contextvars.copy_context().run(tracer, *params, *tensors)
     forget_source(source_name(captured))
     return captured, spec
+
+
+def unwatched_saving():
+    """Activation checkpointing counts what autograd saves: nothing of a trace."""
+    if not saving_is_watched():
+        return contextlib.nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
 
 
 def source_name(module):
@@ -185,6 +195,65 @@ def has_effects(node):
     if node.target in (aten.batch_norm.default, aten.instance_norm.default):
         return True
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+# ---- strides -----------------------------------------------------------------------------------------------------
+
+ANEW = {getattr(aten, name) for name in ("log_softmax", "layer_norm", "instance_norm", "rms_norm")}
+
+
+def is_ambiguous(value):
+    """Contiguous, with other strides along dimensions of one element than a new tensor would have."""
+    if not isinstance(value, torch.Tensor) or not value.is_contiguous():
+        return False
+    return value.numel() > 0 and value.stride() != contiguous(value.shape)
+
+
+def is_like_channels_last(x):
+    """PyTorch's own test: strides rise from the channels over the last dimension to the first."""
+    least = 0
+    for d in (1, *range(x.dim() - 1, 1, -1), 0):
+        if x.stride(d) < least or (d == 0 and least == x.stride(1)):
+            return False
+        least = x.stride(d) * x.shape[d]
+    return x.dim() in (4, 5)
+
+
+def settled(node, value):
+    """The result with the strides that PyTorch gives it. Pointwise operators make a new tensor for contiguous arguments,
+    group_norm goes by its argument's; on fake tensors some keep strides that only look alike."""
+    if not is_ambiguous(value) or is_view(node):
+        return value
+    given = [n.meta.get("val") for n in node.all_input_nodes]
+    tensors = [t for t in given if isinstance(t, torch.Tensor) and t.dim()]
+    alike = all(t.shape == value.shape and t.is_contiguous() for t in tensors)
+    packet = getattr(node.target, "overloadpacket", None)
+    channels_last = torch.channels_last if value.dim() == 4 else torch.channels_last_3d
+    if packet is aten.group_norm and is_like_channels_last(tensors[0]):
+        return torch.empty_like(value, memory_format=channels_last)
+    if packet is aten.group_norm or packet in ANEW or (is_pointwise(node) and alike):
+        return torch.empty_like(value, memory_format=torch.contiguous_format)
+    return value
+
+
+def settle_strides(module):
+    """Strides as PyTorch will have them. A convolution decides by them how it lays out its result, so one dimension of
+    one element can turn round everything that follows."""
+    graph = module.graph
+    fakes = [n.meta.get("val") for n in graph.nodes]
+    mode = next((v.fake_mode for v in fakes if isinstance(v, FakeTensor)), None)
+    if mode is None or not any(map(is_ambiguous, fakes)):
+        return
+    with mode, torch.no_grad():
+        for node in graph.nodes:
+            if node.target is not operator.getitem and not isinstance(node.target, torch._ops.OpOverload):
+                continue
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: value_of(module, n))
+            node.meta["val"] = settled(node, node.target(*args, **kwargs))
+
+
+def value_of(module, node):
+    return getattr(module, node.target) if node.op == "get_attr" else node.meta["val"]
 
 
 # ---- 3. partition ------------------------------------------------------------------------------------------------
@@ -366,6 +435,7 @@ def capture(function, params, tensors, device, make_call, mode="fake", state=Non
     names = [state.names[id(t)] for t in [*params, *tensors] if id(t) in state.names] if state else []
     if state and (name := changed_in_place(graph, names)):
         raise Changed(f"its forward changes {name} in place and reads it")
+    settle_strides(module)
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     is_param = set(placeholders[: len(params)])
     found = Capture(module, [], spec, len(params))

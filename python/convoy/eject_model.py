@@ -135,10 +135,13 @@ class Traced:
         constants = [None if i in where else value for i, value in enumerate(inputs)]
         leaves = [inputs[i] if i in where else 0 for i in range(len(inputs))]
         spec = pytree.tree_flatten((tuple(leaves), {}))[1]
-        nesting = spec, constants, where
-        self.run = stateless(model, type(model).forward, State(model), list(self.state.values()), nesting)
+        self.nesting = spec, constants, where
         self.params = [self.fake(t) for t in self.state.values()]
         self.tensors = [self.fake(inputs[i]) for i in where]
+
+    def run(self, params, given):
+        replaced = list(self.state.values())
+        return stateless(self.model, type(self.model).forward, State(self.model), replaced, self.nesting)(params, given)
 
     def fake(self, tensor):
         with self.mode:

@@ -95,7 +95,8 @@ def unharmed(module):
     finally:
         state.restore()
         for tensor, copy in zip(changing, copies):
-            tensor.copy_(copy)
+            if not torch.equal(tensor, copy):
+                tensor.copy_(copy)
 
 
 def explain_module(module, inputs, keywords):

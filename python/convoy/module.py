@@ -21,7 +21,7 @@ from .engine import ConvoyError
 from .region import Runner, Stale
 from .settings import Settings
 from .state import ATOMS, PLAIN, Changed, State, TooMuch
-from .training import Trained, gradients_everywhere, leaves_of
+from .training import Trained, gradients_everywhere, leaves_of, saving_is_watched
 
 MOST_ENTRIES = 64  # shapes per module; the oldest makes room
 WORTH = 2  # later calls that make a capture worth its while
@@ -59,7 +59,7 @@ def kind_of(tensor):
 
 
 def hooks_of(modules):
-    """Dictionaries that must stay empty: hooks inside would not be called."""
+    """Dictionaries of hooks, which a captured graph would not call: they have to be empty, or part of the capture."""
     return [m.__dict__[name] for m in modules for name in HOOKS] + GLOBAL_HOOKS
 
 
@@ -132,6 +132,8 @@ class Dispatcher:
             return self.call_traced(module, forward, args, kwargs)
         if self.trained is not None and self.trained.still(module):
             return forward(module, *args, **kwargs)
+        if torch.is_grad_enabled() and self.settings.training != "recompute" and saving_is_watched():
+            return forward(module, *args, **kwargs)  # it must save the same when it is called again
         key = [torch.is_grad_enabled(), self.settings.ambient(), module.training]
         for a in args:
             if type(a) not in PLAIN:
@@ -250,8 +252,12 @@ def build_entry(module, forward, tensors, nested, settings):
     except TooMuch as error:
         entry.reason = str(error)
         return entry
-    entry.hooks = hooks_of([m for m in entry.state.objects if isinstance(m, nn.Module)])
-    if any(entry.hooks):
+    except Exception as error:  # objects of all kinds are looked at, and some do not like it
+        entry.reason = f"its state cannot be read: {type(error).__name__}: {error}"
+        return entry
+    hooks = hooks_of([m for m in entry.state.objects if isinstance(m, nn.Module)])
+    entry.hooks = [h for h in hooks if not h]
+    if not all(entry.state.owns(function) for h in hooks for function in h.values()):
         entry.reason = "a submodule has hooks"
         return entry
     for tensor in entry.state.tensors.values():

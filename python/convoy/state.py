@@ -31,6 +31,7 @@ PLAIN = (torch.Tensor, nn.Parameter)
 KINDS = ("_parameters", "_buffers", "_modules")
 ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size,
                    torch.memory_format, torch.layout, types.FunctionType, types.BuiltinFunctionType, type})  # fmt: skip
+VALUES = ATOMS | {tuple}  # equal ones cannot be told apart
 NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
 OWN = frozenset(nn.Module().__dict__) - {"training", *KINDS}  # hooks and the like: nothing that a forward reads
 LAZY = frozenset({"__annotations__", "__doc__", "__slotnames__", "__abstractmethods__", "__weakref__", "__dict__"})
@@ -134,7 +135,7 @@ def same(a, b):
     """The same object, or a plain value that nothing can tell from it."""
     if a is b:
         return True
-    if type(a) is not type(b) or type(a) not in ATOMS | {tuple}:
+    if type(a) is not type(b) or type(a) not in VALUES:
         return False
     if isinstance(a, tuple):
         return len(a) == len(b) and all(map(same, a, b))
@@ -158,6 +159,11 @@ def foreign(cls):
     return top == "torch" or top in sys.stdlib_module_names
 
 
+def closure_of(function):
+    cells = getattr(getattr(function, "__func__", function), "__closure__", None) or ()
+    return [c.cell_contents for c in cells if c != types.CellType()]  # an empty cell has no contents
+
+
 def has_contents(value):
     if isinstance(value, (type, types.ModuleType)) or type(getattr(value, "__dict__", None)) is not dict:
         return False
@@ -168,7 +174,7 @@ class State:
     def __init__(self, root, *more):
         """root: a module. more: what else its forward is given, call for call the same."""
         self.held, self.objects, self.tensors, self.buffers, self.generators = [], [], {}, set(), {}
-        self.names, self.seen, self.elements_left = {}, set(), MOST_ELEMENTS
+        self.classes, self.names, self.seen, self.elements_left = [], {}, set(), MOST_ELEMENTS
         self.waiting = [*((m, "an argument") for m in more), (root, "")]
         while self.waiting:
             self.visit(*self.waiting.pop())
@@ -189,6 +195,8 @@ class State:
             self.hold(value, path, functools.partial(entry_of, path))
         elif isinstance(value, (tuple, frozenset)):
             self.expect(list(value), lambda i: f"{path}[{i}]")
+        elif isinstance(value, types.MethodType):
+            self.expect([value.__self__], lambda i: path)
         elif has_contents(value):
             self.visit_object(value, path)
 
@@ -200,11 +208,9 @@ class State:
         if not isinstance(value, nn.Module):
             self.hold(here, path, name)
         else:
-            own = {k: here[k] for k in OWN if k in here}
-            for container in own.values():  # put back, but a forward does not read them
+            for container in [here[k] for k in OWN if k in here]:
                 if isinstance(container, (dict, set)) and id(container) not in self.seen:
-                    self.seen.add(id(container))
-                    self.held.append(Held(container, lambda _, path=path: member(path, "a hook"), guarded=False))
+                    self.visit_hooks(container, path)
             for kind in KINDS:
                 self.seen.add(id(here[kind]))
                 self.hold(here[kind], path, name)
@@ -215,6 +221,20 @@ class State:
                 self.seen.add(id(cls))
                 name = functools.partial(member, cls.__name__)
                 self.hold(cls, cls.__name__, name, ours=not foreign(cls))
+                self.classes += [] if foreign(cls) else [cls]
+
+    def visit_hooks(self, container, path):
+        """Empty ones are not watched here: whether there are any now is asked at every call as it is."""
+        self.seen.add(id(container))
+        self.held.append(Held(container, lambda _: member(path, "a hook"), guarded=bool(container)))
+        for hook in container.values() if isinstance(container, dict) else ():
+            self.expect([hook, *closure_of(hook)], lambda i: member(path, "a hook"))
+
+    def owns(self, function):
+        """Is this code of the module's own classes? Then it is part of its forward, whoever calls it."""
+        function = getattr(function, "__func__", function)
+        name, where = getattr(function, "__qualname__", ""), getattr(function, "__module__", None)
+        return any(where == c.__module__ and name.startswith(c.__qualname__ + ".") for c in self.classes)
 
     def hold(self, container, path, name, ours=True):
         """ours: not PyTorch's own classes, which its tracer changes while it is at work."""

@@ -486,3 +486,100 @@ def test_compiled_modules_die(net):
     del fast
     gc.collect()
     assert ref() is None
+
+
+class Strided(nn.Module):
+    def __init__(self, producer, then):
+        super().__init__()
+        self.producer, self.then = producer, then
+
+    def forward(self, x):
+        return self.then(self.producer(x))
+
+
+THEN = {
+    "relu": F.relu,
+    "pool": lambda y: F.max_pool2d(F.relu(y), 1),
+    "group_norm": lambda y: F.group_norm(y, 1) if y.numel() > 1 else y,
+    "layer_norm": lambda y: F.layer_norm(y, y.shape[-1:]).exp(),
+    "log_softmax": lambda y: F.log_softmax(y, 1),
+    "instance_norm": lambda y: F.instance_norm(y) if y.shape[-1] > 1 else y,
+    "means": lambda y: y.relu() * y.mean(1, keepdim=True),
+    "max": lambda y: y.relu().max(1, keepdim=True)[0].tanh(),
+    "convolution": lambda y: F.conv2d(F.relu(y[:, :1]), torch.ones(3, 1, 1, 1)).tanh(),
+    "transposed": lambda y: y.transpose(1, 2).tanh() * 2,
+}
+
+
+@pytest.mark.parametrize("then", THEN)
+@torch.no_grad()
+def test_strides_where_dimensions_have_one_element(then):
+    """A dimension of one element may have any stride; PyTorch's own decides how the next result is laid out."""
+    producers = [nn.Conv2d(3, 1, 1), nn.Conv2d(3, 4, 1).to(memory_format=torch.channels_last), nn.Identity()]
+    for producer in producers:
+        model = Strided(producer, THEN[then])
+        fast = convoy.compile(model)
+        for shape in [(1, 3, 1, 1), (2, 3, 1, 1), (1, 3, 5, 1), (2, 3, 5, 4)]:
+            n, c, h, w = shape
+            for x in (torch.randn(shape), torch.randn(n, h, w, c).permute(0, 3, 1, 2), torch.randn(c, n, h, w).transpose(0, 1)):
+                got, want = fast(x), model(x)
+                assert got.stride() == want.stride(), (then, shape, x.stride())
+                torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [nn.Dropout, nn.Dropout2d, nn.AlphaDropout, nn.FeatureAlphaDropout])
+@torch.no_grad()
+def test_dropout_in_place_divides_nothing(kind):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), kind(0.5, inplace=True), nn.Conv2d(4, 4, 1), nn.Tanh())
+    fast = convoy.compile(model.eval())
+    assert_agrees(fast, model, X)
+    assert regions(fast) == 1 and kept(fast) == []
+
+
+def test_hooks_that_a_forward_installs_and_removes():
+    class Features(Net):
+        def forward(self, x):
+            found = []
+            handle = self.conv.register_forward_hook(lambda module, given, result: found.append(result))
+            y = super().forward(x)
+            handle.remove()
+            return y, found[0].mean()
+
+    model = Features().eval().requires_grad_(False)
+    fast = convoy.compile(model)
+    for _ in range(2):
+        torch.testing.assert_close(fast(X), model(X), rtol=1e-4, atol=1e-5)
+    assert regions(fast) >= 1 and not model.conv._forward_hooks
+
+
+@torch.no_grad()
+def test_hooks_of_the_model_itself_are_part_of_it():
+    """Installed during its own forward, they stay: they are the model's code. Anybody else's are called by PyTorch."""
+
+    class Hooked(Net):
+        installed = False
+
+        def scale(self, module, given, result):
+            return result * self.gain
+
+        def forward(self, x):
+            if not self.installed:
+                self.installed, less = True, [0.5]
+                self.conv.register_forward_hook(self.scale)
+                self.bn.register_forward_pre_hook(lambda module, given: (given[0] - less[0],))
+            return super().forward(x)
+
+    model = Hooked().eval()
+    fast = convoy.compile(model)
+    for _ in range(5):
+        torch.testing.assert_close(fast(X), copy.deepcopy(model)(X), rtol=1e-4, atol=1e-5)
+    assert regions(fast) == 1
+    model.gain = -2.0
+    torch.testing.assert_close(fast(X), model(X), rtol=1e-4, atol=1e-5)
+    assert regions(fast) == 1
+    seen = []
+    handle = model.conv.register_forward_hook(lambda module, given, result: seen.append(result))
+    assert torch.equal(fast(X), model(X)) and len(seen) == 2
+    handle.remove()
+    torch.testing.assert_close(fast(X), model(X), rtol=1e-4, atol=1e-5)
+    assert regions(fast) == 1 and len(seen) == 2

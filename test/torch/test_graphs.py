@@ -151,3 +151,47 @@ def test_explain():
         assert torch.equal(value, before[key])
     model.conv.register_forward_hook(lambda *a: None)
     assert "a submodule has hooks" in str(convoy.explain(model, X))
+
+
+def test_explain_with_elements_that_are_there_twice():
+    """A tensor that shows an element more than once cannot be filled: neither an expanded buffer nor an expanded input."""
+
+    class Expanded(Net):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("scale", torch.randn(8, 1, 1).expand(8, 9, 7))
+
+        def forward(self, x):
+            return torch.tanh(self.conv(x) * self.scale)
+
+    model = Expanded().eval()
+    found = convoy.explain(model, X[:1].expand(4, 3, 9, 7))
+    assert len(found.regions) == 1 and found.regions[0]["measured_ms"] > 0
+    assert len(convoy.explain(model, X[:0]).regions) <= 1
+
+
+def test_dynamic_floats_are_numbers(monkeypatch):
+    """With dynamic=True Dynamo hands over every float of a module, an eps as well, in a tensor."""
+
+    class Eps(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = torch.nn.Conv2d(3, 4, 3), torch.nn.GroupNorm(2, 4)
+            self.slope = 0.3
+
+        def forward(self, x):
+            return F.leaky_relu(self.norm(self.conv(x)), self.slope) * self.slope
+
+    made = []
+    original = convoy.backend.fill_entry
+    monkeypatch.setattr(convoy.backend, "fill_entry", lambda *a: made.append(original(*a)) or made[-1])
+    model = Eps().requires_grad_(False)
+    fast = torch.compile(model, backend=compile_graph, dynamic=True)
+    for n in (2, 3):
+        x = torch.randn(n, 3, 9, 7)
+        near(fast(x), model(x))
+    assert [(len(e.runners), len(e.capture.kept)) for e in made] == [(1, 0)] * len(made)
+    for i in range(20):
+        model.slope, model.norm.eps = 0.1 * i, 0.5
+        near(fast(x), model(x))
+    assert len(made) <= 2 * convoy.backend.MOST_NUMBERS

@@ -41,7 +41,7 @@ class Block(nn.Module):
         self.tail = nn.Sequential(nn.Conv2d(8, 8, 1), nn.Tanh(), nn.Conv2d(8, 4, 1))
         self.gain, self.bounds, self.temporary = 1.5, (-3.0, 3.0), 0.5
         self.scales, self.queue, self.nested = [1.0, 0.5], deque([0.1, 0.2]), [{"a": [1.0]}, (0.2,)]
-        self.named, self.flags, self.options = OrderedDict(a=0.5, b=0.2), {"relu"}, Options()
+        self.named, self.flags, self.options = OrderedDict(a=0.5, b=0.2), {"square"}, Options()
         self.number, self.tensor = torch.tensor(0.75), torch.linspace(-1, 1, 8).view(8, 1, 1)
         self.tensors = [torch.tensor([2.0]), torch.tensor([[-0.5]])]
         self.loose = [nn.Conv2d(8, 8, 1)]  # no submodule, as far as PyTorch knows
@@ -59,7 +59,7 @@ class Block(nn.Module):
         for key, value in self.named.items():
             y = y * value if key == "a" else y + value
         y = F.leaky_relu(y - self.options.shift, self.options.deeper["slope"][0]) * self.tensors[0] - self.tensors[1]
-        y = F.relu(y) if "relu" in self.flags else y
+        y = y.square() if "square" in self.flags else y
         y = self.squash(self.loose[0](y)) * self.order + getattr(self, "extra", 0.0) + getattr(self, "temporary", 0.0)
         return self.tail(y).softmax(getattr(self, "dim", 1))
 
@@ -117,7 +117,7 @@ MUTATIONS = {
     "entry of a dictionary": lambda m: edit(m.named, "a", 4.0),
     "dictionary reordered": lambda m: m.named.move_to_end("a"),
     "dictionary shrunk": lambda m: m.named.pop("b"),
-    "set": lambda m: m.flags.discard("relu"),
+    "set": lambda m: m.flags.discard("square"),
     "list in a dictionary in a list": lambda m: edit(m.nested[0]["a"], 0, -2.0),
     "dictionary in a list": lambda m: edit(m.nested, 0, {"a": [5.0]}),
     "tuple in a list": lambda m: edit(m.nested, 1, (-1.0,)),
@@ -211,7 +211,7 @@ def test_all_of_them_on_one_module():
         try:
             mutate(model)
             model(X)
-        except (RuntimeError, KeyError, TypeError, ValueError):
+        except (RuntimeError, AttributeError, KeyError, TypeError, ValueError):
             state.restore()
             continue
         agrees(fast, model)
