@@ -74,13 +74,17 @@ typedef struct conv_machine {
 
 typedef struct conv_algo {
     const char *name;
-    int mh, mw;                               /* Winograd's output tile; else 1, 1 */
+    int mh, mw; /* Winograd's output tile; else 1, 1 */
+    int least;  /* input channels times kernel depth from which it is accurate enough */
     const char *(*legal)(const conv_geom *g); /* NULL: yes; else why not */
     double (*cost)(const conv_geom *g, const struct conv_algo *a,
                    const conv_machine *m); /* s per sample, one core */
 } conv_algo;
 
 extern const conv_algo cvyi_conv_algos[CONV_ALGO_COUNT];
+
+/* NULL where the algorithm is legal and as accurate as doc/DESIGN.md, Numerics, promises; else why not. */
+const char *cvyi_conv_refuses(conv_algo_id algo, const conv_geom *g);
 
 /* NULL where maxima over windows of (ph, pw) can be taken while convolving; else why not. */
 const char *cvyi_conv_pool_legal(conv_algo_id algo, const conv_geom *g, int64_t ph, int64_t pw);

@@ -48,7 +48,7 @@ static const char *algo_refusal(const cvy_plan *p, int a, const conv_geom *g)
 {
     if (a == CONV_BY_GEMM) return is_product(g) ? NULL : "not a 1x1 filter without stride or padding";
     if (cvyi_is_winograd(a) && p->options.winograd == CVY_OFF) return "winograd is off";
-    return cvyi_conv_algos[a].legal(g);
+    return cvyi_conv_refuses(a, g);
 }
 
 static conv_machine machine_of(const cpu_state *s)

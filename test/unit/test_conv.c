@@ -498,6 +498,24 @@ static void test_refusals(void **unused)
     assert_null(cvyi_conv_pool_legal(CONV_DIRECT, &g, 3, 2));
 }
 
+/* Forms that are legal and not accurate enough: few channels, each plane of the kernel counted. */
+static void test_inaccurate(void **unused)
+{
+    conv_geom g = plain_geom(3, 4, 1, 9, 9, 1, 0);
+    (void)unused;
+    assert_null(cvyi_conv_refuses(CONV_DIRECT, &g));
+    assert_null(cvyi_conv_algos[CONV_WINOGRAD_4X4].legal(&g));
+    assert_non_null(cvyi_conv_refuses(CONV_WINOGRAD_4X4, &g));
+    assert_null(cvyi_conv_refuses(CONV_WINOGRAD_2X4, &g));
+    g.kernel[0] = 3;
+    assert_null(cvyi_conv_refuses(CONV_WINOGRAD_4X4, &g));
+    g.C = 1;
+    assert_non_null(cvyi_conv_refuses(CONV_WINOGRAD_4X4, &g));
+    g.kernel[0] = 1;
+    assert_non_null(cvyi_conv_refuses(CONV_WINOGRAD_2X4, &g));
+    assert_null(cvyi_conv_refuses(CONV_WINOGRAD_2X2, &g));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -505,6 +523,7 @@ int main(void)
         cmocka_unit_test(test_winograd),       cmocka_unit_test(test_window_means),
         cmocka_unit_test(test_window_flags),   cmocka_unit_test(test_direct_nan),
         cmocka_unit_test(test_direct_columns), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_inaccurate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

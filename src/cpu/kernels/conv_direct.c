@@ -10,13 +10,14 @@
  * is dropped.
  *
  * Sums go from registers to dst and into the statistics; with pooling or flat rows through `tmp`, which stays in
- * L1. Numerics: one fp32 FMA chain per output, in the order c, tap; statistics are float runs of at most RUN rows
- * per lane, merged in double. Maxima are NaN if any of the window is. */
+ * L1. Numerics: fp32 FMA chains in the order c, tap, of at most CHAIN terms; the sums of chains are added in order.
+ * For N terms the error grows with sqrt(N CHAIN) while N < CHAIN^2, where one chain's grows with N. Statistics are
+ * float runs of at most RUN rows per lane, merged in double. Maxima are NaN if any of the window is. */
 #include <math.h>
 #include "../conv_tiles.h"
 #include "../conv_view.h"
 
-enum { KT = DIRECT_KT, VT = DIRECT_VT, RUN = 8 };
+enum { KT = DIRECT_KT, VT = DIRECT_VT, RUN = 8, CHAIN = 256 };
 
 typedef struct work {
     const conv_job *job;
@@ -62,26 +63,52 @@ static void merge(work *w)
     }
 }
 
+/* acc += n taps of one channel. */
+INLINE void multiply(vf acc[KT][VT], const float *x, const int64_t *off, const float *f, int64_t n, const int kt,
+                     const int vt)
+{
+    for (int64_t i = 0; i < n; i++, f += kt) {
+        const float *p = x + off[i];
+        vf xv[VT];
+        UNROLL for (int v = 0; v < vt; v++) xv[v] = v_load(p + v * VL);
+        UNROLL for (int k = 0; k < kt; k++)
+        {
+            const vf wv = v_set1(f[k]);
+            UNROLL for (int v = 0; v < vt; v++) acc[k][v] = v_fma(wv, xv[v], acc[k][v]);
+        }
+    }
+}
+
 /* One register tile. `left` positions are outputs, the rest of the last vector is dropped (tmp has room for it);
  * dst may be NULL. */
 INLINE void tile(work *w, const float *x, float *dst, int64_t chan, int64_t left, const int kt, const int vt)
 {
     vf acc[KT][VT];
+    float sums[KT][VT][VL]; /* of finished chains */
     const float *f = w->w;
-    const int64_t *off = w->view.off, taps = w->taps;
+    const int64_t taps = w->taps;
+    int64_t room = CHAIN;
+    bool chains = false;
 
     UNROLL for (int k = 0; k < kt; k++) UNROLL for (int v = 0; v < vt; v++) acc[k][v] = v_set1(w->start[k]);
     for (int64_t c = w->channels; c > 0; c--, x += w->view.chan)
-        for (int64_t i = 0; i < taps; i++, f += kt) {
-            const float *p = x + off[i];
-            vf xv[VT];
-            UNROLL for (int v = 0; v < vt; v++) xv[v] = v_load(p + v * VL);
-            UNROLL for (int k = 0; k < kt; k++)
-            {
-                const vf wv = v_set1(f[k]);
-                UNROLL for (int v = 0; v < vt; v++) acc[k][v] = v_fma(wv, xv[v], acc[k][v]);
+        for (int64_t i = 0, n; i < taps; i += n, f += n * kt) {
+            n = cvyi_min64(taps - i, CHAIN);
+            if (n > room) {
+                UNROLL for (int k = 0; k < kt; k++) UNROLL for (int v = 0; v < vt; v++)
+                {
+                    v_store(sums[k][v], chains ? v_add(v_load(sums[k][v]), acc[k][v]) : acc[k][v]);
+                    acc[k][v] = v_zero();
+                }
+                room = CHAIN;
+                chains = true;
             }
+            room -= n;
+            multiply(acc, x, w->view.off + i, f, n, kt, vt);
         }
+    if (chains)
+        UNROLL for (int k = 0; k < kt; k++) UNROLL for (int v = 0; v < vt; v++) acc[k][v] =
+            v_add(v_load(sums[k][v]), acc[k][v]);
     const bool stats = !w->t->flat && w->job->sumsq;
     UNROLL for (int k = 0; k < kt; k++)
     {

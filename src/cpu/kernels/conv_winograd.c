@@ -13,13 +13,14 @@
  * channels.
  *
  * Points: 0, +-1, infinity for m = 2; 0, +-5/8, +-3/2, infinity for m = 4 (all powers used are exact in fp32).
- * Numerics: everything fp32, weights transformed in double. xmean and zero padding: padding is read as -xmean,
+ * Numerics: everything fp32, weights transformed in double; sums over channels are chains of CHAIN terms, then of
+ * the chains of a chunk, then of chunks. xmean and zero padding: padding is read as -xmean,
  * which makes the result conv of the padded x, less a constant per channel. A NaN or inf would spread over its
  * whole tile: callers send such samples to the direct form. */
 #include "../conv.h"
 #include "../conv_tiles.h"
 
-enum { KT = WINO_KT, NT = WINO_NT, STRIP = NT * VL, ROW = STRIP * 4 + 2 * VL, RUN = 4, AHEAD = 4 };
+enum { KT = WINO_KT, NT = WINO_NT, STRIP = NT * VL, ROW = STRIP * 4 + 2 * VL, RUN = 4, AHEAD = 4, CHAIN = 32 };
 
 /* A piece of a vector of tiles that lies in one tile row. */
 typedef struct piece {
@@ -186,21 +187,27 @@ INLINE void multiply(vf acc[KT][NT], const float *U, const float *v, const int n
     }
 }
 
-/* M[kt][point][strip] = (first: 0, else M) + U[point][c][kt] V[point][c][strip]. */
+/* M[kt][point][strip] = (first: 0, else M) + U[point][c][kt] V[point][c][strip]. Chains of CHAIN channels are
+ * added up before they meet M. */
 INLINE void products(const float *U, const float *V, float *M, int64_t channels, int64_t point, bool first,
                      const int points)
 {
     for (int p = 0; p < points; p++, V += point, M += STRIP) {
-        vf acc[KT][NT];
-        UNROLL for (int i = 0; i < KT * NT; i++) acc[i / NT][i % NT] = v_zero();
-        if (!first)
-            UNROLL for (int i = 0; i < KT * NT; i++) acc[i / NT][i % NT] =
-                v_load(M + i / NT * points * STRIP + i % NT * VL);
-        int64_t c = 0;
-        for (; c + 8 <= channels; c += 8, U += 8 * KT) multiply(acc, U, V + c * STRIP, 8);
-        for (; c < channels; c++, U += KT) multiply(acc, U, V + c * STRIP, 1);
+        vf acc[KT][NT], sum[KT][NT];
+        UNROLL for (int i = 0; i < KT * NT; i++) sum[i / NT][i % NT] = v_zero();
+        for (int64_t c = 0; c < channels;) {
+            const int64_t end = cvyi_min64(channels, c + CHAIN);
+            UNROLL for (int i = 0; i < KT * NT; i++) acc[i / NT][i % NT] = v_zero();
+            for (; c + 8 <= end; c += 8, U += 8 * KT) multiply(acc, U, V + c * STRIP, 8);
+            for (; c < end; c++, U += KT) multiply(acc, U, V + c * STRIP, 1);
+            UNROLL for (int i = 0; i < KT * NT; i++) sum[i / NT][i % NT] =
+                v_add(sum[i / NT][i % NT], acc[i / NT][i % NT]);
+        }
         UNROLL for (int i = 0; i < KT * NT; i++)
-            v_store(M + i / NT * points * STRIP + i % NT * VL, acc[i / NT][i % NT]);
+        {
+            float *to = M + i / NT * points * STRIP + i % NT * VL;
+            v_store(to, first ? sum[i / NT][i % NT] : v_add(v_load(to), sum[i / NT][i % NT]));
+        }
     }
 }
 
