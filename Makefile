@@ -120,7 +120,7 @@ fuzz: ## fuzz every target for FUZZ_SECONDS
 	@$(MAKE) -s -j$$(nproc) CC=clang SAN=address,undefined,fuzzer-no-link BUILD=build-fuzz $(FUZZERS) >/dev/null
 	@test/fuzz.sh build-fuzz $(FUZZ_SECONDS)
 
-$(FUZZERS): %: %.o $(BUILD)/cli/npy.o $(BUILD)/libconvoy.a
+$(FUZZERS): %: %.o $(addprefix $(BUILD)/cli/,npy.o aside.o) $(BUILD)/libconvoy.a
 	$(say) LINK $@
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 

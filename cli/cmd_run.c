@@ -1,5 +1,7 @@
 /* cmd_run.c - `convoy run`: a chain on .npy files. */
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include "cli.h"
 #include "npy.h"
 
@@ -8,11 +10,12 @@ static int write_outputs(job *j, const options *o)
 {
     char message[NPY_MESSAGE];
     const char *path = NULL;
-    int st = EXIT_FINE, written = 0;
+    aside *files = calloc((size_t)o->n_outputs, sizeof *files);
+    int st = files ? EXIT_FINE : cli_error("no memory"), written = 0;
 
     for (int i = 0; !st && i < o->n_outputs; i++) {
         const tensor *t = job_tensor_of(j, CVY_OUTPUT, o->outputs[i], i, &path);
-        if (!npy_write_part(path, t->info.rank, t->info.dims, t->host, message))
+        if (!npy_write(&files[i], path, t->info.rank, t->info.dims, t->host, message))
             st = cli_error("%s: %s", path, message);
         else
             written++;
@@ -20,10 +23,11 @@ static int write_outputs(job *j, const options *o)
     for (int i = 0; i < written; i++) {
         job_tensor_of(j, CVY_OUTPUT, o->outputs[i], i, &path);
         if (st)
-            npy_discard(path);
-        else if (!npy_commit(path, message))
-            st = cli_error("%s: %s", path, message);
+            aside_discard(&files[i]);
+        else if (!aside_commit(&files[i]))
+            st = cli_error("%s: %s", path, strerror(errno));
     }
+    free(files);
     return st;
 }
 

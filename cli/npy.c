@@ -6,11 +6,13 @@
  * spaces and closed by a newline. Files come from anywhere: every length is checked against what is there before it
  * is used, and every product against overflow. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include "npy.h"
 
 static const char magic[6] = {'\x93', 'N', 'U', 'M', 'P', 'Y'};
@@ -225,39 +227,75 @@ void npy_copy(const npy_array *a, float *dst)
     }
 }
 
+/* ---- reading ---- */
+
+/* Everything up to the end, into memory that grows from `expected` bytes on. NULL with errno set. */
+static unsigned char *read_all(int fd, size_t expected, size_t *n)
+{
+    size_t cap = expected + 1;
+    unsigned char *all = malloc(cap), *grown;
+    ssize_t got = 1;
+
+    for (*n = 0; all && got;) {
+        if (*n == cap) {
+            grown = cap > SIZE_MAX / 2 ? NULL : realloc(all, cap *= 2);
+            if (!grown) free(all);
+            all = grown;
+            continue;
+        }
+        got = read(fd, all + *n, cap - *n);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) {
+            free(all);
+            return NULL;
+        }
+        *n += (size_t)got;
+    }
+    return all;
+}
+
+/* A regular file or a pipe, opened without waiting: a pipe that nobody writes into is at its end at once, others
+ * are waited for when they are read. Devices and the like may never end. */
+static int open_input(const char *path, struct stat *info, char *message)
+{
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+
+    if (fd < 0 || fstat(fd, info)) {
+        refuse(message, "%s", strerror(errno));
+    } else if (!S_ISREG(info->st_mode) && !S_ISFIFO(info->st_mode)) {
+        refuse(message, "neither a regular file nor a pipe");
+    } else {
+        fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+        return fd;
+    }
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
 bool npy_read(const char *path, npy_array *out, void **bytes, char *message)
 {
     struct stat info;
-    FILE *file = fopen(path, "rb");
-    void *all = NULL;
+    const int fd = open_input(path, &info, message);
+    unsigned char *all;
+    size_t n = 0;
     bool ok = false;
 
     *bytes = NULL;
-    if (!file || fstat(fileno(file), &info))
+    if (fd < 0) return false;
+    all = read_all(fd, S_ISREG(info.st_mode) ? (size_t)info.st_size : 4096, &n);
+    if (!all)
         refuse(message, "%s", strerror(errno));
-    else if (!S_ISREG(info.st_mode))
-        refuse(message, "not a regular file");
-    else if (!(all = malloc((size_t)info.st_size + 1)))
-        refuse(message, "no memory for %lld bytes", (long long)info.st_size);
-    else if (fread(all, 1, (size_t)info.st_size, file) != (size_t)info.st_size)
-        refuse(message, "cannot be read whole");
+    else if (!n && S_ISFIFO(info.st_mode))
+        refuse(message, "a pipe that nobody writes into");
     else
-        ok = npy_parse(all, (size_t)info.st_size, out, message);
-    if (file) fclose(file);
+        ok = npy_parse(all, n, out, message);
+    close(fd);
     if (!ok) free(all);
     if (ok) *bytes = all;
     return ok;
 }
 
 /* ---- writing ---- */
-
-static char *part_name(const char *path)
-{
-    const size_t len = strlen(path);
-    char *name = malloc(len + sizeof ".part");
-    if (name) memcpy(memcpy(name, path, len) + len, ".part", sizeof ".part");
-    return name;
-}
 
 /* Version 1.0 with the data at a multiple of 64 bytes, as numpy writes it. Returns the header's bytes. */
 static size_t format_header(unsigned char header[4 * HEADER_MULTIPLE], int32_t rank, const int64_t *dims)
@@ -293,36 +331,17 @@ static bool write_floats(FILE *file, const float *data, int64_t count)
     return true;
 }
 
-bool npy_write_part(const char *path, int32_t rank, const int64_t *dims, const float *data, char *message)
+bool npy_write(aside *to, const char *path, int32_t rank, const int64_t *dims, const float *data, char *message)
 {
     unsigned char header[4 * HEADER_MULTIPLE];
     const size_t bytes = format_header(header, rank, dims);
-    char *part = part_name(path);
-    FILE *file = part ? fopen(part, "wb") : NULL;
     int64_t count = 1;
-    bool ok = file != NULL;
 
     for (int d = 0; d < rank; d++) count *= dims[d];
-    ok = ok && fwrite(header, 1, bytes, file) == bytes && write_floats(file, data, count);
-    if (!ok) refuse(message, "%s", strerror(errno));
-    if (file && fclose(file) && ok) ok = refuse(message, "%s", strerror(errno));
-    if (file && !ok) remove(part);
-    free(part);
-    return ok;
-}
-
-bool npy_commit(const char *path, char *message)
-{
-    char *part = part_name(path);
-    const bool ok = part && !rename(part, path);
-    if (!ok) refuse(message, "%s", strerror(errno));
-    free(part);
-    return ok;
-}
-
-void npy_discard(const char *path)
-{
-    char *part = part_name(path);
-    if (part) remove(part);
-    free(part);
+    if (!aside_open(to, path)) return refuse(message, "%s", strerror(errno));
+    if (fwrite(header, 1, bytes, to->file) == bytes && write_floats(to->file, data, count) && aside_finish(to))
+        return true;
+    refuse(message, "%s", strerror(errno));
+    aside_discard(to);
+    return false;
 }

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "aside.h"
 #include "convoy.h"
 
 enum { NPY_MESSAGE = 256 }; /* bytes that hold every message */
@@ -24,12 +25,10 @@ bool npy_parse(const void *bytes, size_t n, npy_array *out, char *message);
 /* The elements in C order. dst holds array->count floats. */
 void npy_copy(const npy_array *array, float *dst);
 
-/* A whole file; *bytes is the caller's to free, also what array->data points into. */
+/* A whole file, or what comes out of a pipe; *bytes is the caller's to free, also what array->data points into. */
 bool npy_read(const char *path, npy_array *out, void **bytes, char *message);
 
-/* Writes path + ".part"; npy_commit gives it its name, npy_discard removes it. */
-bool npy_write_part(const char *path, int32_t rank, const int64_t *dims, const float *data, char *message);
-bool npy_commit(const char *path, char *message);
-void npy_discard(const char *path);
+/* Writes a file aside, for aside_commit to give it its name. False: nothing is left of it. */
+bool npy_write(aside *to, const char *path, int32_t rank, const int64_t *dims, const float *data, char *message);
 
 #endif

@@ -13,11 +13,23 @@
 enum { MEASURED = 6, MAX_TUNINGS = 16 };
 
 typedef struct memory_entry {
-    int32_t tuning;
+    int tuning;
     double seconds;
 } memory_entry;
 
 /* ---- remembering ---- */
+
+/* On disk: the tuning in one byte, then the seconds as the 8 bytes of a double, little end first. */
+enum { ENTRY_BYTES = 9 };
+
+static void remember(const cache_key *key, const memory_entry *entry)
+{
+    unsigned char bytes[ENTRY_BYTES] = {(unsigned char)entry->tuning};
+    uint64_t bits;
+    memcpy(&bits, &entry->seconds, sizeof bits);
+    for (int i = 1; i < ENTRY_BYTES; i++) bytes[i] = (unsigned char)(bits >> 8 * (i - 1));
+    cvyi_cache_store(key, bytes, sizeof bytes);
+}
 
 static cvy_status digest_of(const cvy_plan *p, cache_key *key)
 {
@@ -39,14 +51,19 @@ static cvy_status digest_of(const cvy_plan *p, cache_key *key)
     return st;
 }
 
-static bool recall(const cache_key *key, memory_entry *out)
+/* False where nothing is remembered, or something that this engine cannot have written. */
+static bool recall(const cache_key *key, int n_tunings, memory_entry *out)
 {
     size_t size = 0;
-    memory_entry *found = cvyi_cache_load(key, &size);
-    const bool good = found && size == sizeof *found;
-    if (good) *out = *found;
+    unsigned char *found = cvyi_cache_load(key, &size);
+    bool good = found && size == ENTRY_BYTES && found[0] < n_tunings;
+    uint64_t bits = 0;
+
+    for (int i = 1; good && i < ENTRY_BYTES; i++) bits |= (uint64_t)found[i] << 8 * (i - 1);
+    if (good) out->tuning = found[0];
+    if (good) memcpy(&out->seconds, &bits, sizeof bits);
     cvyi_free(found);
-    return good;
+    return good && out->seconds > 0 && isfinite(out->seconds);
 }
 
 /* ---- trying ---- */
@@ -118,11 +135,12 @@ cvy_status cvyi_measure(cvy_plan *p, int *tuning, double *seconds)
     *tuning = 0;
     *seconds = 0;
     if (!p->engine->measure || !p->engine->tunings) return CVY_OK;
+    while (n < MAX_TUNINGS && p->engine->tunings[n]) n++;
     TRY(digest_of(p, &key));
-    if (!recall(&key, &best)) {
-        for (; n < MAX_TUNINGS && p->engine->tunings[n]; n++) plans[n] = attempt(p, n);
+    if (!recall(&key, n, &best)) {
+        for (int i = 0; i < n; i++) plans[i] = attempt(p, i);
         best = time_best(plans, n);
-        if (!isinf(best.seconds)) cvyi_cache_store(&key, &best, sizeof best);
+        if (!isinf(best.seconds)) remember(&key, &best);
     }
     *tuning = best.tuning;
     *seconds = isinf(best.seconds) ? 0 : best.seconds;

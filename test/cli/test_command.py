@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import stat
 import subprocess
 
 import numpy as np
@@ -306,7 +307,34 @@ def test_a_failure_leaves_what_was_there(convoy, tmp_path, files):
     refused(run_files(convoy))
     assert (tmp_path / "y.npy").read_text() == "old"
     refused(run_files(convoy, y="missing/y.npy"))
-    assert not list(tmp_path.glob("**/*.part"))
+    assert not list(tmp_path.glob("**/*.part")) and not list(tmp_path.glob("**/.convoy*"))
+
+
+def test_what_is_no_file_is_written_into(convoy, tmp_path, files):
+    assert run_files(convoy, y="/dev/null") == (0, "", "")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert run_files(convoy, y="there.npy") == (0, "", "")
+    with open(tmp_path / "out.npy", "wb") as out:
+        arguments = ["run", CHAIN, "--device", "ref", "--input", "x.npy", *PARAMS, "--output", "/dev/stdout"]
+        subprocess.run([COMMAND, *arguments], cwd=tmp_path, stdout=out, check=True, timeout=60)
+    assert (tmp_path / "out.npy").read_bytes() == (tmp_path / "there.npy").read_bytes()
+    piped = subprocess.run([COMMAND, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, check=True, timeout=60)
+    assert piped.stdout == (tmp_path / "there.npy").read_bytes()
+    (tmp_path / "link.npy").symlink_to("behind.npy")
+    assert run_files(convoy, y="link.npy") == (0, "", "")
+    assert (tmp_path / "link.npy").is_symlink()
+    np.testing.assert_array_equal(np.load(tmp_path / "behind.npy"), expected(files))
+    assert not list(tmp_path.glob("**/.convoy*"))
+
+
+def test_inputs_come_out_of_pipes(convoy, tmp_path, files):
+    os.mkfifo(tmp_path / "pipe")
+    refused(run_files(convoy, x="pipe"), "pipe: ", "nobody writes into")  # and does not wait for one
+    refused(run_files(convoy, x="/dev/zero"), "neither a regular file nor a pipe")
+    arguments = ["run", CHAIN, "--device", "ref", "--input", "/dev/stdin", *PARAMS, "--output", "y.npy"]
+    whole = (tmp_path / "x.npy").read_bytes()
+    subprocess.run([COMMAND, *arguments], cwd=tmp_path, input=whole, check=True, timeout=60)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), expected(files))
 
 
 def test_check_takes_files(convoy, files):

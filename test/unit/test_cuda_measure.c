@@ -40,6 +40,51 @@ static void ranks_differ(void)
     CHECK(cvyi_tc_tune(&narrow, 227 * 1024, 132, TUNE_TILES - 1, &t[0]), "one output");
 }
 
+enum { ENTRY_HEADER = 80, ENTRY_PAYLOAD = 9 };
+static cache_key entry;
+static int n_entries;
+
+/* The entry of a measurement among those of code, by its size. */
+static void find_entry(const char *path, const char *name)
+{
+    struct stat info;
+    if (stat(path, &info) || info.st_size != ENTRY_HEADER + ENTRY_PAYLOAD) return;
+    n_entries++;
+    for (int i = 0; i < SHA256_BYTES; i++) {
+        unsigned int byte = 0;
+        sscanf(name + 2 * i, "%2x", &byte);
+        entry.digest[i] = (unsigned char)byte;
+    }
+}
+
+/* What this engine cannot have written is not believed: the plans are timed again, and the entry is replaced. */
+static void entries_are_checked(void)
+{
+    static const unsigned char bad[][ENTRY_PAYLOAD] = {
+        {CUDA_TUNINGS, 0, 0, 0, 0, 0, 0, 0x50, 0x3f}, /* a tuning that there is not */
+        {255, 0, 0, 0, 0, 0, 0, 0x50, 0x3f},
+        {0, 0, 0, 0, 0, 0, 0, 0xf8, 0x7f}, /* NaN, infinity, negative and no seconds */
+        {0, 0, 0, 0, 0, 0, 0, 0xf0, 0x7f},
+        {0, 0, 0, 0, 0, 0, 0, 0x50, 0xbf},
+        {0},
+    };
+    cvy_plan *plan = NULL;
+
+    clear_cache();
+    CHECK(measured(&plan) == CVY_OK, "%s", cvy_last_error());
+    cvy_plan_free(plan);
+    n_entries = 0;
+    each_entry(cache_dir, find_entry);
+    CHECK(n_entries == 1, "%d entries of %d bytes", n_entries, ENTRY_PAYLOAD);
+    for (int i = 0; i < (int)(sizeof bad / sizeof *bad); i++) {
+        const int launches = gpu->launches;
+        cvyi_cache_store(&entry, bad[i], ENTRY_PAYLOAD);
+        CHECK(measured(&plan) == CVY_OK && plan->tuning < CUDA_TUNINGS && plan->measured == 1e-3, "entry %d", i);
+        CHECK(gpu->launches > launches, "entry %d was believed", i);
+        cvy_plan_free(plan);
+    }
+}
+
 /* The first time plans are run, the second time the file answers. */
 static void winners_are_remembered(void)
 {
@@ -98,6 +143,7 @@ int main(int argc, char **argv)
     gpu->fail_at = rtc->fail_at = -1;
     ranks_differ();
     winners_are_remembered();
+    entries_are_checked();
     failures_leave_nothing();
     CHECK(cvyi_alloc_live() == 0, "%lld allocations", (long long)cvyi_alloc_live());
     return finish("cuda_measure");

@@ -4,9 +4,13 @@
 #include <stdint.h>
 #include <setjmp.h>
 #include <cmocka.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "../../cli/npy.h"
 
@@ -165,8 +169,9 @@ static void writes_what_it_reads(void **state)
         npy_array a;
         void *bytes = NULL;
         float got[6];
-        assert_true(npy_write_part(path, ranks[i], shapes[i], data, message));
-        assert_true(npy_commit(path, message));
+        aside to;
+        assert_true(npy_write(&to, path, ranks[i], shapes[i], data, message));
+        assert_true(aside_commit(&to));
         assert_true(npy_read(path, &a, &bytes, message));
         assert_int_equal(a.rank, ranks[i]);
         assert_memory_equal(a.dims, shapes[i], sizeof *shapes[i] * (size_t)ranks[i]);
@@ -178,26 +183,108 @@ static void writes_what_it_reads(void **state)
     unlink(path);
 }
 
+/* The one float of a file. */
+static float read_one(const char *path)
+{
+    float got = 0;
+    npy_array a;
+    void *bytes = NULL;
+    assert_true(npy_read(path, &a, &bytes, message));
+    assert_int_equal(a.count, 1);
+    npy_copy(&a, &got);
+    free(bytes);
+    return got;
+}
+
 static void discard_leaves_the_old_file(void **state)
 {
     const float one = 1, two = 2;
-    float got = 0;
-    char path[] = "/tmp/convoy-npy-XXXXXX", part[64];
-    const int file = mkstemp(path);
+    char path[] = "/tmp/convoy-npy-XXXXXX", part[128];
+    struct stat info;
+    aside to;
+    (void)state;
+    close(mkstemp(path));
+    chmod(path, 0640);
+    assert_true(npy_write(&to, path, 0, NULL, &one, message) && aside_commit(&to));
+    assert_true(!stat(path, &info) && (info.st_mode & 0777) == 0640);
+    assert_true(npy_write(&to, path, 0, NULL, &two, message));
+    snprintf(part, sizeof part, "%s", to.name);
+    assert_int_equal(access(part, F_OK), 0);
+    aside_discard(&to);
+    assert_int_not_equal(access(part, F_OK), 0);
+    assert_true(read_one(path) == 1);
+    unlink(path);
+}
+
+/* What lies at the name that would be used is neither opened nor removed, a link least of all. */
+static void names_that_are_taken(void **state)
+{
+    const float two = 2;
+    char folder[] = "/tmp/convoy-npy-XXXXXX", path[64], planted[96], victim[64];
+    struct stat info;
+    aside to;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/y.npy", folder);
+    snprintf(victim, sizeof victim, "%s/victim", folder);
+    snprintf(planted, sizeof planted, "%s/.convoy.%ld.0.part", folder, (long)getpid());
+    assert_int_equal(symlink(victim, planted), 0);
+    assert_true(npy_write(&to, path, 0, NULL, &two, message) && aside_commit(&to));
+    assert_int_not_equal(access(victim, F_OK), 0);
+    assert_true(!lstat(planted, &info) && S_ISLNK(info.st_mode));
+    assert_true(read_one(path) == 2);
+    unlink(planted), unlink(path), rmdir(folder);
+}
+
+/* Pipes are written into and read, not replaced; one that nobody writes into is refused at once. */
+static void pipes(void **state)
+{
+    const float three = 3;
+    char folder[] = "/tmp/convoy-npy-XXXXXX", path[64];
+    struct stat info;
     npy_array a;
     void *bytes = NULL;
+    aside to;
+    int held;
     (void)state;
-    close(file);
-    assert_true(npy_write_part(path, 0, NULL, &one, message) && npy_commit(path, message));
-    assert_true(npy_write_part(path, 0, NULL, &two, message));
-    npy_discard(path);
-    snprintf(part, sizeof part, "%s.part", path);
-    assert_int_not_equal(access(part, F_OK), 0);
-    assert_true(npy_read(path, &a, &bytes, message));
-    npy_copy(&a, &got);
-    assert_true(got == 1);
-    free(bytes);
-    unlink(path);
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/pipe", folder);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_false(npy_read(path, &a, &bytes, message));
+    assert_string_equal(message, "a pipe that nobody writes into");
+    held = open(path, O_RDONLY | O_NONBLOCK); /* a reader, so that the writer need not wait */
+    assert_true(npy_write(&to, path, 0, NULL, &three, message) && !to.name && aside_commit(&to));
+    assert_true(!lstat(path, &info) && S_ISFIFO(info.st_mode));
+    assert_true(read_one(path) == 3);
+    close(held);
+    assert_false(npy_read("/dev/zero", &a, &bytes, message));
+    assert_string_equal(message, "neither a regular file nor a pipe");
+    unlink(path), rmdir(folder);
+}
+
+/* A signal that ends the program takes the file away, and ends it as it would have. */
+static void signals_take_it_away(void **state)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+    char folder[] = "/tmp/convoy-npy-XXXXXX", path[64];
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/y.npy", folder);
+    for (int i = 0; i < 4; i++) {
+        int status = 0;
+        const pid_t child = fork();
+        if (!child) {
+            const float one = 1;
+            aside to[2];
+            signal(numbers[i], SIG_DFL);
+            if (npy_write(&to[0], path, 0, NULL, &one, message) && npy_write(&to[1], path, 0, NULL, &one, message))
+                raise(numbers[i]);
+            _exit(1);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == numbers[i]);
+    }
+    assert_int_equal(rmdir(folder), 0); /* it is empty */
 }
 
 static void files_that_are_not_there(void **state)
@@ -205,11 +292,13 @@ static void files_that_are_not_there(void **state)
     npy_array a;
     void *bytes = NULL;
     const float one = 1;
+    aside to;
     (void)state;
     assert_false(npy_read("/nonexistent/x.npy", &a, &bytes, message));
     assert_non_null(strstr(message, "No such file"));
     assert_false(npy_read("/tmp", &a, &bytes, message));
-    assert_false(npy_write_part("/nonexistent/x.npy", 0, NULL, &one, message));
+    assert_false(npy_write(&to, "/nonexistent/x.npy", 0, NULL, &one, message));
+    assert_non_null(strstr(message, "No such file"));
     assert_null(bytes);
 }
 
@@ -223,6 +312,9 @@ int main(void)
         cmocka_unit_test(damage_never_reads_outside),
         cmocka_unit_test(writes_what_it_reads),
         cmocka_unit_test(discard_leaves_the_old_file),
+        cmocka_unit_test(names_that_are_taken),
+        cmocka_unit_test(pipes),
+        cmocka_unit_test(signals_take_it_away),
         cmocka_unit_test(files_that_are_not_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
