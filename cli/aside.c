@@ -118,7 +118,8 @@ bool aside_open(aside *a, const char *path)
 
     *a = (aside){.path = strdup(path)};
     if (a->path)
-        fd = in_place ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY | O_CLOEXEC, 0666) : open_beside(a, there ? &old : NULL);
+        fd = in_place ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY | O_CLOEXEC, 0666)
+                      : open_beside(a, there ? &old : NULL);
     if (fd >= 0) {
         a->file = fdopen(fd, "wb");
         if (a->file) return true;

@@ -43,10 +43,11 @@
 extern "C" {
 #endif
 
-#define CVY_VERSION  "0.1.0"
-#define CVY_MAX_RANK 6    /* dimensions of a tensor */
-#define CVY_ALIGN    256  /* alignment of a workspace, in bytes; its size is a multiple of this */
-#define CVY_NONE     (-1) /* no value: an optional argument left out */
+#define CVY_VERSION       "0.1.0"
+#define CVY_MAX_RANK      6     /* dimensions of a tensor */
+#define CVY_MAX_OPERATORS 65536 /* of a graph that is planned */
+#define CVY_ALIGN         256   /* alignment of a workspace, in bytes; its size is a multiple of this */
+#define CVY_NONE          (-1)  /* no value: an optional argument left out */
 
 #if defined(CVY_BUILD) && defined(__GNUC__)
 #define CVY_API __attribute__((visibility("default")))
@@ -179,7 +180,8 @@ typedef struct cvy_cost {
     int32_t passes; /* trips through memory */
 } cvy_cost;
 
-/* options may be NULL. The plan keeps what it needs of the graph. */
+/* options may be NULL. The plan keeps what it needs of the graph. Time and memory grow with the number of
+ * operators, of which a graph may have CVY_MAX_OPERATORS. */
 CVY_API cvy_status cvy_plan_create(const cvy_graph *graph, const cvy_options *options, cvy_plan **out);
 CVY_API void cvy_plan_free(cvy_plan *plan);
 

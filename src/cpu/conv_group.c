@@ -109,7 +109,8 @@ int cvyi_conv_pool_node(const cvy_plan *p, int index, int end, int algo, const c
     const int v = p->graph->nodes[index].out;
     int found = -1;
     if (algo == CONV_BY_GEMM) return -1;
-    for (int i = index + 1; i < p->graph->n_nodes; i++) {
+    if (cvyi_is_output(p->graph, v)) return -1;
+    for (int i = index + 1; i <= p->last_reader[v] && i < p->graph->n_nodes; i++) {
         const node *n = &p->graph->nodes[i];
         const op_kind kind = cvyi_info(n)->kind;
         pool_geom pool;
@@ -124,7 +125,7 @@ int cvyi_conv_pool_node(const cvy_plan *p, int index, int end, int algo, const c
         if (!plain_windows(&pool) || cvyi_conv_pool_legal(algo, g, pool.kernel[1], pool.kernel[2])) return -1;
         found = i;
     }
-    return cvyi_is_output(p->graph, v) ? -1 : found;
+    return found;
 }
 
 /* Statistics over whole channels of a batched result of K channels. */
@@ -189,7 +190,7 @@ static bool same_as_result(const builder *b, int index, int v)
 /* Is v read by these two nodes alone? Statistics that are not taken along need it in memory. */
 static bool only_stats(const builder *b, int v, int stats, int pool)
 {
-    for (int i = b->out->pass->first; i < b->g->n_nodes; i++)
+    for (int i = b->out->pass->first; i <= b->plan->last_reader[v] && i < b->g->n_nodes; i++)
         for (int a = 0; a < b->g->nodes[i].n_args; a++)
             if (b->g->nodes[i].arg[a] == v && i != stats && i != pool) return false;
     return true;
@@ -226,7 +227,8 @@ void cvyi_conv_group(const builder *b, int index, int end, conv_group *out)
     if (out->pool < 0 && out->stats < 0 && index + 1 < end &&
         same_as_result(b, index, b->g->nodes[index + 1].out)) {
         const int64_t keep = b->out->slice_bytes;
-        program trial;
+        program_room room;
+        program trial = cvyi_program_in(&room);
         int span = cvyi_program_span(b, index + 1, end);
         if (!span || !read_only_by(b, n->out, index + 1, span) ||
             !cvyi_band_program(b, n->out, index + 1, span, &g, &trial))

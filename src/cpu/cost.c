@@ -15,7 +15,7 @@ static bool lies_in_slice(const cvy_plan *p, const pass *s, int index)
     bool stats = false, other = false;
 
     if (cvyi_needed_behind(p, s, v) || cvyi_info(&g->nodes[index])->kind == KIND_STATS) return false;
-    for (int i = index + 1; i < s->first + s->count; i++) {
+    for (int i = index + 1; i <= p->last_reader[v]; i++) {
         const op_kind kind = cvyi_info(&g->nodes[i])->kind;
         if (g->nodes[i].arg[0] != v) continue;
         if (kind == KIND_STATS)

@@ -26,9 +26,22 @@ static char *tensor_data(const cpu_unit *u, const spot *s)
     return (char *)r->buffers[s->at].data + (s->sliced ? u->n0 * s->per * 4 : 0);
 }
 
+spot *cvyi_find_spot(const cpu_pass *s, int root)
+{
+    int low = 0, high = s->n_spots - 1;
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (s->spots[middle].v < root)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return &s->spots[low];
+}
+
 float *cvyi_unit_data(const cpu_unit *u, int v)
 {
-    const spot *s = &u->pass->spots[u->run->plan->root[v]];
+    const spot *s = cvyi_unit_spot(u, v);
     char *data = NULL;
     if (s->kind == SPOT_TENSOR)
         data = tensor_data(u, s);
@@ -68,7 +81,7 @@ static void copy_strided(const shape *s, const int64_t *strides, float *strided,
 
 void cvyi_unit_scatter(const cpu_unit *u, int v, int64_t first, int64_t n, const float *src)
 {
-    const spot *s = &u->pass->spots[u->run->plan->root[v]];
+    const spot *s = cvyi_unit_spot(u, v);
     const cvy_buffer *b = &u->run->buffers[s->at];
     const int64_t start = first + (s->sliced ? u->n0 * s->per : 0);
     copy_strided(tensor_shape(u->run, s->at), b->strides, b->data, start, n, (float *)(uintptr_t)src, false);
@@ -78,14 +91,11 @@ void cvyi_unit_scatter(const cpu_unit *u, int v, int64_t first, int64_t n, const
  * of strided outputs that it makes, of one unit. */
 static void copy_shadows(const cpu_unit *u, bool inputs)
 {
-    const cvy_plan *p = u->run->plan;
-    for (int i = 0; i < p->n_tensors; i++) {
-        const int v = p->tensor_value[i];
-        const spot *s = &u->pass->spots[p->root[v]];
-        const bool input = !cvyi_made_inside(p, u->pass->pass, p->root[v]);
-        if (s->kind != SPOT_TENSOR || s->at != i || s->shadow < 0 || input != inputs || !tensor_strided(u->run, i))
-            continue;
-        copy_strided(tensor_shape(u->run, i), u->run->buffers[i].strides, u->run->buffers[i].data,
+    for (int i = 0; i < u->pass->n_spots; i++) {
+        const spot *s = &u->pass->spots[i];
+        const bool input = !cvyi_made_inside(u->run->plan, u->pass->pass, s->v);
+        if (s->kind != SPOT_TENSOR || s->shadow < 0 || input != inputs || !tensor_strided(u->run, s->at)) continue;
+        copy_strided(tensor_shape(u->run, s->at), u->run->buffers[s->at].strides, u->run->buffers[s->at].data,
                      s->sliced ? u->n0 * s->per : 0, s->sliced ? u->m * s->per : s->per,
                      (float *)(void *)(u->slices + s->shadow), inputs);
     }

@@ -27,6 +27,7 @@ typedef enum spot_kind {
 } spot_kind;
 
 typedef struct spot {
+    int v; /* the value, a root */
     spot_kind kind;
     int64_t at;
     int64_t per;    /* elements per sample; whole tensors and shared ones: all elements */
@@ -67,7 +68,8 @@ enum { MAX_STEPS = 5 }; /* a node becomes at most so many steps */
 struct cpu_pass {
     const pass *pass;
     int64_t samples, chunk, units;
-    spot *spots; /* per value of the lowered graph, by root */
+    spot *spots; /* of the values that the pass touches, in the order of their numbers */
+    int n_spots;
     step *steps;
     int n_steps, cap_steps;
     int64_t slice_bytes;   /* of one unit */
@@ -92,6 +94,12 @@ struct cpu_state {
 
 /* ---- exec.c ---- */
 
+/* Where a pass has a root that it touches. */
+spot *cvyi_find_spot(const cpu_pass *s, int root);
+static inline spot *cvyi_unit_spot(const cpu_unit *u, int v)
+{
+    return cvyi_find_spot(u->pass, u->run->plan->root[v]);
+}
 /* The unit's part of a value: contiguous, [m][per]. NULL: a strided output that nobody reads in the pass; it is
  * written by cvyi_unit_scatter. */
 float *cvyi_unit_data(const cpu_unit *u, int v);
@@ -141,7 +149,7 @@ int64_t cvyi_slice(builder *b, int64_t bytes);        /* reserves, aligned to 64
 int64_t cvyi_persistent(cpu_state *s, int64_t bytes); /* of the workspace, aligned to 64 */
 static inline spot *cvyi_spot(const builder *b, int v)
 {
-    return &b->out->spots[b->plan->root[v]];
+    return cvyi_find_spot(b->out, b->plan->root[v]);
 }
 /* ---- steps ---- */
 

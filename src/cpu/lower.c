@@ -1,5 +1,6 @@
 /* lower.c - passes into steps: which nodes are computed together, where every value of a pass lies, and the room
  * that slices, scratch and packed weights take in the workspace. */
+#include <stdlib.h>
 #include <string.h>
 #include "program.h"
 
@@ -34,26 +35,56 @@ step *cvyi_add_step(builder *b, const char *name, size_t data_bytes, void **data
     return append(b->plan, b->out, name, data_bytes, data);
 }
 
+/* ---- spots ---- */
+
+static int by_number(const void *a, const void *b)
+{
+    const int x = ((const spot *)a)->v, y = ((const spot *)b)->v;
+    return (x > y) - (x < y);
+}
+
+/* A spot for each root that the nodes read or make. */
+static cvy_status begin_spots(const builder *b, int first, int count, cpu_pass *out)
+{
+    int n = 0, kept = 0;
+
+    out->spots = cvyi_arena_alloc(&b->plan->memory, (size_t)count * (MAX_ARGS + 1), sizeof *out->spots);
+    if (!out->spots) return CVY_NO_MEMORY;
+    for (int i = first; i < first + count; i++) {
+        const node *at = &b->g->nodes[i];
+        out->spots[n++].v = b->plan->root[at->out];
+        for (int a = 0; a < at->n_args; a++)
+            if (at->arg[a] != CVY_NONE) out->spots[n++].v = b->plan->root[at->arg[a]];
+    }
+    qsort(out->spots, (size_t)n, sizeof *out->spots, by_number);
+    for (int i = 0; i < n; i++)
+        if (!i || out->spots[i].v != out->spots[kept - 1].v)
+            out->spots[kept++] = (spot){.v = out->spots[i].v, .shadow = -1, .shift = -1};
+    out->n_spots = kept;
+    return CVY_OK;
+}
+
 /* ---- packing ---- */
 
-/* Packing is a pass of its own in which the values are where the plan has put them. */
-static cvy_status begin_pack(cvy_plan *p, cpu_pass *out)
+/* Packing the weights of some nodes is a pass of its own, in which the values are where the plan has put them. */
+static cvy_status begin_pack(const builder *b, int first, int count, cpu_pass *out)
 {
     static const pass whole = {.samples = 1};
-    const int nodes = p->graph->n_nodes;
+    const cvy_plan *p = b->plan;
+    cvy_status st = CVY_OK;
 
-    *out = (cpu_pass){.pass = &whole, .samples = 1, .chunk = 1, .units = 1, .cap_steps = 2 * nodes};
-    out->steps = cvyi_arena_alloc(&p->memory, 2 * (size_t)nodes, sizeof *out->steps);
-    out->spots = cvyi_arena_alloc(&p->memory, (size_t)p->graph->n_values, sizeof *out->spots);
-    if (!out->steps || !out->spots) return CVY_NO_MEMORY;
-    for (int v = 0; v < p->graph->n_values; v++) {
-        const place *at = &p->places[v];
-        const spot_kind kind = at->kind == PLACE_TENSOR      ? SPOT_TENSOR
-                               : at->kind == PLACE_WORKSPACE ? SPOT_WORKSPACE
-                                                             : SPOT_NONE;
-        out->spots[v] = (spot){kind, at->at, cvyi_elements(cvyi_shape_of(p->graph, v)), false, -1, -1};
+    *out = (cpu_pass){.pass = &whole, .samples = 1, .chunk = 1, .units = 1, .cap_steps = 2 * count};
+    out->steps = cvyi_arena_alloc(&b->plan->memory, 2 * (size_t)count, sizeof *out->steps);
+    TRY(out->steps ? begin_spots(b, first, count, out) : CVY_NO_MEMORY);
+    for (int i = 0; i < out->n_spots; i++) {
+        spot *s = &out->spots[i];
+        const place *at = &p->places[s->v];
+        s->kind = at->kind == PLACE_TENSOR ? SPOT_TENSOR : at->kind == PLACE_WORKSPACE ? SPOT_WORKSPACE : SPOT_NONE;
+        s->at = at->at;
+        s->per = cvyi_elements(cvyi_shape_of(p->graph, s->v));
     }
-    return CVY_OK;
+fail:
+    return st;
 }
 
 /* The packing in front of this pass; a weight that is a tensor of run() may be strided. */
@@ -61,8 +92,8 @@ static cpu_pass *late_pack(builder *b, int weight)
 {
     cpu_pass *late = &b->state->late[b->out - b->state->passes];
     spot *s;
-    if (!late->steps && begin_pack(b->plan, late)) return NULL;
-    s = &late->spots[b->plan->root[weight]];
+    if (!late->steps && begin_pack(b, b->out->pass->first, b->out->pass->count, late)) return NULL;
+    s = cvyi_find_spot(late, b->plan->root[weight]);
     if (s->kind == SPOT_TENSOR && s->shadow < 0) {
         s->shadow = late->slice_bytes;
         late->slice_bytes += cvyi_align64(4 * s->per);
@@ -82,7 +113,8 @@ step *cvyi_add_pack(builder *b, int weight, size_t data_bytes, void **data)
 static bool program_fits(builder *b, int index, int n, int sink)
 {
     const int64_t keep = b->out->slice_bytes;
-    program trial;
+    program_room room;
+    program trial = cvyi_program_in(&room);
     const bool fits = cvyi_program_build(b, index, n, sink, CVY_NONE, &trial);
     b->out->slice_bytes = keep;
     return fits;
@@ -196,39 +228,27 @@ static bool by_sample(const builder *b, int v)
     return false;
 }
 
-static void place_spot(builder *b, int v)
+static void place_spot(builder *b, spot *s)
 {
+    const int v = s->v;
     const place *at = &b->plan->places[v];
     const value *val = &b->g->values[v];
     const bool inside = cvyi_made_inside(b->plan, b->out->pass, v);
-    spot *s = &b->out->spots[v];
 
     s->sliced = b->out->samples > 1 && !b->plan->prepared[v] && by_sample(b, v);
     s->per = cvyi_elements(&val->shape) / (s->sliced ? b->out->samples : 1);
     s->shadow = -1;
     if (at->kind == PLACE_WORKSPACE) {
-        *s = (spot){SPOT_WORKSPACE, at->at, s->per, s->sliced, -1, s->shift};
+        *s = (spot){v, SPOT_WORKSPACE, at->at, s->per, s->sliced, -1, s->shift};
     } else if (at->kind == PLACE_TENSOR) {
         const bool param = val->kind == VALUE_PARAM;
-        *s = (spot){SPOT_TENSOR, at->at, s->per, s->sliced, -1, s->shift};
+        *s = (spot){v, SPOT_TENSOR, at->at, s->per, s->sliced, -1, s->shift};
         if (!param && (!inside || !written_by_program(b, v) || read_elsewhere(b, v)))
             s->shadow = cvyi_slice(b, 4 * s->per * (s->sliced ? b->out->chunk : 1));
     } else if (inside && (read_elsewhere(b, v) || b->g->nodes[val->node].op == OP_norm_stats)) {
         s->kind = SPOT_SLICE;
         s->at = cvyi_slice(b, 4 * s->per * (s->sliced ? b->out->chunk : 1));
     }
-}
-
-static bool touched(const builder *b, int v)
-{
-    const pass *s = b->out->pass;
-    for (int i = s->first; i < s->first + s->count; i++) {
-        const node *n = &b->g->nodes[i];
-        if (b->plan->root[n->out] == v) return true;
-        for (int a = 0; a < n->n_args; a++)
-            if (n->arg[a] != CVY_NONE && b->plan->root[n->arg[a]] == v) return true;
-    }
-    return false;
 }
 
 /* ---- steps of programs ---- */
@@ -259,7 +279,8 @@ static cvy_status lower_program(builder *b, int index, int end)
     void *data, *coefs;
     step *s = NULL, *c;
     int n = 0, sink = -1;
-    program made;
+    program_room room;
+    program made = cvyi_program_in(&room);
 
     for (int i = index; i < end && b->lead[i] == index; i++) n++;
     if (!cvyi_is_pointwise(cvyi_info(&b->g->nodes[index + n - 1])->kind) && n && cvyi_sink_fits(b, index + n - 1))
@@ -267,6 +288,7 @@ static cvy_status lower_program(builder *b, int index, int end)
     if (!cvyi_program_build(b, index, n, sink, CVY_NONE, &made))
         return cvyi_fail(CVY_UNSUPPORTED, "%s: does not fit a program of the cpu engine",
                          b->g->values[b->g->nodes[index].out].name);
+    if (cvyi_program_keep(b->plan, &made)) return CVY_NO_MEMORY;
     if (made.n_coefs) {
         c = cvyi_add_step(b, "coefficients", sizeof made, &coefs);
         if (!c) return CVY_NO_MEMORY;
@@ -345,8 +367,7 @@ static cvy_status lower_pass(builder *b, int index)
     *out = (cpu_pass){.pass = s, .samples = s->samples, .cap_steps = MAX_STEPS * s->count};
     out->chunk = choose_chunk(b, s);
     out->steps = cvyi_arena_alloc(&b->plan->memory, (size_t)out->cap_steps, sizeof *out->steps);
-    out->spots = cvyi_arena_alloc(&b->plan->memory, (size_t)b->g->n_values + 1, sizeof *out->spots);
-    if (!out->steps || !out->spots) return CVY_NO_MEMORY;
+    TRY(out->steps ? begin_spots(b, s->first, s->count, out) : CVY_NO_MEMORY);
     for (int i = s->first; i < s->first + s->count; i++)
         elements += cvyi_elements(cvyi_shape_of(b->g, b->g->nodes[i].out));
     if (!elements) { /* nothing to compute */
@@ -354,12 +375,10 @@ static cvy_status lower_pass(builder *b, int index)
         return CVY_OK;
     }
     out->units = cvyi_ceil_div(out->samples, out->chunk);
-    for (int v = 0; v < b->g->n_values; v++) out->spots[v] = (spot){.shadow = -1, .shift = -1};
     b->trial = true;
     find_leads(b);
     b->trial = false;
-    for (int v = 0; v < b->g->n_values; v++)
-        if (b->plan->root[v] == v && touched(b, v)) place_spot(b, v);
+    for (int i = 0; i < out->n_spots; i++) place_spot(b, &out->spots[i]);
     for (int i = s->first; i < s->first + s->count; i++)
         if (b->lead[i] == i) TRY(lower_node(b, i, s->first + s->count));
     for (int i = 0; i < out->n_steps; i++)
@@ -407,7 +426,7 @@ cvy_status cvyi_lower_passes(cvy_plan *p)
     b.lead = cvyi_arena_alloc(&p->memory, nodes, sizeof *b.lead);
     b.convs = cvyi_arena_alloc(&p->memory, nodes, sizeof *b.convs);
     if (!s->passes || !s->late || !b.lead || !b.convs) return CVY_NO_MEMORY;
-    TRY(begin_pack(p, &s->pack));
+    TRY(begin_pack(&b, 0, p->graph->n_nodes, &s->pack));
     TRY(reserve_params(p, s));
     for (int i = 0; i < p->n_passes; i++) TRY(lower_pass(&b, i));
     for (int i = p->n_prepare; i < p->n_passes; i++) cvyi_cpu_predict(p, &p->passes[i]);

@@ -88,9 +88,9 @@ typedef struct program {
     int channel; /* outer dimension of the channels; coefficients are numbered by it and those in front; -1 */
     int64_t channels;
     int n_instrs, n_operands, n_coefs, n_regs;
-    instr instrs[PROG_INSTRS];
-    operand operands[PROG_OPERANDS];
-    coef coefs[PROG_COEFS];
+    instr *instrs;
+    operand *operands;
+    coef *coefs;
     int band; /* operand that a convolution's band stands in for; -1: none */
     /* sink */
     sink_kind sink;
@@ -105,6 +105,17 @@ typedef struct program {
     int64_t width;   /* vertical: columns at a time */
 } program;
 
+/* Where a program's tables lie while it is built. */
+typedef struct program_room {
+    instr instrs[PROG_INSTRS];
+    operand operands[PROG_OPERANDS];
+    coef coefs[PROG_COEFS];
+} program_room;
+static inline program cvyi_program_in(program_room *r)
+{
+    return (program){.instrs = r->instrs, .operands = r->operands, .coefs = r->coefs};
+}
+
 /* Do stores of a result this large go past the caches? Together with a source of its size it does not fit the last.
  */
 static inline bool cvyi_past_caches(const cpu_state *s, int64_t bytes)
@@ -114,9 +125,12 @@ static inline bool cvyi_past_caches(const cpu_state *s, int64_t bytes)
 
 /* ---- build (program_build.c) ---- */
 
-/* Makes a program of nodes index ... index + n - 1; sink: a REDUCE or SOFTMAX node right behind them, -1: none.
- * band: the value whose band the convolution hands over, CVY_NONE. False: the nodes do not fit one program. */
+/* Makes a program, whose tables have been given room, of nodes index ... index + n - 1; sink: a REDUCE or SOFTMAX
+ * node right behind them, -1: none. band: the value whose band the convolution hands over, CVY_NONE. False: the
+ * nodes do not fit one program. */
 bool cvyi_program_build(const builder *b, int index, int n, int sink, int band, program *out);
+/* Moves the tables of a program that stands into the plan's memory. */
+cvy_status cvyi_program_keep(cvy_plan *p, program *made);
 /* The pointwise nodes from index on that can share a program, and how many there are. */
 int cvyi_program_span(const builder *b, int index, int end);
 /* Can this node be the sink behind a program of shape `s`, or a program by itself? */

@@ -103,7 +103,7 @@ static instr *emit(assembler *s, instr_kind kind)
 static bool read_outside(const assembler *s, int v)
 {
     const pass *at = s->b->out->pass;
-    for (int i = at->first; i < at->first + at->count; i++) {
+    for (int i = s->b->g->values[v].node + 1; i <= s->b->plan->last_reader[v] && i < at->first + at->count; i++) {
         const node *n = &s->b->g->nodes[i];
         if ((i >= s->first && i < s->first + s->count) || i == s->sink) continue;
         for (int a = 0; a < n->n_args; a++)
@@ -181,7 +181,7 @@ static holder *find(assembler *s, int v)
     for (int i = 0; i < s->n_held; i++)
         if (s->held[i].v == v) return &s->held[i];
     /* A reshape inside the program never happens; one in front shares its root's memory. */
-    at = &s->b->out->spots[root];
+    at = cvyi_find_spot(s->b->out, root);
     o = new_operand(s, v, false);
     if (at->shift >= 0) {
         which = new_coef(s);
@@ -604,7 +604,12 @@ bool cvyi_program_build(const builder *b, int index, int n, int sink, int band, 
     assembler s = {.b = b, .p = out, .first = index, .count = n, .sink = sink};
     const int shaped_by = n ? b->g->nodes[index].out : b->g->nodes[sink].arg[0];
 
-    *out = (program){.channel = -1, .band = -1, .sink_v = CVY_NONE};
+    *out = (program){.instrs = out->instrs,
+                     .operands = out->operands,
+                     .coefs = out->coefs,
+                     .channel = -1,
+                     .band = -1,
+                     .sink_v = CVY_NONE};
     if (n && cvyi_info(&b->g->nodes[index])->kind == KIND_SHAPE)
         s.sp = flat_space(b, shaped_by);
     else
@@ -630,6 +635,21 @@ bool cvyi_program_build(const builder *b, int index, int n, int sink, int band, 
     if (out->sink != SINK_NONE && !out->horizontal && out->n_outer != out->reduce_end) return false;
     if (s.run_limit && out->inner != s.run_limit) return false;
     return !out->n_coefs || out->n_outer > out->channel;
+}
+
+static void *keep(cvy_plan *p, const void *table, int n, size_t size)
+{
+    void *kept = cvyi_arena_alloc(&p->memory, (size_t)n, size);
+    if (kept) memcpy(kept, table, (size_t)n * size);
+    return kept;
+}
+
+cvy_status cvyi_program_keep(cvy_plan *p, program *made)
+{
+    made->instrs = keep(p, made->instrs, made->n_instrs, sizeof *made->instrs);
+    made->operands = keep(p, made->operands, made->n_operands, sizeof *made->operands);
+    made->coefs = keep(p, made->coefs, made->n_coefs, sizeof *made->coefs);
+    return made->instrs && made->operands && made->coefs ? CVY_OK : CVY_NO_MEMORY;
 }
 
 /* ---- which nodes ---- */

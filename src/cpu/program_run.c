@@ -69,7 +69,7 @@ static affine apply_coef(const cpu_unit *u, const coef_op *op, int64_t outer, in
 
     switch (op->kind) {
     case COEF_SHIFT:
-        shifts = (const double *)(const void *)(u->slices + u->pass->spots[op->v].shift);
+        shifts = (const double *)(const void *)(u->slices + cvyi_find_spot(u->pass, op->v)->shift);
         f.shift += shifts[outer * channels + channel];
         f.centred = true;
         break;
@@ -129,7 +129,7 @@ void cvyi_program_coefs(const program *p, const cpu_unit *u)
 
 static bool past_caches(const cpu_unit *u, int v)
 {
-    const spot *at = &u->pass->spots[u->run->plan->root[v]];
+    const spot *at = cvyi_unit_spot(u, v);
     const int64_t bytes = 4 * cvyi_elements(cvyi_shape_of(u->run->plan->graph, v));
     return at->kind == SPOT_TENSOR && cvyi_past_caches(u->run->state, bytes);
 }

@@ -124,7 +124,7 @@ static void set_start(const conv_step *c, const cpu_unit *u, int64_t k, bool pla
 {
     const float *bias = bias_of(c, u);
     const double *mean = at(u, c->mean), *lacking = at(u, c->constant);
-    const int64_t shift = u->pass->spots[u->run->plan->root[c->out]].shift;
+    const int64_t shift = cvyi_unit_spot(u, c->out)->shift;
     float *start = at(u, c->start);
     const double whole = (bias ? bias[k] : 0) + (plain ? 0 : lacking[k]);
 
@@ -344,7 +344,7 @@ static cpu_moments channel_moments(const conv_step *c, const cpu_unit *u, int64_
         for (int64_t b = 0; b < bands; b++) m = cvyi_moments_merge(m, of[b * K + k]);
     } else {
         const double *sumsq = at(u, c->band_sums), *mean = at(u, c->mean);
-        const double *shift = at(u, u->pass->spots[u->run->plan->root[c->out]].shift);
+        const double *shift = at(u, cvyi_unit_spot(u, c->out)->shift);
         const double left = mean[k] - shift[k]; /* what rounding the start left of the mean: next to nothing */
         m = (cpu_moments){n, mean[k], -n * left * left};
         for (int64_t b = 0; b < bands; b++) m.m2 += sumsq[b * K + k];
@@ -504,8 +504,11 @@ static cvy_status lower_kernel(builder *b, int index)
     reserve_record(b, c);
     scratch = cvyi_max64((int64_t)c->tiling[0].scratch, (int64_t)c->tiling[1].scratch);
     if (c->group.n_prog) {
+        program_room room;
+        c->prog = cvyi_program_in(&room);
         if (!cvyi_band_program(b, n->out, c->group.prog, c->group.n_prog, &c->geom, &c->prog))
             return cvyi_fail(CVY_UNSUPPORTED, "%s: its band program does not build", b->g->values[n->out].name);
+        TRY(cvyi_program_keep(b->plan, &c->prog));
         c->band_bytes =
             cvyi_align64(4 * cvyi_max64(band_floats(&c->tiling[0]), c->window ? band_floats(&c->tiling[1]) : 0));
         scratch += c->band_bytes + cvyi_program_scratch(&c->prog);

@@ -105,9 +105,9 @@ graph_mark cvyi_graph_mark(const cvy_graph *g)
 
 void cvyi_graph_rollback(cvy_graph *g, const graph_mark *mark)
 {
+    while (g->n_outputs > mark->n_outputs) g->values[g->outputs[--g->n_outputs]].output = false;
     drop_values(g, mark->n_values);
     g->n_nodes = mark->n_nodes;
-    g->n_outputs = mark->n_outputs;
     memset(g->suffix, 0, sizeof g->suffix); /* names that were taken are free again */
 }
 
@@ -291,10 +291,10 @@ cvy_status cvy_graph_output(cvy_graph *g, cvy_value v)
     if (v < 0 || v >= g->n_values) return cvyi_fail(CVY_INVALID, "output: not a value of this graph");
     if (g->values[v].kind != VALUE_NODE)
         return cvyi_fail(CVY_INVALID, "output: '%s' is not the result of an operator", g->values[v].name);
-    for (int i = 0; i < g->n_outputs; i++)
-        if (g->outputs[i] == v) return cvyi_fail(CVY_INVALID, "output: '%s' is one already", g->values[v].name);
+    if (g->values[v].output) return cvyi_fail(CVY_INVALID, "output: '%s' is one already", g->values[v].name);
     TRY(reserve((void **)&g->outputs, &g->cap_outputs, g->n_outputs + 1, sizeof *g->outputs));
     g->outputs[g->n_outputs++] = v;
+    g->values[v].output = true;
 fail:
     return st;
 }

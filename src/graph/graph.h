@@ -104,6 +104,7 @@ typedef struct value {
     int node;     /* VALUE_NODE: who computes it; else -1 */
     char *name;   /* unique in the graph */
     bool fixed;   /* depends on parameters alone */
+    bool output;  /* one of graph.outputs */
     bool watched; /* lowered graphs: a rewrite holds only while it is finite (plan/watch.c) */
     shape shape;
 } value;

@@ -1,9 +1,9 @@
 /* choose.c - the search: enumerate, legal, cost, pick.
  *
  * A plan is a partition of the node list into intervals. best[i] is the cheapest way to run the first i nodes, and
- * best[j] = min over i of best[i] + cost(i ... j-1): a shortest path, exact for the cost model and quadratic in the
- * number of nodes. MAX_INTERVAL bounds it for long graphs. The engine decides how to run an interval when it is
- * judged; the decision stays with it. */
+ * best[j] = min over i of best[i] + cost(i ... j-1): a shortest path, exact for the cost model. An interval has
+ * MAX_INTERVAL nodes at most, so the search is linear in their number. The engine decides how to run an interval
+ * when it is judged; the decision stays with it. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,14 +36,17 @@ static void reject(cvy_plan *p, const pass *s, const char *why)
     snprintf(r->why, sizeof r->why, "%s", why);
 }
 
-static const char *judge(const cvy_plan *p, pass *s)
+/* The pass that an interval would be, with room for the engine's part of the decision; why it cannot be one, or
+ * NULL.
+ */
+static const char *judge(const cvy_plan *p, const interval *in, void *room, pass *s)
 {
     const char *why = NULL;
-    s->samples = cvyi_interval_samples(p, s->first, s->count);
-    s->by_sample = s->samples > 0;
-    if (!s->by_sample) s->samples = 1;
-    s->flops = cvyi_interval_flops(p, s);
-    s->bytes = cvyi_interval_bytes(p, s);
+    *s = (pass){.first = in->first, .count = in->end - in->first, .choice = room};
+    s->flops = in->flops;
+    s->bytes = in->bytes;
+    s->by_sample = in->samples > 0;
+    s->samples = s->by_sample ? in->samples : 1;
     if (s->count > 1 && p->options.fuse == CVY_OFF) why = "fusing is off";
     return why ? why : p->engine->judge(p, s);
 }
@@ -63,11 +66,16 @@ typedef struct step {
 /* spare: room for a decision; changes places with that of an interval that is beaten. */
 static void extend(cvy_plan *p, step *best, int start, int end, void **spare, uint32_t *seed)
 {
+    interval in;
+
     best[end - start].total = INFINITY;
+    cvyi_interval_begin(p, end, &in);
     for (int first = end - 1; first >= start && end - first <= MAX_INTERVAL; first--) {
-        pass s = {.first = first, .count = end - first, .choice = *spare};
-        const char *why = judge(p, &s);
+        const char *why;
         double total;
+        pass s;
+        cvyi_interval_grow(p, &in);
+        why = judge(p, &in, *spare, &s);
         if (why) {
             /* Only whole tails behind a producer are news; the rest would fill pages. */
             if (cvyi_is_producer(cvyi_info(&p->graph->nodes[first])->kind) && end == p->graph->n_nodes)
@@ -82,17 +90,26 @@ static void extend(cvy_plan *p, step *best, int start, int end, void **spare, ui
     }
 }
 
+static const char *judge_nodes(cvy_plan *p, int first, int count, void *room, pass *s)
+{
+    interval in;
+    cvyi_interval_begin(p, first + count, &in);
+    while (in.first > first) cvyi_interval_grow(p, &in);
+    return judge(p, &in, room, s);
+}
+
 /* Alternatives that were legal and lost: what it would have cost to cut behind each producer. */
 static void note_losers(cvy_plan *p, void *spare)
 {
-    for (int i = p->n_prepare; i < p->n_passes; i++) {
-        pass whole = p->passes[i];
+    for (int i = p->n_prepare; i < p->n_passes && p->n_rejections < MAX_REJECTED; i++) {
+        const pass whole = p->passes[i];
         char why[120];
         for (int cut = 1; cut < whole.count; cut++) {
             const op_kind kind = cvyi_info(&p->graph->nodes[whole.first + cut])->kind;
-            pass a = {.first = whole.first, .count = cut, .choice = spare};
-            pass b = {.first = whole.first + cut, .count = whole.count - cut, .choice = spare};
-            if (kind == KIND_UNARY || kind == KIND_BINARY || judge(p, &a) || judge(p, &b)) continue;
+            pass a, b;
+            if (kind == KIND_UNARY || kind == KIND_BINARY) continue;
+            if (judge_nodes(p, whole.first, cut, spare, &a)) continue;
+            if (judge_nodes(p, whole.first + cut, whole.count - cut, spare, &b)) continue;
             a.seconds += b.seconds;
             a.count = whole.count;
             snprintf(why, sizeof why, "store: cut in front of %s",
@@ -133,14 +150,16 @@ cvy_status cvyi_choose(cvy_plan *p)
 
     p->passes = cvyi_arena_alloc(&p->memory, (size_t)p->graph->n_nodes + 1, sizeof *p->passes);
     p->rejections = cvyi_arena_alloc(&p->memory, MAX_REJECTED, sizeof *p->rejections);
-    if (!p->passes || !p->rejections) return CVY_NO_MEMORY;
+    p->read_by = cvyi_arena_alloc(&p->memory, (size_t)p->graph->n_values + 1, sizeof *p->read_by);
+    if (!p->passes || !p->rejections || !p->read_by) return CVY_NO_MEMORY;
     /* place.c has sorted the prepared nodes to the front. */
     while (prepared < p->graph->n_nodes && p->prepared[p->graph->nodes[prepared].out]) prepared++;
     p->n_prepare = prepared > 0;
     if (prepared) {
-        p->passes[0] = (pass){.first = 0, .count = prepared, .samples = 1};
-        p->passes[0].flops = cvyi_interval_flops(p, &p->passes[0]);
-        p->passes[0].bytes = cvyi_interval_bytes(p, &p->passes[0]);
+        interval in;
+        cvyi_interval_begin(p, prepared, &in);
+        while (in.first) cvyi_interval_grow(p, &in);
+        p->passes[0] = (pass){.first = 0, .count = prepared, .samples = 1, .flops = in.flops, .bytes = in.bytes};
     }
     return cut(p, prepared, p->graph->n_nodes);
 }

@@ -3,11 +3,7 @@
 
 bool cvyi_is_output(const cvy_graph *g, int v)
 {
-    const int *outputs;
-    const int n = cvyi_graph_outputs(g, &outputs);
-    for (int i = 0; i < n; i++)
-        if (outputs[i] == v) return true;
-    return false;
+    return g->n_outputs ? g->values[v].output : v == g->nodes[g->n_nodes - 1].out;
 }
 
 /* Does node n compute each index of dimension 0 by itself? Its result then has dimension 0 of extent N. */
@@ -102,19 +98,6 @@ static bool views_agree(const cvy_plan *p, int first, int count, int64_t N)
     return true;
 }
 
-int64_t cvyi_interval_samples(const cvy_plan *p, int first, int count)
-{
-    const cvy_graph *g = p->graph;
-    const bool stats =
-        cvyi_info(&g->nodes[first])->kind == KIND_STATS; /* its result may have several rows a sample */
-    const shape *y = cvyi_shape_of(g, stats ? g->nodes[first].arg[0] : g->nodes[first].out);
-    const int64_t N = y->rank ? y->dim[0] : 1;
-    if (N < 1) return 0;
-    for (int i = first; i < first + count; i++)
-        if (!by_sample(g, &g->nodes[i], N) || !args_by_sample(p, &g->nodes[i], N)) return 0;
-    return views_agree(p, first, count, N) ? N : 0;
-}
-
 bool cvyi_made_inside(const cvy_plan *p, const pass *s, int v)
 {
     const int by = p->graph->values[v].node;
@@ -126,34 +109,64 @@ bool cvyi_needed_behind(const cvy_plan *p, const pass *s, int v)
     return p->last_reader[v] >= s->first + s->count;
 }
 
-static bool read_before(const cvy_plan *p, const pass *s, int upto, int v)
+/* ---- growing ---- */
+
+static double value_bytes(const cvy_plan *p, int v)
 {
-    for (int i = s->first; i < upto; i++)
-        for (int a = 0; a < p->graph->nodes[i].n_args; a++)
-            if (p->graph->nodes[i].arg[a] == v) return true;
-    return false;
+    return 4.0 * (double)cvyi_elements(cvyi_shape_of(p->graph, v));
 }
 
-double cvyi_interval_bytes(const cvy_plan *p, const pass *s)
+static void add_bytes(const cvy_plan *p, interval *in, const node *n)
 {
-    const cvy_graph *g = p->graph;
-    double bytes = 0;
-    for (int i = s->first; i < s->first + s->count; i++) {
-        const node *n = &g->nodes[i];
-        for (int a = 0; a < n->n_args; a++) {
-            const int v = n->arg[a];
-            if (v == CVY_NONE || cvyi_made_inside(p, s, v) || read_before(p, s, i, v)) continue;
-            bytes += 4.0 * (double)cvyi_elements(cvyi_shape_of(g, v));
-        }
-        if (cvyi_needed_behind(p, s, n->out) && cvyi_info(n)->kind != KIND_SHAPE)
-            bytes += 4.0 * (double)cvyi_elements(cvyi_shape_of(g, n->out));
+    if (p->read_by[n->out] == in->stamp) { /* those behind take it from here now */
+        p->read_by[n->out] = 0;
+        in->bytes -= value_bytes(p, n->out);
     }
-    return bytes;
+    if (p->last_reader[n->out] >= in->end && cvyi_info(n)->kind != KIND_SHAPE) in->bytes += value_bytes(p, n->out);
+    for (int a = 0; a < n->n_args; a++) {
+        const int v = n->arg[a];
+        if (v == CVY_NONE || p->read_by[v] == in->stamp) continue;
+        p->read_by[v] = in->stamp;
+        in->bytes += value_bytes(p, v);
+    }
 }
 
-double cvyi_interval_flops(const cvy_plan *p, const pass *s)
+/* The extent that the interval's first node asks for; 0: none. */
+static int64_t extent_asked(const cvy_graph *g, const node *n)
 {
-    double flops = 0;
-    for (int i = s->first; i < s->first + s->count; i++) flops += cvyi_node_flops(p->graph, &p->graph->nodes[i]);
-    return flops;
+    const bool stats = cvyi_info(n)->kind == KIND_STATS; /* its result may have several rows a sample */
+    const shape *y = cvyi_shape_of(g, stats ? n->arg[0] : n->out);
+    return y->rank ? y->dim[0] : 1;
+}
+
+static bool node_apart(const cvy_plan *p, int index, int64_t N)
+{
+    const node *n = &p->graph->nodes[index];
+    return N >= 1 && by_sample(p->graph, n, N) && args_by_sample(p, n, N);
+}
+
+static void find_samples(const cvy_plan *p, interval *in)
+{
+    const int64_t N = extent_asked(p->graph, &p->graph->nodes[in->first]);
+    const int last = N == in->N ? in->first + 1 : in->end; /* the same question has been put to those behind */
+
+    if (N != in->N) in->apart = true;
+    in->N = N;
+    for (int i = in->first; i < last && in->apart; i++) in->apart = node_apart(p, i, N);
+    in->samples = in->apart ? N : 0;
+    if (in->aliases && in->apart && !views_agree(p, in->first, in->end - in->first, N)) in->samples = 0;
+}
+
+void cvyi_interval_begin(cvy_plan *p, int end, interval *in)
+{
+    *in = (interval){.first = end, .end = end, .N = -1, .stamp = ++p->last_stamp};
+}
+
+void cvyi_interval_grow(const cvy_plan *p, interval *in)
+{
+    const node *n = &p->graph->nodes[--in->first];
+    in->flops += cvyi_node_flops(p->graph, n);
+    add_bytes(p, in, n);
+    for (int a = 0; a < n->n_args; a++) in->aliases |= n->arg[a] != CVY_NONE && p->root[n->arg[a]] != n->arg[a];
+    find_samples(p, in);
 }

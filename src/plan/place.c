@@ -83,13 +83,6 @@ cvy_status cvyi_find_roots(cvy_plan *p)
     return CVY_OK;
 }
 
-static int pass_of_node(const cvy_plan *p, int index)
-{
-    for (int i = 0; i < p->n_passes; i++)
-        if (index >= p->passes[i].first && index < p->passes[i].first + p->passes[i].count) return i;
-    return -1;
-}
-
 static void find_last_uses(cvy_plan *p)
 {
     const cvy_graph *g = p->graph;
@@ -108,7 +101,16 @@ typedef struct lodger {
     int64_t at, bytes;
 } lodger;
 
-/* The lowest offset where nobody lives at the same time. Quadratic, for a handful of values. */
+/* Takes out those who have left before pass `now`; returns how many stay. */
+static int move_out(lodger *all, int n, int now)
+{
+    int stay = 0;
+    for (int i = 0; i < n; i++)
+        if (all[i].to >= now) all[stay++] = all[i];
+    return stay;
+}
+
+/* The lowest offset where nobody lives at the same time. Quadratic, for the handful of values that do. */
 static int64_t first_fit(const lodger *all, int n, int64_t start, const lodger *who)
 {
     int64_t at = start;
@@ -116,7 +118,6 @@ static int64_t first_fit(const lodger *all, int n, int64_t start, const lodger *
         moved = false;
         for (int i = 0; i < n; i++) {
             const lodger *o = &all[i];
-            if (o->to < who->from || who->to < o->from) continue;
             if (at + who->bytes <= o->at || o->at + o->bytes <= at) continue;
             at = o->at + o->bytes;
             moved = true;
@@ -142,11 +143,12 @@ static cvy_status place_values(cvy_plan *p)
 {
     const cvy_graph *g = p->graph;
     lodger *lodgers = cvyi_arena_alloc(&p->memory, (size_t)g->n_nodes + 1, sizeof *lodgers);
-    int n = 0;
+    int n = 0, by = 0;
 
     if (!lodgers) return CVY_NO_MEMORY;
     for (int i = 0; i < g->n_nodes; i++) { /* prepared nodes come first */
-        const int v = g->nodes[i].out, by = pass_of_node(p, i);
+        const int v = g->nodes[i].out;
+        if (i == p->passes[by].first + p->passes[by].count) n = move_out(lodgers, n, ++by);
         lodger who = {.from = by, .to = p->last_use[v], .bytes = value_bytes(g, v)};
         if (p->root[v] != v || p->places[v].kind != PLACE_NONE || (!p->prepared[v] && who.to <= by)) continue;
         if (p->prepared[v]) {

@@ -49,19 +49,22 @@ static cvy_status take_options(const cvy_options *given, cvy_options *out)
     return check_options(out);
 }
 
+/* In the order of cvy_graph_tensor(). */
 static cvy_status list_tensors(cvy_plan *p)
 {
-    cvy_status st = CVY_OK;
+    const cvy_graph *g = p->graph;
+    const int *outputs;
+    const int n_outputs = cvyi_graph_outputs(g, &outputs);
+    int n = 0;
+
     p->n_tensors = cvy_graph_tensors(p->source);
     p->tensor_value = cvyi_arena_alloc(&p->memory, (size_t)p->n_tensors + 1, sizeof *p->tensor_value);
     if (!p->tensor_value) return CVY_NO_MEMORY;
-    for (int i = 0; i < p->n_tensors; i++) {
-        cvy_tensor t;
-        TRY(cvy_graph_tensor(p->graph, i, &t));
-        p->tensor_value[i] = t.value;
-    }
-fail:
-    return st;
+    for (int kind = VALUE_INPUT; kind <= VALUE_PARAM; kind++)
+        for (int v = 0; v < g->n_values; v++)
+            if ((int)g->values[v].kind == kind) p->tensor_value[n++] = v;
+    for (int i = 0; i < n_outputs; i++) p->tensor_value[n++] = outputs[i];
+    return CVY_OK;
 }
 
 static cvy_status lower(cvy_plan *p)
@@ -111,6 +114,9 @@ static cvy_status begin(const cvy_graph *graph, const cvy_options *options, cvy_
     *out = NULL;
     if (!graph) return cvyi_fail(CVY_INVALID, "graph is NULL");
     if (!graph->n_nodes) return cvyi_fail(CVY_INVALID, "the graph has no operator");
+    if (graph->n_nodes > CVY_MAX_OPERATORS)
+        return cvyi_fail(CVY_UNSUPPORTED, "the graph has %d operators, a plan takes %d at most", graph->n_nodes,
+                         CVY_MAX_OPERATORS);
     p = cvyi_alloc(1, sizeof *p);
     if (!p) return CVY_NO_MEMORY;
     TRY(take_options(options, &p->options));

@@ -106,6 +106,8 @@ struct cvy_plan {
     bool *prepared;    /* per value: depends on parameters alone */
     place *places;     /* per value; aliases have their root's place */
     int *last_use;     /* per value: last pass that reads it; n_passes for outputs, -1: nobody */
+    int *read_by;      /* per value: stamp of the last interval that read it from outside (interval.c) */
+    int last_stamp;
 
     pass *passes; /* pass 0 holds the prepared nodes if there are any: see n_prepare */
     int n_passes;
@@ -136,16 +138,24 @@ void cvyi_print_why(const cvy_plan *p, text *t);
 
 /* ---- what engines ask of an interval (interval.c) ---- */
 
-/* The extent N of dimension 0 if every node of the interval works on each sample by itself, else 0. */
-int64_t cvyi_interval_samples(const cvy_plan *p, int first, int count);
+/* An interval that grows node by node towards the front, and what the search asks of it; each node costs as many
+ * steps as it has arguments, whatever is in the interval already. */
+typedef struct interval {
+    int first, end;
+    double flops, bytes; /* bytes: of everything it reads from outside (each value once) and leaves behind */
+    int64_t samples;     /* extent of dimension 0, if every node works on each sample by itself; else 0 */
+    int64_t N;           /* the extent that was asked of the nodes from `first` on ... */
+    bool apart;          /* ... and do all of them work on each sample by itself? */
+    bool aliases;        /* some node reads a value that shares another's memory */
+    int stamp;           /* read_by[v] of the plan where the interval reads v from outside */
+} interval;
+void cvyi_interval_begin(cvy_plan *p, int end, interval *in);
+void cvyi_interval_grow(const cvy_plan *p, interval *in);
 /* Has the value, in its own shape, one part for each of N samples? Statistics may have several rows a sample. */
 bool cvyi_has_samples(const cvy_plan *p, int v, int64_t N);
 /* Is value v made inside the interval / read behind it (or an output)? */
 bool cvyi_made_inside(const cvy_plan *p, const pass *s, int v);
 bool cvyi_needed_behind(const cvy_plan *p, const pass *s, int v);
-/* Bytes of everything the interval reads from outside (parameters once) and leaves behind. */
-double cvyi_interval_bytes(const cvy_plan *p, const pass *s);
-double cvyi_interval_flops(const cvy_plan *p, const pass *s);
 bool cvyi_is_output(const cvy_graph *g, int v);
 static inline bool cvyi_is_producer(op_kind k)
 {

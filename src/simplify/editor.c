@@ -3,13 +3,103 @@
 #include <string.h>
 #include "simplify.h"
 
+/* ---- who reads what ---- */
+
+static cvy_status grow(void **array, int cap, int wanted, size_t size)
+{
+    void *grown = cap >= wanted ? *array : cvyi_grow(*array, (size_t)wanted, size);
+    if (wanted && !grown) return CVY_NO_MEMORY;
+    *array = grown;
+    return CVY_OK;
+}
+
+/* Room for everything the graph holds; twice as much where there is not enough. */
+static cvy_status make_room(editor *e)
+{
+    const int values = e->g->n_values > e->cap_values ? 2 * e->g->n_values : e->cap_values;
+    const int nodes = e->g->n_nodes > e->cap_nodes ? 2 * e->g->n_nodes : e->cap_nodes;
+    cvy_status st = CVY_OK;
+
+    TRY(grow((void **)&e->first_use, e->cap_values, values, sizeof *e->first_use));
+    TRY(grow((void **)&e->readers, e->cap_values, values, sizeof *e->readers));
+    TRY(grow((void **)&e->next_use, e->cap_nodes, nodes, MAX_ARGS * sizeof *e->next_use));
+    TRY(grow((void **)&e->dead, e->cap_nodes, nodes, sizeof *e->dead));
+    TRY(grow((void **)&e->dying, e->cap_nodes, nodes, sizeof *e->dying));
+    e->cap_values = values;
+    e->cap_nodes = nodes;
+fail:
+    return st;
+}
+
+static void add_use(editor *e, int v, int use)
+{
+    e->next_use[use] = e->first_use[v];
+    e->first_use[v] = use;
+    e->readers[v]++;
+}
+
+static void add_node(editor *e, int index)
+{
+    const node *n = &e->g->nodes[index];
+    e->dead[index] = false;
+    for (int a = 0; a < n->n_args; a++)
+        if (n->arg[a] != CVY_NONE) add_use(e, n->arg[a], index * MAX_ARGS + a);
+}
+
+static void add_values(editor *e, int from)
+{
+    for (int v = from; v < e->g->n_values; v++) e->first_use[v] = -1, e->readers[v] = 0;
+}
+
+cvy_status cvyi_editor_open(editor *e)
+{
+    const cvy_status st = make_room(e);
+    if (st) return st;
+    add_values(e, 0);
+    for (int i = 0; i < e->g->n_nodes; i++) add_node(e, i);
+    for (int i = 0; i < e->g->n_outputs; i++) e->readers[e->g->outputs[i]]++;
+    return CVY_OK;
+}
+
+void cvyi_editor_close(editor *e)
+{
+    cvyi_free(e->first_use);
+    cvyi_free(e->readers);
+    cvyi_free(e->next_use);
+    cvyi_free(e->dead);
+    cvyi_free(e->dying);
+}
+
+/* The node that made v goes if nobody reads v, and with it those that only it has read. */
+static void bury(editor *e, int v)
+{
+    int depth = 0, by = e->g->values[v].node;
+    if (e->readers[v] || by < 0 || e->dead[by]) return;
+    e->dead[e->dying[depth++] = by] = true;
+    while (depth) {
+        const node *n = &e->g->nodes[e->dying[--depth]];
+        for (int a = 0; a < n->n_args; a++) {
+            if (n->arg[a] == CVY_NONE || --e->readers[n->arg[a]]) continue;
+            by = e->g->values[n->arg[a]].node;
+            if (by >= 0 && !e->dead[by]) e->dead[e->dying[depth++] = by] = true;
+        }
+    }
+}
+
+/* ---- edits ---- */
+
 int cvyi_edit_add(editor *e, const node_spec *spec)
 {
+    const int values = e->g->n_values;
     int out = CVY_NONE;
     for (int i = 0; i < spec->n_args; i++) /* an argument whose own edit failed */
         if (spec->arg[i] == CVY_NONE && i == 0) return CVY_NONE;
     if (!e->st) e->st = cvyi_graph_add(e->g, spec, &out);
-    return e->st ? CVY_NONE : out;
+    if (!e->st) e->st = make_room(e);
+    if (e->st) return CVY_NONE;
+    add_values(e, values);
+    add_node(e, e->g->n_nodes - 1);
+    return out;
 }
 
 int cvyi_edit_unary(editor *e, op_id op, int x)
@@ -82,12 +172,28 @@ void cvyi_edit_watch(editor *e, int v)
 void cvyi_edit_replace(editor *e, int old, int now)
 {
     cvy_graph *g = e->g;
+    int use, next;
+
     if (e->st || now == CVY_NONE) return;
-    for (int i = 0; i < g->n_nodes; i++)
-        for (int a = 0; a < g->nodes[i].n_args; a++)
-            if (g->nodes[i].arg[a] == old && g->nodes[i].out != now) g->nodes[i].arg[a] = now;
-    for (int i = 0; i < g->n_outputs; i++)
+    use = e->first_use[old];
+    e->first_use[old] = -1;
+    for (; use >= 0; use = next) {
+        node *n = &g->nodes[use / MAX_ARGS];
+        next = e->next_use[use];
+        if (e->dead[use / MAX_ARGS]) continue;
+        e->readers[old]--;
+        if (n->out != now) n->arg[use % MAX_ARGS] = now;
+        add_use(e, n->arg[use % MAX_ARGS], use);
+    }
+    for (int i = 0; i < g->n_outputs && g->values[old].output; i++)
         if (g->outputs[i] == old) g->outputs[i] = now;
+    if (g->values[old].output) {
+        g->values[old].output = false;
+        g->values[now].output = true;
+        e->readers[old]--;
+        e->readers[now]++;
+    }
+    bury(e, old);
 }
 
 /* ---- questions ---- */
@@ -97,13 +203,9 @@ const node *cvyi_maker(const cvy_graph *g, int v)
     return g->values[v].node < 0 ? NULL : &g->nodes[g->values[v].node];
 }
 
-int cvyi_readers(const cvy_graph *g, int v)
+int cvyi_readers(const editor *e, int v)
 {
-    int n = 0;
-    for (int i = 0; i < g->n_nodes; i++)
-        for (int a = 0; a < g->nodes[i].n_args; a++) n += g->nodes[i].arg[a] == v;
-    for (int i = 0; i < g->n_outputs; i++) n += g->outputs[i] == v;
-    return n;
+    return e->readers[v];
 }
 
 bool cvyi_foldable_factor(const editor *e, const node *mul)

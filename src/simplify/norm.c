@@ -139,7 +139,7 @@ bool cvyi_fold_norm_affine(editor *e, int index)
     int vector = CVY_NONE;
 
     if (n.op != OP_mul && n.op != OP_add && n.op != OP_sub) return false;
-    if (!maker || maker->op != OP_norm_apply || cvyi_readers(e->g, n.arg[0]) != 1) return false;
+    if (!maker || maker->op != OP_norm_apply || cvyi_readers(e, n.arg[0]) != 1) return false;
     apply = *maker;
     cvyi_norm_geom(e->g, &apply, &geom);
     if (n.op == OP_mul && !cvyi_foldable_factor(e, &n)) return false;

@@ -7,7 +7,7 @@ bool cvyi_merge_tanh_hardswish(editor *e, int index)
 {
     const node n = e->g->nodes[index];
     const node *maker = cvyi_maker(e->g, n.arg[0]);
-    if (n.op != OP_hardswish || !maker || maker->op != OP_tanh || cvyi_readers(e->g, n.arg[0]) != 1) return false;
+    if (n.op != OP_hardswish || !maker || maker->op != OP_tanh || cvyi_readers(e, n.arg[0]) != 1) return false;
     cvyi_edit_replace(e, n.out, cvyi_edit_unary(e, OP_tanh_hardswish, maker->arg[0]));
     return true;
 }
@@ -32,7 +32,7 @@ bool cvyi_merge_clamp(editor *e, int index)
     node_spec s;
 
     if (!maker || !bounds_of(&n, &c, &d) || !bounds_of(maker, &a, &b)) return false;
-    if (cvyi_readers(e->g, n.arg[0]) != 1 || !(a <= b) || !(c <= d)) return false;
+    if (cvyi_readers(e, n.arg[0]) != 1 || !(a <= b) || !(c <= d)) return false;
     cvyi_spec_init(&s, OP_clamp);
     s.n_args = 1;
     s.arg[0] = maker->arg[0];
@@ -58,7 +58,7 @@ bool cvyi_merge_number(editor *e, int index)
     const bool sum = n.op == OP_add || n.op == OP_sub;
     double a, b, merged;
 
-    if (!maker || cvyi_readers(e->g, n.arg[0]) != 1) return false;
+    if (!maker || cvyi_readers(e, n.arg[0]) != 1) return false;
     if (sum ? maker->op != OP_add && maker->op != OP_sub : n.op != OP_mul || maker->op != OP_mul) return false;
     if (!number_of(&n, &b) || !number_of(maker, &a)) return false;
     merged = sum ? a + b : a * b;
@@ -75,8 +75,7 @@ bool cvyi_drop_identity(editor *e, int index)
     if (cvyi_info(&n)->kind == KIND_BINARY && number_of(&n, &number))
         nothing = (n.op == OP_mul || n.op == OP_div) && number == 1; /* x + 0 turns -0 into 0 */
     if (!nothing || !cvyi_maker(e->g, n.arg[0])) return false;       /* an output cannot be an input */
-    for (int i = 0; i < e->g->n_outputs; i++)
-        if (e->g->outputs[i] == n.arg[0]) return false; /* nor the same output twice */
+    if (e->g->values[n.arg[0]].output) return false;                 /* nor the same output twice */
     cvyi_edit_replace(e, n.out, n.arg[0]);
     return true;
 }

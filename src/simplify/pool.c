@@ -32,7 +32,7 @@ bool cvyi_pool_before_monotone(editor *e, int index)
     const node *maker = cvyi_maker(e->g, n.arg[0]);
     node f;
     if (cvyi_info(&n)->kind != KIND_MAXPOOL || !maker || !(cvyi_info(maker)->flags & FLAG_MONO)) return false;
-    if (cvyi_readers(e->g, n.arg[0]) != 1 || !windows_see_x(e->g, &n)) return false;
+    if (cvyi_readers(e, n.arg[0]) != 1 || !windows_see_x(e->g, &n)) return false;
     f = *maker;
     f.arg[0] = pool_of(e, &n, f.arg[0]);
     cvyi_edit_replace(e, n.out, cvyi_edit_like(e, &f, f.arg));
@@ -40,12 +40,12 @@ bool cvyi_pool_before_monotone(editor *e, int index)
 }
 
 /* The statistics node of an apply, if conv's result is read by the two of them alone. */
-static const node *lone_stats(const cvy_graph *g, const node *apply)
+static const node *lone_stats(const editor *e, const node *apply)
 {
-    const node *stats = cvyi_maker(g, apply->arg[1]);
+    const node *stats = cvyi_maker(e->g, apply->arg[1]);
     if (!stats || stats->op != OP_norm_stats || stats->arg[0] != apply->arg[0] || stats->arg[1] != CVY_NONE)
         return NULL;
-    return cvyi_readers(g, apply->arg[0]) == 2 && cvyi_readers(g, stats->out) == 1 ? stats : NULL;
+    return cvyi_readers(e, apply->arg[0]) == 2 && cvyi_readers(e, stats->out) == 1 ? stats : NULL;
 }
 
 static bool whole_channels(const cvy_graph *g, const node *apply)
@@ -78,9 +78,9 @@ bool cvyi_pool_before_norm(editor *e, int index)
     int64_t inner = 1;
 
     if (cvyi_info(&n)->kind != KIND_MAXPOOL || !maker || maker->op != OP_norm_apply) return false;
-    if (cvyi_readers(e->g, n.arg[0]) != 1 || !whole_channels(e->g, maker) || !windows_see_x(e->g, &n)) return false;
+    if (cvyi_readers(e, n.arg[0]) != 1 || !whole_channels(e->g, maker) || !windows_see_x(e->g, &n)) return false;
     producer = cvyi_maker(e->g, maker->arg[0]);
-    of = lone_stats(e->g, maker);
+    of = lone_stats(e, maker);
     if (!of || !producer || cvyi_info(producer)->kind != KIND_CONV) return false;
     /* An infinite weight makes NaN of every x with the mean's sign: no affine that rises or falls. */
     if (maker->arg[2] != CVY_NONE && e->mode == REWRITE_CAREFUL) return false;

@@ -77,7 +77,7 @@ bool cvyi_fold_conv_affine(editor *e, int index)
 
     if ((n.op != OP_mul && n.op != OP_add && n.op != OP_sub) || !maker || !channels_are_outputs(e->g, maker))
         return false;
-    if (cvyi_readers(e->g, n.arg[0]) != 1 || !e->g->values[maker->arg[1]].fixed) return false;
+    if (cvyi_readers(e, n.arg[0]) != 1 || !e->g->values[maker->arg[1]].fixed) return false;
     if (n.op == OP_mul && !cvyi_foldable_factor(e, &n)) return false;
     if (maker->arg[2] != CVY_NONE && !e->g->values[maker->arg[2]].fixed) return false;
     y = cvyi_shape_of(e->g, n.out);
@@ -189,7 +189,7 @@ bool cvyi_reduce_producer(editor *e, int index)
 
     if ((n.op != OP_sum && !average) || e->mode == REWRITE_CAREFUL) return false;
     if (!maker || (maker->op != OP_linear && cvyi_info(maker)->kind != KIND_CONV)) return false;
-    if (cvyi_readers(e->g, n.arg[0]) != 1 || !e->g->values[maker->arg[1]].fixed) return false;
+    if (cvyi_readers(e, n.arg[0]) != 1 || !e->g->values[maker->arg[1]].fixed) return false;
     rank = cvyi_shape_of(e->g, maker->out)->rank;
     pixels = ((1u << rank) - 1) & ~3u;
     dims = kind == KIND_ADAPTIVE ? pixels : cvyi_reduced_dims(e->g, &n);

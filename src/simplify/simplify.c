@@ -51,48 +51,93 @@ static void mark(const cvy_graph *g, bool *alive, int *stack)
     }
 }
 
-/* Nodes that are ready, in their old order, until all alive ones are placed. Values of dead nodes stay behind:
- * nobody makes or reads them. */
-static cvy_status sort_nodes(cvy_graph *g, const bool *alive)
+/* The round in which a node is placed, of rounds through the nodes in their old order that each place what is
+ * ready: a node waits for the next round for an argument that stands behind it. */
+static int round_of(const cvy_graph *g, const int *round, int index)
 {
-    node *sorted = cvyi_alloc((size_t)g->n_nodes + 1, sizeof *sorted);
-    bool *made = cvyi_alloc((size_t)g->n_values + 1, sizeof *made);
-    bool *done = cvyi_alloc((size_t)g->n_nodes + 1, sizeof *done);
-    int n = 0;
-
-    if (sorted && made && done) {
-        for (int v = 0; v < g->n_values; v++) made[v] = g->values[v].kind != VALUE_NODE;
-        for (bool moved = true; moved;) {
-            moved = false;
-            for (int i = 0; i < g->n_nodes; i++) {
-                bool ready = alive[i] && !done[i];
-                for (int a = 0; ready && a < g->nodes[i].n_args; a++)
-                    ready = g->nodes[i].arg[a] == CVY_NONE || made[g->nodes[i].arg[a]];
-                if (!ready) continue;
-                sorted[n++] = g->nodes[i];
-                made[g->nodes[i].out] = done[i] = moved = true;
-            }
-        }
-        memcpy(g->nodes, sorted, (size_t)n * sizeof *sorted);
-        g->n_nodes = n;
-        for (int v = 0; v < g->n_values; v++) g->values[v].node = -1;
-        for (int i = 0; i < n; i++) g->values[g->nodes[i].out].node = i;
+    const node *n = &g->nodes[index];
+    int most = 0;
+    for (int a = 0; a < n->n_args; a++) {
+        const int by = n->arg[a] == CVY_NONE ? -1 : g->values[n->arg[a]].node;
+        if (by >= 0 && round[by] + (by > index) > most) most = round[by] + (by > index);
     }
-    cvyi_free(sorted);
-    cvyi_free(made);
-    cvyi_free(done);
-    return sorted && made && done ? CVY_OK : CVY_NO_MEMORY;
+    return most;
 }
 
-static cvy_status clean(cvy_graph *g)
+/* The first argument of a node whose own round is not known yet, as a node; -1: none. */
+static int waits_for(const cvy_graph *g, const int *round, int index)
 {
-    bool *alive = cvyi_alloc((size_t)g->n_nodes + 1, sizeof *alive);
-    int *stack = cvyi_alloc((size_t)g->n_nodes + 1, sizeof *stack);
-    cvy_status st = CVY_NO_MEMORY;
-    if (alive && stack) {
-        mark(g, alive, stack);
-        st = sort_nodes(g, alive);
+    const node *n = &g->nodes[index];
+    for (int a = 0; a < n->n_args; a++) {
+        const int by = n->arg[a] == CVY_NONE ? -1 : g->values[n->arg[a]].node;
+        if (by >= 0 && round[by] < 0) return by;
     }
+    return -1;
+}
+
+/* Fills round[] of living nodes, arguments first; returns how many rounds there are. */
+static int find_rounds(const cvy_graph *g, const bool *alive, int *round, int *stack)
+{
+    int rounds = 0;
+    for (int i = 0; i < g->n_nodes; i++) round[i] = -1;
+    for (int i = 0; i < g->n_nodes; i++) {
+        int depth = 0;
+        if (!alive[i] || round[i] >= 0) continue;
+        stack[depth++] = i;
+        while (depth) {
+            const int top = stack[depth - 1], by = waits_for(g, round, top);
+            if (by >= 0) {
+                stack[depth++] = by;
+                continue;
+            }
+            round[top] = round_of(g, round, top);
+            if (round[top] >= rounds) rounds = round[top] + 1;
+            depth--;
+        }
+    }
+    return rounds;
+}
+
+/* Living nodes in an order in which they can run, by rounds and else as they stood. Values of dead nodes stay
+ * behind: nobody makes or reads them. `round`, `stack`: room for every node. */
+static cvy_status sort_nodes(cvy_graph *g, const bool *alive, int *round, int *stack)
+{
+    const int rounds = find_rounds(g, alive, round, stack);
+    node *sorted = cvyi_alloc((size_t)g->n_nodes + 1, sizeof *sorted);
+    int *start = cvyi_alloc((size_t)rounds + 1, sizeof *start); /* where the nodes of a round begin */
+
+    if (sorted && start) {
+        for (int i = 0; i < g->n_nodes; i++)
+            if (alive[i]) start[round[i] + 1]++;
+        for (int r = 0; r < rounds; r++) start[r + 1] += start[r];
+        for (int v = 0; v < g->n_values; v++) g->values[v].node = -1;
+        for (int i = 0; i < g->n_nodes; i++) {
+            if (!alive[i]) continue;
+            g->values[g->nodes[i].out].node = start[round[i]];
+            sorted[start[round[i]]++] = g->nodes[i];
+        }
+        g->n_nodes = rounds ? start[rounds - 1] : 0;
+        memcpy(g->nodes, sorted, (size_t)g->n_nodes * sizeof *sorted);
+    }
+    cvyi_free(sorted);
+    cvyi_free(start);
+    return sorted && start ? CVY_OK : CVY_NO_MEMORY;
+}
+
+/* Dead nodes go, the others are sorted, and the editor looks again who reads what. */
+static cvy_status clean(editor *e)
+{
+    const size_t n = (size_t)e->g->n_nodes + 1;
+    bool *alive = cvyi_alloc(n, sizeof *alive);
+    int *stack = cvyi_alloc(n, sizeof *stack), *round = cvyi_alloc(n, sizeof *round);
+    cvy_status st = CVY_OK;
+
+    TRY(alive && stack && round ? CVY_OK : CVY_NO_MEMORY);
+    mark(e->g, alive, stack);
+    TRY(sort_nodes(e->g, alive, round, stack));
+    TRY(cvyi_editor_open(e));
+fail:
+    cvyi_free(round);
     cvyi_free(stack);
     cvyi_free(alive);
     return st;
@@ -100,15 +145,17 @@ static cvy_status clean(cvy_graph *g)
 
 /* ---- the loop ---- */
 
-static bool apply_one(editor *e, const rewrite *r)
+/* Tries a rewrite on every node, those it adds included; how often it was done. */
+static int sweep(editor *e, const rewrite *r)
 {
-    for (int i = 0; i < e->g->n_nodes; i++) {
+    int done = 0;
+    for (int i = 0; i < e->g->n_nodes && !e->st; i++) {
         const char *op = cvyi_info(&e->g->nodes[i])->name;
-        if (!r->apply(e, i)) continue;
+        if (e->dead[i] || !r->apply(e, i)) continue;
         if (e->log) cvyi_text_add(e->log, "rewrite   %s %s (%s)\n", op, r->what, r->name);
-        return true;
+        done++;
     }
-    return false;
+    return done;
 }
 
 cvy_status cvyi_simplify(cvy_graph *g, rewrite_mode mode, text *log)
@@ -116,16 +163,14 @@ cvy_status cvyi_simplify(cvy_graph *g, rewrite_mode mode, text *log)
     editor e = {.g = g, .log = log, .mode = mode};
     cvy_status st = CVY_OK;
 
-    TRY(clean(g));
+    TRY(clean(&e));
     for (int r = 0; r < cvyi_rewrite_count;) {
-        if (switched_off(&cvyi_rewrites[r]) || !apply_one(&e, &cvyi_rewrites[r])) {
-            r++;
-            continue;
-        }
+        const bool changed = !switched_off(&cvyi_rewrites[r]) && sweep(&e, &cvyi_rewrites[r]);
         TRY(e.st);
-        TRY(clean(g));
-        r = 0; /* what changed may be another rewrite's chance */
+        if (changed) TRY(clean(&e));
+        r = changed ? 0 : r + 1; /* what changed may be another rewrite's chance */
     }
 fail:
+    cvyi_editor_close(&e);
     return st;
 }

@@ -1,8 +1,9 @@
 /* simplify.h - exact algebra on the graph: small rewrites, each with its condition.
  *
- * A rewrite looks at one node and changes the graph or leaves it alone. They run over all nodes, again and again,
- * until none finds anything. What a rewrite adds on parameters alone (a scale times a weight) are ordinary nodes:
- * the planner runs them when parameters change and not otherwise. CVY_SIMPLIFY=-name,-name leaves rewrites out.
+ * A rewrite looks at one node and changes the graph or leaves it alone. They run over all nodes, those included
+ * that they add, again and again until none finds anything. What a rewrite adds on parameters alone (a scale times
+ * a weight) are ordinary nodes: the planner runs them when parameters change and not otherwise.
+ * CVY_SIMPLIFY=-name,-name leaves rewrites out.
  *
  * NaN and infinities stay where they are. A rewrite that needs a value to be finite for that (weights that a scale
  * was folded into: infinite ones would meet products instead of their sum, whether the scale was infinite or the
@@ -12,11 +13,22 @@
 
 #include "../graph/graph.h"
 
+/* A use is an argument of a node: number node * MAX_ARGS + argument. The uses of a value are a list, so that moving
+ * its readers costs as many steps as it has. */
 typedef struct editor {
     cvy_graph *g;
     text *log;
     rewrite_mode mode;
     cvy_status st; /* of the first edit that failed; edits behind it do nothing */
+    /* per value */
+    int *first_use; /* -1: none */
+    int *readers;   /* uses by living nodes, and outputs that are it */
+    int cap_values;
+    /* per node */
+    int *next_use; /* MAX_ARGS of them: the next use of the same value; -1: the last */
+    bool *dead;    /* nobody needs it any more; clean() takes it out */
+    int *dying;    /* room for the nodes that go because another went */
+    int cap_nodes;
 } editor;
 
 typedef struct rewrite {
@@ -28,6 +40,10 @@ typedef struct rewrite {
 
 extern const rewrite cvyi_rewrites[];
 extern const int cvyi_rewrite_count;
+
+/* Who reads what of the graph as it stands; to be called again when nodes have moved. */
+cvy_status cvyi_editor_open(editor *e);
+void cvyi_editor_close(editor *e);
 
 /* ---- edits (editor.c). Values are numbers of g->values; CVY_NONE once an edit has failed ---- */
 
@@ -49,7 +65,7 @@ void cvyi_edit_replace(editor *e, int old, int now);
 /* ---- questions ---- */
 
 const node *cvyi_maker(const cvy_graph *g, int v); /* NULL: an input or a parameter */
-int cvyi_readers(const cvy_graph *g, int v);       /* nodes that read it, and outputs that are it */
+int cvyi_readers(const editor *e, int v);          /* nodes that read it, and outputs that are it */
 /* May the factor of a mul be folded into another: is what comes of them watched, or trusted to be finite? */
 bool cvyi_foldable_factor(const editor *e, const node *mul);
 /* Is v one number per channel of a tensor of this shape (channels: dimension 1), or one number for all? */

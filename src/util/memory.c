@@ -5,7 +5,7 @@
 #include "util.h"
 
 static atomic_int_fast64_t fail_after = -1; /* counts down to the allocation that fails */
-static atomic_int_fast64_t live;
+static atomic_int_fast64_t live, asked;
 
 void cvyi_alloc_fail_after(int64_t n)
 {
@@ -17,9 +17,20 @@ int64_t cvyi_alloc_live(void)
     return atomic_load(&live);
 }
 
+int64_t cvyi_alloc_bytes(void)
+{
+    return atomic_load(&asked);
+}
+
 static bool told_to_fail(void)
 {
     return atomic_load(&fail_after) >= 0 && atomic_fetch_sub(&fail_after, 1) == 0;
+}
+
+static void count_in(size_t bytes)
+{
+    atomic_fetch_add(&live, 1);
+    atomic_fetch_add(&asked, (int_fast64_t)bytes);
 }
 
 static void *checked(void *memory, size_t count, size_t size)
@@ -31,7 +42,7 @@ static void *checked(void *memory, size_t count, size_t size)
 void *cvyi_alloc(size_t count, size_t size)
 {
     void *memory = told_to_fail() ? NULL : calloc(count ? count : 1, size ? size : 1);
-    if (memory) atomic_fetch_add(&live, 1);
+    if (memory) count_in(count * size);
     return checked(memory, count, size);
 }
 
@@ -43,7 +54,7 @@ void *cvyi_alloc_aligned(size_t bytes)
     if (!told_to_fail()) memory = aligned_alloc(CVY_ALIGN, bytes);
     if (memory) {
         memset(memory, 0, bytes);
-        atomic_fetch_add(&live, 1);
+        count_in(bytes);
     }
     return checked(memory, 1, bytes);
 }
@@ -52,7 +63,8 @@ void *cvyi_grow(void *old, size_t count, size_t size)
 {
     const bool overflow = size && count > SIZE_MAX / size;
     void *memory = overflow || told_to_fail() ? NULL : realloc(old, count && size ? count * size : 1);
-    if (memory && !old) atomic_fetch_add(&live, 1);
+    if (memory) count_in(count * size);
+    if (memory && old) atomic_fetch_sub(&live, 1);
     return checked(memory, count, size);
 }
 

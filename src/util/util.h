@@ -43,6 +43,8 @@ char *cvyi_strdup(const char *text);
 void cvyi_alloc_fail_after(int64_t n);
 /* Allocations that are alive. For tests. */
 int64_t cvyi_alloc_live(void);
+/* Bytes asked for since the program began, given back or not. For tests. */
+int64_t cvyi_alloc_bytes(void);
 
 /* An arena: everything in it lives until the arena goes. */
 typedef struct arena {
