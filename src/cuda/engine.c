@@ -38,10 +38,11 @@ fail:
 
 /* ---- making ready ---- */
 
-/* Compilations of all steps and both kinds of code, taken by a few threads. */
+/* Compilations of all steps and both kinds of code, taken by a few threads; what several steps need, once. */
 typedef struct workshop {
     cuda_state *state;
-    jit_code *codes; /* [step][2] */
+    jit_code *codes; /* [step][2]: a job each */
+    int *like;       /* per job: the first that asks for the same code */
     int next, total;
     cvy_status status; /* of the first that failed, with its message */
     char message[1024];
@@ -53,6 +54,54 @@ const char *cvyi_cuda_entry(const cuda_step *s, int which, char entry[ENTRY_BYTE
     snprintf(entry, ENTRY_BYTES + 8, "%s%s", s->entry, which ? "_strided" : "");
     return entry;
 }
+
+/* ---- jobs that ask for the same code ---- */
+
+static uint64_t hash_job(const cuda_state *state, int job)
+{
+    const cuda_step *s = &state->steps[job / 2];
+    const int which = job % 2;
+    uint64_t h = cvyi_hash(CVYI_HASH_START, &which, sizeof which);
+    h = cvyi_hash(h, s->entry, strlen(s->entry));
+    return cvyi_hash(h, s->epilogue[which], strlen(s->epilogue[which]));
+}
+
+static bool same_job(const cuda_state *state, int i, int k)
+{
+    const cuda_step *a = &state->steps[i / 2], *b = &state->steps[k / 2];
+    const int which = i % 2;
+
+    if (which != k % 2 || strcmp(a->entry, b->entry) || strcmp(a->source, b->source) || !a->tc != !b->tc)
+        return false;
+    if (strcmp(a->epilogue[which], b->epilogue[which]) || a->n_options[which] != b->n_options[which]) return false;
+    for (int o = 0; o < a->n_options[which]; o++)
+        if (strcmp(a->options[which][o], b->options[which][o])) return false;
+    return true;
+}
+
+/* Fills `like`, by a table of jobs with open addressing. */
+static cvy_status find_alike(workshop *w)
+{
+    size_t slots = 16;
+    int *table;
+
+    while (slots < 2 * (size_t)w->total) slots *= 2;
+    table = cvyi_alloc(slots, sizeof *table); /* job + 1; 0: free */
+    if (!table) return CVY_NO_MEMORY;
+    for (int i = 0; i < w->total; i++) {
+        size_t at;
+        w->like[i] = i;
+        if (!w->state->steps[i / 2].epilogue[i % 2]) continue; /* no code */
+        at = (size_t)hash_job(w->state, i) & (slots - 1);
+        while (table[at] && !same_job(w->state, table[at] - 1, i)) at = (at + 1) & (slots - 1);
+        if (!table[at]) table[at] = i + 1;
+        w->like[i] = table[at] - 1;
+    }
+    cvyi_free(table);
+    return CVY_OK;
+}
+
+/* ---- compiling and loading ---- */
 
 static cvy_status compile_one(const workshop *w, int job)
 {
@@ -67,7 +116,7 @@ static cvy_status compile_one(const workshop *w, int job)
                                  .major = w->state->device->major,
                                  .minor = w->state->device->minor,
                                  .arch_specific = s->tc != NULL};
-    return s->epilogue[which] ? cvyi_jit_compile(&request, &w->codes[job]) : CVY_OK;
+    return s->epilogue[which] && w->like[job] == job ? cvyi_jit_compile(&request, &w->codes[job]) : CVY_OK;
 }
 
 static void *work(void *argument)
@@ -102,17 +151,19 @@ static void compile_all(workshop *w)
     while (n) pthread_join(threads[--n], NULL);
 }
 
-static cvy_status load_all(cuda_state *state, const jit_code *codes)
+static cvy_status load_all(const workshop *w)
 {
+    const cuda_state *state = w->state;
     char entry[ENTRY_BYTES + 8];
     cvy_status st;
 
     TRY(cvyi_cuda_enter(state->device, NULL));
-    for (int i = 0; i < 2 * state->n_steps && st == CVY_OK; i++) {
+    for (int i = 0; i < w->total && st == CVY_OK; i++) {
         cuda_step *s = &state->steps[i / 2];
-        if (!codes[i].cubin) continue;
-        st = cvyi_cuda_load(state->device, &codes[i], cvyi_cuda_entry(s, i % 2, entry),
-                            (int)s->launch.dynamic_shared, &s->kernel[i % 2]);
+        const jit_code *code = &w->codes[w->like[i]];
+        if (!code->cubin) continue;
+        st = cvyi_cuda_load(state->device, code, cvyi_cuda_entry(s, i % 2, entry), (int)s->launch.dynamic_shared,
+                            &s->kernel[i % 2]);
     }
     cvyi_cuda_leave(state->device);
 fail:
@@ -126,10 +177,13 @@ cvy_status cvyi_cuda_compile_steps(cvy_plan *p)
     cvy_status st;
 
     w.codes = cvyi_alloc((size_t)w.total, sizeof *w.codes);
-    if (!w.codes) return CVY_NO_MEMORY;
+    w.like = cvyi_alloc((size_t)w.total, sizeof *w.like);
+    TRY(w.codes && w.like ? find_alike(&w) : CVY_NO_MEMORY);
     compile_all(&w);
-    st = w.status ? cvyi_fail(w.status, "%s", w.message) : load_all(state, w.codes);
-    for (int i = 0; i < w.total; i++) cvyi_jit_free(&w.codes[i]);
+    TRY(w.status ? cvyi_fail(w.status, "%s", w.message) : load_all(&w));
+fail:
+    for (int i = 0; i < w.total && w.codes; i++) cvyi_jit_free(&w.codes[i]);
+    cvyi_free(w.like);
     cvyi_free(w.codes);
     return st;
 }

@@ -157,18 +157,19 @@ fail:
 
 /* ---- tensors of run() that the graph reads or writes in another shape than theirs ---- */
 
-static bool is_reshaped(const cvy_plan *p, int tensor)
+static void mark_reshaped(const cvy_plan *p, bool *wanted)
 {
     const cvy_graph *g = p->graph;
-    for (int v = 0; v < g->n_values; v++)
-        if (p->places[v].kind == PLACE_TENSOR && p->places[v].at == tensor &&
-            !cvyi_same_shape(cvyi_shape_of(g, v), cvyi_shape_of(g, p->tensor_value[tensor])))
-            return true;
-    return false;
+    for (int v = 0; v < g->n_values; v++) {
+        const place *at = &p->places[v];
+        if (at->kind == PLACE_TENSOR &&
+            !cvyi_same_shape(cvyi_shape_of(g, v), cvyi_shape_of(g, p->tensor_value[at->at])))
+            wanted[at->at] = true;
+    }
 }
 
 /* Tensor-core passes want whole tensors, contiguous and aligned. */
-static bool is_dense(const cvy_plan *p, int tensor)
+static void mark_dense(const cvy_plan *p, bool *wanted)
 {
     for (int i = p->n_prepare; i < p->n_passes; i++) {
         const pass *s = &p->passes[i];
@@ -176,24 +177,28 @@ static bool is_dense(const cvy_plan *p, int tensor)
             const node *n = &p->graph->nodes[s->first + k];
             for (int a = -1; a < n->n_args; a++) {
                 const int v = a < 0 ? n->out : n->arg[a];
-                if (v != CVY_NONE && p->places[v].kind == PLACE_TENSOR && p->places[v].at == tensor) return true;
+                if (v != CVY_NONE && p->places[v].kind == PLACE_TENSOR) wanted[p->places[v].at] = true;
             }
         }
     }
-    return false;
 }
 
 static cvy_status make_shadows(maker *m)
 {
     const cvy_plan *p = m->plan;
-    int64_t *shadow = cvyi_arena_alloc(&m->plan->memory, (size_t)p->n_tensors + 1, sizeof *shadow);
+    const size_t n = (size_t)p->n_tensors + 1;
+    int64_t *shadow = cvyi_arena_alloc(&m->plan->memory, n, sizeof *shadow);
+    bool *wanted = cvyi_arena_alloc(&m->plan->memory, n, sizeof *wanted);
 
     m->state->shadow = shadow;
-    if (!shadow) return CVY_NO_MEMORY;
+    if (!shadow || !wanted) return CVY_NO_MEMORY;
+    if (p->options.strided != CVY_OFF) {
+        mark_reshaped(p, wanted);
+        mark_dense(p, wanted);
+    }
     for (int i = 0; i < p->n_tensors; i++)
-        shadow[i] = p->options.strided != CVY_OFF && (is_reshaped(p, i) || is_dense(p, i))
-                        ? cvyi_make_memory(m, 4 * cvyi_elements(cvyi_shape_of(m->g, p->tensor_value[i])))
-                        : -1;
+        shadow[i] =
+            wanted[i] ? cvyi_make_memory(m, 4 * cvyi_elements(cvyi_shape_of(m->g, p->tensor_value[i]))) : -1;
     return CVY_OK;
 }
 
@@ -204,6 +209,7 @@ static cvy_status copy_shadows(maker *m, bool outputs)
     cvy_status st = CVY_OK;
 
     m->choice = NULL;
+    m->pass = NULL;
     for (int i = 0; i < p->n_tensors; i++) {
         const int v = p->tensor_value[i];
         const space over = cvyi_space_plain(cvyi_shape_of(m->g, v));
@@ -212,6 +218,7 @@ static cvy_status copy_shadows(maker *m, bool outputs)
         m->step.only_strided = i;
         m->pre.over = m->post.over = over;
         m->views[cvyi_make_view(m, v, &over)].kind = outputs ? VIEW_TENSOR : VIEW_SHADOW;
+        m->pre.line_of[v] = LINE_NONE;
         cvyi_make_operand(m, &m->pre, v);
         m->views[1].kind = outputs ? VIEW_SHADOW : VIEW_TENSOR;
         m->post.line_of[v] = EMIT_ARGUMENT;

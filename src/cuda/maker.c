@@ -26,7 +26,19 @@ space cvyi_space_planes(const shape *s, int spatial)
     return out;
 }
 
-/* ---- options ---- */
+/* ---- steps ---- */
+
+/* No line holds any value that the pass touches. (A program asks for no others.) */
+void cvyi_make_forget(const maker *m, program *p)
+{
+    p->n = 0;
+    for (int i = 0; m->pass && i < m->pass->count; i++) {
+        const node *n = &m->g->nodes[m->pass->first + i];
+        p->line_of[n->out] = LINE_NONE;
+        for (int a = 0; a < n->n_args; a++)
+            if (n->arg[a] != CVY_NONE) p->line_of[n->arg[a]] = LINE_NONE;
+    }
+}
 
 void cvyi_make_start(maker *m, const char *source)
 {
@@ -40,9 +52,11 @@ void cvyi_make_start(maker *m, const char *source)
     m->n_defines = 0;
     m->text = NULL;
     m->many = m->wide = false;
-    m->pre.n = m->post.n = 0;
-    for (int v = 0; v < m->g->n_values; v++) m->pre.line_of[v] = m->post.line_of[v] = LINE_NONE;
+    cvyi_make_forget(m, &m->pre);
+    cvyi_make_forget(m, &m->post);
 }
+
+/* ---- options ---- */
 
 void cvyi_make_define(maker *m, const char *name, int64_t number)
 {

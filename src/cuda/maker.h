@@ -28,7 +28,7 @@ typedef struct maker {
     cvy_plan *plan;
     cuda_state *state;
     const cvy_graph *g;
-    const pass *pass;
+    const pass *pass;          /* NULL: a copy of a strided tensor */
     const cuda_choice *choice; /* of the pass */
     int pass_index;
     bool prepared; /* the step depends on parameters alone */
@@ -46,6 +46,8 @@ typedef struct maker {
 
 /* Begins a step of a kernel. */
 void cvyi_make_start(maker *m, const char *source);
+/* Begins one of its programs again. */
+void cvyi_make_forget(const maker *m, program *p);
 /* -DNAME=value */
 void cvyi_make_define(maker *m, const char *name, int64_t value);
 void cvyi_make_define_text(maker *m, const char *option); /* as it stands */

@@ -18,9 +18,8 @@ static const double LOG2E = 1.4426950408889634;
 
 static void open_program(maker *m, const space *over)
 {
-    m->post.n = 0;
+    cvyi_make_forget(m, &m->post);
     m->post.over = *over;
-    for (int v = 0; v < m->g->n_values; v++) m->post.line_of[v] = LINE_NONE;
 }
 
 /* How often a line (or an argument) is read, as an operand or as the result. Of the first line it may be more than
