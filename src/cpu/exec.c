@@ -173,10 +173,12 @@ static void run_pass(const cpu_run *run, const cpu_pass *which)
     char *slices = run->workspace + run->state->packed_end;
     pass_run r = {run, which, slices, slices + (many ? threads : 1) * which->slice_bytes};
 
+    cvyi_fence_run(which, slices, many ? threads : 1, threads, true);
     if (many)
         cvyi_parallel(threads, which->units, run_unit, &r);
     else
         cvyi_team(threads, run_team, &r);
+    cvyi_fence_run(which, slices, many ? threads : 1, threads, false);
 }
 
 static void copy_params(const cpu_run *r)

@@ -36,6 +36,11 @@ typedef struct spot {
     int64_t shift;  /* byte of the slices where double[channels] lies: the value is element + shift; -1: none */
 } spot;
 
+/* Bytes [from, to) of a unit's slices between two of them, in builds with the address sanitizer (fence.c). */
+typedef struct fence {
+    int64_t from, to;
+} fence;
+
 typedef struct cpu_pass cpu_pass;
 typedef struct cpu_state cpu_state;
 
@@ -74,7 +79,9 @@ struct cpu_pass {
     int n_steps, cap_steps;
     int64_t slice_bytes;   /* of one unit */
     int64_t scratch_bytes; /* of one worker */
-    double work;           /* seconds of one thread, roughly: little work is not worth waking others */
+    fence *fences;         /* fence.c */
+    int n_fences, cap_fences;
+    double work; /* seconds of one thread, roughly: little work is not worth waking others */
 };
 
 struct cpu_state {
@@ -147,6 +154,15 @@ step *cvyi_add_step(builder *b, const char *name, size_t data_bytes, void **data
 step *cvyi_add_pack(builder *b, int weight, size_t data_bytes, void **data);
 int64_t cvyi_slice(builder *b, int64_t bytes);        /* reserves, aligned to 64 */
 int64_t cvyi_persistent(cpu_state *s, int64_t bytes); /* of the workspace, aligned to 64 */
+/* ---- fence.c: nothing in builds without the address sanitizer ---- */
+
+/* Puts a fence behind the slice at `at`, the last so far. */
+void cvyi_fence_slice(builder *b, int64_t at, int64_t bytes);
+/* A pass stands: fences of slices that were given up go, and one comes behind the scratch. */
+void cvyi_fence_pass(cpu_pass *s);
+/* Puts up or takes down the fences of a pass with so many sets of slices and so many workers. */
+void cvyi_fence_run(const cpu_pass *s, char *slices, int sets, int workers, bool up);
+
 static inline spot *cvyi_spot(const builder *b, int v)
 {
     return cvyi_find_spot(b->out, b->plan->root[v]);

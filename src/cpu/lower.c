@@ -10,6 +10,7 @@ int64_t cvyi_slice(builder *b, int64_t bytes)
 {
     const int64_t at = b->out->slice_bytes;
     b->out->slice_bytes += cvyi_align64(bytes);
+    cvyi_fence_slice(b, at, bytes);
     return at;
 }
 
@@ -383,6 +384,7 @@ static cvy_status lower_pass(builder *b, int index)
         if (b->lead[i] == i) TRY(lower_node(b, i, s->first + s->count));
     for (int i = 0; i < out->n_steps; i++)
         out->scratch_bytes = cvyi_max64(out->scratch_bytes, cvyi_align64(out->steps[i].scratch));
+    cvyi_fence_pass(out);
     out->slice_bytes =
         cvyi_round_up(out->slice_bytes, 4096) + 64; /* not a multiple of the page: slices do not collide */
 fail:

@@ -29,6 +29,7 @@
 
 #include <stdint.h>
 #include <string.h>
+#include "../util/asan.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define CVYI_PASTE_(a, b) a##b
@@ -36,14 +37,7 @@
 
 /* The address sanitizer does not see masked and streaming accesses. They show it the first and the last of the lanes
  * lo ... hi - 1 that they touch. */
-#if defined(__has_feature)
-#define CVYI_HAS_ASAN __has_feature(address_sanitizer)
-#elif defined(__SANITIZE_ADDRESS__)
-#define CVYI_HAS_ASAN 1
-#else
-#define CVYI_HAS_ASAN 0
-#endif
-#if CVYI_HAS_ASAN
+#if CVYI_ASAN
 INLINE void v_show_lanes(const volatile float *p, int64_t lo, int64_t hi)
 {
     if (lo < hi) (void)p[lo], (void)p[hi - 1];
