@@ -10,7 +10,7 @@
 static cvy_status sort_prepared(cvy_plan *p)
 {
     cvy_graph *g = p->graph;
-    node *sorted = cvyi_arena_alloc(&p->memory, (size_t)g->n_nodes + 1, sizeof *sorted);
+    node *sorted = cvyi_alloc((size_t)g->n_nodes + 1, sizeof *sorted);
     int n = 0;
 
     if (!sorted) return CVY_NO_MEMORY;
@@ -21,6 +21,7 @@ static cvy_status sort_prepared(cvy_plan *p)
         g->nodes[i] = sorted[i];
         g->values[sorted[i].out].node = i;
     }
+    cvyi_free(sorted);
     return CVY_OK;
 }
 
@@ -95,9 +96,9 @@ static void find_last_uses(cvy_plan *p)
         if (cvyi_is_output(g, v) || cvyi_is_watched(g, v)) p->last_use[p->root[v]] = p->n_passes;
 }
 
-/* A value that lives in the workspace from pass `from` to pass `to`. */
+/* A value that lives in the workspace up to pass `to`. */
 typedef struct lodger {
-    int from, to;
+    int to;
     int64_t at, bytes;
 } lodger;
 
@@ -148,8 +149,8 @@ static cvy_status place_values(cvy_plan *p)
     if (!lodgers) return CVY_NO_MEMORY;
     for (int i = 0; i < g->n_nodes; i++) { /* prepared nodes come first */
         const int v = g->nodes[i].out;
+        lodger who = {.to = p->last_use[v], .bytes = value_bytes(g, v)};
         if (i == p->passes[by].first + p->passes[by].count) n = move_out(lodgers, n, ++by);
-        lodger who = {.from = by, .to = p->last_use[v], .bytes = value_bytes(g, v)};
         if (p->root[v] != v || p->places[v].kind != PLACE_NONE || (!p->prepared[v] && who.to <= by)) continue;
         if (p->prepared[v]) {
             who.at = p->prepared_bytes;

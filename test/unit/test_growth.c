@@ -7,7 +7,7 @@
  * is refused. */
 #include "../standin/fixture.h"
 
-enum { SMALL = 500, LARGE = 4 * SMALL, SECONDS = 120 };
+enum { SMALL = 250, LARGE = 4 * SMALL, SECONDS = 120 };
 
 typedef struct kind {
     const char *name;
@@ -98,7 +98,7 @@ int main(int argc, char **argv)
     alarm(SECONDS);
     too_large_is_refused();
     grows_with_operators();
-    large_graphs_are_planned(argc > 1 ? atoi(argv[1]) : 4000);
+    large_graphs_are_planned(argc > 1 ? atoi(argv[1]) : 2500);
     CHECK(cvyi_alloc_live() == 0, "%lld allocations", (long long)cvyi_alloc_live());
     return finish("growth");
 }
