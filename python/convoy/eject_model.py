@@ -18,9 +18,10 @@ from .region import Runner
 from .state import State
 
 # Names that the new file gives itself.
-OWN = {"ModelNew", "Region", "Forward", "expect", "fit", "version", "getter", "current_stream", "library", "compiled",
-       "source", "kernel", "expand", "functools", "hashlib", "inspect", "os", "re", "load_inline", "CAPABILITY",
-       "BLOCKS_AT_ONCE", "ARCHITECTURE", "FLAGS", "FUNCTIONS", "HEAD", "DECLARATIONS", "LAUNCHES", "KERNELS", "FILES"}  # fmt: skip
+OWN = {"ModelNew", "Region", "Forward", "expect", "fit", "versions", "getter", "current_stream", "library", "compiled",
+       "source", "kernel", "expand", "functools", "hashlib", "inspect", "operator", "os", "re", "load_inline", "POINTER",
+       "STRIDE", "VERSION", "KIND", "NEEDS_GRADIENT", "CAPABILITY", "BLOCKS_AT_ONCE", "ARCHITECTURE",
+       "FLAGS", "FUNCTIONS", "HEAD", "DECLARATIONS", "LAUNCHES", "KERNELS", "FILES"}  # fmt: skip
 GRAD_MODE = torch._C._set_grad_enabled  # in the graph for torch.no_grad(); there are no gradients here
 
 

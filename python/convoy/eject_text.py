@@ -319,6 +319,7 @@ Kernels, launches, their order and arguments are those of convoy.compile(), whic
 import functools
 import hashlib
 import inspect
+import operator
 import os
 import re
 
@@ -369,49 +370,64 @@ LAUNCHES = {launches}
 RUNTIME = r'''
 # ---- calling the launches ------------------------------------------------------------------------------------------
 
+POINTER, STRIDE, VERSION = torch.Tensor.data_ptr, torch.Tensor.stride, operator.attrgetter("_version")
+KIND, NEEDS_GRADIENT = operator.attrgetter("shape", "dtype", "device"), operator.attrgetter("requires_grad")
+
 
 class Region:
     """A C++ function below: launches on tensors of these shapes and strides, with a workspace per stream.
 
     inputs, params: (name, shape, strides) of each; results: (shape, strides). What depends on parameters alone
-    (`prepare`) is launched again only when one of them has changed.
+    (`prepare`) is launched again only when one of them has changed. Everything in front of the launches is host time
+    that an idle device waits for: tensors are looked at all at once, by functions of C.
     """
 
     def __init__(self, name, workspace, inputs, params, results):
         self.name, self.workspace, self.sources, self.results = name, workspace, [*inputs, *params], results
         self.n_inputs, self.params = len(inputs), [getter(name) for name, _, _ in params]
+        self.strides, self.kinds = [stride for _, _, stride in self.sources], {}
 
     def __call__(self, module, *inputs):
-        tensors = [*inputs, *(param(module) for param in self.params)]
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        tensors = [*inputs, *[param(module) for param in self.params]]
+        if torch.is_grad_enabled() and any(map(NEEDS_GRADIENT, tensors)):
             return Forward.apply(self, module, *tensors)
         return self.run(module, tensors)
 
     def run(self, module, tensors):
         device = tensors[0].device
-        for i, (name, shape, stride) in enumerate(self.sources):
-            tensor = tensors[i]
-            if tensor.dtype is not torch.float32 or tensor.shape != shape or tensor.device != device:
-                expect(name, tensor, torch.float32, shape, device)
-            tensors[i] = fit(tensor, stride)
+        pointers = list(map(POINTER, tensors))
+        fits = list(map(KIND, tensors)) == self.kinds_on(device) and list(map(STRIDE, tensors)) == self.strides
+        if not fits or functools.reduce(operator.or_, pointers) % 16:
+            tensors = self.fitted(tensors, device)
+            pointers = list(map(POINTER, tensors))
         if device.index == torch.cuda.current_device():
-            return self.launch(module, tensors, device)
+            return self.launch(module, tensors, pointers, device)
         with torch.cuda.device(device):
-            return self.launch(module, tensors, device)
+            return self.launch(module, tensors, pointers, device)
 
-    def launch(self, module, tensors, device):
+    def kinds_on(self, device):
+        if device not in self.kinds:
+            self.kinds[device] = [(shape, torch.float32, device) for _, shape, _ in self.sources]
+        return self.kinds[device]
+
+    def fitted(self, tensors, device):
+        """The same as the kernels want them: copies of those that lie otherwise."""
+        for (name, shape, _), tensor in zip(self.sources, tensors):
+            expect(name, tensor, torch.float32, shape, device)
+        return [fit(tensor, stride) for tensor, stride in zip(tensors, self.strides)]
+
+    def launch(self, module, tensors, pointers, device):
         """On the current stream of the current device."""
         launches, stream = getattr(library(device.index), self.name), current_stream(device.index)
         results = [torch.empty_strided(*r, dtype=torch.float32, device=device) for r in self.results]
-        pointers = [t.data_ptr() for t in (*tensors, *results)]
-        state = [version(t) for t in tensors[self.n_inputs :]]
+        state = versions(tensors[self.n_inputs :]) + pointers[self.n_inputs :]
         kept, key = module.__dict__.setdefault("_workspaces", {}), (self.name, device, stream)
         capturing = torch.cuda.is_current_stream_capturing()  # then nothing runs before the graph is replayed
         memory, before = (kept.get if capturing else kept.pop)(key, (None, None))
         if memory is None:
             memory = torch.empty(self.workspace + 256, dtype=torch.uint8, device=device)
         start = -(-memory.data_ptr() // 256) * 256
-        launches(pointers, start, state != before, stream)
+        launches(pointers + list(map(POINTER, results)), start, state != before, stream)
         if not capturing:
             kept[key] = memory, state
         return tuple(results)
@@ -466,9 +482,12 @@ def fit(tensor, stride):
     return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
-def version(tensor):
-    """Another one after each change; inference tensors do not count theirs, and are new every time."""
-    return tensor.data_ptr(), object() if tensor.is_inference() else tensor._version
+def versions(tensors):
+    """Others after each change; inference tensors do not count theirs, and are new every time."""
+    try:
+        return list(map(VERSION, tensors))
+    except RuntimeError:
+        return [object()]
 
 
 # ---- compiling -----------------------------------------------------------------------------------------------------

@@ -258,7 +258,7 @@ def test_file_stands_alone(ejected, name):
     nodes = list(ast.walk(ast.parse(text)))
     names = {a.name.split(".")[0] for n in nodes if isinstance(n, ast.Import) for a in n.names}
     names |= {n.module.split(".")[0] for n in nodes if isinstance(n, ast.ImportFrom)}
-    assert names == {"functools", "hashlib", "inspect", "os", "re", "torch"}
+    assert names == {"functools", "hashlib", "inspect", "operator", "os", "re", "torch"}
     assert "__main__" not in text and text.count("class ModelNew") == 1
     files = re.findall(r'^FILES\["(.*?)"\]', text, flags=re.M)
     assert "common.cuh" in files and len(files) == len(set(files))
