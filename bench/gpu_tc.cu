@@ -27,8 +27,8 @@ extern "C" {
         if (err_) printf("%s: %s, line %d\n", #x, cudaGetErrorString(err_), __LINE__), fflush(stdout), exit(2);        \
     } while (0)
 
-enum { STORE, POOL, REDUCE };
-enum { PLAIN, KEEP, BOTH, STATS, FINISH };
+enum { STORE = SINK_STORE, POOL = SINK_POOL, REDUCE = SINK_REDUCE };
+enum { KEEP = PASS_KEEP, BOTH = PASS_BOTH, STATS = PASS_STATS, FINISH = PASS_FINISH };
 enum { ID, RELU, CLAMP, TANH_HSWISH_ADD, SIGMOID_PRE, RESIDUAL_RELU, TAILS };
 enum { UNIFORM, INTEGERS, BIG, TINY, MEAN1000, OUTLIER, WITH_INF, WITH_NAN, DATAS };
 const char *const DATA[] = {"0..1", "integers", "x 1e9", "x 1e-20", "mean 1000", "outlier 1e6", "an inf", "a NaN"};
@@ -43,27 +43,35 @@ struct problem {
 };
 
 // ---- the tuning macros: the engine's own tuner ------------------------------------------------------------------------
-static bool choose(const problem &b, int sms, int rank, tc_tuning &t)
+static tc_problem problem_of(const problem &b)
 {
     tc_problem p = {};
     p.c = b.c, p.k = b.k, p.h = b.h, p.w = b.w, p.r = b.r, p.s = b.s, p.stride = b.stride, p.pad_h = b.padh, p.pad_w = b.padw;
     p.products = b.products, p.groups = b.g, p.sink = b.sink, p.pool_h = b.ph, p.pool_w = b.pw, p.reduce = b.reduce;
     p.external = b.tail == RESIDUAL_RELU, p.apart = b.two_launches;
+    return p;
+}
+static bool choose(const problem &b, int sms, int rank, tc_tuning &t)
+{
+    tc_problem p = problem_of(b);
     if (!cvyi_tc_tune(&p, 227 * 1024, sms, rank, &t)) return false;
     p.few = b.n * t.strips < 2 * sms;
     return cvyi_tc_tune(&p, 227 * 1024, sms, rank, &t);
 }
 
-static std::string flags(const problem &b, const tc_tuning &t, int pass)
+static std::string flags(const problem &b, const tc_tuning &tuning, int pass)
 {
-    char f[900];
-    snprintf(f, sizeof f,
-             "-DTC_C=%d -DTC_K=%d -DTC_H=%d -DTC_W=%d -DTC_R=%d -DTC_S=%d -DTC_STRIDE=%d -DTC_PADH=%d -DTC_PADW=%d -DTC_PRODUCTS=%d "
-             "-DTC_G=%d -DTC_SINK=%d -DTC_POOLH=%d -DTC_POOLW=%d -DTC_REDUCE=%d -DTC_PASS=%d -DTC_TILE=%d -DTC_ROWSM=%d -DTC_FLAT=%d -DTC_STRIP=%d "
-             "-DTC_SPAN=%d -DTC_STAGES=%d -DTC_SLICES=%d -DTC_WIDE=%d -DTC_OUTS=%d -DTC_LINES=%d -DTC_COLTILES=%d -DTC_SLACK=%d -DTC_TMA=%d -DTC_STATW=%d -DTC_ROWS=%d -DTC_FINISHERS=%d",
-             b.c, b.k, b.h, b.w, b.r, b.s, b.stride, b.padh, b.padw, b.products, b.g, b.sink, b.ph, b.pw, b.reduce, pass, t.tile, t.rowsm, t.flat,
-             t.strip, t.span, t.stages, t.slices, t.wide, t.outs, t.lines, t.coltiles, t.slack, t.tma, t.statw, t.rows, t.finishers);
-    return f;
+    const tc_problem p = problem_of(b);
+    tc_tuning t = tuning;
+    std::ostringstream o;
+    t.pass = pass;
+#define FLAG(NAME, field, meaning) o << "-DTC_" #NAME "=" << p.field << " ";
+    TC_PROBLEM(FLAG)
+#undef FLAG
+#define FLAG(NAME, field, meaning) o << "-DTC_" #NAME "=" << t.field << " ";
+    TC_TUNING(FLAG)
+#undef FLAG
+    return o.str();
 }
 
 // ---- epilogues: the text for the kernel, and the same in double ------------------------------------------------------
@@ -237,18 +245,12 @@ struct arguments { // struct tc_args of conv_tc.cuh
 struct epi {
     const float *residual;
 };
-static cudaKernel_t kernel_of(const std::string &file, const char *name, int *info)
+static cudaKernel_t kernel_of(const std::string &file, const char *name)
 {
     cudaLibrary_t lib;
     cudaKernel_t k;
     CK(cudaLibraryLoadFromFile(&lib, file.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
     CK(cudaLibraryGetKernel(&k, lib, name));
-    if (info) {
-        void *p;
-        size_t bytes;
-        CK(cudaLibraryGetGlobal(&p, &bytes, lib, "conv_tc_info"));
-        CK(cudaMemcpy(info, p, 5 * sizeof(int), cudaMemcpyDeviceToHost));
-    }
     return k;
 }
 template <typename T> static T *device(size_t count)
@@ -285,10 +287,11 @@ static CUtensorMap tensor_map(const problem &b, const tc_tuning &t, const float 
     void *encode;
     cudaDriverEntryPointQueryResult found;
     CK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found));
-    const int cols = ((std::min(t.span, b.q()) - 1) * b.stride + b.s + 3) / 4 * 4, rows = (t.strip - 1) * b.stride + b.r;
+    const tc_problem p = problem_of(b);
+    const tc_layout l = tc_find_layout(&p, &t);
     const cuuint64_t dims[4] = {(cuuint64_t)b.w, (cuuint64_t)b.h, (cuuint64_t)b.c, (cuuint64_t)b.n};
     const cuuint64_t strides[3] = {b.w * 4ull, b.w * 4ull * b.h, b.w * 4ull * b.h * b.c};
-    const cuuint32_t box[4] = {(cuuint32_t)cols, (cuuint32_t)std::min(std::max(256 / cols, 1), rows), 8, 1}, steps[4] = {1, 1, 1, 1};
+    const cuuint32_t box[4] = {(cuuint32_t)l.unit_cols, (cuuint32_t)l.unit_rows, 8, 1}, steps[4] = {1, 1, 1, 1};
     if (((decltype(&cuTensorMapEncodeTiled))encode)(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, (void *)x, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                                     CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE))
         printf("no tensor map\n"), exit(2);
@@ -298,7 +301,10 @@ static CUtensorMap tensor_map(const problem &b, const tc_tuning &t, const float 
 static bool run(const build &u, int reps, char *flush, size_t flush_bytes)
 {
     const problem &b = u.b;
-    int sms, info[5], bytes[2];
+    const tc_problem p = problem_of(b);
+    const tc_layout l = tc_find_layout(&p, &u.t);
+    const int bytes = (int)tc_shared_bytes(&p, &u.t, &l), strips = l.row_strips * l.col_strips;
+    int sms;
     CK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
     std::vector<float> x((size_t)b.n * b.c * b.h * b.w), w((size_t)b.k * b.c * b.r * b.s), bias(b.k), gamma(b.k), beta(b.k);
     const size_t outputs = (size_t)b.n * (b.sink == REDUCE ? 1 : b.k) * b.oh() * b.ow(), convs = (size_t)b.n * b.k * b.p() * b.q();
@@ -308,29 +314,37 @@ static bool run(const build &u, int reps, char *flush, size_t flush_bytes)
     for (int k = 0; k < b.k; k++) bias[k] = b.data == INTEGERS ? k % 5 : uniform() - .5f, gamma[k] = (1 + .3f * (uniform() - .5f)) * (k % 3 ? 1 : -1), beta[k] = uniform() - .5f;
     for (auto &v : residual) v = uniform() - .5f;
 
-    cudaKernel_t pack = kernel_of(u.pack, "conv_tc_pack", nullptr), pass[2];
+    // Pooling in front of a norm: weights and bias come with the sign of the norm's weight, as the engine's rewrite makes them.
+    std::vector<float> signed_w = w, signed_bias = bias;
+    for (int k = 0; k < b.k && b.sink == POOL && b.g; k++)
+        if (gamma[k] < 0) {
+            for (int i = 0; i < b.c * b.r * b.s; i++) signed_w[(size_t)k * b.c * b.r * b.s + i] *= -1;
+            signed_bias[k] *= -1;
+        }
+
+    cudaKernel_t pack = kernel_of(u.pack, "conv_tc_pack"), pass[2];
+    if (bytes > 227 * 1024) return printf("BAD %s: %d bytes of shared memory\n", b.name, bytes), false;
     for (int i = 0; i < u.passes; i++) {
-        pass[i] = kernel_of(u.cubin[i], "conv_tc", info);
-        bytes[i] = info[0];
-        if (bytes[i] > 227 * 1024) return printf("BAD %s: %d bytes of shared memory\n", b.name, bytes[i]), false;
-        CK(cudaFuncSetAttribute((const void *)pass[i], cudaFuncAttributeMaxDynamicSharedMemorySize, bytes[i]));
+        pass[i] = kernel_of(u.cubin[i], "conv_tc");
+        CK(cudaFuncSetAttribute((const void *)pass[i], cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     }
     arguments a = {};
     epi e = {upload(residual)};
-    a.x = upload(x), a.w = upload(w), a.bias = upload(bias), a.gamma = upload(gamma), a.beta = upload(beta), a.n = b.n, a.eps = 1e-5f;
-    unsigned *packed = device<unsigned>(info[3] / 4);
-    float *unscale = device<float>(2 * info[2]); // and sums of weights
+    a.x = upload(x), a.w = upload(signed_w), a.bias = upload(signed_bias), a.gamma = upload(gamma), a.beta = upload(beta), a.n = b.n, a.eps = 1e-5f;
+    const float *ref_w = upload(w), *ref_bias = upload(bias);
+    unsigned *packed = device<unsigned>(tc_packed_bytes(&l) / 4);
+    float *unscale = device<float>(2 * l.channels); // and sums of weights
     a.packed = packed, a.unscale = unscale, a.y = device<float>(outputs), a.state = device<int>(2);
-    const size_t words = (size_t)b.n * std::max(b.g, 1) * info[4];
+    const size_t words = (size_t)b.n * std::max(b.g, 1) * strips;
     a.part = device<unsigned long long>(words);
     CK(cudaMemset(a.part, 0, words * 8));
     CK(cudaMemset(a.state, 0, 8));
     CK(cudaMemset(a.y, 0xff, outputs * 4));
     CUtensorMap map = tensor_map(b, u.t, a.x);
-    void *pack_args[] = {(void *)&a.w, (void *)&a.gamma, &packed, &unscale}, *args[] = {&map, &a, &e};
-    CK(cudaLaunchKernel((const void *)pack, dim3(info[2]), dim3(128), pack_args, 0, 0));
-    const int grid = std::min(sms, b.n * info[4]);
-    auto go = [&] { for (int i = 0; i < u.passes; i++) CK(cudaLaunchKernel((const void *)pass[i], dim3(grid), dim3(info[1]), args, bytes[i], 0)); };
+    void *pack_args[] = {(void *)&a.w, &packed, &unscale}, *args[] = {&map, &a, &e};
+    CK(cudaLaunchKernel((const void *)pack, dim3(l.channels), dim3(128), pack_args, 0, 0));
+    const int grid = std::min(sms, b.n * strips);
+    auto go = [&] { for (int i = 0; i < u.passes; i++) CK(cudaLaunchKernel((const void *)pass[i], dim3(grid), dim3(l.threads), args, bytes, 0)); };
     for (int i = 0; i < 4; i++) go(); // more launches than tags
     CK(cudaMemset(a.y, 0xff, outputs * 4));
     go();
@@ -344,7 +358,7 @@ static bool run(const build &u, int reps, char *flush, size_t flush_bytes)
     verdict *v = device<verdict>(1), got;
     double *ref = device<double>(convs), *stats = device<double>((size_t)2 * b.n * std::max(b.g, 1));
     CK(cudaMemset(v, 0, sizeof *v));
-    ref_conv<<<4096, 256>>>(b, a.x, a.w, a.bias, ref);
+    ref_conv<<<4096, 256>>>(b, a.x, ref_w, ref_bias, ref);
     if (b.g) ref_stats<<<b.n * b.g, 256>>>(ref, convs / b.n / b.g, 1e-5, stats);
     ref_compare<<<4096, 256>>>(b, ref, stats, a.gamma, a.beta, e.residual, a.y, v);
     CK(cudaGetLastError());
@@ -374,11 +388,11 @@ static bool run(const build &u, int reps, char *flush, size_t flush_bytes)
     const bool good = got.wrong == 0 && error <= bound * scale && u.log.empty();
     printf("%-4s %-6s n%d c%d k%d %dx%d f%dx%d s%d p%d%d g%d sink%d %s x%d pass%d | tile %d rowsm %d flat %d strip %d span %d stages %d slices %d outs %d ct %d, %d B | "
            "error %.2e of %.3g (%.1e) wrong %llu", good ? "ok" : "BAD", b.name, b.n, b.c, b.k, b.h, b.w, b.r, b.s, b.stride, b.padh, b.padw, b.g, b.sink, DATA[b.data],
-           b.products, u.t.pass, u.t.tile, u.t.rowsm, u.t.flat, u.t.strip, u.t.span, u.t.stages, u.t.slices, u.t.outs, u.t.coltiles, info[0], error, scale, scale > 0 ? error / scale : 0., got.wrong);
+           b.products, u.t.pass, u.t.tile, u.t.rowsm, u.t.flat, u.t.strip, u.t.span, u.t.stages, u.t.slices, u.t.outs, u.t.coltiles, bytes, error, scale, scale > 0 ? error / scale : 0., got.wrong);
     if (reps) printf(" | %.4f ms (min %.4f)", median, fastest);
     printf("\n%s", u.log.c_str());
     fflush(stdout);
-    for (const void *p : {(const void *)a.x, (const void *)a.w, (const void *)a.bias, (const void *)a.gamma, (const void *)a.beta, (const void *)packed, (const void *)unscale,
+    for (const void *p : {(const void *)a.x, (const void *)a.w, (const void *)a.bias, (const void *)ref_w, (const void *)ref_bias, (const void *)a.gamma, (const void *)a.beta, (const void *)packed, (const void *)unscale,
                           (const void *)a.y, (const void *)a.state, (const void *)a.part, (const void *)v, (const void *)ref, (const void *)stats, (const void *)e.residual})
         CK(cudaFree((void *)p));
     return good;
@@ -426,13 +440,13 @@ struct trial {
     tc_tuning t;
 };
 static const trial TRIALS[] = {
-    // pass tile rowsm flat strip span stages slices wide outs lines coltiles slack tma statw rows finishers
-    {'B', 1, {KEEP, 128, 1, 0, 2, 126, 2, 1, 1, 4, 1, 1, 0, 1, 1, 0, 4}}, {'B', 1, {KEEP, 128, 1, 0, 2, 126, 1, 1, 1, 4, 1, 1, 0, 1, 1, 0, 4}},
-    {'B', 1, {KEEP, 128, 1, 0, 2, 126, 3, 1, 1, 4, 1, 1, 0, 1, 1, 0, 4}}, {'B', 1, {BOTH, 128, 1, 0, 9, 126, 4, 1, 1, 3, 1, 1, 0, 1, 1, 0, 4}},
-    {'B', 3, {KEEP, 128, 1, 0, 2, 126, 2, 1, 1, 4, 1, 1, 0, 1, 1, 0, 4}}, {'B', 3, {KEEP, 128, 1, 0, 2, 126, 1, 1, 1, 4, 1, 1, 0, 1, 1, 0, 4}},
-    {'B', 3, {BOTH, 128, 1, 0, 6, 126, 4, 1, 1, 2, 1, 1, 0, 1, 1, 0, 4}}, {'C', 1, {KEEP, 128, 2, 0, 2, 254, 2, 1, 1, 2, 1, 0, 0, 1, 1, 0, 4}},
-    {'C', 1, {KEEP, 128, 2, 0, 2, 254, 1, 1, 1, 2, 1, 0, 0, 1, 1, 0, 4}}, {'C', 1, {BOTH, 128, 2, 0, 4, 254, 4, 1, 1, 1, 1, 0, 0, 1, 1, 0, 4}},
-    {'C', 3, {KEEP, 128, 2, 0, 2, 254, 1, 1, 1, 2, 1, 0, 0, 1, 1, 0, 4}}, {'C', 3, {BOTH, 128, 2, 0, 4, 254, 2, 1, 1, 1, 1, 0, 0, 1, 2, 0, 4}},
+    // pass tile rowsm flat strip span stages slices wide outs lines coltiles tma rows finishers: TC_TUNING's order
+    {'B', 1, {KEEP, 128, 1, 0, 2, 126, 2, 1, 1, 4, 1, 1, 1, 0, 4}}, {'B', 1, {KEEP, 128, 1, 0, 2, 126, 1, 1, 1, 4, 1, 1, 1, 0, 4}},
+    {'B', 1, {KEEP, 128, 1, 0, 2, 126, 3, 1, 1, 4, 1, 1, 1, 0, 4}}, {'B', 1, {BOTH, 128, 1, 0, 9, 126, 4, 1, 1, 3, 1, 1, 1, 0, 4}},
+    {'B', 3, {KEEP, 128, 1, 0, 2, 126, 2, 1, 1, 4, 1, 1, 1, 0, 4}}, {'B', 3, {KEEP, 128, 1, 0, 2, 126, 1, 1, 1, 4, 1, 1, 1, 0, 4}},
+    {'B', 3, {BOTH, 128, 1, 0, 6, 126, 4, 1, 1, 2, 1, 1, 1, 0, 4}}, {'C', 1, {KEEP, 128, 2, 0, 2, 254, 2, 1, 1, 2, 1, 0, 1, 0, 4}},
+    {'C', 1, {KEEP, 128, 2, 0, 2, 254, 1, 1, 1, 2, 1, 0, 1, 0, 4}}, {'C', 1, {BOTH, 128, 2, 0, 4, 254, 4, 1, 1, 1, 1, 0, 1, 0, 4}},
+    {'C', 3, {KEEP, 128, 2, 0, 2, 254, 1, 1, 1, 2, 1, 0, 1, 0, 4}}, {'C', 3, {BOTH, 128, 2, 0, 4, 254, 2, 1, 1, 1, 1, 0, 1, 0, 4}},
 };
 
 int main(int argc, char **argv)

@@ -215,7 +215,7 @@ def tc_lines(launch, pointers):
 
 def pack_lines(launch, pointers):
     tc = launch["tc"]
-    named = [("w", pointers[tc["w"]]), ("gamma", "nullptr"), ("packed", pointers[tc["packed"]]),
+    named = [("w", pointers[tc["w"]]), ("packed", pointers[tc["packed"]]),
              ("unscale", pointers[tc["unscale"]])]  # fmt: skip
     return [f"void *const {n} = {p};" for n, p in named], ", ".join("&" + n for n, _ in named)
 

@@ -8,56 +8,18 @@
 #include <string.h>
 #include "choice.h"
 
+/* All macros of conv_tc_layout.cuh; kind: which of the launches it is. */
 static void define_all(maker *m, const tc_problem *b, const tc_tuning *t, int kind)
 {
-    const struct {
-        const char *name;
-        int64_t value;
-    } all[] = {
-        {"TC_C", b->c},
-        {"TC_K", b->k},
-        {"TC_H", b->h},
-        {"TC_W", b->w},
-        {"TC_R", b->r},
-        {"TC_S", b->s},
-        {"TC_STRIDE", b->stride},
-        {"TC_PADH", b->pad_h},
-        {"TC_PADW", b->pad_w},
-        {"TC_PRODUCTS", b->products},
-        {"TC_G", b->groups},
-        {"TC_SINK", b->sink},
-        {"TC_POOLH", b->pool_h},
-        {"TC_POOLW", b->pool_w},
-        {"TC_REDUCE", b->reduce},
-        {"TC_PASS", kind},
-        {"TC_FOLDED", b->folded},
-        {"TC_TILE", t->tile},
-        {"TC_ROWSM", t->rowsm},
-        {"TC_FLAT", t->flat},
-        {"TC_STRIP", t->strip},
-        {"TC_SPAN", t->span},
-        {"TC_STAGES", t->stages},
-        {"TC_SLICES", t->slices},
-        {"TC_WIDE", t->wide},
-        {"TC_OUTS", t->outs},
-        {"TC_LINES", t->lines},
-        {"TC_COLTILES", t->coltiles},
-        {"TC_SLACK", t->slack},
-        {"TC_TMA", t->tma},
-        {"TC_ROWS", t->rows},
-        {"TC_FINISHERS", t->finishers},
-        {"TC_STATW", t->statw},
-        /* what the host counts on; the kernel asserts it */
-        {"HOST_SHARED", t->shared_bytes},
-        {"HOST_THREADS", t->threads},
-        {"HOST_CHANNELS", t->channels},
-        {"HOST_PACKED", t->packed_bytes},
-        {"HOST_STRIPS", t->strips},
-        {"HOST_BOX_COLS", t->box_cols},
-        {"HOST_BOX_ROWS", t->box_rows},
-    };
-    _Static_assert(COUNT_OF(all) < MAX_DEFINES, "and TC_EPILOGUE");
-    for (int i = 0; i < COUNT_OF(all); i++) cvyi_make_define(m, all[i].name, all[i].value);
+    tc_tuning of_launch = *t;
+
+    of_launch.pass = kind;
+#define DEFINE(NAME, field, meaning) cvyi_make_define(m, "TC_" #NAME, b->field);
+    TC_PROBLEM(DEFINE)
+#undef DEFINE
+#define DEFINE(NAME, field, meaning) cvyi_make_define(m, "TC_" #NAME, of_launch.field);
+    TC_TUNING(DEFINE)
+#undef DEFINE
 }
 
 tc_step *cvyi_tc_new_step(maker *m)
@@ -185,7 +147,7 @@ static cvy_status make_convolution(maker *m, const tc_form *f, const memory_map 
     cvyi_make_define_text(m, "-DTC_EPILOGUE=\"epilogue.cuh\"");
     if (!(step = cvyi_tc_new_step(m))) return CVY_NO_MEMORY;
     add_views(m, f, at, step);
-    if (kind == TC_FINISH) step->zero_bytes = 0;
+    if (kind == PASS_FINISH) step->zero_bytes = 0;
     fill_map(step, f);
     TRY(cvyi_tc_emit(m, f, &t));
     m->text = t.data;
@@ -194,7 +156,7 @@ static cvy_status make_convolution(maker *m, const tc_form *f, const memory_map 
         .grid = {(unsigned)cvyi_min64(strips, m->state->device->sms), 1, 1},
         .block = {(unsigned)f->tuning.threads, 1, 1},
         .dynamic_shared = (unsigned)f->tuning.shared_bytes,
-        .cooperative = kind == TC_KEEP || kind == TC_BOTH, /* blocks wait for each other */
+        .cooperative = kind == PASS_KEEP || kind == PASS_BOTH, /* blocks wait for each other */
     };
     TRY(cvyi_make_end(m, forms[kind]));
 fail:
@@ -210,7 +172,7 @@ static cvy_status make_conv_tc(maker *m)
     cvy_status st;
 
     TRY(make_pack(m, f, &at));
-    if (f->tuning.pass == TC_FINISH) TRY(make_convolution(m, f, &at, TC_STATS));
+    if (f->tuning.pass == PASS_FINISH) TRY(make_convolution(m, f, &at, PASS_STATS));
     TRY(make_convolution(m, f, &at, f->tuning.pass));
 fail:
     return st;
@@ -243,9 +205,8 @@ cvy_status cvyi_tc_map(const cuda_device *d, const tc_step *t, CUdeviceptr x, CU
 
 static cvy_status launch_pack(const cuda_device *d, const cuda_step *s, const step_arguments *a, CUstream stream)
 {
-    /* No norm weight: where its sign matters, the weights already carry it. */
-    CUdeviceptr w = at(a, s->tc->w), gamma = 0, packed = at(a, s->tc->packed), unscale = at(a, s->tc->unscale);
-    void *list[] = {&w, &gamma, &packed, &unscale};
+    CUdeviceptr w = at(a, s->tc->w), packed = at(a, s->tc->packed), unscale = at(a, s->tc->unscale);
+    void *list[] = {&w, &packed, &unscale};
     return cvyi_cuda_launch(d, &s->kernel[0], &s->launch, stream, list);
 }
 
@@ -288,9 +249,11 @@ static const char *refuse_conv_tc(const cvy_plan *p, const pass *s, cuda_choice 
 
 static way way_of(const tc_form *f)
 {
-    static const way ways[] = {
-        [TC_PLAIN] = WAY_STREAM, [TC_KEEP] = WAY_RESIDENT, [TC_BOTH] = WAY_RECOMPUTE, [TC_FINISH] = WAY_RECOMPUTE};
-    return f->tuning.pass == TC_KEEP && f->problem.sink == TC_POOL ? WAY_FOLD : ways[f->tuning.pass];
+    static const way ways[] = {[PASS_PLAIN] = WAY_STREAM,
+                               [PASS_KEEP] = WAY_RESIDENT,
+                               [PASS_BOTH] = WAY_RECOMPUTE,
+                               [PASS_FINISH] = WAY_RECOMPUTE};
+    return f->tuning.pass == PASS_KEEP && f->problem.sink == SINK_POOL ? WAY_FOLD : ways[f->tuning.pass];
 }
 
 /* The estimate of the tile that was chosen. One wave of blocks: less than a launch that fills and drains. */

@@ -29,6 +29,7 @@ typedef struct tc_form {
     /* cvy_pre is sigmoid alone and nothing but the norm reads it, in tf32: tanh(x / 2) takes its place, twice as
      * large and moved by 1, which the norm does not see where its eps is four times as large. */
     bool halved;
+    bool signed_pool; /* weights and bias carry the sign of the norm's weight: pooling went in front of it */
     int64_t samples;
     tc_problem problem;
     tc_tuning tuning;
@@ -45,7 +46,7 @@ cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out);
 
 /* What a step of these kernels has beyond views; numbers of views, CVY_NONE: NULL. */
 struct tc_step {  /* tc_step of exec.h */
-    bool packs;   /* conv_tc_pack.cu: w, gamma, packed, unscale. Else conv_tc.cu */
+    bool packs;   /* conv_tc_pack.cu: w, packed, unscale. Else conv_tc.cu */
     bool product; /* matmul_tc.cu: a map of two dimensions, swizzled by 128 bytes, and the views */
     int x, w, packed, unscale, bias, gamma, beta, y, part, state;
     float eps;

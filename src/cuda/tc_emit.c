@@ -110,7 +110,7 @@ cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out)
     const space inside = cvyi_space_planes(cvyi_shape_of(m->g, conv), spatial);
     const space behind = cvyi_space_planes(cvyi_shape_of(m->g, f->z), spatial);
     const space last = reduced == CVY_NONE ? behind : reduced_space(&behind, cvyi_shape_of(m->g, reduced));
-    const bool powers = f->problem.sink == TC_REDUCE && f->problem.reduce == 0 && f->tuning.pass != TC_KEEP &&
+    const bool powers = f->problem.sink == SINK_REDUCE && f->problem.reduce == 0 && f->tuning.pass != PASS_KEEP &&
                         !f->problem.external; /* PARTIAL */
     int exponent = 0;
     const function pre = {.head = "cvy_pre(const float t0, const int k, const epi &a)",

@@ -123,7 +123,7 @@ static const char *take_pool(walk *w, int of)
         return "tensor cores: pooling windows that are not 2, 4 or 8 wide";
     if (e.kernel[1] > TC_STRIP_MOST) return "tensor cores: a pooling window of more than 64 rows";
     w->f->pool = w->at++;
-    b->sink = TC_POOL;
+    b->sink = SINK_POOL;
     b->pool_h = (int)e.kernel[1];
     b->pool_w = (int)e.kernel[2];
     return NULL;
@@ -138,7 +138,7 @@ static const char *take_sign(walk *w, int *x)
     if (w->f->pool == CVY_NONE || !n || n->op != OP_mul || n->arg[0] != *x || n->arg[1] == CVY_NONE ||
         w->p->root[n->arg[1]] != w->p->root[stats->arg[1]])
         return "tensor cores: a sign that is not between pooling and norm";
-    w->f->problem.folded = 1;
+    w->f->signed_pool = true;
     *x = n->out;
     w->at++;
     return NULL;
@@ -167,7 +167,7 @@ static const char *take_apply(walk *w, int x)
     if (!per_channel(w, weight) || !per_channel(w, bias))
         return "tensor cores: a norm's affine that is not per channel";
     if (w->f->pool != CVY_NONE && weight != CVY_NONE &&
-        (!w->f->problem.folded || !is_sign_of(w, stats->arg[1], weight)))
+        (!w->f->signed_pool || !is_sign_of(w, stats->arg[1], weight)))
         return "tensor cores: pooling in front of a norm whose weight came later";
     w->f->apply = w->at++;
     return NULL;
@@ -186,7 +186,7 @@ static const char *take_reduce(walk *w, int of)
     if (cvyi_reduced_dims(w->g, n) != 2 || n->arg[0] != of)
         return "tensor cores: a reduction that is not over the channels";
     if (w->f->pool != CVY_NONE) return "tensor cores: a reduction behind pooling";
-    w->f->problem.sink = TC_REDUCE;
+    w->f->problem.sink = SINK_REDUCE;
     w->f->problem.reduce = kind;
     w->f->reduce = w->at++;
     return NULL;

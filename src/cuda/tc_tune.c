@@ -2,192 +2,60 @@
  *
  * All tunings that fit into shared memory are tried, and their cycles estimated: tensor cores and epilogue of a
  * tile, or staging, whichever is longer, times the strips of the busiest multiprocessor. The best few are kept, for
- * effort "measure" to try. The formulas of layout follow conv_tc.cuh name by name; the kernel asserts that its
- * shared memory is no larger than what is computed here. */
+ * effort "measure" to try. Extents and bytes are those of conv_tc_layout.cuh, which the kernel includes as well. */
 #include <math.h>
 #include "../util/util.h"
 #include "tc_tune.h"
 
-static int up(int64_t a, int64_t b)
-{
-    return (int)cvyi_ceil_div(a, b);
-}
-
-static int least(int a, int b)
-{
-    return a < b ? a : b;
-}
-
-static int most(int a, int b)
-{
-    return a > b ? a : b;
-}
-
-/* Extents that follow from a problem and a tuning. */
-typedef struct layout {
-    int p, q;             /* output rows, columns */
-    int km, blocks, taps; /* channels of a block of M; blocks; taps */
-    int nstage, span, rows_in, cols_in;
-    int lines, col_tiles, tiles_chunk, lines_chunk;
-    bool stream, early, partial;
-    int chunks;                /* of a strip and a block of channels */
-    int side, finish, loaders; /* warps beside the multiplying ones; those of them that finish, that stage */
-    int multiply, stat_groups, fewest; /* warpgroups: multiplying, for statistics, the fewest on a strip */
-    int64_t x_stage, w_stage;          /* bytes */
-    int pitch;                         /* pixels of a staged row */
-} layout;
-
-static void find_rows(const tc_problem *b, const tc_tuning *t, layout *l)
-{
-    const int st = b->stride, parts = b->products == 3 ? 2 : 1;
-    const int vec = t->tma || (!t->rows && b->w % 2 == 0 && b->pad_w % 2 == 0) ? 2 : 1;
-
-    l->span = least(t->span, l->q);
-    l->rows_in = (t->strip - 1) * st + b->r;
-    l->cols_in = (l->span - 1) * st + b->s;
-    l->pitch = up(up(l->cols_in, vec) * vec, st);
-    l->x_stage = (int64_t)t->slices * st * st * up(l->rows_in, st) * l->pitch * parts * 16;
-    l->w_stage = (int64_t)up((int64_t)t->slices * l->taps, 2) * 2048 * parts;
-}
-
-static void find_lines(const tc_problem *b, const tc_tuning *t, layout *l)
-{
-    const int line_rows = t->flat ? t->strip : b->sink == TC_POOL ? b->pool_h : t->rowsm;
-
-    l->lines = up(t->strip, line_rows);
-    l->col_tiles = up(t->flat ? t->strip * l->pitch : l->span, t->tile);
-    l->tiles_chunk = t->coltiles && t->coltiles < l->col_tiles ? t->coltiles : l->col_tiles;
-    l->lines_chunk = l->tiles_chunk < l->col_tiles ? 1 : least(t->lines, l->lines);
-}
-
-/* Two teams finish where all that follows the norm is theirs. */
-static bool two_teams(const tc_problem *b, const tc_tuning *t)
-{
-    return t->pass == TC_KEEP && b->sink != TC_POOL;
-}
-
-/* Whole aligned rows leave as bulk copies, which one warp begins; two join partial results; finished results are
- * stored by as many as were chosen. */
-static int finishing_warps(const tc_problem *b, const tc_tuning *t, const layout *l)
-{
-    const int line_rows = t->flat ? t->strip : t->rowsm;
-    const bool whole = t->flat || (l->tiles_chunk == l->col_tiles && l->span == l->q);
-    const bool bulk = l->early && b->sink == TC_STORE && whole && line_rows * l->q % 4 == 0 &&
-                      l->p * l->q % 4 == 0 && l->p % line_rows == 0;
-
-    return bulk ? 1 : l->partial ? 2 : l->early && b->sink == TC_STORE ? t->finishers : 4;
-}
-
-static layout find_layout(const tc_problem *b, const tc_tuning *t)
-{
-    layout l = {.p = (b->h + 2 * b->pad_h - b->r) / b->stride + 1,
-                .q = (b->w + 2 * b->pad_w - b->s) / b->stride + 1};
-
-    l.km = 64 / t->rowsm;
-    l.blocks = up(b->k, l.km);
-    l.taps = (b->r + (t->rowsm - 1) * b->stride) * b->s;
-    l.nstage = up(up(b->c, 8), t->slices);
-    l.stream = l.nstage > 1;
-    l.early = b->sink != TC_POOL && t->pass != TC_KEEP && !b->external;
-    l.partial = l.early && b->sink == TC_REDUCE;
-    l.multiply = t->pass == TC_BOTH ? 3 : 2;
-    l.side = two_teams(b, t) ? 12 : 8;
-    l.stat_groups = t->pass == TC_BOTH ? t->statw : 2;
-    l.fewest = t->pass == TC_BOTH ? 1 : 2;
-    find_rows(b, t, &l);
-    find_lines(b, t, &l);
-    l.chunks = up(l.lines, l.lines_chunk) * up(l.col_tiles, l.tiles_chunk);
-    l.finish = finishing_warps(b, t, &l);
-    l.loaders = l.side - (two_teams(b, t) ? 2 : 1) * l.finish - 1;
-    if (t->tma || t->rows) l.loaders = least(4, l.loaders - 1);
-    return l;
-}
-
 /* Do the macros contradict each other? The kernel's static_asserts, for what the search can reach. */
-static bool contradicts(const tc_problem *b, const tc_tuning *t, const layout *l)
+static bool contradicts(const tc_problem *b, const tc_tuning *t, const tc_layout *l)
 {
-    if (l->stream && (b->sink == TC_POOL || l->col_tiles * l->lines > l->fewest || l->chunks > 1)) return true;
+    if (l->stream &&
+        (b->sink == SINK_POOL || l->col_tiles * l->lines > least(l->stat_groups, l->fin_groups) || l->chunks > 1))
+        return true;
     if (t->flat && l->col_tiles > 1 && t->coltiles) return true;
-    if (t->pass == TC_BOTH && b->products == 3 && b->sink == TC_STORE && l->tiles_chunk < l->col_tiles)
+    if (t->pass == PASS_BOTH && b->products == 3 && b->sink == SINK_STORE && l->tiles_chunk < l->col_tiles)
         return true; /* nothing but registers: they spill */
-    return t->pass == TC_KEEP && b->sink == TC_REDUCE && l->blocks > 1;
+    return t->pass == PASS_KEEP && b->sink == SINK_REDUCE && l->blocks > 1;
 }
 
 /* Kept results wait in the chunks for the statistics of strips that are still to come: all strips of a sample that
  * a block may have, and one more, so that it need not stand still. Each of two teams has buffers of its own. */
-static bool too_few_chunks(const tc_problem *b, const tc_tuning *t, const layout *l, int sms)
+static bool too_few_chunks(const tc_problem *b, const tc_tuning *t, const tc_layout *l, int sms)
 {
-    const int own = (t->strips - 1) / sms + 1, chunks = l->chunks * (b->sink == TC_REDUCE ? 1 : l->blocks);
+    const int own = (t->strips - 1) / sms + 1, chunks = l->chunks * (b->sink == SINK_REDUCE ? 1 : l->blocks);
 
-    return t->pass == TC_KEEP && (t->outs < (own + 1) * chunks || (two_teams(b, t) && t->outs % 2));
-}
-
-/* Copied units: rows and columns, and floats of a channel. */
-static int unit_columns(const tc_problem *b, const tc_tuning *t, const layout *l)
-{
-    return t->rows ? b->w : up(l->cols_in, 4) * 4;
-}
-
-static int unit_rows(const tc_problem *b, const tc_tuning *t, const layout *l)
-{
-    return least(most(256 / unit_columns(b, t, l), 1), l->rows_in);
-}
-
-static int unit_floats(const tc_problem *b, const tc_tuning *t, const layout *l)
-{
-    return up(unit_columns(b, t, l) * unit_rows(b, t, l) + 3 * t->rows, 4) * 4;
-}
-
-/* struct shared_memory of conv_tc.cuh, its parts rounded up. */
-static int64_t shared_bytes(const tc_problem *b, const tc_tuning *t, const layout *l)
-{
-    const int line_rows = t->flat ? t->strip : b->sink == TC_POOL ? b->pool_h : t->rowsm, kp = l->blocks * l->km;
-    const int chunk_w = t->flat                          ? l->q
-                        : b->sink == TC_POOL             ? l->span / b->pool_w
-                        : l->tiles_chunk == l->col_tiles ? l->span
-                                                         : l->tiles_chunk * t->tile;
-    const int chunk_rows = b->sink == TC_POOL ? l->lines_chunk : l->lines_chunk * line_rows;
-    const int64_t pitch = cvyi_round_up(l->partial ? t->tile : (int64_t)chunk_rows * chunk_w, 32) + 8;
-    const int64_t out_rows = l->partial ? l->blocks * 32 : b->sink == TC_REDUCE ? kp : l->km;
-    const int64_t peaks = l->partial && b->reduce == 0 ? (int64_t)l->blocks * 4 * t->tile : 1;
-    int64_t bytes = cvyi_round_up(t->stages * l->x_stage, 128);
-
-    bytes += t->tma || t->rows ? (int64_t)TC_RAWS * 32 * unit_floats(b, t, l) : 128;
-    bytes += (l->stream ? t->stages * t->wide : l->blocks) * l->w_stage;
-    bytes += t->outs * (out_rows * pitch + peaks + l->blocks * 4 * (t->tile / 64)) * 4;
-    if (b->groups) bytes += 32ll * l->stat_groups * t->rowsm * kp;
-    bytes += (two_teams(b, t) ? 32ll : 16ll) * kp + 8ll * most(b->groups, 1);
-    return bytes + 1024; /* barriers and single words */
+    return t->pass == PASS_KEEP && (t->outs < (own + 1) * chunks || (l->teams == 2 && t->outs % 2));
 }
 
 /* Cycles to stage a strip, as measured on an H200: a unit of copied pixels takes its conversions, or a thread's way
  * through one of them; a batch of loads its latency. Several stages have their barriers, and are staged once more
  * for every `wide` blocks of channels. Tensor copies of a strip in one stage were fitted as part of the whole. */
-static double load_cycles(const tc_problem *b, const tc_tuning *t, const layout *l)
+static double load_cycles(const tc_problem *b, const tc_tuning *t, const tc_layout *l)
 {
     const int64_t pixels = (int64_t)l->rows_in * l->cols_in;
-    const bool many = b->stride > 1 || t->slices > 1 || (t->pass == TC_BOTH && b->products == 3);
+    const bool many = b->stride > 1 || t->slices > 1 || (t->pass == PASS_BOTH && b->products == 3);
     const bool few_registers = many && l->multiply * 4 + l->side == 20;
-    const double each = t->tma ? b->products + 1 : (3 + 5.0 * b->products) / l->loaders; /* a pixel, 8 channels */
-    const int units = up(l->rows_in, unit_rows(b, t, l));
+    const double each = t->tma ? b->products + 1 : (3 + 5.0 * b->products) / l->load; /* a pixel, 8 channels */
+    const int units = cdiv(l->rows_in, l->unit_rows);
     const double unit = fmax(600, each * (double)pixels / units) + 200;
     const int batch = few_registers ? 2 : 4; /* pixels of a thread */
-    const double batches = (double)cvyi_ceil_div(pixels, 32 * l->loaders * batch);
+    const double batches = (double)cvyi_ceil_div(pixels, 32 * l->load * batch);
     const double slice = t->tma && !l->stream ? each * (double)pixels
                          : t->tma || t->rows  ? units * unit
                                               : batches * (1100 + 60 * batch * (b->products + 1));
 
-    return (up(b->c, 8) * slice + (l->stream ? 600 * l->nstage : 0)) * (l->stream ? l->blocks / t->wide : 1);
+    return (cdiv(b->c, 8) * slice + (l->stream ? 600 * l->stages : 0)) * (l->stream ? l->blocks / t->wide : 1);
 }
 
 /* Cycles until the results of a strip are stored: a bulk copy for each channel of a chunk, or threads' stores, four
  * of a run at a time or one. */
-static double store_cycles(const tc_problem *b, const tc_tuning *t, const layout *l)
+static double store_cycles(const tc_problem *b, const tc_tuning *t, const tc_layout *l)
 {
     const bool fours = (t->flat ? t->strip : t->rowsm) * l->q % 4 == 0 && l->p * l->q % 4 == 0 && l->span == l->q;
     const double values = (double)t->strip * l->span * b->k;
 
-    if (b->sink != TC_STORE || !l->early) return 0;
+    if (b->sink != SINK_STORE || !l->early) return 0;
     return l->finish == 1 ? 100.0 * b->k * l->chunks : values * (fours ? 1.3 : 3.2) / l->finish;
 }
 
@@ -201,17 +69,17 @@ static double keep_cycles(const tc_tuning *t, double compute, double load)
 
 /* Cycles. A tile: tensor cores (64 pixels wide: shared memory is the limit), then the epilogue. Against this sum
  * kernels took `longer` on an H200. */
-static void estimate(const tc_problem *b, tc_tuning *t, const layout *l)
+static void estimate(const tc_problem *b, tc_tuning *t, const tc_layout *l)
 {
-    const bool both = t->pass == TC_BOTH, teams = two_teams(b, t);
+    const bool both = t->pass == PASS_BOTH, teams = l->teams == 2;
     const double longer = both ? (b->products == 1 ? 1.13 : 1.33) : b->products == 1 ? 1.5 : 1.6;
-    const double tiles = t->flat ? l->col_tiles : (double)t->strip / t->rowsm * up(l->span, t->tile);
-    const double steps = (double)l->nstage * up((int64_t)t->slices * l->taps, 2) * b->products;
+    const double tiles = t->flat ? l->col_tiles : (double)t->strip / t->rowsm * cdiv(l->span, t->tile);
+    const double steps = (double)l->stages * l->steps * b->products;
     const double per_tile = t->tile * (steps * (t->tile == 64 ? 0.75 : 0.5) + 10) + 300;
-    const bool again = both || t->pass == TC_FINISH; /* every strip comes twice, else two warpgroups share it */
+    const bool again = both || t->pass == PASS_FINISH; /* every strip comes twice, else two warpgroups share it */
     const double compute = tiles * l->blocks * per_tile / (again ? 1 : 2) * (b->external && !teams ? 3 : 1);
     /* Weights that travel with the strips; words of statistics that one warp reads for each. */
-    const double weights = l->stream ? (double)l->w_stage * l->nstage * l->blocks / 32 : 0;
+    const double weights = l->stream ? (double)l->w_stage * l->stages * l->blocks / 32 : 0;
     const double load = fmax(load_cycles(b, t, l), weights), store = store_cycles(b, t, l);
     const double merge = (double)b->groups / (b->groups % 2 ? 1 : 2) * t->strips / 32 * 250;
     const double fitted = t->tma && !l->stream ? load * (both ? 1.5 : 1) : 0;
@@ -221,17 +89,17 @@ static void estimate(const tc_problem *b, tc_tuning *t, const layout *l)
         teams ? fmax(keep_cycles(t, compute, load), merge) : fmax(slowest, fmax(load * (again ? 2 : 1), store));
     /* The first of several stages is enough to begin with. Counted where samples are few: else a start is little,
      * and the constants were fitted without. */
-    t->start_cycles = longer * (load / (b->few || !t->tma ? l->nstage : 1) + 2000) * (both ? 3 : teams ? 2 : 1);
+    t->start_cycles = longer * (load / (b->few || !t->tma ? l->stages : 1) + 2000) * (both ? 3 : teams ? 2 : 1);
 }
 
 /* What was seen and the estimate does not know: blocks that run strips twice want small strips in many stages,
  * whole rows leave fastest, copies help, flat tiles of 128 spill where they are held, pooled strips of columns take
  * 1.2 times the estimate. */
-static double penalty(const tc_problem *b, const tc_tuning *t, const layout *l)
+static double penalty(const tc_problem *b, const tc_tuning *t, const tc_layout *l)
 {
-    const bool cut = l->span < l->q, stored = b->sink == TC_STORE, pooled = b->sink == TC_POOL,
-               spills = two_teams(b, t) && t->flat && t->tile == 128;
-    const double buffers = (t->pass == TC_BOTH ? 0.15 : 0.01) * (4 - t->stages) + 0.02 * most(4 - t->outs, 0);
+    const bool cut = l->span < l->q, stored = b->sink == SINK_STORE, pooled = b->sink == SINK_POOL,
+               spills = l->teams == 2 && t->flat && t->tile == 128;
+    const double buffers = (t->pass == PASS_BOTH ? 0.15 : 0.01) * (4 - t->stages) + 0.02 * most(4 - t->outs, 0);
 
     return (1 + buffers + 0.05 * !(t->tma || t->rows)) *
            (1 + (pooled ? 0.3 : 0.1) * cut + 0.5 * spills + stored * (0.5 * cut + 0.5 * (t->coltiles && !t->flat)));
@@ -271,40 +139,40 @@ static void keep(search *s, const tc_tuning *t, double cycles)
     s->best[at] = (struct ranked){cycles, *t};
 }
 
-static void try_one(search *s, tc_tuning *t, const layout *l)
+static void try_one(search *s, tc_tuning *t, const tc_layout *l)
 {
     const tc_problem *b = s->b;
     double cycles;
 
     if (too_few_chunks(b, t, l, s->sms)) return;
-    t->shared_bytes = shared_bytes(b, t, l);
+    t->shared_bytes = tc_shared_bytes(b, t, l);
     if (t->shared_bytes > s->shared) return;
     estimate(b, t, l);
-    cycles = t->strip_cycles * up((int64_t)s->samples * t->strips, s->sms) + t->start_cycles;
+    cycles = t->strip_cycles * (double)cvyi_ceil_div((int64_t)s->samples * t->strips, s->sms) + t->start_cycles;
     cycles *= penalty(b, t, l);
     keep(s, t, cycles);
 }
 
 /* Blocks of channels that a thread's accumulators have room for; sums of stages apart take as much again. */
-static bool is_too_wide(const tc_problem *b, const tc_tuning *t, const layout *l)
+static bool is_too_wide(const tc_problem *b, const tc_tuning *t, const tc_layout *l)
 {
     const int sums = t->tile / 2 * t->wide * (b->products == 3 ? 2 : 1);
 
-    return l->blocks % t->wide || (t->wide > 1 && sums > (t->pass == TC_BOTH || two_teams(b, t) ? 64 : 128));
+    return l->blocks % t->wide || (t->wide > 1 && sums > (t->pass == PASS_BOTH || l->teams == 2 ? 64 : 128));
 }
 
 /* Buffers: stages and chunks of results; streamed weights: blocks of channels in a stage. */
 static void try_buffers(search *s, tc_tuning *t)
 {
     const tc_problem *b = s->b;
-    const layout l = find_layout(b, t);
-    const bool keeps = t->pass == TC_KEEP;
+    const tc_layout l = tc_find_layout(b, t);
+    const bool keeps = t->pass == PASS_KEEP;
 
-    t->strips = up(l.p, t->strip) * up(l.q, l.span);
+    t->strips = l.row_strips * l.col_strips;
     if (contradicts(b, t, &l)) return;
     for (t->wide = 1; t->wide <= (l.stream ? TC_WIDEST : 1); t->wide++)
-        for (t->stages = 4; t->stages >= (two_teams(b, t) ? 1 : 2) && !is_too_wide(b, t, &l); t->stages--)
-            for (t->outs = keeps || b->sink == TC_REDUCE ? 6 : 3; t->outs >= 1; t->outs--) try_one(s, t, &l);
+        for (t->stages = 4; t->stages >= (l.teams == 2 ? 1 : 2) && !is_too_wide(b, t, &l); t->stages--)
+            for (t->outs = keeps || b->sink == SINK_REDUCE ? 6 : 3; t->outs >= 1; t->outs--) try_one(s, t, &l);
 }
 
 /* How x comes: by tensor copies where its rows are whole 16 bytes and 256 columns at most, by copies of its rows
@@ -314,8 +182,8 @@ static void try_sources(search *s, tc_tuning *t, int q)
     const tc_problem *b = s->b;
     const int columns = (least(t->span, q) - 1) * b->stride + b->s;
 
-    t->tma = b->w % 4 == 0 && b->pad_w % 4 == 0 && up(columns, 4) * 4 <= 256;
-    for (t->coltiles = b->sink == TC_REDUCE; t->coltiles < (b->sink == TC_POOL ? 1 : 2); t->coltiles++)
+    t->tma = b->w % 4 == 0 && b->pad_w % 4 == 0 && cdiv(columns, 4) * 4 <= 256;
+    for (t->coltiles = b->sink == SINK_REDUCE; t->coltiles < (b->sink == SINK_POOL ? 1 : 2); t->coltiles++)
         for (t->rows = 0; t->rows <= (!t->tma && t->span == q && b->h * b->w >= 4); t->rows++)
             for (t->finishers = 4; t->finishers >= 2; t->finishers -= 2) try_buffers(s, t);
 }
@@ -324,12 +192,12 @@ static void try_sources(search *s, tc_tuning *t, int q)
 static void try_strips(search *s, tc_tuning *t, int p, int q)
 {
     const tc_problem *b = s->b;
-    const int unit = b->sink == TC_POOL ? b->pool_h : t->rowsm;
+    const int unit = b->sink == SINK_POOL ? b->pool_h : t->rowsm;
 
     for (t->span = q; t->span == q || t->span >= t->tile;
          t->span = t->span == q ? (q - 1) / t->tile * t->tile : t->span - t->tile) {
         if (t->span != q && t->flat) break;
-        for (t->strip = unit; t->strip <= up(p, unit) * unit && t->strip <= TC_STRIP_MOST; t->strip += unit)
+        for (t->strip = unit; t->strip <= cdiv(p, unit) * unit && t->strip <= TC_STRIP_MOST; t->strip += unit)
             try_sources(s, t, q);
     }
 }
@@ -338,12 +206,12 @@ static void try_strips(search *s, tc_tuning *t, int p, int q)
 static void try_slices(search *s, tc_tuning *t, int p, int q)
 {
     const tc_problem *b = s->b;
-    const int all = up(b->c, 8);
+    const int all = cdiv(b->c, 8);
 
     for (int i = 0; i < 3; i++) {
         t->slices = i == 0 ? all : 3 - i;
         if (i && t->slices >= all) continue;
-        t->lines = b->sink == TC_POOL || (i && b->sink == TC_STORE) ? TC_STRIP_MOST : 1;
+        t->lines = b->sink == SINK_POOL || (i && b->sink == SINK_STORE) ? TC_STRIP_MOST : 1;
         try_strips(s, t, p, q);
     }
 }
@@ -353,35 +221,35 @@ static void try_pass(search *s, int pass, int p, int q)
 {
     const tc_problem *b = s->b;
 
-    for (int flat = 0; flat <= (b->sink == TC_STORE); flat++)
+    for (int flat = 0; flat <= (b->sink == SINK_STORE); flat++)
         for (int tile = 64; tile <= 128; tile *= 2)
-            for (int rowsm = 1; rowsm <= (b->sink == TC_STORE && !flat ? 4 : 1); rowsm *= 2) {
-                tc_tuning t = {.pass = pass, .tile = tile, .rowsm = rowsm, .flat = flat, .statw = 1};
+            for (int rowsm = 1; rowsm <= (b->sink == SINK_STORE && !flat ? 4 : 1); rowsm *= 2) {
+                tc_tuning t = {.pass = pass, .tile = tile, .rowsm = rowsm, .flat = flat};
                 if (rowsm == 1 || (b->k <= 64 / rowsm && b->r > 1)) try_slices(s, &t, p, q);
             }
 }
 
 static bool is_possible(const tc_problem *b, int pass)
 {
-    if (!b->groups) return pass == TC_PLAIN;
-    return b->apart ? pass == TC_FINISH : (pass == TC_KEEP && !b->before) || pass == TC_BOTH;
+    if (!b->groups) return pass == PASS_PLAIN;
+    return b->apart ? pass == PASS_FINISH : (pass == PASS_KEEP && !b->before) || pass == PASS_BOTH;
 }
 
 bool cvyi_tc_tune(const tc_problem *b, int64_t shared, int sms, int rank, tc_tuning *out)
 {
-    const int p = (b->h + 2 * b->pad_h - b->r) / b->stride + 1, q = (b->w + 2 * b->pad_w - b->s) / b->stride + 1;
+    const int p = tc_extent(b->h, b->pad_h, b->r, b->stride), q = tc_extent(b->w, b->pad_w, b->s, b->stride);
     search s = {.b = b, .shared = shared, .sms = sms, .samples = b->few ? 4 : 128};
-    layout l;
+    tc_layout l;
 
-    for (int pass = TC_PLAIN; pass <= TC_FINISH; pass++)
+    for (int pass = PASS_PLAIN; pass <= PASS_FINISH; pass++)
         if (is_possible(b, pass)) try_pass(&s, pass, p, q);
     if (!s.n) return false;
     *out = s.best[least(rank, s.n - 1)].tuning;
-    l = find_layout(b, out);
-    out->threads = (l.multiply * 4 + l.side) * 32;
-    out->channels = l.blocks * l.km;
-    out->box_rows = unit_rows(b, out, &l);
-    out->box_cols = unit_columns(b, out, &l);
-    out->packed_bytes = l.blocks * l.nstage * l.w_stage;
+    l = tc_find_layout(b, out);
+    out->threads = l.threads;
+    out->channels = l.channels;
+    out->box_rows = l.unit_rows;
+    out->box_cols = l.unit_cols;
+    out->packed_bytes = tc_packed_bytes(&l);
     return true;
 }

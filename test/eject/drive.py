@@ -31,7 +31,7 @@ def sizes(launch):
     if "tc" not in launch:
         return [views]
     if launch["tc"]["packs"]:
-        return [8, 8, 8, 8]
+        return [8, 8, 8]
     return [128, views] if launch["tc"]["product"] else [128, 88, views]
 
 

@@ -33,16 +33,18 @@ static void whole_chains_are_one_pass(void)
         int sink;
         int pass[2]; /* float32, tf32 */
     } cases[] = {
-        {"x[128,8,128,128] | " BLOCK_A, TC_POOL, {TC_KEEP, TC_KEEP}},
-        {"x[128,8,128,128] | " BLOCK_B, TC_REDUCE, {TC_KEEP, TC_BOTH}},
-        {"x[128,8,256,256] | " BLOCK_C, TC_STORE, {TC_KEEP, TC_BOTH}},
-        {"x[64,64,56,56] | conv2d(64,3,padding=1) | relu", TC_STORE, {TC_PLAIN, TC_PLAIN}},
-        {"x[64,16,128,128] | conv2d(64,3) | relu | max_pool2d(2)", TC_POOL, {TC_PLAIN, TC_PLAIN}},
-        {"x[64,8,512,512] | conv2d(64,3) | instance_norm | silu", TC_STORE, {TC_BOTH, TC_BOTH}},
-        {"x[64,8,128,128] | conv2d(128,3) | gelu | max(1)", TC_REDUCE, {TC_PLAIN, TC_PLAIN}},
-        {"x[128,16,128,128] | conv2d(128,3) | group_norm(4) | max_pool2d(2) | relu", TC_POOL, {TC_BOTH, TC_KEEP}},
+        {"x[128,8,128,128] | " BLOCK_A, SINK_POOL, {PASS_KEEP, PASS_KEEP}},
+        {"x[128,8,128,128] | " BLOCK_B, SINK_REDUCE, {PASS_KEEP, PASS_BOTH}},
+        {"x[128,8,256,256] | " BLOCK_C, SINK_STORE, {PASS_KEEP, PASS_BOTH}},
+        {"x[64,64,56,56] | conv2d(64,3,padding=1) | relu", SINK_STORE, {PASS_PLAIN, PASS_PLAIN}},
+        {"x[64,16,128,128] | conv2d(64,3) | relu | max_pool2d(2)", SINK_POOL, {PASS_PLAIN, PASS_PLAIN}},
+        {"x[64,8,512,512] | conv2d(64,3) | instance_norm | silu", SINK_STORE, {PASS_BOTH, PASS_BOTH}},
+        {"x[64,8,128,128] | conv2d(128,3) | gelu | max(1)", SINK_REDUCE, {PASS_PLAIN, PASS_PLAIN}},
+        {"x[128,16,128,128] | conv2d(128,3) | group_norm(4) | max_pool2d(2) | relu",
+         SINK_POOL,
+         {PASS_BOTH, PASS_KEEP}},
     };
-    static const way ways[] = {[TC_PLAIN] = WAY_STREAM, [TC_KEEP] = WAY_RESIDENT, [TC_BOTH] = WAY_RECOMPUTE};
+    static const way ways[] = {[PASS_PLAIN] = WAY_STREAM, [PASS_KEEP] = WAY_RESIDENT, [PASS_BOTH] = WAY_RECOMPUTE};
 
     for (int i = 0; i < COUNT_OF(cases); i++)
         for (int precision = CVY_FP32; precision <= CVY_TF32; precision++) {
@@ -54,7 +56,7 @@ static void whole_chains_are_one_pass(void)
                   "%s: %d passes", cases[i].chain, p->n_passes - p->n_prepare);
             if (s) {
                 const tc_form f = cvyi_cuda_choice(only)->tc;
-                const bool fold = f.tuning.pass == TC_KEEP && cases[i].sink == TC_POOL;
+                const bool fold = f.tuning.pass == PASS_KEEP && cases[i].sink == SINK_POOL;
                 CHECK(!f.why && f.problem.sink == cases[i].sink &&
                           f.tuning.pass == cases[i].pass[precision == CVY_TF32],
                       "%s: %s, %d, %d", cases[i].chain, f.why ? f.why : "", f.problem.sink, f.tuning.pass);
@@ -169,15 +171,16 @@ static void tunings_keep_the_rules(void)
         const int q = (b.w - b.s) / b.stride + 1;
         CHECK(t.shared_bytes <= 227 * 1024 && t.packed_bytes > 0 && t.strips > 0, "%d", i);
         CHECK(t.channels >= b.k && t.channels % (64 / t.rowsm) == 0, "%d: %d channels", i, t.channels);
-        CHECK(t.rowsm == 1 || (b.k <= 64 / t.rowsm && b.sink == TC_STORE && !t.flat), "%d: %d rows", i, t.rowsm);
+        CHECK(t.rowsm == 1 || (b.k <= 64 / t.rowsm && b.sink == SINK_STORE && !t.flat), "%d: %d rows", i, t.rowsm);
         CHECK(t.span >= q || t.span % t.tile == 0, "%d: span %d", i, t.span);
         CHECK(t.wide == 1 || (t.slices * 8 < b.c && t.channels / 64 % t.wide == 0), "%d: wide %d", i, t.wide);
-        CHECK(t.strip % (t.flat ? 1 : b.sink == TC_POOL ? b.pool_h : t.rowsm) == 0, "%d: strip %d", i, t.strip);
+        CHECK(t.strip % (t.flat ? 1 : b.sink == SINK_POOL ? b.pool_h : t.rowsm) == 0, "%d: strip %d", i, t.strip);
         CHECK(!t.tma || (b.w % 4 == 0 && t.box_cols <= 256), "%d: box of %d", i, t.box_cols);
-        CHECK((t.pass == TC_PLAIN) == !b.groups && (t.pass == TC_FINISH) == (b.groups && b.apart), "%d: pass %d", i,
-              t.pass);
-        CHECK(t.pass != TC_KEEP || t.outs > (b.sink == TC_REDUCE ? 1 : t.channels * t.rowsm / 64), "%d", i);
-        CHECK(t.pass != TC_KEEP || b.sink == TC_POOL || t.outs % 2 == 0, "%d: %d chunks for two teams", i, t.outs);
+        CHECK((t.pass == PASS_PLAIN) == !b.groups && (t.pass == PASS_FINISH) == (b.groups && b.apart),
+              "%d: pass %d", i, t.pass);
+        CHECK(t.pass != PASS_KEEP || t.outs > (b.sink == SINK_REDUCE ? 1 : t.channels * t.rowsm / 64), "%d", i);
+        CHECK(t.pass != PASS_KEEP || b.sink == SINK_POOL || t.outs % 2 == 0, "%d: %d chunks for two teams", i,
+              t.outs);
     }
     CHECK(none < 60, "%d of 300 without a tuning", none);
     const tc_problem huge = {.c = 4096,
@@ -188,7 +191,7 @@ static void tunings_keep_the_rules(void)
                              .s = 9,
                              .stride = 1,
                              .products = 3,
-                             .sink = TC_POOL,
+                             .sink = SINK_POOL,
                              .pool_h = 1,
                              .pool_w = 2};
     tc_tuning t;

@@ -27,14 +27,13 @@
 #endif
 // Registers per thread of each role; all warpgroups together at most what the launch takes (512 threads: 4 * 128,
 // 640: 5 * 96). Halves are faster with few (doc/KERNELS.md), whole tiles need more.
-constexpr bool FEWER = HALVES && STATW == 1;
+constexpr bool FEWER = HALVES && BOTH;
 constexpr int REGS_FIRST = BOTH         ? (FEWER ? 128 : 112)
                            : TEAMS == 2 ? 120
                                         : 168,
-              REGS_SECOND = !BOTH        ? REGS_FIRST
-                            : FEWER      ? 112
-                            : STATW == 2 ? 128
-                                         : 120,
+              REGS_SECOND = !BOTH   ? REGS_FIRST
+                            : FEWER ? 112
+                                    : 120,
               REGS_REST = BOTH         ? 64
                           : TEAMS == 2 ? 80
                                        : 88;
@@ -263,8 +262,7 @@ __device__ __forceinline__ int hold_strip(shared_memory &s, const tc_args &a, co
     return o;
 }
 
-// The role: all strips of this warpgroup's kind. PASS_BOTH: the first STATW warpgroups take statistics, the others
-// finish.
+// The role: all strips of this warpgroup's kind. PASS_BOTH: the first warpgroup takes statistics, the others finish.
 template <bool STATS, bool OUT>
 __device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a, const epi &e,
                                               const schedule &order, u32 tag)
@@ -312,19 +310,6 @@ __device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a
         }
     }
 }
-
-// What the host asks the module for: bytes of shared memory, threads, channels packed, bytes of packed weights,
-// strips of a sample.
-extern "C" __device__ int conv_tc_info[5] = {(int)sizeof(shared_memory), THREADS, KP, MBLOCKS *NSTAGE *WSTAGE,
-                                             STRIPS};
-
-#ifdef HOST_SHARED // what the host counts on (tc_tune.c)
-static_assert(sizeof(shared_memory) <= HOST_SHARED && THREADS == HOST_THREADS, "the host launches other blocks");
-static_assert(KP == HOST_CHANNELS && MBLOCKS * NSTAGE * WSTAGE == HOST_PACKED && STRIPS == HOST_STRIPS,
-              "the host has other memory");
-static_assert(sizeof(tc_args) == 88 && (!TC_TMA || (UCOLS == HOST_BOX_COLS && UROWS == HOST_BOX_ROWS)),
-              "the host has other arguments");
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL_NAME(const __grid_constant__ tensor_map map, const __grid_constant__ tc_args a,

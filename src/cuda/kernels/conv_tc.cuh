@@ -10,197 +10,46 @@
 // (weights of rows outside a tap's reach are zero), N = TILE pixels.
 #pragma once
 #include "ptx.cuh"
+#include "conv_tc_layout.cuh"
 
-// ---- what is computed (-D): NCHW, one group, dilation 1 ----
-#ifndef TC_C
-#define TC_C 8 // input channels
-#endif
-#ifndef TC_K
-#define TC_K 64 // output channels
-#endif
-#ifndef TC_H
-#define TC_H 128
-#endif
-#ifndef TC_W
-#define TC_W 128
-#endif
-#ifndef TC_R
-#define TC_R 3 // filter rows
-#endif
-#ifndef TC_S
-#define TC_S 3 // filter columns
-#endif
-#ifndef TC_STRIDE
-#define TC_STRIDE 1
-#endif
-#ifndef TC_PADH
-#define TC_PADH 0
-#endif
-#ifndef TC_PADW
-#define TC_PADW 0
-#endif
-#ifndef TC_PRODUCTS
-#define TC_PRODUCTS 1
-#endif
-#ifndef TC_G
-#define TC_G 0 // groups of the norm; 0: no norm
-#endif
-#ifndef TC_SINK
-#define TC_SINK 0 // 0 store, 1 max-pool and store, 2 reduce over the channels
-#endif
-#ifndef TC_POOLH
-#define TC_POOLH 1
-#endif
-#ifndef TC_POOLW
-#define TC_POOLW 2
-#endif
-#ifndef TC_REDUCE
-#define TC_REDUCE 0 // 0 logsumexp, 1 max, 2 min, 3 sum, 4 mean
-#endif
-#ifndef TC_FOLDED
-#define TC_FOLDED                                                                                                  \
-    0 // pooling in front of a norm: w and bias carry the sign of gamma already (gamma of the packing is NULL)
-#endif
-#ifndef TC_PASS
-#define TC_PASS 0 // which pass this launch is, see below
-#endif
-// ---- how (-D): tc_tune.c chooses ----
-#ifndef TC_TILE
-#define TC_TILE 128 // pixels of one wgmma tile
-#endif
-#ifndef TC_ROWSM
-#define TC_ROWSM 1 // output rows in M
-#endif
-#ifndef TC_FLAT
-#define TC_FLAT 0 // tiles run on across the rows of a strip: for narrow images
-#endif
-#ifndef TC_STRIP
-#define TC_STRIP 8 // output rows of a strip
-#endif
-#ifndef TC_SPAN
-#define TC_SPAN TC_W // output columns of a strip; as wide as the output, or a multiple of the tile
-#endif
-#ifndef TC_STAGES
-#define TC_STAGES 2 // strips in shared memory
-#endif
-#ifndef TC_SLICES
-#define TC_SLICES ((TC_C + 7) / 8) // slices of 8 channels in a stage
-#endif
-#ifndef TC_WIDE
-#define TC_WIDE 1 // streamed weights: blocks of M that a stage of x is multiplied with
-#endif
-#ifndef TC_OUTS
-#define TC_OUTS 2 // chunks of results in shared memory
-#endif
-#ifndef TC_LINES
-#define TC_LINES 1 // lines of a chunk
-#endif
-#ifndef TC_COLTILES
-#define TC_COLTILES 0 // tiles of a line in a chunk; 0: all
-#endif
-#ifndef TC_TMA
-#define TC_TMA 0 // x comes by tensor copies (see struct tensor_map); else by ordinary loads
-#endif
-#ifndef TC_ROWS
-#define TC_ROWS                                                                                                    \
-    0 // x comes by copies of whole rows, where tensor copies cannot be made; strips as wide as the image
-#endif
-#ifndef TC_RAWS
-#define TC_RAWS 4 // units of x on their way (see UNIT)
-#endif
-#ifndef TC_STATW
-#define TC_STATW 1 // PASS_BOTH: of the three multiplying warpgroups, how many take statistics
-#endif
-#ifndef TC_SLACK
-#define TC_SLACK 0 // PASS_BOTH: strips by which finishing comes later than it must
-#endif
-#ifndef TC_FINISHERS
-#define TC_FINISHERS 4 // warps that store finished results
-#endif
-#ifndef TC_ALIGNED
-#define TC_ALIGNED 1 // x and y start at multiples of 16 bytes
+#ifndef TC_C // the macros of conv_tc_layout.cuh, so that the file compiles by itself
+#define TC_C         8
+#define TC_K         64
+#define TC_H         128
+#define TC_W         128
+#define TC_R         3
+#define TC_S         3
+#define TC_STRIDE    1
+#define TC_PADH      0
+#define TC_PADW      0
+#define TC_PRODUCTS  1
+#define TC_G         0
+#define TC_SINK      0
+#define TC_POOLH     1
+#define TC_POOLW     2
+#define TC_REDUCE    0
+#define TC_PASS      0
+#define TC_TILE      128
+#define TC_ROWSM     1
+#define TC_FLAT      0
+#define TC_STRIP     8
+#define TC_SPAN      126
+#define TC_STAGES    2
+#define TC_SLICES    1
+#define TC_WIDE      1
+#define TC_OUTS      2
+#define TC_LINES     1
+#define TC_COLTILES  0
+#define TC_TMA       0
+#define TC_ROWS      0
+#define TC_FINISHERS 4
 #endif
 
-enum sink_kind { SINK_STORE, SINK_POOL, SINK_REDUCE };
-enum reduce_kind { REDUCE_LSE, REDUCE_MAX, REDUCE_MIN, REDUCE_SUM, REDUCE_MEAN };
-// PLAIN: no norm. KEEP: statistics and (pooled) results in one go, results wait in shared memory for the
-// statistics. BOTH: every strip twice in one launch, statistics and, some strips later, finishing. STATS, FINISH:
-// the same as two launches.
-enum pass_kind { PASS_PLAIN, PASS_KEEP, PASS_BOTH, PASS_STATS, PASS_FINISH };
-
-#define TC_CONST __host__ __device__ constexpr
-TC_CONST int cdiv(int a, int b)
-{
-    return (a + b - 1) / b;
-}
-TC_CONST int least(int a, int b)
-{
-    return a < b ? a : b;
-}
-TC_CONST int most(int a, int b)
-{
-    return a > b ? a : b;
-}
-TC_CONST int floor_pow2(int v)
-{
-    int p = 1;
-    while (p * 2 <= v) p *= 2;
-    return p;
-}
-
+// What an epilogue's text may name.
 constexpr int C = TC_C, K = TC_K, H = TC_H, W = TC_W, R = TC_R, S = TC_S, ST = TC_STRIDE, G = TC_G;
-constexpr int P = (H + 2 * TC_PADH - R) / ST + 1, Q = (W + 2 * TC_PADW - S) / ST + 1; // output rows, columns
-constexpr int PARTS = TC_PRODUCTS == 3 ? 2 : 1;
+constexpr int P = tc_extent(H, TC_PADH, R, ST), Q = tc_extent(W, TC_PADW, S, ST); // output rows, columns
 constexpr bool NORM = G > 0, POOL = TC_SINK == SINK_POOL, FLAT = TC_FLAT;
-constexpr int TILE = TC_TILE, NJ = TILE / 8, ACC = TILE / 2; // accumulators: NJ times (2 channels x 2 pixels)
-
-// M and taps. Tap row t of ROWS_M output rows is input row t of the first one's window.
-constexpr int ROWSM = TC_ROWSM, KM = 64 / ROWSM, MBLOCKS = cdiv(K, KM), KP = MBLOCKS * KM;
-constexpr int TAPROWS = R + (ROWSM - 1) * ST, TAPS = TAPROWS * S;
-constexpr int SLICES = cdiv(C, 8), SPS = TC_SLICES,
-              NSTAGE = cdiv(SLICES, SPS); // slices; per stage; stages per strip
-constexpr int STEPS = cdiv(SPS * TAPS, 2), WPART = STEPS * 2048,
-              WSTAGE = WPART * PARTS; // k16 steps; bytes of weights
-constexpr bool STREAM = NSTAGE > 1;   // weights travel with the stages; else they stay in shared memory
-constexpr int MWIDE = TC_WIDE, BLOCKS = STREAM ? MBLOCKS / MWIDE : 1,
-              PER_STRIP = BLOCKS * NSTAGE; // times x is staged; stages of a strip
-
-// Strips and what of x they stage.
-constexpr int SR = TC_STRIP, QS = least(TC_SPAN, Q), RSTRIPS = cdiv(P, SR), CSTRIPS = cdiv(Q, QS),
-              STRIPS = RSTRIPS * CSTRIPS;
-constexpr int ROWSIN = (SR - 1) * ST + R, COLSIN = (QS - 1) * ST + S;
-constexpr int XVEC =
-    TC_TMA || (!TC_ROWS && TC_ALIGNED && W % 2 == 0 && TC_PADW % 2 == 0) ? 2 : 1; // columns taken at once
-constexpr int COLPACKS = cdiv(COLSIN, XVEC);
-constexpr int PITCH = cdiv(COLPACKS * XVEC, ST), PHASE = cdiv(ROWSIN, ST) * PITCH,
-              SLICE = ST * ST * PHASE;                          // in pixels of 16 bytes
-constexpr int XPART = SPS * SLICE, XSTAGE = XPART * PARTS * 16; // pixels; bytes
-
-constexpr int TAIL = QS % TILE, LAST = CSTRIPS > 1 ? Q % QS % TILE : 0; // columns of a last tile
-constexpr int SAFE = least(TAIL ? TAIL / 8 : NJ, LAST ? LAST / 8 : NJ); // groups of 8 pixels that every tile has
-
-// COPIED: x arrives in units of UROWS rows of 8 channels, [channel][row][column] float32. TMA: UCOLS columns, one
-// tensor copy. ROWS: the image's own rows, a copy for each channel, from a multiple of 16 bytes in front of them
-// on.
-constexpr bool COPIED = TC_TMA || TC_ROWS;
-constexpr int UCOLS = TC_ROWS ? W : cdiv(COLSIN, 4) * 4, UROWS = least(most(256 / UCOLS, 1), ROWSIN),
-              UNITS = cdiv(ROWSIN, UROWS), UNIT = cdiv(UCOLS * UROWS + 3 * TC_ROWS, 4) * 4; // floats of a channel
-
-// One product: a power of two near the mean of a stage's values is taken off them, and comes back as so many times
-// the sum of the weights: what fp16 rounds off goes with the distance from the mean, not from zero.
-constexpr bool SHIFTED = PARTS == 1 && TC_TMA && !STREAM;
-
-// Lines, tiles, chunks. A line is what one row of tiles covers: ROWSM rows, a pooling row, or (FLAT) the strip.
-constexpr int LINEROWS = FLAT ? SR : POOL ? TC_POOLH : ROWSM, LINES = cdiv(SR, LINEROWS);
-constexpr int LINEPX = FLAT ? SR * PITCH : QS, CT = cdiv(LINEPX, TILE);
-constexpr int CPC = TC_COLTILES && TC_COLTILES < CT ? TC_COLTILES : CT, LPC = CPC < CT ? 1 : least(TC_LINES, LINES);
-constexpr int CHUNKS = cdiv(LINES, LPC) * cdiv(CT, CPC); // of a strip and a block of channels
-constexpr int CHUNKM = TC_SINK == SINK_REDUCE ? MBLOCKS : 1,
-              CHUNKK = CHUNKM * KM;                                       // M blocks and channels of a chunk
 constexpr int OW = POOL ? Q / TC_POOLW : Q, OH = POOL ? P / TC_POOLH : P; // stored columns and rows
-constexpr int CHUNKW = FLAT ? Q : POOL ? QS / TC_POOLW : CPC == CT ? QS : CPC * TILE; // columns of a chunk's row
-constexpr int CHUNKROWS = POOL ? LPC : LPC * LINEROWS;
-constexpr int OUTS = TC_PASS == PASS_STATS ? 0 : TC_OUTS;
 
 #ifdef TC_EPILOGUE // '"epilogue.cuh"', generated: TC_PRE, TC_HALVED, TC_EXTERN, TC_BEFORE, TC_EXPONENT, struct epi
                    // and the three functions
@@ -232,39 +81,54 @@ __device__ __forceinline__ float cvy_last(float v, int n, int pixel, const epi &
 }
 #endif
 
-// What follows the norm runs in the multiplying role where that knows the norm and reads no other tensors; else in
-// the finishing one.
-constexpr bool BOTH = TC_PASS == PASS_BOTH, KEEP = TC_PASS == PASS_KEEP, EARLY = !POOL && !KEEP && !TC_EXTERN;
-// Whole aligned rows that need nothing more leave as bulk copies. A reduction over the channels leaves partial
-// results of 2 channels.
-constexpr bool BULK = EARLY && TC_SINK == SINK_STORE && TC_ALIGNED && CHUNKW == OW && LINEROWS * OW % 4 == 0 &&
-                      OH * OW % 4 == 0 && P % LINEROWS == 0;
-constexpr bool PARTIAL = EARLY && TC_SINK == SINK_REDUCE;
-constexpr bool EXPONENTS = PARTIAL && TC_REDUCE == REDUCE_LSE; // results are powers of two
-constexpr int HALF = 64;           // pixels whose partial results are made and judged together
-typedef float half_tile[HALF / 2]; // their accumulators
-constexpr int OUTROWS = PARTIAL ? MBLOCKS * 32 : CHUNKK, PEAKS = EXPONENTS ? MBLOCKS * 4 : 1;
-constexpr int OPITCH =
-    cdiv(PARTIAL ? TILE : CHUNKROWS * CHUNKW, 32) * 32 + 8; // floats per row; + 8: no bank conflicts
+TC_CONST int floor_pow2(int v)
+{
+    int p = 1;
+    while (p * 2 <= v) p *= 2;
+    return p;
+}
 
-// Threads, whole warpgroups: MMAS that multiply; 8 or 12 warps more, of which the first finish, the last merges
-// statistics and those between stage. In PASS_BOTH STATW multiplying warpgroups take the statistics and the rest of
-// three finish. Where all that follows the norm is left to the finishing role, two TEAMS of it take turns at the
-// chunks.
-constexpr int MMAS = BOTH ? 3 : 2, STATW = BOTH ? TC_STATW : MMAS,
-              FINW = BOTH ? MMAS - STATW : MMAS; // warpgroups on one strip
-constexpr int TEAMS = KEEP && !POOL ? 2 : 1, SIDEWARPS = TEAMS == 2 ? 12 : 8;
-constexpr int NORMS = TEAMS == 2 ? 4 : 2;                      // norms of strips, merged ahead of their finishing
-constexpr int SINKWARPS = BULK                             ? 1 // of a team
-                          : PARTIAL                        ? 2
-                          : EARLY && TC_SINK == SINK_STORE ? TC_FINISHERS
-                                                           : 4,
-              FREEWARPS = SIDEWARPS - TEAMS * SINKWARPS - 1,
-              LOADWARPS = COPIED ? least(4, FREEWARPS - 1) : FREEWARPS, LOADERS = LOADWARPS * 32;
+#define TC_VALUE(NAME, field, meaning) TC_##NAME,
+constexpr tc_problem PROBLEM = {TC_PROBLEM(TC_VALUE) TC_EXTERN};
+constexpr tc_tuning TUNING = {TC_TUNING(TC_VALUE)};
+constexpr tc_layout L = tc_find_layout(&PROBLEM, &TUNING);
+
+// The layout's fields under short names, in its order; see there.
+constexpr int PARTS = L.parts, TILE = TC_TILE, NJ = TILE / 8,
+              ACC = TILE / 2; // accumulators: NJ times (2 channels x 2 pixels)
+constexpr int ROWSM = TC_ROWSM, KM = L.km, MBLOCKS = L.blocks, KP = L.channels;
+constexpr int TAPROWS = L.tap_rows, TAPS = L.taps, SPS = TC_SLICES, NSTAGE = L.stages, STEPS = L.steps;
+constexpr int WPART = L.w_part, WSTAGE = L.w_stage;
+constexpr bool STREAM = L.stream;
+constexpr int MWIDE = TC_WIDE, BLOCKS = STREAM ? MBLOCKS / MWIDE : 1,
+              PER_STRIP = BLOCKS * NSTAGE; // times x is staged; stages of a strip
+constexpr int SR = TC_STRIP, QS = L.span, CSTRIPS = L.col_strips, STRIPS = L.row_strips * L.col_strips;
+constexpr int ROWSIN = L.rows_in, COLSIN = L.cols_in, XVEC = L.vec, COLPACKS = L.packs;
+constexpr int PITCH = L.pitch, PHASE = (int)L.phase, SLICE = (int)L.slice, XPART = (int)L.x_part,
+              XSTAGE = (int)L.x_stage;
+constexpr bool COPIED = L.copied;
+constexpr int UCOLS = L.unit_cols, UROWS = L.unit_rows, UNIT = L.unit, UNITS = cdiv(ROWSIN, UROWS);
+constexpr int LINEROWS = L.line_rows, LINES = L.lines, CT = L.col_tiles, CPC = L.tiles_chunk, LPC = L.lines_chunk,
+              CHUNKS = L.chunks;
+constexpr int CHUNKM = L.chunk_blocks, CHUNKK = CHUNKM * KM, CHUNKW = L.chunk_w; // CHUNKK: channels of a chunk
+constexpr bool BOTH = TC_PASS == PASS_BOTH, KEEP = TC_PASS == PASS_KEEP, EARLY = L.early, BULK = L.bulk,
+               PARTIAL = L.partial;
+constexpr bool EXPONENTS = PARTIAL && TC_REDUCE == REDUCE_LSE; // results are powers of two
+constexpr int OUTS = TC_PASS == PASS_STATS ? 0 : TC_OUTS, OUTROWS = L.out_rows, OPITCH = (int)L.out_pitch,
+              PEAKS = L.peaks;
+constexpr int MMAS = L.multiply, STATW = L.stat_groups, FINW = L.fin_groups, TEAMS = L.teams, NORMS = L.norms;
+constexpr int SINKWARPS = L.finish, LOADWARPS = L.load, LOADERS = LOADWARPS * 32;
 constexpr int WARP_SINK = MMAS * 4, WARP_LOAD = WARP_SINK + TEAMS * SINKWARPS,
               WARP_COPY = WARP_LOAD + LOADWARPS; // COPIED: this one issues
-constexpr int WARP_MERGE = WARP_SINK + SIDEWARPS - 1;
-constexpr int THREADS = (WARP_MERGE + 1) * 32;
+constexpr int THREADS = L.threads, WARP_MERGE = THREADS / 32 - 1;
+
+constexpr int TAIL = QS % TILE, LAST = CSTRIPS > 1 ? Q % QS % TILE : 0; // columns of a last tile
+constexpr int SAFE = least(TAIL ? TAIL / 8 : NJ, LAST ? LAST / 8 : NJ); // groups of 8 pixels that every tile has
+// One product: a power of two near the mean of a stage's values is taken off them, and comes back as so many times
+// the sum of the weights: what fp16 rounds off goes with the distance from the mean, not from zero.
+constexpr bool SHIFTED = PARTS == 1 && TC_TMA && !STREAM;
+constexpr int HALF = 64;           // pixels whose partial results are made and judged together
+typedef float half_tile[HALF / 2]; // their accumulators
 constexpr int SLOTS = STATW * ROWSM;           // partial statistics of a channel inside the block
 constexpr int CPG = NORM ? K / most(G, 1) : 1; // channels of a group
 enum { BAR_LOAD = 1, BAR_STATS = 2 };          // named barriers
@@ -292,14 +156,13 @@ static_assert(!FLAT || (QS == Q && !POOL && !(TC_SINK == SINK_REDUCE)), "flat ti
 static_assert(!POOL || TC_POOLW == 2 || TC_POOLW == 4 || TC_POOLW == 8, "pooling stays inside 8 pixels");
 static_assert(!NORM || K % most(G, 1) == 0, "groups divide the channels");
 static_assert((TC_PASS == PASS_PLAIN) == !NORM, "a norm needs a pass with statistics");
-static_assert(STATW > 0 && FINW > 0, "both kinds of strips need a warpgroup");
 static_assert(!TC_BEFORE || EARLY, "the convolution's own result is known to the multiplying role alone");
 static_assert(!KEEP || CHUNKM == 1, "statistics of a chunk are those of one block of channels");
 static_assert(!KEEP || (OUTS >= CHUNKS * MBLOCKS && OUTS % TEAMS == 0),
               "a strip waits whole; each team has buffers of its own and sees all their phases");
-static_assert(!TC_TMA || (W % 4 == 0 && TC_PADW % 4 == 0 && TC_ALIGNED && UCOLS <= 256),
+static_assert(!TC_TMA || (W % 4 == 0 && TC_PADW % 4 == 0 && UCOLS <= 256),
               "tensor copies start and step by whole 16 bytes");
-static_assert(!TC_ROWS || (!TC_TMA && TC_ALIGNED && CSTRIPS == 1 && H * W >= 4),
+static_assert(!TC_ROWS || (!TC_TMA && CSTRIPS == 1 && H * W >= 4),
               "rows are copied whole; what is left of x behind the last 16 bytes is one channel's");
 static_assert(!STREAM || (!POOL && CT * LINES <= least(STATW, FINW) && CHUNKS == 1),
               "a strip of several stages is one tile per warpgroup, one chunk");
@@ -331,6 +194,8 @@ struct shared_memory {
     u64 rawfull[TC_RAWS], rawempty[TC_RAWS];
     u64 empty[TC_STAGES], ofull[OUTS ? OUTS : 1], oempty[OUTS ? OUTS : 1], sfull[NORMS], sempty[NORMS];
 };
+
+static_assert(sizeof(shared_memory) <= tc_shared_bytes(&PROBLEM, &TUNING, &L), "the host launches less");
 
 // TMA: the map of x that cuTensorMapEncodeTiled makes: float32, 4 dimensions {W, H, C, n}, strides {4W, 4HW, 4CHW}
 // bytes, box {UCOLS, UROWS, 8, 1}, element strides 1, no interleave, no swizzle, out of bounds zero. Else its
@@ -401,7 +266,7 @@ struct schedule {
     __device__ schedule(int items)
     {
         count = (items - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
-        lead = min(cdiv(STRIPS - 1, (int)gridDim.x) + 1 + TC_SLACK, count);
+        lead = min(cdiv(STRIPS - 1, (int)gridDim.x) + 1, count);
     }
     __device__ int turns() const
     {

@@ -13,7 +13,7 @@
 #pragma once
 #include "conv_tc.cuh"
 
-constexpr bool ALL_CHANNELS = C % 8 == 0 && SLICES % SPS == 0;            // every slice of every stage has eight
+constexpr bool ALL_CHANNELS = C % 8 == 0 && cdiv(C, 8) % SPS == 0;        // every slice of every stage has eight
 constexpr int BATCH = (THREADS == 640 && (ST > 1 || SPS > 1 || (BOTH && PARTS == 2)) ? 2 : 4) / XVEC,
               AHEAD = 2; // packs of a thread in flight, 8 loads each; strips prefetched ahead
 

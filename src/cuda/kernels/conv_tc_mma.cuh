@@ -39,8 +39,8 @@ __device__ __forceinline__ float2 norm_of(const float2 *ab, int k)
     return NORM ? make_float2(ab[k].x * (ZUNIT / YUNIT), ab[k].y * ZUNIT) : make_float2(1.f, 0.f);
 }
 
-// The position of a thread in a tile, and the constants of its two channels. The norm's sign (where pooling is) is
-// folded into the packed weights, and into the bias here; behind a PRE it is a factor of its own.
+// The position of a thread in a tile, and the constants of its two channels. Where pooling is, weights and bias come
+// with the norm's sign; behind a PRE it is a factor of its own.
 struct lane_at {
     int q, row, rr; // lane % 4; row of M for h = 0; which of ROWSM output rows
     float unit;     // of what leaves the tensor cores: a factor of scale and bias
@@ -50,7 +50,7 @@ struct lane_at {
 __device__ __forceinline__ float lane_bias(const lane_at &l, const tc_args &a, int h)
 {
     const int k = min(l.ch[h], K - 1);
-    return a.bias ? l.unit * (TC_PRE || TC_FOLDED ? 1.f : l.sign[h]) * __ldg(a.bias + k) : 0.f;
+    return a.bias ? l.unit * __ldg(a.bias + k) : 0.f;
 }
 __device__ __forceinline__ void lane_channels(lane_at &l, const tc_args &a, int block)
 {
@@ -198,7 +198,7 @@ __device__ __forceinline__ float convolve_stages(float (&d)[MWIDE][ACC], shared_
 // The factor of channel h: y = d * factor + bias.
 __device__ __forceinline__ float factor_of(const lane_at &l, float unscale, int h)
 {
-    return unscale < 0.f ? (POOL && NORM && !TC_PRE && !TC_FOLDED ? l.sign[h] : l.unit) : l.unscale[h] * unscale;
+    return unscale < 0.f ? l.unit : l.unscale[h] * unscale;
 }
 
 // What the tensor cores left -> a result: scale and bias, PRE, and (POST) norm and what follows it. h: which of the

@@ -6,8 +6,7 @@
 // and where one product has to do by a factor of 1 .. 2 on top, the one with which fp16 rounds the channel best: 1
 // where nothing is rounded. unscale[k] is the inverse, unscale[KP + k] the sum of the weights. NaN says that a
 // weight, or their sum, is not finite: the convolution then sums exactly (inf * lo of x would be NaN, or the other
-// inf). Compile with the same -D as the convolution. Where pooling follows a norm, weights of a channel with gamma
-// < 0 change sign: its norm falls, so that the largest result comes from the least value (gamma NULL: none).
+// inf). Compile with the same -D as the convolution.
 #include "conv_tc.cuh"
 #ifndef KERNEL_NAME
 #define KERNEL_NAME conv_tc_pack
@@ -56,7 +55,7 @@ __device__ __forceinline__ float finest(const float *w, float scale)
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-    KERNEL_NAME(const float *w, const float *gamma, u32 *packed, float *unscale)
+    KERNEL_NAME(const float *w, u32 *packed, float *unscale)
 {
     __shared__ u32 largest[4];
     __shared__ float sums[4];
@@ -76,12 +75,11 @@ extern "C" __global__ void __launch_bounds__(128)
     const int exponent = usable ? max(min(13 + 127 - (int)(__float_as_uint(m) >> 23), 126), -126) : 0;
     const float power = __int_as_float((exponent + 127) << 23);
     const float scale = PARTS == 1 && usable && k < K ? power * finest(w + (size_t)k * (C * R * S), power) : power;
-    const bool falls = POOL && NORM && !TC_PRE && gamma && k < K && gamma[k] < 0.f;
-    const float factor = falls ? -scale : scale, total = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    const float total = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     const bool finite = m < __int_as_float(0x7f800000) && fabsf(total) < __int_as_float(0x7f800000);
     if (t == 0) {
         unscale[k] = finite ? 1.f / scale : __int_as_float(0x7fc00000);
-        unscale[KP + k] = !finite ? 0.f : falls ? -total : total;
+        unscale[KP + k] = finite ? total : 0.f;
     }
     unsigned short *out = (unsigned short *)packed;
     const int block = k / KM;
@@ -91,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(128)
         const tap_at tap = tap_position(operand % TAPS);
         const int c = (stage * SPS + operand / TAPS) * 8 + c8, r = tap.row - rr * ST;
         const bool is = k < K && operand < SPS * TAPS && c < C && r >= 0 && r < R;
-        const float v = is ? w[(((size_t)k * C + c) * R + r) * S + tap.col] * factor : 0.f;
+        const float v = is ? w[(((size_t)k * C + c) * R + r) * S + tap.col] * scale : 0.f;
         const u32 hi = pack_f16(v, 0.f);
         float back, zero;
         unpack_f16(hi, back, zero);

@@ -157,7 +157,7 @@ __device__ __forceinline__ void finish_partial(const shared_memory &s, int b, co
                                                const chunk_at &c, const epi &e)
 {
     static_assert(!PARTIAL || SINKWARPS * 64 >= TILE, "a thread has two pixels of the tile");
-    constexpr bool PAIRED = TC_ALIGNED && OW % 2 == 0; // two neighbours leave as one
+    constexpr bool PAIRED = OW % 2 == 0; // two neighbours leave as one
     const int first = c.row0 * OW + c.col0, mine = 2 * sink_thread();
     const int px = min(mine, (c.cols - 1) / 2 * 2); // past the edge: the last ones again
     int hard = 0;

@@ -131,7 +131,7 @@ __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 
 {
     constexpr int UNIT = (POOL ? 1 : LINEROWS) * OW; // runs start at multiples of this
     constexpr bool WHOLE = CSTRIPS == 1 && CHUNKW == OW;
-    constexpr int VEC = !TC_ALIGNED || !WHOLE               ? 1
+    constexpr int VEC = !WHOLE                              ? 1
                         : UNIT % 4 == 0 && OH * OW % 4 == 0 ? 4
                         : UNIT % 2 == 0 && OH * OW % 2 == 0 ? 2
                                                             : 1;

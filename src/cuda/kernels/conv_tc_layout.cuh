@@ -1,0 +1,253 @@
+// conv_tc_layout.cuh - what conv_tc.cu and its tuner (tc_tune.c) agree on: the macros, and what follows from them:
+// extents, roles, bytes. Both sides include it: C11 on the host, CUDA C++ in the kernel; so it has plain structs and
+// functions, and nothing else.
+#ifndef CVY_CONV_TC_LAYOUT_CUH
+#define CVY_CONV_TC_LAYOUT_CUH
+
+#ifdef __cplusplus
+#define TC_CONST __host__ __device__ constexpr
+#else
+#include <stdbool.h>
+#define TC_CONST static inline
+#endif
+
+enum sink_kind { SINK_STORE, SINK_POOL, SINK_REDUCE };
+enum reduce_kind { REDUCE_LSE, REDUCE_MAX, REDUCE_MIN, REDUCE_SUM, REDUCE_MEAN };
+// PLAIN: no norm. KEEP: statistics and (pooled) results in one go, results wait in shared memory for the
+// statistics. BOTH: every strip twice in one launch, statistics and, some strips later, finishing. STATS, FINISH:
+// the same as two launches.
+enum pass_kind { PASS_PLAIN, PASS_KEEP, PASS_BOTH, PASS_STATS, PASS_FINISH };
+// Most rows of a strip; units of x on their way; most blocks of M that a stage of x is multiplied with.
+enum { TC_STRIP_MOST = 64, TC_RAWS = 4, TC_WIDEST = 4 };
+
+// The macros: -DTC_NAME, the field that holds its value on the host, its meaning.
+// What is computed: NCHW, one group, dilation 1.
+#define TC_PROBLEM(X)                                                                                              \
+    X(C, c, "input channels")                                                                                      \
+    X(K, k, "output channels")                                                                                     \
+    X(H, h, "input rows")                                                                                          \
+    X(W, w, "input columns")                                                                                       \
+    X(R, r, "filter rows")                                                                                         \
+    X(S, s, "filter columns")                                                                                      \
+    X(STRIDE, stride, "of both dimensions, 1 or 2")                                                                \
+    X(PADH, pad_h, "rows of zeros above and below")                                                                \
+    X(PADW, pad_w, "columns of zeros left and right")                                                              \
+    X(PRODUCTS, products, "1: tf32's accuracy, 3: float32's")                                                      \
+    X(G, groups, "of the norm; 0: no norm")                                                                        \
+    X(SINK, sink, "what becomes of results: sink_kind")                                                            \
+    X(POOLH, pool_h, "rows of a pooling window")                                                                   \
+    X(POOLW, pool_w, "and its columns")                                                                            \
+    X(REDUCE, reduce, "over the channels: reduce_kind")
+// How: the tuner chooses.
+#define TC_TUNING(X)                                                                                               \
+    X(PASS, pass, "which pass the launch is: pass_kind; FINISH on the host: after a launch of STATS")              \
+    X(TILE, tile, "pixels of one wgmma tile, 64 or 128")                                                           \
+    X(ROWSM, rowsm, "output rows in M")                                                                            \
+    X(FLAT, flat, "tiles run on across the rows of a strip: for narrow images")                                    \
+    X(STRIP, strip, "output rows of a strip")                                                                      \
+    X(SPAN, span, "output columns of a strip: as wide as the output, or a multiple of the tile")                   \
+    X(STAGES, stages, "strips in shared memory")                                                                   \
+    X(SLICES, slices, "slices of 8 channels in a stage")                                                           \
+    X(WIDE, wide, "streamed weights: blocks of M that a stage of x is multiplied with")                            \
+    X(OUTS, outs, "chunks of results in shared memory")                                                            \
+    X(LINES, lines, "lines of a chunk")                                                                            \
+    X(COLTILES, coltiles, "tiles of a line in a chunk; 0: all")                                                    \
+    X(TMA, tma, "x comes by tensor copies; else by ordinary loads, or")                                            \
+    X(ROWS, rows, "by copies of whole rows: strips are as wide as the image")                                      \
+    X(FINISHERS, finishers, "warps that store finished results")
+
+#define TC_FIELD(NAME, field, meaning) int field;
+typedef struct tc_problem {
+    TC_PROBLEM(TC_FIELD)
+    int external; // cvy_post reads tensors at a pixel
+    int before;   // cvy_post reads what cvy_pre was given: results may not wait, for they are cvy_pre's alone
+    int few;      // tuned for few samples: many small strips
+    int apart;    // blocks may not wait for each other: statistics and finishing are launches of their own
+} tc_problem;
+typedef struct tc_tuning {
+    TC_TUNING(TC_FIELD)
+    int threads;                       // of a block
+    int channels;                      // output channels as packed, whole blocks of M
+    int strips;                        // of a sample
+    int box_rows, box_cols;            // of a tensor copy
+    long long packed_bytes;            // of the weights
+    long long shared_bytes;            // an upper bound of the kernel's
+    double strip_cycles, start_cycles; // of a block for one strip; before the first and behind the last
+} tc_tuning;
+#undef TC_FIELD
+
+TC_CONST int cdiv(int a, int b)
+{
+    return (a + b - 1) / b;
+}
+TC_CONST int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+TC_CONST int most(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+// Extents that follow from a problem and a tuning, whatever its numbers of stages, chunks and blocks in a stage.
+typedef struct tc_layout {
+    int p, q, parts; // output rows, columns; fp16 parts of an operand
+    // M and taps. Tap row t of rowsm output rows is input row t of the first one's window.
+    int km, blocks, channels; // channels of a block of M; blocks; channels of all
+    int tap_rows, taps, stages, steps;   // of a filter; stages of a strip; k16 steps of a stage
+    int w_part, w_stage;                 // bytes of weights
+    bool stream;                         // weights travel with the stages; else they stay in shared memory
+    // Strips and what of x they stage.
+    int span, row_strips, col_strips; // columns; strips of a sample
+    int rows_in, cols_in, vec, packs; // of x; columns taken at once, and of a row
+    int pitch;                        // pixels of 16 bytes of a row
+    long long phase, slice;           // and of a stride phase, of a slice of 8 channels
+    long long x_part, x_stage;        // pixels; bytes
+    // x arrives in units of unit_rows rows of 8 channels, [channel][row][column] float32. TMA: one tensor copy. ROWS:
+    // the image's own rows, a copy for each channel, from a multiple of 16 bytes in front of them on.
+    bool copied;
+    int unit_cols, unit_rows, unit; // unit: floats of a channel
+    // A line is what one row of tiles covers: rowsm rows, a pooling row, or (FLAT) the strip.
+    int line_rows, lines, col_tiles, tiles_chunk, lines_chunk, chunks; // chunks: of a strip and a block of channels
+    int chunk_blocks, chunk_w, chunk_rows;                             // blocks of M of a chunk; columns, rows
+    int out_w, out_h;                                                  // stored columns and rows
+    // What follows the norm runs in the multiplying role where that knows the norm and reads no other tensors
+    // (early); else in the finishing one. Whole aligned rows that need nothing more leave as bulk copies. A reduction
+    // over the channels leaves partial results of 2 channels.
+    bool early, bulk, partial;
+    int out_rows, peaks; // of a chunk: rows, rows of maxima
+    long long out_pitch; // floats of a row; + 8: no bank conflicts
+    // Threads, whole warpgroups: some multiply; 8 or 12 warps more, of which the first finish, the last merges
+    // statistics and those between stage. PASS_BOTH: the first multiplying warpgroup takes the statistics and the
+    // other two finish. Where all that follows the norm is left to the finishing role, two teams of it take turns.
+    int multiply, stat_groups, fin_groups; // warpgroups: in all, on a strip's statistics, on its results
+    int teams, side, finish, load;         // warps: beside the multiplying ones; of a team; that stage
+    int norms;                             // of strips, merged ahead of their finishing
+    int threads;
+} tc_layout;
+
+TC_CONST int tc_extent(int in, int pad, int taps, int stride)
+{
+    return (in + 2 * pad - taps) / stride + 1;
+}
+
+TC_CONST void tc_find_taps(const tc_problem *b, const tc_tuning *t, tc_layout *l)
+{
+    l->p = tc_extent(b->h, b->pad_h, b->r, b->stride);
+    l->q = tc_extent(b->w, b->pad_w, b->s, b->stride);
+    l->parts = b->products == 3 ? 2 : 1;
+    l->km = 64 / t->rowsm;
+    l->blocks = cdiv(b->k, l->km);
+    l->channels = l->blocks * l->km;
+    l->tap_rows = b->r + (t->rowsm - 1) * b->stride;
+    l->taps = l->tap_rows * b->s;
+    l->stages = cdiv(cdiv(b->c, 8), t->slices);
+    l->steps = cdiv(t->slices * l->taps, 2);
+    l->w_part = l->steps * 2048;
+    l->w_stage = l->w_part * l->parts;
+    l->stream = l->stages > 1;
+}
+
+TC_CONST void tc_find_strips(const tc_problem *b, const tc_tuning *t, tc_layout *l)
+{
+    const int st = b->stride;
+
+    l->span = least(t->span, l->q);
+    l->row_strips = cdiv(l->p, t->strip);
+    l->col_strips = cdiv(l->q, l->span);
+    l->rows_in = (t->strip - 1) * st + b->r;
+    l->cols_in = (l->span - 1) * st + b->s;
+    l->vec = t->tma || (!t->rows && b->w % 2 == 0 && b->pad_w % 2 == 0) ? 2 : 1;
+    l->packs = cdiv(l->cols_in, l->vec);
+    l->pitch = cdiv(l->packs * l->vec, st);
+    l->phase = (long long)cdiv(l->rows_in, st) * l->pitch;
+    l->slice = st * st * l->phase;
+    l->x_part = t->slices * l->slice;
+    l->x_stage = l->x_part * l->parts * 16;
+    l->copied = t->tma || t->rows;
+    l->unit_cols = t->rows ? b->w : cdiv(l->cols_in, 4) * 4;
+    l->unit_rows = least(most(256 / l->unit_cols, 1), l->rows_in);
+    l->unit = cdiv(l->unit_cols * l->unit_rows + 3 * t->rows, 4) * 4;
+}
+
+TC_CONST void tc_find_chunks(const tc_problem *b, const tc_tuning *t, tc_layout *l)
+{
+    const bool pool = b->sink == SINK_POOL;
+
+    l->line_rows = t->flat ? t->strip : pool ? b->pool_h : t->rowsm;
+    l->lines = cdiv(t->strip, l->line_rows);
+    l->col_tiles = cdiv(t->flat ? t->strip * l->pitch : l->span, t->tile);
+    l->tiles_chunk = t->coltiles && t->coltiles < l->col_tiles ? t->coltiles : l->col_tiles;
+    l->lines_chunk = l->tiles_chunk < l->col_tiles ? 1 : least(t->lines, l->lines);
+    l->chunks = cdiv(l->lines, l->lines_chunk) * cdiv(l->col_tiles, l->tiles_chunk);
+    l->chunk_blocks = b->sink == SINK_REDUCE ? l->blocks : 1;
+    l->out_w = pool ? l->q / b->pool_w : l->q;
+    l->out_h = pool ? l->p / b->pool_h : l->p;
+    l->chunk_w = t->flat                          ? l->q
+                 : pool                           ? l->span / b->pool_w
+                 : l->tiles_chunk == l->col_tiles ? l->span
+                                                  : l->tiles_chunk * t->tile;
+    l->chunk_rows = pool ? l->lines_chunk : l->lines_chunk * l->line_rows;
+}
+
+TC_CONST void tc_find_results(const tc_problem *b, const tc_tuning *t, tc_layout *l)
+{
+    l->early = b->sink != SINK_POOL && t->pass != PASS_KEEP && !b->external;
+    l->bulk = l->early && b->sink == SINK_STORE && l->chunk_w == l->out_w && l->line_rows * l->out_w % 4 == 0 &&
+              l->out_h * l->out_w % 4 == 0 && l->p % l->line_rows == 0;
+    l->partial = l->early && b->sink == SINK_REDUCE;
+    l->out_rows = l->partial ? l->blocks * 32 : l->chunk_blocks * l->km;
+    l->out_pitch = ((l->partial ? t->tile : (long long)l->chunk_rows * l->chunk_w) + 31) / 32 * 32 + 8;
+    l->peaks = l->partial && b->reduce == REDUCE_LSE ? l->blocks * 4 : 1;
+}
+
+TC_CONST void tc_find_roles(const tc_problem *b, const tc_tuning *t, tc_layout *l)
+{
+    const bool both = t->pass == PASS_BOTH;
+    int left = 0; // of the warps beside
+
+    l->multiply = both ? 3 : 2;
+    l->stat_groups = both ? 1 : l->multiply;
+    l->fin_groups = both ? 2 : l->multiply;
+    l->teams = t->pass == PASS_KEEP && b->sink != SINK_POOL ? 2 : 1;
+    l->side = l->teams == 2 ? 12 : 8;
+    l->norms = l->teams == 2 ? 4 : 2;
+    l->finish = l->bulk ? 1 : l->partial ? 2 : l->early && b->sink == SINK_STORE ? t->finishers : 4;
+    left = l->side - l->teams * l->finish - 1;
+    l->load = l->copied ? least(4, left - 1) : left;
+    l->threads = (l->multiply * 4 + l->side) * 32;
+}
+
+TC_CONST tc_layout tc_find_layout(const tc_problem *b, const tc_tuning *t)
+{
+    tc_layout l = {0};
+
+    tc_find_taps(b, t, &l);
+    tc_find_strips(b, t, &l);
+    tc_find_chunks(b, t, &l);
+    tc_find_results(b, t, &l);
+    tc_find_roles(b, t, &l);
+    return l;
+}
+
+// struct shared_memory of conv_tc.cuh, its parts rounded up; the kernel asserts that it is no larger.
+TC_CONST long long tc_shared_bytes(const tc_problem *b, const tc_tuning *t, const tc_layout *l)
+{
+    const int blocks = l->stream ? t->stages * t->wide : l->blocks;
+    const long long peaks = l->peaks > 1 ? (long long)l->peaks * t->tile : 1;
+    long long bytes = (t->stages * l->x_stage + 127) / 128 * 128;
+
+    bytes += l->copied ? (long long)TC_RAWS * 32 * l->unit : 128;
+    bytes += (long long)blocks * l->w_stage;
+    bytes += t->outs * (l->out_rows * l->out_pitch + peaks + l->blocks * 4 * (t->tile / 64)) * 4;
+    if (b->groups) bytes += 32ll * l->stat_groups * t->rowsm * l->channels;
+    bytes += (l->teams == 2 ? 32ll : 16ll) * l->channels + 8ll * most(b->groups, 1);
+    return bytes + 1024; // barriers and single words
+}
+
+TC_CONST long long tc_packed_bytes(const tc_layout *l)
+{
+    return (long long)l->blocks * l->stages * l->w_stage;
+}
+
+#endif
