@@ -167,8 +167,8 @@ typedef struct cvy_options {
     int32_t fuse;      /* cvy_switch; CVY_OFF gives every operator a pass of its own */
     int32_t ordinal;   /* which GPU */
     uint32_t seed;     /* not 0: a random legal plan, for tests */
-    int32_t strided;   /* cvy_switch; CVY_OFF: run() gets contiguous buffers at multiples of 16 bytes, and the
-                          workspace has no room for copies of others */
+    int32_t strided;   /* cvy_switch; CVY_OFF: run() gets contiguous buffers, on the GPU at multiples of 16 bytes,
+                          and the workspace has no room for copies of others */
 } cvy_options;
 
 /* What a plan expects to cost. */
@@ -187,6 +187,14 @@ CVY_API void cvy_plan_free(cvy_plan *plan);
 
 /* Bytes of memory that run() needs on the plan's device, aligned to CVY_ALIGN. Never 0. */
 CVY_API size_t cvy_plan_workspace(const cvy_plan *plan);
+
+/* What a plan derives from parameters alone: folded, packed and transformed weights. Plans with one digest lay it
+ * out alike: what one has prepared, of the same parameters with the same strides, serves the others. */
+typedef struct cvy_prepared {
+    size_t bytes;    /* of cvy_plan_workspace(), which it is a part of; may be 0 */
+    char digest[65]; /* 64 hexadecimal digits and NUL */
+} cvy_prepared;
+CVY_API cvy_status cvy_plan_prepared(const cvy_plan *plan, cvy_prepared *out);
 
 CVY_API cvy_device cvy_plan_device(const cvy_plan *plan);
 CVY_API cvy_status cvy_plan_cost(const cvy_plan *plan, cvy_cost *out);
@@ -217,6 +225,23 @@ typedef struct cvy_buffer {
  */
 CVY_API cvy_status cvy_plan_run(const cvy_plan *plan, const cvy_buffer *buffers, int32_t n_buffers, void *workspace,
                                 size_t workspace_size, uint32_t flags, void *stream);
+
+/* The memory of a run in two buffers, both aligned to CVY_ALIGN. */
+typedef struct cvy_memory {
+    size_t size;          /* sizeof(cvy_memory) */
+    void *prepared;       /* cvy_prepared.bytes; read alone under CVY_KEEP_PREPARED, so threads may share it then */
+    size_t prepared_size; /* of the buffer, in bytes */
+    void *workspace;      /* the rest of cvy_plan_workspace(): of one run at a time, for any plans in turn */
+    size_t workspace_size; /* of the buffer, in bytes */
+} cvy_memory;
+
+/* More flags, of cvy_plan_run_in() alone, where CVY_KEEP_PREPARED speaks of the prepared buffer. */
+#define CVY_KEEP_WORKSPACE                                                                                         \
+    2u /* the workspace is as this plan's last run left it; saves the GPU some words to clear */
+
+/* The same as cvy_plan_run(), for callers who run several plans on the same parameters. */
+CVY_API cvy_status cvy_plan_run_in(const cvy_plan *plan, const cvy_buffer *buffers, int32_t n_buffers,
+                                   const cvy_memory *memory, uint32_t flags, void *stream);
 
 /* What cvy_plan_run() launches on buffers with these strides (of data only the alignment is looked at), as JSON:
  * for each launch the kernel with its text, grid, block and arguments, in order, and the texts they include. Plans

@@ -13,6 +13,7 @@ CVY_MAX_OPERATORS = 65536
 CVY_ALIGN = 256
 CVY_NONE = -1
 CVY_KEEP_PREPARED = 1
+CVY_KEEP_WORKSPACE = 2
 
 ENUMS = {
     "cvy_status": dict(
@@ -88,6 +89,20 @@ class cvy_buffer(C.Structure):
     _fields_ = [("data", C.c_void_p), ("strides", C.POINTER(C.c_int64))]
 
 
+class cvy_prepared(C.Structure):
+    _fields_ = [("bytes", C.c_size_t), ("digest", C.c_char * 65)]
+
+
+class cvy_memory(C.Structure):
+    _fields_ = [
+        ("size", C.c_size_t),
+        ("prepared", C.c_void_p),
+        ("prepared_size", C.c_size_t),
+        ("workspace", C.c_void_p),
+        ("workspace_size", C.c_size_t),
+    ]
+
+
 # Handles are void pointers; cvy_value is int32_t; enums are int.
 _P = C.POINTER
 _HANDLE, _OUT, _DIMS, _SIZE, _VALUE = C.c_void_p, _P(C.c_void_p), _P(C.c_int64), _P(C.c_size_t), _P(C.c_int32)
@@ -111,11 +126,13 @@ FUNCTIONS = {
     "cvy_plan_create": (C.c_int, [_HANDLE, _P(cvy_options), _OUT]),
     "cvy_plan_free": (None, [_HANDLE]),
     "cvy_plan_workspace": (C.c_size_t, [_HANDLE]),
+    "cvy_plan_prepared": (C.c_int, [_HANDLE, _P(cvy_prepared)]),
     "cvy_plan_device": (C.c_int, [_HANDLE]),
     "cvy_plan_cost": (C.c_int, [_HANDLE, _P(cvy_cost)]),
     "cvy_plan_print": (C.c_int, [_HANDLE, C.c_char_p, C.c_size_t, _SIZE]),
     "cvy_plan_why": (C.c_int, [_HANDLE, C.c_char_p, C.c_size_t, _SIZE]),
     "cvy_plan_run": (C.c_int, [_HANDLE, _P(cvy_buffer), C.c_int32, C.c_void_p, C.c_size_t, C.c_uint32, C.c_void_p]),
+    "cvy_plan_run_in": (C.c_int, [_HANDLE, _P(cvy_buffer), C.c_int32, _P(cvy_memory), C.c_uint32, C.c_void_p]),
     "cvy_plan_launches": (C.c_int, [_HANDLE, _P(cvy_buffer), C.c_int32, C.c_char_p, C.c_size_t, _SIZE]),
 }
 

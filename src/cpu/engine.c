@@ -51,6 +51,14 @@ static void describe_cpu(const cvy_plan *p, text *t)
     }
 }
 
+static void print_packing(const cvy_plan *p, text *t)
+{
+    const cpu_state *s = p->state;
+    for (int i = 0; i < p->n_tensors; i++)
+        if (s->param_copy[i] >= 0) cvyi_text_add(t, "copy of tensor %d at %lld\n", i, (long long)s->param_copy[i]);
+    for (int i = 0; i < s->pack.n_steps; i++) s->pack.steps[i].print(&s->pack.steps[i], t);
+}
+
 static const char *const tunings[TUNE_COUNT + 1] = {
     "by cost",      "direct convolution", "winograd 4x4",    "winograd 2x4",
     "winograd 2x2", "recompute",          "operators apart", NULL};
@@ -65,6 +73,7 @@ const engine cvyi_engine_cpu = {.device = CVY_CPU,
                                 .same_choice = cvyi_cpu_same,
                                 .why = cvyi_cpu_why,
                                 .prepare = cvyi_lower_passes,
+                                .packing = print_packing,
                                 .run = cvyi_cpu_run,
                                 .close = close_cpu,
                                 .describe = describe_cpu,

@@ -20,7 +20,7 @@ static char *tensor_data(const cpu_unit *u, const spot *s)
     const cpu_run *r = u->run;
     if (tensor_strided(r, s->at)) {
         const int64_t copy = r->state->param_copy[s->at];
-        if (copy >= 0) return r->workspace + copy;
+        if (copy >= 0) return cvyi_at(r->memory, copy);
         return s->shadow >= 0 ? u->slices + s->shadow : NULL;
     }
     return (char *)r->buffers[s->at].data + (s->sliced ? u->n0 * s->per * 4 : 0);
@@ -46,7 +46,7 @@ float *cvyi_unit_data(const cpu_unit *u, int v)
     if (s->kind == SPOT_TENSOR)
         data = tensor_data(u, s);
     else if (s->kind == SPOT_WORKSPACE)
-        data = u->run->workspace + s->at + (s->sliced ? u->n0 * s->per * 4 : 0);
+        data = cvyi_at(u->run->memory, s->at) + (s->sliced ? u->n0 * s->per * 4 : 0);
     else if (s->kind == SPOT_SLICE)
         data = u->slices + s->at;
     return (float *)(void *)data;
@@ -170,7 +170,7 @@ static void run_pass(const cpu_run *run, const cpu_pass *which)
 {
     const int threads = threads_for(run->state, which);
     const bool many = cvyi_pass_many(which, threads);
-    char *slices = run->workspace + run->state->packed_end;
+    char *slices = cvyi_at(run->memory, run->state->packed_end);
     pass_run r = {run, which, slices, slices + (many ? threads : 1) * which->slice_bytes};
 
     cvyi_fence_run(which, slices, many ? threads : 1, threads, true);
@@ -187,14 +187,15 @@ static void copy_params(const cpu_run *r)
         const int64_t copy = r->state->param_copy[i];
         if (copy < 0 || !tensor_strided(r, i)) continue;
         copy_strided(tensor_shape(r, i), r->buffers[i].strides, r->buffers[i].data, 0,
-                     cvyi_elements(tensor_shape(r, i)), (float *)(void *)(r->workspace + copy), true);
+                     cvyi_elements(tensor_shape(r, i)), (float *)(void *)cvyi_at(r->memory, copy), true);
     }
 }
 
-cvy_status cvyi_cpu_run(const cvy_plan *p, const cvy_buffer *buffers, void *workspace, uint32_t flags, void *stream)
+cvy_status cvyi_cpu_run(const cvy_plan *p, const cvy_buffer *buffers, const run_memory *memory, uint32_t flags,
+                        void *stream)
 {
     const cpu_state *s = p->state;
-    const cpu_run run = {p, s, buffers, workspace};
+    const cpu_run run = {p, s, buffers, memory};
 
     (void)stream;
     if (!(flags & CVY_KEEP_PREPARED)) {

@@ -22,7 +22,7 @@
 typedef enum spot_kind {
     SPOT_NONE,      /* nowhere: it lives in a program's tiles */
     SPOT_TENSOR,    /* buffer number `at` of run() */
-    SPOT_WORKSPACE, /* byte `at` of the workspace */
+    SPOT_WORKSPACE, /* byte `at` of the run's memory (cvyi_at) */
     SPOT_SLICE      /* byte `at` of the unit's slices */
 } spot_kind;
 
@@ -49,7 +49,7 @@ typedef struct cpu_run {
     const cvy_plan *plan;
     const cpu_state *state;
     const cvy_buffer *buffers;
-    char *workspace;
+    const run_memory *memory;
 } cpu_run;
 
 /* Samples n0 ... n0 + m - 1 of a pass at work. */
@@ -64,8 +64,9 @@ typedef struct step {
     const char *name;
     int64_t (*parts)(const struct step *s, const cpu_unit *u);
     void (*run)(const struct step *s, const cpu_unit *u, int64_t part, char *scratch);
-    const void *data; /* the step's own record, in the plan's arena */
-    int64_t scratch;  /* bytes per worker, contents meaningless between parts */
+    const void *data;                             /* the step's own record, in the plan's arena */
+    int64_t scratch;                              /* bytes per worker, contents meaningless between parts */
+    void (*print)(const struct step *s, text *t); /* packing: all that the packed bytes depend on */
 } step;
 
 enum { MAX_STEPS = 5 }; /* a node becomes at most so many steps */
@@ -95,8 +96,8 @@ struct cpu_state {
     cpu_pass *passes;    /* one per pass of the plan */
     cpu_pass pack;       /* steps that pack weights, run behind the plan's prepare pass */
     cpu_pass *late;      /* per pass: steps that pack weights which are inputs or computed, run in front of it */
-    int64_t packed_end;  /* bytes of the workspace used by values, packed weights and copies of parameters */
-    int64_t *param_copy; /* per tensor: byte of the workspace for a contiguous copy of a strided parameter; -1 */
+    int64_t packed_end;  /* of the workspace: behind values and weights that are packed in every run */
+    int64_t *param_copy; /* per tensor: byte for a contiguous copy of a strided parameter, prepared; -1 */
 };
 
 /* ---- exec.c ---- */
@@ -112,8 +113,12 @@ static inline spot *cvyi_unit_spot(const cpu_unit *u, int v)
 float *cvyi_unit_data(const cpu_unit *u, int v);
 /* Writes n elements from `first` on (counted in the unit's contiguous order) of an output with strides. */
 void cvyi_unit_scatter(const cpu_unit *u, int v, int64_t first, int64_t n, const float *src);
-cvy_status cvyi_cpu_run(const cvy_plan *p, const cvy_buffer *buffers, void *workspace, uint32_t flags,
+cvy_status cvyi_cpu_run(const cvy_plan *p, const cvy_buffer *buffers, const run_memory *memory, uint32_t flags,
                         void *stream);
+static inline float *cvyi_packed(const cpu_unit *u, int64_t at)
+{
+    return (float *)(void *)cvyi_at(u->run->memory, at);
+}
 
 /* How many samples of a batch of N the unit holds: its own, or all where the pass is taken as a whole. */
 static inline int64_t cvyi_unit_batch(const cpu_unit *u, int64_t N)
@@ -152,8 +157,8 @@ step *cvyi_add_step(builder *b, const char *name, size_t data_bytes, void **data
 /* The same among the steps that pack weights: run when parameters have changed, or in front of the pass where the
  * weight does not depend on parameters alone. */
 step *cvyi_add_pack(builder *b, int weight, size_t data_bytes, void **data);
-int64_t cvyi_slice(builder *b, int64_t bytes);        /* reserves, aligned to 64 */
-int64_t cvyi_persistent(cpu_state *s, int64_t bytes); /* of the workspace, aligned to 64 */
+int64_t cvyi_slice(builder *b, int64_t bytes);                   /* reserves, aligned to 64 */
+int64_t cvyi_packed_room(builder *b, int weight, int64_t bytes); /* of the run's memory, aligned to 64 */
 /* ---- fence.c: nothing in builds without the address sanitizer ---- */
 
 /* Puts a fence behind the slice at `at`, the last so far. */

@@ -1,5 +1,5 @@
 /* lower.c - passes into steps: which nodes are computed together, where every value of a pass lies, and the room
- * that slices, scratch and packed weights take in the workspace. */
+ * that slices, scratch and packed weights take. */
 #include <stdlib.h>
 #include <string.h>
 #include "program.h"
@@ -14,11 +14,16 @@ int64_t cvyi_slice(builder *b, int64_t bytes)
     return at;
 }
 
-int64_t cvyi_persistent(cpu_state *s, int64_t bytes)
+static int64_t take(int64_t *end, int64_t bytes)
 {
-    const int64_t at = s->packed_end;
-    s->packed_end += cvyi_align64(bytes);
+    const int64_t at = *end;
+    *end += cvyi_align64(bytes);
     return at;
+}
+
+int64_t cvyi_packed_room(builder *b, int weight, int64_t bytes)
+{
+    return take(b->plan->prepared[weight] ? &b->plan->prepared_bytes : &b->state->packed_end, bytes);
 }
 
 static step *append(cvy_plan *p, cpu_pass *to, const char *name, size_t data_bytes, void **data)
@@ -398,7 +403,9 @@ static cvy_status reserve_params(cvy_plan *p, cpu_state *s)
     if (!s->param_copy) return CVY_NO_MEMORY;
     for (int i = 0; i < p->n_tensors; i++) {
         const value *v = &p->graph->values[p->tensor_value[i]];
-        s->param_copy[i] = v->kind == VALUE_PARAM ? cvyi_persistent(s, 4 * cvyi_elements(&v->shape)) : -1;
+        s->param_copy[i] = v->kind == VALUE_PARAM && p->options.strided != CVY_OFF
+                               ? take(&p->prepared_bytes, 4 * cvyi_elements(&v->shape))
+                               : -1;
     }
     return CVY_OK;
 }
@@ -419,10 +426,11 @@ cvy_status cvyi_lower_passes(cvy_plan *p)
     cpu_state *s = p->state;
     builder b = {.plan = p, .state = s, .g = p->graph};
     const size_t nodes = (size_t)p->graph->n_nodes + 1;
+    const int64_t values = p->prepared_bytes;
     int64_t most = 0;
     cvy_status st = CVY_OK;
 
-    s->packed_end = p->value_bytes;
+    s->packed_end = WORKSPACE_BASE + p->value_bytes;
     s->passes = cvyi_arena_alloc(&p->memory, (size_t)p->n_passes + 1, sizeof *s->passes);
     s->late = cvyi_arena_alloc(&p->memory, (size_t)p->n_passes + 1, sizeof *s->late);
     b.lead = cvyi_arena_alloc(&p->memory, nodes, sizeof *b.lead);
@@ -438,11 +446,11 @@ cvy_status cvyi_lower_passes(cvy_plan *p)
         most = cvyi_max64(most, room_of(s, &s->late[i]));
     }
     /* Preparing reads and writes every byte once or twice: some 5 GB/s of one thread. */
-    s->pack.work = (double)(s->packed_end - p->value_bytes) * 2e-10;
+    s->pack.work = (double)(p->prepared_bytes - values) * 2e-10;
     for (int i = 0; i < p->n_passes; i++)
         s->passes[i].work = i < p->n_prepare ? p->passes[i].bytes * 2e-10 : p->passes[i].seconds * s->host.threads;
     s->packed_end = cvyi_round_up(s->packed_end, CVY_ALIGN);
-    p->workspace = (size_t)(s->packed_end + most);
+    p->workspace = (size_t)(s->packed_end - WORKSPACE_BASE + most);
 fail:
     return st;
 }

@@ -26,7 +26,7 @@ static void fill(float *data, int64_t n)
 cvy_status cvyi_cpu_measure(const cvy_plan *p, double *seconds)
 {
     cvy_buffer *buffers = cvyi_alloc((size_t)p->n_tensors + 1, sizeof *buffers);
-    void *workspace = cvyi_alloc_aligned(p->workspace);
+    void *workspace = cvyi_alloc_aligned(cvy_plan_workspace(p));
     cvy_status st = buffers && workspace ? CVY_OK : CVY_NO_MEMORY;
 
     *seconds = INFINITY;
@@ -40,7 +40,8 @@ cvy_status cvyi_cpu_measure(const cvy_plan *p, double *seconds)
     }
     for (int i = 0; !st && i < RUNS; i++) {
         const double start = now();
-        st = cvy_plan_run(p, buffers, p->n_tensors, workspace, p->workspace, i ? CVY_KEEP_PREPARED : 0, NULL);
+        st = cvy_plan_run(p, buffers, p->n_tensors, workspace, cvy_plan_workspace(p), i ? CVY_KEEP_PREPARED : 0,
+                          NULL);
         if (now() - start < *seconds) *seconds = now() - start;
     }
     for (int i = 0; buffers && i < p->n_tensors; i++) cvyi_free(buffers[i].data);

@@ -23,7 +23,7 @@ typedef struct conv_step {
     conv_geom copy;                                    /* its geometry: the padding is part of the copy */
     conv_tiling tiling[2];                             /* as chosen; direct, for samples with special values */
     gemm_plan gemm;                                    /* in place of the first: 1x1 as a product of matrices */
-    int64_t packed[2];                                 /* bytes of the workspace */
+    int64_t packed[2];                                 /* bytes of the run's memory */
     bool window;
     norm_geom norm; /* of stats or prog_stats */
     /* bytes of the slices */
@@ -56,7 +56,19 @@ static void run_pack(const step *s, const cpu_unit *u, int64_t part, char *scrat
     const pack_step *p = s->data;
     (void)part;
     (void)scratch;
-    cvyi_conv_pack(&p->tiling, cvyi_unit_data(u, p->weight), (float *)(void *)(u->run->workspace + p->packed));
+    cvyi_conv_pack(&p->tiling, cvyi_unit_data(u, p->weight), cvyi_packed(u, p->packed));
+}
+
+static void print_pack(const step *s, text *t)
+{
+    const pack_step *p = s->data;
+    const conv_tiling *c = &p->tiling;
+    const conv_geom *g = &c->geom;
+    cvyi_text_add(t, "conv %d: %lld x %lld / %lld, %lld x %lld x %lld", (int)c->algo, (long long)g->K,
+                  (long long)g->C, (long long)g->groups, (long long)g->kernel[0], (long long)g->kernel[1],
+                  (long long)g->kernel[2]);
+    cvyi_text_add(t, ", blocks %lld + %lld of %d, %d, chunks %lld; %d at %lld\n", (long long)c->full,
+                  (long long)c->tails, c->kt, c->tail_kt, (long long)c->chunk, p->weight, (long long)p->packed);
 }
 
 static cvy_status add_packing(builder *b, const conv_step *c, int which)
@@ -69,6 +81,7 @@ static cvy_status add_packing(builder *b, const conv_step *c, int which)
     *p = (pack_step){c->tiling[which], c->weight, c->packed[which]};
     s->parts = one_part;
     s->run = run_pack;
+    s->print = print_pack;
     return CVY_OK;
 }
 
@@ -297,7 +310,7 @@ static void convolve(const conv_step *c, const cpu_unit *u, int64_t part, char *
         return;
     }
     span = cvyi_conv_unit(t, unit);
-    job.packed = (const float *)(const void *)(u->run->workspace + c->packed[form_of(c, u)]);
+    job.packed = cvyi_packed(u, c->packed[form_of(c, u)]);
     job.src = cvyi_unit_data(u, c->x) + sample * g->C * g->in[0] * g->in[1] * g->in[2];
     if (c->centres && !form_of(c, u)) job.src = at(u, c->centred_x);
     job.bias = c->window ? at(u, c->start) : bias_of(c, u);
@@ -466,7 +479,7 @@ static cvy_status tile_and_pack(builder *b, conv_step *c)
     }
     for (int i = c->group.algo == CONV_BY_GEMM; i < 1 + two_forms(c); i++) {
         cvyi_conv_tile(algos[i], i || !c->centres ? &c->geom : &c->copy, b->state->conv, ph, pw, &c->tiling[i]);
-        c->packed[i] = cvyi_persistent(b->state, 4 * c->tiling[i].packed);
+        c->packed[i] = cvyi_packed_room(b, c->weight, 4 * c->tiling[i].packed);
         TRY(add_packing(b, c, i));
     }
 fail:

@@ -42,7 +42,18 @@ static void pack_convt(const step *s, const cpu_unit *u, int64_t part, char *scr
     const convt_step *c = s->data;
     (void)part;
     (void)scratch;
-    cvyi_convt_pack(&c->plan, cvyi_unit_data(u, c->weight), (float *)(void *)(u->run->workspace + c->packed));
+    cvyi_convt_pack(&c->plan, cvyi_unit_data(u, c->weight), cvyi_packed(u, c->packed));
+}
+
+static void print_convt(const step *s, text *t)
+{
+    const convt_step *c = s->data;
+    const conv_geom *g = &c->plan.g;
+    cvyi_text_add(t, "convt: %lld x %lld / %lld", (long long)g->K, (long long)g->C, (long long)g->groups);
+    for (int a = 0; a < 3; a++)
+        cvyi_text_add(t, ", %lld stride %lld pad %lld dil %lld", (long long)g->kernel[a], (long long)g->stride[a],
+                      (long long)g->pad[a], (long long)g->dil[a]);
+    cvyi_text_add(t, "; %d at %lld\n", c->weight, (long long)c->packed);
 }
 
 static int64_t convt_parts(const step *s, const cpu_unit *u)
@@ -58,8 +69,8 @@ static void run_convt(const step *s, const cpu_unit *u, int64_t part, char *scra
     const int64_t sample = part / c->plan.units;
     const float *src = cvyi_unit_data(u, c->x) + sample * g->C * g->in[0] * g->in[1] * g->in[2];
     float *dst = cvyi_unit_data(u, c->out) + sample * g->K * g->out[0] * g->out[1] * g->out[2];
-    cvyi_convt_run(&c->plan, src, (const float *)(const void *)(u->run->workspace + c->packed),
-                   optional(u, c->bias), dst, part % c->plan.units, (float *)(void *)scratch);
+    cvyi_convt_run(&c->plan, src, cvyi_packed(u, c->packed), optional(u, c->bias), dst, part % c->plan.units,
+                   (float *)(void *)scratch);
 }
 
 cvy_status cvyi_lower_convt(builder *b, int index)
@@ -76,13 +87,14 @@ cvy_status cvyi_lower_convt(builder *b, int index)
     cvyi_conv_geom(b->g, n, &g);
     cvyi_convt_plan(b->state->isa, &g, &c->plan);
     c->x = n->arg[0], c->weight = n->arg[1], c->bias = n->arg[2], c->out = n->out;
-    c->packed = cvyi_persistent(b->state, (int64_t)cvyi_convt_packed_bytes(&c->plan));
+    c->packed = cvyi_packed_room(b, c->weight, (int64_t)cvyi_convt_packed_bytes(&c->plan));
     s->scratch = (int64_t)cvyi_convt_scratch_bytes(&c->plan);
     pack = cvyi_add_pack(b, c->weight, 1, &unused);
     if (!pack) return CVY_NO_MEMORY;
     pack->data = c;
     pack->parts = one_part;
     pack->run = pack_convt;
+    pack->print = print_convt;
 fail:
     return st;
 }
@@ -124,8 +136,7 @@ static void run_matmul(const step *s, const cpu_unit *u, int64_t part, char *scr
 
     cvyi_matmul_operands(g, batch, &x, &other);
     job.a = cvyi_unit_data(u, c->x) + x * p.M * g->K;
-    job.b = c->packs ? (const float *)(const void *)(u->run->workspace + c->packed)
-                     : cvyi_unit_data(u, c->other) + other * g->K * g->N;
+    job.b = c->packs ? cvyi_packed(u, c->packed) : cvyi_unit_data(u, c->other) + other * g->K * g->N;
     job.c = cvyi_unit_data(u, c->out) + batch * p.M * g->N;
     job.bias_n = optional(u, c->bias);
     cvyi_gemm_run(&p, &job, part % p.units, (float *)(void *)scratch);
@@ -148,8 +159,15 @@ static void run_pack_matmul(const step *s, const cpu_unit *u, int64_t part, char
 {
     const pack_matmul_step *c = s->data;
     (void)scratch;
-    cvyi_gemm_pack(&c->plan, c->from, cvyi_unit_data(u, c->other), c->ld,
-                   (float *)(void *)(u->run->workspace + c->packed), part);
+    cvyi_gemm_pack(&c->plan, c->from, cvyi_unit_data(u, c->other), c->ld, cvyi_packed(u, c->packed), part);
+}
+
+static void print_matmul(const step *s, text *t)
+{
+    const pack_matmul_step *c = s->data;
+    cvyi_text_add(t, "matmul %d: %lld x %lld, %lld panels, rows of %lld; %d at %lld\n", (int)c->from,
+                  (long long)c->plan.N, (long long)c->plan.K, (long long)c->plan.panels, (long long)c->ld, c->other,
+                  (long long)c->packed);
 }
 
 static cvy_status pack_other(builder *b, matmul_step *c, const gemm_plan *p)
@@ -158,12 +176,13 @@ static cvy_status pack_other(builder *b, matmul_step *c, const gemm_plan *p)
     pack_matmul_step *k;
     step *s = cvyi_add_pack(b, c->other, sizeof *k, &data);
     if (!s) return CVY_NO_MEMORY;
-    c->packed = cvyi_persistent(b->state, (int64_t)cvyi_gemm_packed_bytes(p));
+    c->packed = cvyi_packed_room(b, c->other, (int64_t)cvyi_gemm_packed_bytes(p));
     k = data;
     *k = (pack_matmul_step){*p, c->geom.other_is_nk ? GEMM_NK : GEMM_KN, c->other, c->packed,
                             c->geom.other_is_nk ? c->geom.K : c->geom.N};
     s->parts = pack_matmul_parts;
     s->run = run_pack_matmul;
+    s->print = print_matmul;
     return CVY_OK;
 }
 

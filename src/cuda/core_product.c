@@ -106,7 +106,7 @@ static cvy_status make_wgmma(maker *m, const matmul_geom *e, const wgmma_tile *t
     const node *n = &m->g->nodes[core];
     int row, column;
     const space out = product_space(m->g, n, &row, &column);
-    const int64_t packed = cvyi_make_memory(m, t->packed_bytes);
+    const int64_t packed = cvyi_make_packed_memory(m, n->arg[1], t->packed_bytes);
     const int64_t y_tiles = cvyi_min64(t->row_tiles, GRID_YZ_MOST / t->cluster_m * t->cluster_m);
     char form[24];
     cvy_status st;

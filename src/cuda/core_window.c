@@ -140,7 +140,7 @@ static cvy_status make_tiled(maker *m, const conv_geom *e, const mma_tile *mma)
     char form[24];
     cvy_status st;
 
-    w.at = cvyi_make_memory(m, 4 * w.elements);
+    w.at = cvyi_make_packed_memory(m, n->arg[1], 4 * w.elements);
     TRY(make_pack(m, n, e, &w, mma != NULL));
     cvyi_make_start(m, mma ? "conv_mma.cu" : "conv_direct.cu");
     define_filter(m, e, transposed);

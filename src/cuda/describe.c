@@ -47,6 +47,12 @@ static const char *word(bool truth)
 
 /* ---- parts of a launch ---- */
 
+/* Where a byte of the run's memory lies if the prepared part stands in front of the workspace. */
+static long long in_one_buffer(const cvy_plan *p, int64_t at)
+{
+    return at < WORKSPACE_BASE ? at : at - WORKSPACE_BASE + p->prepared_bytes;
+}
+
 static void add_view(const cuda_run *r, const cuda_step *s, const step_view *view, text *t, bool *strided)
 {
     const view_place at = cvyi_cuda_place(r, view);
@@ -56,7 +62,7 @@ static void add_view(const cuda_run *r, const cuda_step *s, const step_view *vie
     cvyi_text_add(t, "{");
     if (view->value != CVY_NONE) add_named(t, "name", r->plan->graph->values[view->value].name);
     cvyi_text_add(t, "\"%s\": %lld, \"strides\": [", at.tensor >= 0 ? "tensor" : "at",
-                  at.tensor >= 0 ? at.tensor : (long long)at.at);
+                  at.tensor >= 0 ? at.tensor : in_one_buffer(r->plan, at.at));
     for (int d = 0; d < EMIT_DIMS; d++) cvyi_text_add(t, "%s%lld", d ? ", " : "", (long long)strides[d]);
     cvyi_text_add(t, "]}");
 }
@@ -120,6 +126,25 @@ static void add_launch(const cuda_run *r, const cuda_step *s, text *t)
 
 /* ---- all of it ---- */
 
+void cvyi_cuda_packing(const cvy_plan *p, text *t)
+{
+    const cuda_state *state = p->state;
+    for (int i = 0; i < state->n_steps; i++) {
+        const cuda_step *s = &state->steps[i];
+        if (!s->prepared || s->only_strided != CVY_NONE) continue;
+        cvyi_text_add(t, "%s %s %lld\n%s\n", s->source, s->entry, (long long)s->extent, s->epilogue[0]);
+        add_three(t, "grid", s->launch.grid);
+        add_three(t, "block", s->launch.block);
+        for (int k = 0; k < s->n_options[0]; k++) cvyi_text_add(t, " %s", s->options[0][k]);
+        for (int k = 0; k < s->n_views; k++) {
+            const step_view *v = &s->views[k];
+            cvyi_text_add(t, "\nview %d of %d at %lld", (int)v->kind, v->value, (long long)v->at);
+            for (int d = 0; d < EMIT_DIMS; d++) cvyi_text_add(t, " %d*%lld", v->dim[d], (long long)v->times[d]);
+        }
+        cvyi_text_add(t, "\n");
+    }
+}
+
 cvy_status cvyi_cuda_launches(const cvy_plan *p, const cvy_buffer *buffers, text *t)
 {
     const cuda_state *state = p->state;
@@ -133,7 +158,7 @@ cvy_status cvyi_cuda_launches(const cvy_plan *p, const cvy_buffer *buffers, text
     add_named(t, "device", state->device->name);
     cvyi_text_add(t, "\"capability\": [%d, %d], \"multiprocessors\": %d, \"nvrtc\": \"%d.%d\", \"workspace\": %zu",
                   state->device->major, state->device->minor, state->device->sms, rtc->major, rtc->minor,
-                  p->workspace);
+                  cvy_plan_workspace(p));
     cvyi_text_add(t, ", \"launches\": [");
     for (int i = 0; i < state->n_steps; i++) {
         if (!cvyi_cuda_wanted(&r, &state->steps[i], 0)) continue;

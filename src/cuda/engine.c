@@ -239,12 +239,14 @@ fail:
 static cvy_status prepare(cvy_plan *p)
 {
     cuda_state *state = p->state;
+    const int64_t values = p->prepared_bytes;
     cvy_status st;
 
     TRY(make_steps(p));
     TRY(ask_resident(state, &state->apart));
     if (state->apart) {
         TRY(part_launches(p));
+        p->prepared_bytes = values; /* without what the first attempt packed */
         TRY(make_steps(p));
     }
 fail:
@@ -310,14 +312,14 @@ static void fill_view(const cuda_run *r, const cuda_step *s, const step_view *vi
                       bool *strided)
 {
     const view_place at = cvyi_cuda_place(r, view);
-    const void *base = at.tensor >= 0 ? r->buffers[at.tensor].data : r->workspace;
+    const void *start = at.tensor >= 0 ? r->buffers[at.tensor].data : (void *)cvyi_at(r->memory, at.at);
 
-    out->p = (CUdeviceptr)(uintptr_t)base + (CUdeviceptr)at.at;
+    out->p = (CUdeviceptr)(uintptr_t)start;
     if (cvyi_cuda_strides(r, view, at.tensor, out->stride) || cvyi_cuda_misaligned(r, s, at.tensor))
         *strided = true;
 }
 
-static cvy_status run_step(const cuda_run *r, const cuda_step *s, uint32_t flags)
+static cvy_status run_step(const cuda_run *r, const cuda_step *s)
 {
     const cuda_state *state = r->plan->state;
     step_arguments arguments;
@@ -328,7 +330,7 @@ static cvy_status run_step(const cuda_run *r, const cuda_step *s, uint32_t flags
     arguments.extent = s->extent;
     for (int i = 0; i < s->n_views; i++) fill_view(r, s, &s->views[i], &arguments.view[i], &strided);
     if (s->tc)
-        st = s->row->launch(state->device, s, &arguments, !(flags & CVY_KEEP_PREPARED), r->stream);
+        st = s->row->launch(state->device, s, &arguments, !r->memory->kept, r->stream);
     else
         st = cvyi_cuda_launch(state->device, &s->kernel[strided], &s->launch, r->stream, list);
     return st ? cvyi_fail_within(st, "%s: ", s->entry) : CVY_OK;
@@ -340,16 +342,16 @@ bool cvyi_cuda_wanted(const cuda_run *r, const cuda_step *s, uint32_t flags)
     return s->only_strided == CVY_NONE || tensor_shadowed(r, s->only_strided);
 }
 
-static cvy_status run_cuda(const cvy_plan *p, const cvy_buffer *buffers, void *workspace, uint32_t flags,
+static cvy_status run_cuda(const cvy_plan *p, const cvy_buffer *buffers, const run_memory *memory, uint32_t flags,
                            void *stream)
 {
     const cuda_state *state = p->state;
-    const cuda_run r = {p, buffers, workspace, stream};
+    const cuda_run r = {p, buffers, memory, stream};
     cvy_status st;
 
     TRY(cvyi_cuda_enter(state->device, stream));
     for (int i = 0; i < state->n_steps && st == CVY_OK; i++)
-        if (cvyi_cuda_wanted(&r, &state->steps[i], flags)) st = run_step(&r, &state->steps[i], flags);
+        if (cvyi_cuda_wanted(&r, &state->steps[i], flags)) st = run_step(&r, &state->steps[i]);
     cvyi_cuda_leave(state->device);
 fail:
     return st;
@@ -377,6 +379,7 @@ const engine cvyi_engine_cuda = {
     .same_choice = cvyi_cuda_same,
     .why = cvyi_cuda_why,
     .prepare = prepare,
+    .packing = cvyi_cuda_packing,
     .run = run_cuda,
     .close = close_cuda,
     .describe = describe,

@@ -25,7 +25,7 @@ typedef enum view_kind {
 typedef struct step_view {
     view_kind kind;
     int value;                /* of the lowered graph; VIEW_OWN: CVY_NONE */
-    int64_t at;               /* VIEW_OWN: byte of the workspace */
+    int64_t at;               /* VIEW_OWN: byte of the run's memory (cvyi_at) */
     int dim[EMIT_DIMS];       /* -1: it does not vary there */
     int64_t times[EMIT_DIMS]; /* the stride is this many of the value's own */
 } step_view;
@@ -69,11 +69,11 @@ typedef struct cuda_state {
     cuda_device *device;
     cuda_step *steps;
     int n_steps, cap_steps;
-    /* Per tensor of run(): byte of the workspace where a contiguous copy stands in for it if it is strided or
+    /* Per tensor of run(): byte of the run's memory where a contiguous copy stands in for it if it is strided or
      * begins at no multiple of 16 bytes; -1: none. A tensor that the graph reshapes has one: in another shape its
      * strides mean nothing; and one that a tensor-core pass reads or writes. */
     int64_t *shadow;
-    int64_t kept_end; /* bytes of the workspace in use by values and packed weights */
+    int64_t kept_end; /* of the workspace: what is in use so far */
     bool apart;       /* blocks of a launch were found not to fit on the device at once */
 } cuda_state;
 
@@ -110,11 +110,11 @@ cvy_status cvyi_cuda_compile_steps(cvy_plan *p);
 typedef struct cuda_run {
     const cvy_plan *plan;
     const cvy_buffer *buffers;
-    char *workspace;
+    const run_memory *memory;
     CUstream stream;
 } cuda_run;
 
-/* Tensor number `tensor` of run(); where that is -1, byte `at` of the workspace. */
+/* Tensor number `tensor` of run(); where that is -1, byte `at` of the run's memory. */
 typedef struct view_place {
     int tensor;
     int64_t at;
@@ -123,13 +123,15 @@ typedef struct view_place {
 /* Does this run need the step? */
 bool cvyi_cuda_wanted(const cuda_run *r, const cuda_step *s, uint32_t flags);
 view_place cvyi_cuda_place(const cuda_run *r, const step_view *view);
-/* The strides of a view that lies in `tensor` (or, -1, in the workspace); true where it is not contiguous. */
+/* The strides of a view that lies in `tensor` (or, -1, in the run's memory); true where it is not contiguous. */
 bool cvyi_cuda_strides(const cuda_run *r, const step_view *view, int tensor, int64_t out[EMIT_DIMS]);
 /* Does a step that wants its views aligned find one in `tensor` that is not? */
 bool cvyi_cuda_misaligned(const cuda_run *r, const cuda_step *s, int tensor);
 /* The two codes of a step, 0 and 1, go by names of their own. */
 const char *cvyi_cuda_entry(const cuda_step *s, int which, char entry[ENTRY_BYTES + 8]);
 
+/* What prepared launches compute, and where to. (describe.c) */
+void cvyi_cuda_packing(const cvy_plan *p, text *t);
 /* cvy_plan_launches() */
 cvy_status cvyi_cuda_launches(const cvy_plan *p, const cvy_buffer *buffers, text *t);
 

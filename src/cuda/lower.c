@@ -249,7 +249,7 @@ cvy_status cvyi_cuda_lower(cvy_plan *p)
     m->pre.line_of = new_lines(p);
     m->post.line_of = new_lines(p);
     if (!m->pre.line_of || !m->post.line_of) return CVY_NO_MEMORY;
-    state->kept_end = cvyi_round_up(p->value_bytes, CVY_ALIGN);
+    state->kept_end = WORKSPACE_BASE + cvyi_round_up(p->value_bytes, CVY_ALIGN);
     TRY(make_shadows(m));
     TRY(copy_shadows(m, false));
     if (p->n_prepare) TRY(make_prepared(m));
@@ -258,7 +258,7 @@ cvy_status cvyi_cuda_lower(cvy_plan *p)
         TRY(make_pass(m, &p->passes[i]));
     }
     TRY(copy_shadows(m, true));
-    p->workspace = (size_t)state->kept_end;
+    p->workspace = (size_t)(state->kept_end - WORKSPACE_BASE);
 fail:
     return st;
 }

@@ -287,11 +287,21 @@ cvy_status cvyi_make_chain(maker *m, program *p, int first, int end, bool stores
 
 /* ---- the end of a step ---- */
 
+static int64_t take(int64_t *end, int64_t bytes)
+{
+    const int64_t at = *end;
+    *end += cvyi_round_up(bytes, CVY_ALIGN);
+    return at;
+}
+
 int64_t cvyi_make_memory(maker *m, int64_t bytes)
 {
-    const int64_t at = m->state->kept_end;
-    m->state->kept_end += cvyi_round_up(bytes, CVY_ALIGN);
-    return at;
+    return take(&m->state->kept_end, bytes);
+}
+
+int64_t cvyi_make_packed_memory(maker *m, int weight, int64_t bytes)
+{
+    return take(m->plan->prepared[weight] ? &m->plan->prepared_bytes : &m->state->kept_end, bytes);
 }
 
 static bool reads_tensors(const maker *m)

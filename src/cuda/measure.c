@@ -50,7 +50,7 @@ static cvy_status make_tensors(bench *b)
     if (!b->buffers) return CVY_NO_MEMORY;
     TRY(cvyi_cuda_stream_create(b->d, &b->stream));
     TRY(cvyi_cuda_timer_create(b->d, &b->timer));
-    TRY(cvyi_cuda_alloc(b->d, b->p->workspace, &b->workspace));
+    TRY(cvyi_cuda_alloc(b->d, cvy_plan_workspace(b->p), &b->workspace));
     for (int i = 0; i < b->p->n_tensors; i++) {
         const int64_t n = cvyi_elements(cvyi_shape_of(b->p->graph, b->p->tensor_value[i]));
         CUdeviceptr at = 0;
@@ -69,7 +69,7 @@ static cvy_status time_runs(bench *b, double *seconds)
     for (int i = 0; !st && i < RUNS; i++) {
         double s = INFINITY;
         TRY(cvyi_cuda_timer_start(b->d, &b->timer, b->stream));
-        TRY(cvy_plan_run(b->p, b->buffers, b->p->n_tensors, pointer(b->workspace), b->p->workspace,
+        TRY(cvy_plan_run(b->p, b->buffers, b->p->n_tensors, pointer(b->workspace), cvy_plan_workspace(b->p),
                          i ? CVY_KEEP_PREPARED : 0, b->stream));
         TRY(cvyi_cuda_timer_stop(b->d, &b->timer, b->stream, &s));
         if (i && s < *seconds) *seconds = s; /* the first one prepares */

@@ -1,8 +1,8 @@
 /* place.c - whose memory a value shares, which values depend on parameters alone, and where each one lives.
  *
- * Workspace:  [ prepared values | values that cross passes | the engine's own ]
- * The first part is kept by CVY_KEEP_PREPARED. Values that cross passes share memory where their lives do not meet.
- */
+ * Prepared:   [ prepared values | the engine's own: packed weights | a mark (watch.c) ]
+ * Workspace:  [ values that cross passes | the engine's own ]
+ * The first is kept by CVY_KEEP_PREPARED. Values that cross passes share memory where their lives do not meet. */
 #include <string.h>
 #include "plan.h"
 
@@ -156,11 +156,11 @@ static cvy_status place_values(cvy_plan *p)
             who.at = p->prepared_bytes;
             p->prepared_bytes += who.bytes;
         } else {
-            who.at = first_fit(lodgers, n, p->prepared_bytes, &who);
+            who.at = first_fit(lodgers, n, WORKSPACE_BASE, &who);
             lodgers[n++] = who;
+            p->value_bytes = cvyi_max64(p->value_bytes, who.at + who.bytes - WORKSPACE_BASE);
         }
         p->places[v] = (place){PLACE_WORKSPACE, who.at};
-        p->value_bytes = cvyi_max64(p->value_bytes, who.at + who.bytes);
     }
     return CVY_OK;
 }

@@ -136,7 +136,9 @@ static cvy_status finish(cvy_plan *p)
     TRY(lower(p));
     TRY(p->engine->prepare(p));
     p->workspace = (size_t)cvyi_round_up((int64_t)p->workspace + !p->workspace, CVY_ALIGN);
+    p->prepared_bytes = cvyi_round_up(p->prepared_bytes, CVY_ALIGN);
     cvyi_watch(p);
+    TRY(cvyi_digest_prepared(p));
 fail:
     return st;
 }
@@ -205,7 +207,15 @@ void cvy_plan_free(cvy_plan *p)
 
 size_t cvy_plan_workspace(const cvy_plan *p)
 {
-    return p ? p->workspace : 0;
+    return p ? (size_t)p->prepared_bytes + p->workspace : 0;
+}
+
+cvy_status cvy_plan_prepared(const cvy_plan *p, cvy_prepared *out)
+{
+    if (!p || !out) return cvyi_fail(CVY_INVALID, "plan or result pointer is NULL");
+    *out = (cvy_prepared){.bytes = (size_t)p->prepared_bytes};
+    memcpy(out->digest, p->digest, sizeof out->digest);
+    return CVY_OK;
 }
 
 cvy_device cvy_plan_device(const cvy_plan *p)
@@ -263,7 +273,8 @@ static cvy_status check_buffers(const cvy_plan *p, const char *call, const cvy_b
         if (runs && !buffers[i].data && cvyi_elements(&v->shape))
             return cvyi_fail(CVY_INVALID, "%s: buffer %d ('%s') is NULL", call, i, v->name);
         if (p->options.strided != CVY_OFF) continue;
-        if (!cvyi_is_contiguous(&v->shape, buffers[i].strides) || (uintptr_t)buffers[i].data % 16)
+        const bool aligned = p->engine->device != CVY_CUDA || (uintptr_t)buffers[i].data % 16 == 0;
+        if (!cvyi_is_contiguous(&v->shape, buffers[i].strides) || !aligned)
             return cvyi_fail(CVY_INVALID,
                              "%s: buffer %d ('%s') is strided or not at a multiple of 16 bytes: this plan was made "
                              "for buffers that are neither (option strided)",
@@ -272,22 +283,62 @@ static cvy_status check_buffers(const cvy_plan *p, const char *call, const cvy_b
     return CVY_OK;
 }
 
-cvy_status cvy_plan_run(const cvy_plan *p, const cvy_buffer *buffers, int32_t n_buffers, void *workspace,
-                        size_t workspace_size, uint32_t flags, void *stream)
+/* A buffer of run(): is it there, aligned, and large enough? */
+static cvy_status check_memory(const char *what, const void *memory, size_t size, size_t needed)
+{
+    if (!needed) return CVY_OK;
+    if (!memory || (uintptr_t)memory % CVY_ALIGN)
+        return cvyi_fail(CVY_INVALID, "run: the %s is NULL or not aligned to %d bytes", what, CVY_ALIGN);
+    if (size < needed)
+        return cvyi_fail(CVY_INVALID, "run: the plan needs a %s of %zu bytes, got %zu", what, needed, size);
+    return CVY_OK;
+}
+
+static cvy_status run_in(const cvy_plan *p, const cvy_buffer *buffers, int32_t n_buffers, const run_memory *memory,
+                         uint32_t flags, void *stream)
 {
     cvy_status st = CVY_OK;
-    if (!p) return cvyi_fail(CVY_INVALID, "plan is NULL");
-    if (!workspace || (uintptr_t)workspace % CVY_ALIGN)
-        return cvyi_fail(CVY_INVALID, "run: the workspace is NULL or not aligned to %d bytes", CVY_ALIGN);
-    if (workspace_size < p->workspace)
-        return cvyi_fail(CVY_INVALID, "run: the plan needs a workspace of %zu bytes, got %zu", p->workspace,
-                         workspace_size);
-    if (flags & ~(uint32_t)CVY_KEEP_PREPARED)
-        return cvyi_fail(CVY_INVALID, "run: unknown flags 0x%x", (unsigned)flags);
     if (p->engine->device != CVY_CUDA && stream)
         return cvyi_fail(CVY_INVALID, "run: a stream is for the cuda device, this plan is for %s", p->engine->name);
     TRY(check_buffers(p, "run", buffers, n_buffers, true));
-    TRY((p->watches ? cvyi_watched_run : p->engine->run)(p, buffers, workspace, flags, stream));
+    TRY((p->watches ? cvyi_watched_run : p->engine->run)(p, buffers, memory, flags, stream));
+fail:
+    return st;
+}
+
+cvy_status cvy_plan_run(const cvy_plan *p, const cvy_buffer *buffers, int32_t n_buffers, void *workspace,
+                        size_t workspace_size, uint32_t flags, void *stream)
+{
+    const bool kept = flags & CVY_KEEP_PREPARED;
+    run_memory memory = {workspace, workspace, kept};
+    cvy_status st = CVY_OK;
+
+    if (!p) return cvyi_fail(CVY_INVALID, "plan is NULL");
+    TRY(check_memory("workspace", workspace, workspace_size, cvy_plan_workspace(p)));
+    if (flags & ~(uint32_t)CVY_KEEP_PREPARED)
+        return cvyi_fail(CVY_INVALID, "run: unknown flags 0x%x", (unsigned)flags);
+    memory.workspace += p->prepared_bytes;
+    TRY(run_in(p, buffers, n_buffers, &memory, flags, stream));
+fail:
+    return st;
+}
+
+cvy_status cvy_plan_run_in(const cvy_plan *p, const cvy_buffer *buffers, int32_t n_buffers, const cvy_memory *given,
+                           uint32_t flags, void *stream)
+{
+    run_memory memory = {NULL, NULL, flags & CVY_KEEP_WORKSPACE};
+    cvy_status st = CVY_OK;
+
+    if (!p || !given) return cvyi_fail(CVY_INVALID, "plan or memory is NULL");
+    if (given->size != sizeof *given)
+        return cvyi_fail(CVY_INVALID, "run: memory.size is %zu, expected %zu", given->size, sizeof *given);
+    TRY(check_memory("prepared buffer", given->prepared, given->prepared_size, (size_t)p->prepared_bytes));
+    TRY(check_memory("workspace", given->workspace, given->workspace_size, p->workspace));
+    if (flags & ~(uint32_t)(CVY_KEEP_PREPARED | CVY_KEEP_WORKSPACE))
+        return cvyi_fail(CVY_INVALID, "run: unknown flags 0x%x", (unsigned)flags);
+    memory.prepared = given->prepared;
+    memory.workspace = given->workspace;
+    TRY(run_in(p, buffers, n_buffers, &memory, flags, stream));
 fail:
     return st;
 }

@@ -8,6 +8,7 @@
 #define CVYI_PLAN_H
 
 #include "../graph/graph.h"
+#include "../util/sha256.h"
 
 /* How the values in front of a barrier (statistics, a reduction) survive until behind it. */
 typedef enum way {
@@ -42,12 +43,25 @@ typedef struct rejected {
 typedef enum place_kind {
     PLACE_NONE,     /* nowhere: made and read inside one pass, or not needed at all */
     PLACE_TENSOR,   /* buffer number `at` of run() */
-    PLACE_WORKSPACE /* byte offset `at` of the workspace, contiguous */
+    PLACE_WORKSPACE /* byte `at` of the run's memory, contiguous; see WORKSPACE_BASE */
 } place_kind;
 typedef struct place {
     place_kind kind;
     int64_t at;
 } place;
+
+/* The memory of a run is two buffers, or one behind the other in one: what is prepared (values that depend on
+ * parameters alone, packed weights) and the workspace (everything else). Bytes of the first count from 0, bytes of
+ * the second from WORKSPACE_BASE. */
+#define WORKSPACE_BASE (INT64_C(1) << 48)
+typedef struct run_memory {
+    char *prepared, *workspace;
+    bool kept; /* the workspace is as the plan's last run left it */
+} run_memory;
+static inline char *cvyi_at(const run_memory *m, int64_t at)
+{
+    return at < WORKSPACE_BASE ? m->prepared + at : m->workspace + (at - WORKSPACE_BASE);
+}
 
 /* What the cost formulas know of a device. */
 typedef struct device_model {
@@ -72,8 +86,12 @@ typedef struct engine {
     size_t choice_bytes;                                    /* of the engine's own part of a decision */
     bool (*same_choice)(const void *a, const void *b);      /* do passes with these run alike? */
     void (*why)(const cvy_plan *p, const pass *s, text *t); /* what judge() was told, line by line; may be NULL */
-    cvy_status (*prepare)(cvy_plan *p);                     /* passes and places stand: sets p->workspace */
-    cvy_status (*run)(const cvy_plan *p, const cvy_buffer *buffers, void *workspace, uint32_t flags, void *stream);
+    /* Passes and places stand: adds what it packs to p->prepared_bytes, sets p->workspace. */
+    cvy_status (*prepare)(cvy_plan *p);
+    /* Writes what it added to the prepared part: plans that say the same fill the same bytes. May be NULL. */
+    void (*packing)(const cvy_plan *p, text *t);
+    cvy_status (*run)(const cvy_plan *p, const cvy_buffer *buffers, const run_memory *memory, uint32_t flags,
+                      void *stream);
     void (*close)(cvy_plan *p);                   /* frees p->state; accepts half-built */
     void (*describe)(const cvy_plan *p, text *t); /* engine's lines of the printed plan; may be NULL */
     /* cvy_plan_launches(); may be NULL */
@@ -115,10 +133,11 @@ struct cvy_plan {
     rejected *rejections;
     int n_rejections;
 
-    int64_t prepared_bytes; /* front part of the workspace that CVY_KEEP_PREPARED keeps */
-    int64_t value_bytes;    /* up to here values live in the workspace (prepared ones included) */
-    size_t workspace;       /* all of it, set by the engine */
-    void *state;            /* the engine's */
+    int64_t prepared_bytes;            /* what CVY_KEEP_PREPARED keeps */
+    int64_t value_bytes;               /* up to here values live in the workspace */
+    size_t workspace;                  /* all of it, set by the engine; the prepared part is not in it */
+    char digest[2 * SHA256_BYTES + 1]; /* of the prepared part: see cvy_plan_prepared() */
+    void *state;                       /* the engine's */
 };
 
 /* choose.c: cuts the lowered graph into passes. */
@@ -130,6 +149,8 @@ cvy_status cvyi_place(cvy_plan *p);
 cvy_status cvyi_plan_tuned(const cvy_graph *graph, const cvy_options *options, int tuning, cvy_plan **out);
 /* plan.c: the same plan without rewrites that hold for finite values alone. */
 cvy_status cvyi_plan_careful(const cvy_plan *p, cvy_plan **out);
+/* prepared.c: what is in the prepared part, as a digest. */
+cvy_status cvyi_digest_prepared(cvy_plan *p);
 /* measure.c: the fastest tuning and its seconds, measured now or remembered. */
 cvy_status cvyi_measure(cvy_plan *p, int *tuning, double *seconds);
 /* print.c */
@@ -176,9 +197,9 @@ static inline bool cvyi_is_watched(const cvy_graph *g, int v)
 {
     return g->values[v].watched && g->values[v].node >= 0;
 }
-/* Are values watched? Then room for a mark is added to the workspace. Called when the plan stands. */
+/* Are values watched? Then room for a mark is added to the prepared part. Called when the plan stands. */
 void cvyi_watch(cvy_plan *p);
-cvy_status cvyi_watched_run(const cvy_plan *p, const cvy_buffer *buffers, void *workspace, uint32_t flags,
+cvy_status cvyi_watched_run(const cvy_plan *p, const cvy_buffer *buffers, const run_memory *memory, uint32_t flags,
                             void *stream);
 
 #endif

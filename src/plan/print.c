@@ -101,7 +101,7 @@ static void print_lowered(const cvy_plan *p, text *t)
         cvyi_text_add(t, "measured  tuning '%s' was the fastest: %.4g ms\n", p->engine->tunings[p->tuning],
                       p->measured * 1e3);
     cvyi_text_add(t, "total     %d pass%s, predicted %.4g ms, workspace %.4g MB\n", p->n_passes - p->n_prepare,
-                  p->n_passes - p->n_prepare == 1 ? "" : "es", seconds * 1e3, (double)p->workspace * 1e-6);
+                  p->n_passes - p->n_prepare == 1 ? "" : "es", seconds * 1e3, (double)cvy_plan_workspace(p) * 1e-6);
 }
 
 void cvyi_print_plan(const cvy_plan *p, text *t)
@@ -120,5 +120,5 @@ void cvyi_print_plan(const cvy_plan *p, text *t)
         cvyi_text_add(t, "\n");
     }
     cvyi_text_add(t, "total     %d operators, workspace %.4g MB\n", p->source->n_nodes,
-                  (double)p->workspace * 1e-6);
+                  (double)cvy_plan_workspace(p) * 1e-6);
 }

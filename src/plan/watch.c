@@ -7,7 +7,7 @@
  * run is done by a plan without those rewrites, made for the occasion, in memory of its own: nothing is held ready,
  * and all that finite values pay is the look.
  *
- * Last CVY_ALIGN bytes of the workspace: whether what was prepared was finite. */
+ * Last CVY_ALIGN bytes of what is prepared: whether it was finite. */
 #include "plan.h"
 
 void cvyi_watch(cvy_plan *p)
@@ -16,7 +16,7 @@ void cvyi_watch(cvy_plan *p)
         const value *at = &p->graph->values[v];
         p->watches |= at->watched && (at->kind != VALUE_NODE || at->node >= 0);
     }
-    if (p->watches) p->workspace += CVY_ALIGN;
+    if (p->watches) p->prepared_bytes += CVY_ALIGN;
 }
 
 /* No NaN, no infinity in a tensor with any strides. */
@@ -36,23 +36,23 @@ static bool finite_tensor(const shape *s, const int64_t *strides, const float *d
     return finite;
 }
 
-static bool finite_value(const cvy_plan *p, const cvy_buffer *buffers, const char *workspace, int v)
+static bool finite_value(const cvy_plan *p, const cvy_buffer *buffers, const run_memory *memory, int v)
 {
     const place *at = &p->places[p->root[v]];
     if (at->kind == PLACE_TENSOR) {
         const cvy_buffer *b = &buffers[at->at];
         return finite_tensor(cvyi_shape_of(p->graph, p->tensor_value[at->at]), b->strides, b->data);
     }
-    return finite_tensor(cvyi_shape_of(p->graph, v), NULL, (const float *)(const void *)(workspace + at->at));
+    return finite_tensor(cvyi_shape_of(p->graph, v), NULL, (const float *)(const void *)cvyi_at(memory, at->at));
 }
 
 /* Are all watched values of one kind finite: those that depend on parameters alone, or the others? */
-static bool all_finite(const cvy_plan *p, const cvy_buffer *buffers, const char *workspace, bool prepared)
+static bool all_finite(const cvy_plan *p, const cvy_buffer *buffers, const run_memory *memory, bool prepared)
 {
     for (int v = 0; v < p->graph->n_values; v++) {
         const value *at = &p->graph->values[v];
         if (!at->watched || p->prepared[v] != prepared || (at->kind == VALUE_NODE && at->node < 0)) continue;
-        if (!finite_value(p, buffers, workspace, v)) return false;
+        if (!finite_value(p, buffers, memory, v)) return false;
     }
     return true;
 }
@@ -61,28 +61,30 @@ static cvy_status run_carefully(const cvy_plan *p, const cvy_buffer *buffers)
 {
     cvy_status st = CVY_OK;
     cvy_plan *c = NULL;
-    void *workspace = NULL;
+    run_memory memory = {NULL, NULL, false};
 
     TRY(cvyi_plan_careful(p, &c));
-    workspace = cvyi_alloc_aligned(c->workspace);
-    TRY(workspace ? c->engine->run(c, buffers, workspace, 0, NULL) : CVY_NO_MEMORY);
+    memory.prepared = cvyi_alloc_aligned(cvy_plan_workspace(c));
+    if (!memory.prepared) TRY(CVY_NO_MEMORY);
+    memory.workspace = memory.prepared + c->prepared_bytes;
+    TRY(c->engine->run(c, buffers, &memory, 0, NULL));
 fail:
-    cvyi_free(workspace);
+    cvyi_free(memory.prepared);
     cvy_plan_free(c);
     return st;
 }
 
-cvy_status cvyi_watched_run(const cvy_plan *p, const cvy_buffer *buffers, void *workspace, uint32_t flags,
+cvy_status cvyi_watched_run(const cvy_plan *p, const cvy_buffer *buffers, const run_memory *memory, uint32_t flags,
                             void *stream)
 {
-    bool *finite = (bool *)workspace + p->workspace - CVY_ALIGN;
+    bool *finite = (bool *)memory->prepared + p->prepared_bytes - CVY_ALIGN;
     const bool kept = flags & CVY_KEEP_PREPARED;
     cvy_status st = CVY_OK;
 
     if (kept && !*finite) return run_carefully(p, buffers);
-    TRY(p->engine->run(p, buffers, workspace, flags, stream));
-    if (!kept) *finite = all_finite(p, buffers, workspace, true);
-    if (!*finite || !all_finite(p, buffers, workspace, false)) TRY(run_carefully(p, buffers));
+    TRY(p->engine->run(p, buffers, memory, flags, stream));
+    if (!kept) *finite = all_finite(p, buffers, memory, true);
+    if (!*finite || !all_finite(p, buffers, memory, false)) TRY(run_carefully(p, buffers));
 fail:
     return st;
 }

@@ -13,12 +13,12 @@ static cvy_status prepare_ref(cvy_plan *p)
     return cvyi_ref_workspace(p->source, &p->workspace);
 }
 
-static cvy_status run_ref(const cvy_plan *p, const cvy_buffer *buffers, void *workspace, uint32_t flags,
+static cvy_status run_ref(const cvy_plan *p, const cvy_buffer *buffers, const run_memory *memory, uint32_t flags,
                           void *stream)
 {
     (void)flags; /* nothing is prepared */
     (void)stream;
-    return cvyi_ref_run(p->source, buffers, p->n_tensors, workspace);
+    return cvyi_ref_run(p->source, buffers, p->n_tensors, memory->workspace);
 }
 
 static void close_ref(cvy_plan *p)

@@ -15,7 +15,7 @@ SCALARS = {
     "int32_t": C.c_int32, "uint32_t": C.c_uint32, "int64_t": C.c_int64, "size_t": C.c_size_t, "double": C.c_double,
     "cvy_value": C.c_int32, "char": C.c_char, "void": None,
 }  # fmt: skip
-STRUCTS = {"cvy_attr", "cvy_call", "cvy_tensor", "cvy_options", "cvy_cost", "cvy_buffer"}
+STRUCTS = {"cvy_attr", "cvy_call", "cvy_tensor", "cvy_options", "cvy_cost", "cvy_buffer", "cvy_prepared", "cvy_memory"}
 HANDLES = {"cvy_graph", "cvy_plan"}
 
 

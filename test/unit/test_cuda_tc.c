@@ -379,7 +379,10 @@ static void words_are_zeroed_once(void)
         tensors[i] = cvyi_alloc_aligned(1 << 20);
         buffers[i].data = tensors[i];
     }
-    const int64_t part = s->views[s->tc->part].at, state = s->views[s->tc->state].at;
+    const int64_t before_workspace =
+        p->prepared_bytes - WORKSPACE_BASE; /* one buffer, the prepared part in front */
+    const int64_t part = s->views[s->tc->part].at + before_workspace;
+    const int64_t state = s->views[s->tc->state].at + before_workspace;
     memset(workspace, 0xaa, cvy_plan_workspace(p));
     CHECK(cvy_plan_run(p, buffers, p->n_tensors, workspace, cvy_plan_workspace(p), CVY_KEEP_PREPARED, NULL) ==
               CVY_OK,
