@@ -173,11 +173,13 @@ typedef struct cvy_options {
 
 /* What a plan expects to cost. */
 typedef struct cvy_cost {
-    double seconds; /* predicted */
-    double flops;   /* operations, convolutions counted as direct ones */
-    double bytes;   /* through memory: inputs, outputs, parameters, and what the plan stores between passes */
-    double floor;   /* seconds for inputs read once and outputs written once */
-    int32_t passes; /* trips through memory */
+    double seconds;   /* predicted */
+    double flops;     /* operations, convolutions counted as direct ones */
+    double bytes;     /* through memory: inputs, outputs, parameters, and what the plan stores between passes */
+    double floor;     /* seconds for inputs read once and outputs written once */
+    double peak;      /* operations a second that the device is taken to reach */
+    double bandwidth; /* bytes a second through its memory, likewise */
+    int32_t passes;   /* trips through memory */
 } cvy_cost;
 
 /* options may be NULL. The plan keeps what it needs of the graph. Time and memory grow with the number of

@@ -81,6 +81,8 @@ class cvy_cost(C.Structure):
         ("flops", C.c_double),
         ("bytes", C.c_double),
         ("floor", C.c_double),
+        ("peak", C.c_double),
+        ("bandwidth", C.c_double),
         ("passes", C.c_int32),
     ]
 

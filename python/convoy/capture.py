@@ -5,7 +5,8 @@
 2. purify      in-place operators become plain ones where nothing can tell, identities and constants are resolved
 3. partition   every operator of the vocabulary joins the regions it reads from, as long as no path leaves and
                returns, and nothing with side effects lies between
-4. replace     each region worth it becomes one call
+4. choose      a region that is not worth it is tried without the operators that are not
+5. replace     each region worth it becomes one call
 """
 
 import contextlib
@@ -297,19 +298,28 @@ class Groups:
         self.inputs[first] = {n for n in self.inputs[first] | self.inputs.pop(second) if self.of[n] is not first}
 
 
-def partition(graph, device, kept):
-    """Lists of nodes in graph order. `kept` receives the reason for each operator that is in none."""
+def candidates(graph, device, kept):
+    """Nodes of the vocabulary. `kept` receives the reasons for the others."""
+    found = set()
+    for node in graph.nodes:
+        if node.op != "call_function" or "number" in node.meta:
+            continue
+        reason = why_not(node, device)
+        if not reason:
+            found.add(node)
+        elif node.target is not operator.getitem:
+            kept[node] = reason
+    return found
+
+
+def partition(graph, wanted):
+    """The wanted nodes as regions: lists of nodes in graph order."""
     groups, segment, where, taken = Groups(), 0, {}, set()
     for node in graph.nodes:
         groups.add(node)
         segment += is_barrier(node)
         where[node] = segment
-        if node.op != "call_function" or "number" in node.meta:
-            continue
-        reason = why_not(node, device)
-        if reason:
-            if node.target is not operator.getitem:
-                kept[node] = reason
+        if node not in wanted:
             continue
         taken.add(node)
         for source in node.all_input_nodes:
@@ -341,17 +351,90 @@ def shape_only(node):
     return name is not None and name.name.partition("::")[2].strip("_") in SHAPES | {"view", "unsafe_view"}
 
 
-def worth_it(nodes):
+def more_than_one(nodes):
     """A single pointwise operator is no better here than there."""
-    heavy = [n for n in nodes if n.target is not operator.getitem and not shape_only(n)]
-    return len(heavy) > 1 or any(not is_pointwise(n) for n in heavy)
+    busy = [n for n in nodes if n.target is not operator.getitem and not shape_only(n)]
+    return len(busy) > 1 or any(not is_pointwise(n) for n in busy)
 
 
 def is_pointwise(node):
     return torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 
-# ---- 4. replace --------------------------------------------------------------------------------------------------
+# ---- 4. choose ---------------------------------------------------------------------------------------------------
+
+
+class Chooser:
+    """Which nodes become regions. `make_call(region)` gives what inserts its call, or None and the reason."""
+
+    def __init__(self, graph, is_param, make_call, kept):
+        self.order = {n: i for i, n in enumerate(graph.nodes)}
+        self.is_param, self.make_call, self.kept = is_param, make_call, kept
+
+    def attempt(self, nodes):
+        """((region, call), None), or (None, the reason)."""
+        nodes = trim(nodes)
+        if not more_than_one(nodes):
+            return None, "a single operator that PyTorch does as well"
+        region = make_region(nodes, self.is_param)
+        if not unique_outputs(region):
+            return None, "gives one value twice"
+        call, reason = self.make_call(region)
+        return ((region, call), None) if call is not None else (None, reason)
+
+    def choose(self, nodes):
+        """Regions of these nodes: one of all of them, or of the pieces that are worth it, or none."""
+        whole, reason = self.attempt(nodes)
+        if whole:
+            return [whole]
+        parts = pieces(nodes)
+        if len(parts) == 1:
+            self.keep(nodes, reason)
+            return []
+        found, run, taken = [], [], []
+        for part in [*parts, None]:
+            piece, reason = self.attempt(part) if part else (None, None)
+            if piece:
+                run.append(part)
+                taken.append(piece)
+                continue
+            found += self.join(run, taken)
+            run, taken = [], []
+            self.keep(part or (), reason)
+        return found
+
+    def join(self, parts, taken):
+        """Pieces next to each other as one region, if that is worth it too."""
+        nodes = sorted((n for part in parts for n in part), key=self.order.get)
+        whole = self.attempt(nodes)[0] if len(parts) > 1 else None
+        return [whole] if whole else taken
+
+    def keep(self, nodes, reason):
+        self.kept.update((n, reason) for n in trim(nodes))
+
+
+def is_heavy(node):
+    """More than pointwise, and more than another name of the same numbers."""
+    return not is_pointwise(node) and not shape_only(node) and node.target is not operator.getitem
+
+
+def pieces(nodes):
+    """A region cut behind every heavy operator and what follows it, up to the next one. No piece reads from a later
+    one, so pieces next to each other can be put together again."""
+    parts, heavy, of = [], [], {}
+    for node in nodes:
+        home = max((of[s] for s in node.all_input_nodes if s in of), default=None)
+        if home is None or (is_heavy(node) and heavy[home]):
+            home = len(parts)
+            parts.append([])
+            heavy.append(False)
+        parts[home].append(node)
+        heavy[home] |= is_heavy(node)
+        of[node] = home
+    return parts
+
+
+# ---- 5. replace --------------------------------------------------------------------------------------------------
 
 
 def make_region(nodes, is_param):
@@ -383,22 +466,25 @@ def unique_outputs(region):
 
 def replace(graph, region, insert):
     """One call, by insert(graph, sources), behind the last source and the first node. What reads the results may
-    stand in front of it: sort_graph() puts that right, since no path leaves a region and returns."""
+    stand in front of it: sort_graph() puts that right, since no path leaves a region and returns. Gives the nodes
+    that stand for the outputs now."""
     order = {n: i for i, n in enumerate(graph.nodes)}
     last = max(region.sources, key=order.get)
     anchor = max(last, region.nodes[0], key=order.get)
     with graph.inserting_after(anchor):
         call = insert(graph, region.sources)
     after = call
+    made = {}
     for i, output in enumerate(region.outputs):
         with graph.inserting_after(after):
-            after = graph.call_function(operator.getitem, (call, i))
+            after = made[output] = graph.call_function(operator.getitem, (call, i))
         after.meta = dict(output.meta)
         output.replace_all_uses_with(after)
     for node in reversed(region.nodes):
         for user in list(node.users):  # indices of max.dim that nobody reads
             graph.erase_node(user)
         graph.erase_node(node)
+    return made
 
 
 def sort_graph(graph):
@@ -428,7 +514,8 @@ def sort_graph(graph):
 
 def capture(function, params, tensors, device, make_call, mode="fake", state=None):
     """Traces a call and replaces its regions. make_call(region) gives what inserts the call, or None with the reason
-    why the region stays in PyTorch. state: that of the module whose call it is."""
+    why the region stays in PyTorch; it may be asked about regions that are not taken in the end. state: that of the
+    module whose call it is."""
     module, spec = trace(function, params, tensors, mode, state.traced() if state else contextlib.nullcontext())
     purify(module)
     graph = module.graph
@@ -439,17 +526,13 @@ def capture(function, params, tensors, device, make_call, mode="fake", state=Non
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     is_param = set(placeholders[: len(params)])
     found = Capture(module, [], spec, len(params))
-    for nodes in partition(graph, device, found.kept):
-        nodes = trim(nodes)
-        if not worth_it(nodes):
-            found.kept.update((n, "a single operator that PyTorch does as well") for n in nodes)
-            continue
-        region = make_region(nodes, is_param)
-        call, reason = make_call(region) if unique_outputs(region) else (None, "gives one value twice")
-        if call is None:
-            found.kept.update((n, reason) for n in nodes)
-            continue
-        replace(graph, region, call)
+    chooser = Chooser(graph, is_param, make_call, found.kept)
+    wanted = candidates(graph, device, found.kept)
+    chosen = [c for nodes in partition(graph, wanted) for c in chooser.choose(nodes)]
+    made = {}
+    for region, call in chosen:
+        region.sources = [made.get(n, n) for n in region.sources]
+        made |= replace(graph, region, call)
         found.regions.append(region)
     sort_graph(graph)
     graph.lint()

@@ -103,7 +103,7 @@ def eject_file(path, precision="fp32"):
     model, inputs = build_model(problem, path)
     names = input_names(model, inputs)
     traced = Traced(model, inputs, path)
-    entry = traced.entry(Settings(precision=precision))
+    entry = traced.entry(Settings(precision=precision, regions="all"))
     writer = Writer(traced, entry, names, inputs)
     plans = [plan_of(runner) for runner, _ in writer.regions]
     text = file_text(path, model_text, names, inputs, writer, plans, traced.depends_on_training(), precision)

@@ -20,7 +20,7 @@ class Explanation:
         self.regions, self.kept = [], {}
         if entry.capture is not None:
             self.kept = {n.name: (str(n.target), reason) for n, reason in entry.capture.kept.items()}
-            self.regions = [describe(runner) for runner in entry.runners]
+            self.regions = [describe(*pair) for pair in zip(entry.runners, entry.verdicts)]
 
     def __str__(self):
         lines = [f"{len(self.regions)} region{'s' * (len(self.regions) != 1)} by Convoy on {self.device}"]
@@ -34,6 +34,8 @@ class Explanation:
                 f"{1e-9 * region['flops']:.4g} GFLOP; predicted {region['predicted_ms']:.4g} ms, "
                 f"measured {region['measured_ms']:.4g} ms, memory alone {region['floor_ms']:.4g} ms",
             ]
+            if region["verdict"]:
+                lines.append(f"  taken: {region['verdict'].reason()}")
             lines += ["  | " + line for line in region["plan"].splitlines()[1:]]
         if self.kept:
             lines += ["", "stays in PyTorch:"]
@@ -43,7 +45,7 @@ class Explanation:
     __repr__ = __str__
 
 
-def describe(runner):
+def describe(runner, verdict):
     cost = runner.plan.cost()
     return {
         "chain": str(runner.graph),
@@ -54,6 +56,7 @@ def describe(runner):
         "predicted_ms": 1e3 * cost.seconds,
         "floor_ms": 1e3 * cost.floor,
         "measured_ms": measured_ms(runner),
+        "verdict": verdict,
     }
 
 

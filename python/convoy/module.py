@@ -22,10 +22,12 @@ from .region import Runner, Stale
 from .settings import Settings
 from .state import ATOMS, PLAIN, Changed, State, TooMuch
 from .training import Trained, gradients_everywhere, leaves_of, saving_is_watched
+from .worth import judge
 
 MOST_ENTRIES = 64  # shapes per module; the oldest makes room
 WORTH = 2  # later calls that make a capture worth its while
 VAIN = 6  # captures in a row that were not (declined ones count twice), before calls go without
+KIND = operator.attrgetter("shape", "dtype", "device")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = [getattr(nn_module, "_global" + name) for name in HOOKS if hasattr(nn_module, "_global" + name)]
 
@@ -39,7 +41,7 @@ class Entry:
     def __init__(self, state=None):
         self.state, self.reason, self.served = state, None, 0
         self.params, self.loose, self.kinds, self.hooks = [], [], [], []
-        self.capture, self.runners, self.invoke = None, [], None
+        self.capture, self.runners, self.verdicts, self.invoke = None, [], [], None
         self.leaves = []  # per region: the placeholders that it depends on (training.py)
 
     def holds(self):
@@ -126,6 +128,7 @@ class Dispatcher:
         self.trained = None  # Trained: the last call with gradients was PyTorch's altogether
         self.vain = 0  # captures in a row that went stale before they had served
         self.rest = 0  # calls that PyTorch still gets for that
+        self.passing = set()  # keys (passing_key) of calls of which nothing was worth it: the original is the shortest way
 
     def call(self, module, forward, args, kwargs):
         if not ordinary_world():
@@ -172,6 +175,8 @@ class Dispatcher:
             except Stale:
                 self.entries.pop(key, None)
                 return self.dispatch(module, forward, key, tensors, args, nested)
+        if entry is not None and entry.capture is not None and entry.invoke is None and nested is None:
+            self.passing.add(passing_key(module, args))
         return forward(module, *args, **(nested[0] if nested else {}))
 
     def make(self, module, forward, key, tensors, nested):
@@ -188,6 +193,7 @@ class Dispatcher:
                 return None
             while len(self.entries) >= MOST_ENTRIES:
                 del self.entries[next(iter(self.entries))]
+                self.passing.clear()
             entry = self.entries[key] = build_entry(module, forward, tensors, nested, self.settings)
             return entry
 
@@ -203,9 +209,19 @@ class Dispatcher:
         return bool(stale)
 
     def refresh(self):
+        self.passing.clear()
         for entry in list(self.entries.values()):
             for runner in entry.runners:
                 runner.refresh()
+
+
+def passing_key(module, args):
+    """Tells calls of tensors in a row apart, roughly and fast. PyTorch's answer is always right: taking one call for
+    another costs no more than time."""
+    try:
+        return module.training, *map(KIND, args)
+    except AttributeError:  # not tensors alone
+        return None
 
 
 def ordinary_world():
@@ -304,8 +320,16 @@ def fill_entry(entry, run, tensors, settings):
             runner = Runner(region.program, described(region.sources), described(region.outputs), device, settings)
         except ConvoyError as error:
             return None, str(error)
-        entry.runners.append(runner)
-        return lambda graph, sources: graph.call_function(runner, tuple(sources)), None
+        verdict = judge(region, runner, settings)
+        if verdict and not verdict.taken():
+            return None, verdict.reason()
+
+        def insert(graph, sources):
+            entry.runners.append(runner)
+            entry.verdicts.append(verdict)
+            return graph.call_function(runner, tuple(sources))
+
+        return insert, None
 
     try:
         entry.capture = capture(run, entry.params, [*entry.loose, *tensors], device, make_call, state=entry.state)
@@ -368,7 +392,10 @@ def compiled_class(original):
     def forward(self, *args, **kwargs):
         if torch.compiler.is_dynamo_compiling():
             return original.forward(self, *args, **kwargs)
-        return dispatcher_of(self).call(self, original.forward, args, kwargs)
+        dispatcher = dispatcher_of(self)
+        if dispatcher.passing and not kwargs and passing_key(self, args) in dispatcher.passing:
+            return original.forward(self, *args)
+        return dispatcher.call(self, original.forward, args, kwargs)
 
     functools.update_wrapper(forward, original.forward)
     contents = {"__slots__": ("_convoy",), "_original": original, "forward": forward, "__doc__": original.__doc__}

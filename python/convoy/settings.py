@@ -1,12 +1,14 @@
 """What the user chose in compile(), and the library's options it means on a device."""
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 
 import torch
 
 from . import binding as b
 
 PRECISIONS = ("fp32", "tf32", "torch")
+REGIONS = ("faster", "all")
 EFFORTS = {"estimate": b.CVY_ESTIMATE, "measure": b.CVY_MEASURE}
 TRAININGS = ("auto", "eager", "recompute")
 
@@ -18,6 +20,7 @@ class Settings:
     effort: str = "estimate"
     threads: int | None = None
     training: str = "auto"
+    regions: str = field(default_factory=lambda: os.environ.get("CONVOY_REGIONS", "faster"))
 
     def __post_init__(self):
         if self.precision not in PRECISIONS:
@@ -26,6 +29,8 @@ class Settings:
             raise ValueError(f"convoy: effort is {', '.join(EFFORTS)}, not {self.effort!r}")
         if self.training not in TRAININGS:
             raise ValueError(f"convoy: training is {', '.join(TRAININGS)}, not {self.training!r}")
+        if self.regions not in REGIONS:
+            raise ValueError(f"convoy: regions is {', '.join(REGIONS)}, not {self.regions!r}")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"convoy: threads is a number from 1 on, not {self.threads!r}")
 

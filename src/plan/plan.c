@@ -226,7 +226,8 @@ cvy_device cvy_plan_device(const cvy_plan *p)
 cvy_status cvy_plan_cost(const cvy_plan *p, cvy_cost *out)
 {
     if (!p || !out) return cvyi_fail(CVY_INVALID, "plan or result pointer is NULL");
-    *out = (cvy_cost){.passes = p->n_passes - p->n_prepare};
+    *out = (cvy_cost){
+        .passes = p->n_passes - p->n_prepare, .peak = p->machine.flops, .bandwidth = p->machine.bandwidth};
     for (int i = p->n_prepare; i < p->n_passes; i++) {
         out->seconds += p->passes[i].seconds;
         out->bytes += p->passes[i].bytes;

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+os.environ["CONVOY_REGIONS"] = "all"  # what is tested here is what Convoy computes; test_worth.py tests the choice
 ROOT = Path(__file__).resolve().parents[2]
 for folder in (ROOT / "python", ROOT / "examples"):
     sys.path.insert(0, str(folder))

@@ -1,0 +1,147 @@
+"""Is a region worth it? What PyTorch would take for its operators, against what Convoy takes for its plan.
+
+Both are seconds. An operator in PyTorch costs what its kind does on the device (rates.py, fitted to measurements):
+
+    start + max(bytes / bandwidth, flops / rate)         relu of 1 MiB on two cores: 3 µs + 2 MiB / 100 GB/s = 24 µs
+
+A region in Convoy costs a call, and what its plan predicts, corrected for the kind of its heaviest operator: the library
+takes every byte to come from memory, and is too hopeful about some kernels. On the GPU the host issues calls while the
+device runs, and both are compared.
+
+Predictions err, so a region is taken only where it is predicted to be faster by MARGIN. Effort "measure" runs both and
+compares the times, once for every different region in a process.
+"""
+
+import statistics
+import threading
+import time
+from dataclasses import dataclass
+
+import torch
+
+from .rates import RATES
+from .work import work_of
+
+MARGIN = 1.1
+ROUNDS = 5  # of both, when they are timed
+MOST_REMEMBERED = 4096
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Seconds of a region here and in PyTorch."""
+
+    ours: float
+    theirs: float
+    measured: bool = False
+
+    def taken(self):
+        return self.ours <= self.theirs if self.measured else MARGIN * self.ours <= self.theirs
+
+    def reason(self):
+        how = "takes" if self.measured else "is predicted to take"
+        return f"PyTorch {how} {1e3 * self.theirs:.4g} ms, Convoy {1e3 * self.ours:.4g} ms"
+
+
+# ---- predictions -------------------------------------------------------------------------------------------------
+
+
+class Model:
+    """The rates of a device, scaled from the machine they were fitted on to the one that a plan is for."""
+
+    def __init__(self, rates, peak, bandwidth):
+        self.rates = rates
+        self.flops_scale, self.bytes_scale = peak / rates["peak"], bandwidth / rates["bandwidth"]
+
+    def memory(self, nbytes, rate):
+        """Bytes that fit the cache come and go at one speed, the others at another."""
+        cache = self.rates["cache"]
+        return (min(nbytes, cache) / rate.small + max(nbytes - cache, 0) / rate.large) / self.bytes_scale
+
+    def eager(self, work):
+        """Seconds of the device for one operator in PyTorch. Few results leave lanes idle."""
+        rate = self.rate("eager", work)
+        arithmetic = work.flops / rate.flops / self.flops_scale * (1 + rate.full / work.lanes) if work.flops else 0.0
+        return rate.start + max(self.memory(work.bytes, rate), arithmetic)
+
+    def rate(self, side, work):
+        table = self.rates[side]
+        return table.get(work.kind) or table["pointwise"]
+
+    def theirs(self, works):
+        """(device, host) of operators in PyTorch."""
+        return sum(map(self.eager, works)), sum(self.rate("eager", w).host for w in works)
+
+    def ours(self, works, cost):
+        """(device, host) of a region. cost: of its plan, which counts every byte at the memory's speed."""
+        rate = self.rate("convoy", max(works, key=self.eager))
+        arithmetic = max(cost.seconds - cost.bytes / cost.bandwidth, 0.0)
+        return rate.start + rate.factor * arithmetic + self.memory(cost.bytes, rate), rate.host
+
+    def verdict(self, works, cost):
+        """Host and device work side by side, and which of them is waited for depends on what else there is: so the
+        device has to win, and then the longer of the two counts."""
+        ours, theirs = self.ours(works, cost), self.theirs(works)
+        alone = Verdict(ours[0], theirs[0])
+        return Verdict(max(ours), max(theirs)) if alone.taken() else alone
+
+
+def rates_of(device):
+    if device.type == "cpu":
+        return RATES["cpu"]
+    return RATES["cuda tf32" if torch.backends.cudnn.allow_tf32 else "cuda"]
+
+
+def predict(region, plan, device):
+    works, cost = [w for w in map(work_of, region.nodes) if w is not None], plan.cost()
+    model = Model(rates_of(device), cost.peak, cost.bandwidth)
+    return model.verdict(works, cost) if works else Verdict(cost.seconds, 0.0)
+
+
+# ---- measurements ------------------------------------------------------------------------------------------------
+
+REMEMBERED, LOCK = {}, threading.Lock()
+
+
+def seconds_of(function, tensors, device):
+    start = time.perf_counter()
+    function(tensors)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def compare(runner):
+    """Both, interleaved, on random numbers."""
+    device = runner.device
+    tensors = [torch.empty_strided(*s, dtype=torch.float32, device=device).uniform_() for s in runner.sources]
+    ways = (runner.run, runner.program.evaluate)
+    times = [[], []]
+    with torch.no_grad():
+        for round_ in range(ROUNDS + 1):
+            for way, found in zip(ways, times):
+                seconds = seconds_of(way, tensors, device)
+                if round_:  # the first one prepares
+                    found.append(seconds)
+    return Verdict(*map(statistics.median, times), measured=True)
+
+
+def measure(runner, settings):
+    """What compare() found the first time that this region was met with these settings."""
+    key = (runner.program.dumps(), tuple(runner.sources), tuple(runner.outputs), runner.device, settings, settings.ambient(),
+           torch.backends.cudnn.allow_tf32)
+    with LOCK:
+        if key not in REMEMBERED:
+            while len(REMEMBERED) >= MOST_REMEMBERED:
+                del REMEMBERED[next(iter(REMEMBERED))]
+            REMEMBERED[key] = compare(runner)
+        return REMEMBERED[key]
+
+
+def judge(region, runner, settings):
+    """The verdict on a region whose plan is made; None where every region is wanted."""
+    if settings.regions == "all":
+        return None
+    if settings.effort == "measure":
+        return measure(runner, settings)
+    return predict(region, runner.plan, runner.device)
