@@ -7,7 +7,7 @@ import time
 import torch
 
 from .module import Compiled, Dispatcher, compile_module, dispatcher_of
-from .state import Changed, State, TooMuch, same_random_numbers
+from .state import Changed, State, Unseen, same_random_numbers
 
 RUNS = 5
 
@@ -86,7 +86,7 @@ def unharmed(module):
     """Whatever a call changes (batch statistics, what the forward assigns, random numbers) is put back."""
     try:
         state = State(module)
-    except TooMuch:
+    except Unseen:
         state = State([])
     changing = [t for t in state.tensors.values() if not isinstance(t, torch.nn.Parameter)]
     copies = [t.clone() for t in changing]

@@ -20,7 +20,7 @@ from .capture import capture
 from .engine import ConvoyError
 from .region import Runner, Stale
 from .settings import Settings
-from .state import ATOMS, PLAIN, Changed, State, TooMuch
+from .state import ATOMS, PLAIN, Changed, State, Unseen
 from .training import Trained, gradients_everywhere, leaves_of, saving_is_watched
 from .worth import judge
 
@@ -265,7 +265,7 @@ def build_entry(module, forward, tensors, nested, settings):
         raise TypeError(half_message(floating))
     try:
         entry.state = State(module, *(c for c in (nesting[1] if nesting else ()) if type(c) not in ATOMS))
-    except TooMuch as error:
+    except Unseen as error:
         entry.reason = str(error)
         return entry
     except Exception as error:  # objects of all kinds are looked at, and some do not like it

@@ -17,6 +17,7 @@ import random
 import sys
 import threading
 import types
+import weakref
 from collections import deque
 from itertools import chain
 
@@ -42,8 +43,8 @@ class Changed(Exception):
     """What a forward changes, besides the tensors that it makes."""
 
 
-class TooMuch(Exception):
-    """There is more of it than a call can look at."""
+class Unseen(Exception):
+    """What of it cannot be looked at in every call."""
 
 
 # ---- containers --------------------------------------------------------------------------------------------------
@@ -174,7 +175,7 @@ class State:
     def __init__(self, root, *more):
         """root: a module. more: what else its forward is given, call for call the same."""
         self.held, self.objects, self.tensors, self.buffers, self.generators = [], [], {}, set(), {}
-        self.classes, self.names, self.seen, self.elements_left = [], {}, set(), MOST_ELEMENTS
+        self.classes, self.references, self.names, self.seen, self.elements_left = [], [], {}, set(), MOST_ELEMENTS
         self.waiting = [*((m, "an argument") for m in more), (root, "")]
         while self.waiting:
             self.visit(*self.waiting.pop())
@@ -195,12 +196,16 @@ class State:
             self.hold(value, path, functools.partial(entry_of, path))
         elif isinstance(value, (tuple, frozenset)):
             self.expect(list(value), lambda i: f"{path}[{i}]")
+        elif isinstance(value, weakref.ref):
+            self.references.append(value)
         elif isinstance(value, types.MethodType):
             self.expect([value.__self__], lambda i: path)
         elif has_contents(value):
             self.visit_object(value, path)
 
     def visit_object(self, value, path):
+        if isinstance(value, torch.jit.ScriptModule):
+            raise Unseen(f"{path or 'it'} is a scripted module, whose state does not show")
         self.objects.append(value)
         name = functools.partial(member, path)
         here = value.__dict__
@@ -244,7 +249,7 @@ class State:
         if not keyed:
             self.elements_left -= len(held.before)
         if len(self.held) > MOST_CONTAINERS or self.elements_left < 0:
-            raise TooMuch(f"{path or 'the module'} holds too much to look at in every call")
+            raise Unseen(f"{path or 'the module'} holds too much to look at in every call")
         if ours:
             first = len(held.before) // 2 if keyed else 0
             self.expect(held.before[first:], lambda i: held.named(first + i))
@@ -301,6 +306,7 @@ class State:
     def replaced(self, tensors, stand_ins):
         """stand_ins in the place of tensors, everywhere. Afterwards all is as it was; Changed says what was not."""
         by = {id(t): s for t, s in zip(tensors, stand_ins)}
+        by.update((id(r), weakref.ref(by[id(r())])) for r in self.references if id(r()) in by)
         during = [(held, [by.get(id(x), x) for x in held.before]) for held in self.held if held.restored]
         try:
             for held, items in during:

@@ -16,7 +16,7 @@ import convoy
 import convoy.state
 from agree import regions
 from convoy import versions
-from convoy.state import State, TooMuch
+from convoy.state import State, Unseen
 
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 
@@ -270,6 +270,37 @@ def test_what_is_made_at_the_first_call_does_not_stand_in_the_way():
 
 
 @torch.no_grad()
+def test_recurrent_cells_find_their_own_weights():
+    """nn.LSTM keeps its weights in a list too, and weak references that tell whether they are still the same."""
+
+    class Tagger(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell, self.head = nn.LSTM(8, 8), nn.Linear(8, 4)
+
+        def forward(self, x):
+            return torch.tanh(self.head(self.cell(x)[0]))
+
+    model, x = Tagger(), torch.randn(5, 2, 8)
+    before = State(model)
+    fast = convoy.compile(model)
+    near(fast(x), model(x))
+    assert regions(fast) == 1 and before.difference() is None
+    model.cell.weight_ih_l0 = nn.Parameter(torch.randn(32, 8))
+    for _ in range(2):  # the first call renews the references
+        near(fast(x), model(x))
+    assert regions(fast) == 1
+
+
+@torch.no_grad()
+def test_scripted_parts_stay_in_pytorch():
+    model = nn.Sequential(torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())), nn.Conv2d(4, 4, 1), nn.Tanh())
+    fast = convoy.compile(model)
+    near(fast(X), model(X))
+    assert last(fast).reason == "0 is a scripted module, whose state does not show"
+
+
+@torch.no_grad()
 def test_counters_that_nothing_reads_are_counted():
     class Counter(Net):
         def forward(self, x):
@@ -457,7 +488,7 @@ def test_every_way_of_counting_writes(reader, monkeypatch):
 def test_too_much_to_look_at_stays_in_pytorch():
     model = Net()
     model.words = [str(i) for i in range(convoy.state.MOST_ELEMENTS + 1)]
-    with pytest.raises(TooMuch, match="words holds too much"):
+    with pytest.raises(Unseen, match="words holds too much"):
         State(model)
     near(convoy.compile(model)(X), model(X))
     assert "words holds too much" in str(convoy.explain(model, X))
