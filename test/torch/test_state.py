@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 from torch._subclasses import FakeTensor
 from torch.utils._pytree import tree_leaves
@@ -251,22 +252,38 @@ def test_captures_of_a_changing_module_are_few(monkeypatch):
     assert len(made) <= 8
 
 
+class LazyMask(Net):
+    mask = None
+
+    def forward(self, x):
+        if self.mask is None:
+            self.mask = torch.linspace(0, 1, x.shape[-1] - 2)
+        return super().forward(x) * self.mask
+
+
 @torch.no_grad()
 def test_what_is_made_at_the_first_call_does_not_stand_in_the_way():
-    class Lazy(Net):
-        mask = None
-
-        def forward(self, x):
-            if self.mask is None:
-                self.mask = torch.linspace(0, 1, x.shape[-1] - 2)
-                self.shape = tuple(x.shape)
-            return super().forward(x) * self.mask
-
-    model = Lazy()
+    model = LazyMask()
     fast = convoy.compile(model)
     for _ in range(3):
         near(fast(X), copy.deepcopy(model)(X))
     assert regions(fast) == 1 and last(fast).reason is None
+
+
+@pytest.mark.parametrize("kind, training", [(Net, "auto"), (Net, "eager"), (Net, "recompute"), (LazyMask, "auto")])
+def test_checkpoints_of_cold_modules(kind, training):
+    """What autograd saves is counted, and must be the same again in backward: nothing of a trace, and no captured call
+    after one that was PyTorch's."""
+    torch.manual_seed(0)
+    model = kind()
+    twin = copy.deepcopy(model)
+    grads = []
+    for module in (convoy.compile(model, training=training), twin):
+        x = X.clone().requires_grad_()
+        for _ in range(3):
+            torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False).square().sum().backward()
+        grads.append([x.grad, *(p.grad for p in module.parameters())])
+    near(*grads)
 
 
 @torch.no_grad()
