@@ -278,9 +278,8 @@ class State:
     def unchanged(self):
         if (
             self.written() == self.writes
-            and list(map(len, self.views)) == self.lengths
-            and all(map(operator.is_, chain.from_iterable(self.views), self.elements))
             and list(map(type, self.objects)) == self.types
+            and (not self.views or self.elements_unchanged())
         ):
             return True
         writes = self.written()
@@ -289,6 +288,10 @@ class State:
         self.writes = writes  # the same again was written
         self.elements = list(chain.from_iterable(self.views))
         return True
+
+    def elements_unchanged(self):
+        lengths, elements = map(len, self.views), chain.from_iterable(self.views)
+        return list(lengths) == self.lengths and all(map(operator.is_, elements, self.elements))
 
     def difference(self):
         """The name of something that is not as it was, else None."""
