@@ -18,6 +18,8 @@ static cvy_status open_cuda(cvy_plan *p)
 
     if (!state) return CVY_NO_MEMORY;
     p->state = state;
+    state->known = cvyi_arena_alloc(&p->memory, TC_KNOWN, sizeof *state->known);
+    if (!state->known) return CVY_NO_MEMORY;
     TRY(cvyi_cuda_open(p->options.ordinal, &state->device));
     TRY(cvyi_cuda_nvrtc(&rtc));
     d = state->device;

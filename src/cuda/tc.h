@@ -18,6 +18,14 @@ typedef struct tc_range {
     int first, end;
 } tc_range;
 
+/* A problem that the tuner was asked about, and its answer. */
+enum { TC_KNOWN = 16 };
+typedef struct tc_known {
+    bool there, fits;
+    tc_problem problem;
+    tc_tuning tuning;
+} tc_known;
+
 typedef struct tc_form {
     const char *why;                      /* NULL: it has the form; else what is in the way, in words */
     int conv, stats, pool, apply, reduce; /* nodes; CVY_NONE: there is none */
