@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .capture import capture
 from .module import stateless
 from .ops import inserter
-from .state import State
+from .state import Changed, State, Unseen
 
 
 def portable(module, forward, args, kwargs, settings):
@@ -18,11 +18,14 @@ def portable(module, forward, args, kwargs, settings):
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     tensors = [leaves[i] for i in where]
     device = next((t.device for t in [*tensors, *state.values()]), torch.device("cpu"))
-    run = stateless(module, forward, State(module), list(state.values()), (spec, constants, where))
     with _disable_current_modes(), torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
         params, given = [unwatched(t) for t in state.values()], [unwatched(t) for t in tensors]
-    with _disable_current_modes():
-        found = capture(run, params, given, device, lambda region: (inserter(region, settings), None), mode="real")
+    try:
+        run = stateless(module, forward, State(module), list(state.values()), (spec, constants, where))
+        with _disable_current_modes():
+            found = capture(run, params, given, device, lambda region: (inserter(region, settings), None), mode="real")
+    except (Changed, Unseen):  # torch.export has its own opinion of such a module
+        return forward(module, *args, **kwargs)
     return pytree.tree_unflatten(found.graph(*state.values(), *tensors), found.out_spec)
 
 

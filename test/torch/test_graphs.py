@@ -116,6 +116,21 @@ def test_export_of_symbolic_shapes_and_other_compilers():
         near(torch.compile(fast, backend="aot_eager")(X), fast(X))
 
 
+@pytest.mark.skipif(torch.__version__.startswith("2.4."), reason="2.4 cannot trace instances of such a class")
+def test_export_of_what_changes_itself_is_pytorchs_own():
+    class Counts(Net):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return super().forward(x)
+
+    model = Counts().eval()
+    exported = torch.export.export(convoy.compile(model), (X,), strict=False)
+    assert torch.ops.convoy.program.default not in [n.target for n in exported.graph.nodes]
+    near(exported.module()(X), model(X))
+
+
 def test_operator_is_a_good_citizen():
     program = Program()
     x, w, b = program.source(False), program.source(True), program.source(True)
