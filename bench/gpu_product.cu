@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "gpu_build.h"
+#include "../src/cuda/kernels/product_layout.cuh"
 #define CK(x)                                                                                                       \
     do {                                                                                                            \
         const int err_ = (int)(x);                                                                                  \
@@ -55,19 +56,14 @@ struct job {
     std::string kernel, pack, log;
     bool built;
 
-    int parts() const { return products == 3 ? 2 : 1; }
-    int steps() const { return (p.k + 31) / 32; }
+    wgmma_layout layout() const { return wgmma_find_layout(v.bm, v.bn, products); }
+    int steps() const { return (p.k + WGMMA_DEPTH - 1) / WGMMA_DEPTH; }
     int column_tiles() const { return (p.n + v.bn - 1) / v.bn; }
     int grid_x() const { return (column_tiles() + v.cluster_n - 1) / v.cluster_n * v.cluster_n; }
     int grid_y() const { return ((p.m + v.bm - 1) / v.bm + v.cluster_m - 1) / v.cluster_m * v.cluster_m; }
-    int threads() const { return 2 * v.bm + 128; }
-    size_t packed_floats() const { return (size_t)grid_x() * steps() * parts() * v.bn * 32; }
-    int shared_bytes() const // as matmul_tc.cu has it
-    {
-        const int stage = 128 * (v.bm + parts() * v.bn), fit = (v.bm * v.bn <= 64 * (products == 3 ? 32 : 128) ? 112 : 225) * 1024 / stage;
-        const int stages = std::min(fit, 8);
-        return std::max(stages * stage, 4 * v.bm * (v.bn + 8)) + 16 * stages;
-    }
+    int threads() const { return layout().threads; }
+    size_t packed_floats() const { return (size_t)grid_x() * steps() * layout().w_stage; }
+    int shared_bytes() const { return layout().shared_bytes; }
 };
 
 static bool wanted(const problem &p, const variant &v, int products)
@@ -94,7 +90,7 @@ static void build(job &j, int number)
     const auto define = [](const char *name, int value) { return std::string(" -D") + name + "=" + std::to_string(value); };
     const std::string options = define("TENSORS", 4) + define("COLS", j.p.n) + define("TERMS", j.p.k) + define("BM", j.v.bm) +
                                 define("BN", j.v.bn) + define("CLUSTER_M", j.v.cluster_m) + define("CLUSTER_N", j.v.cluster_n) +
-                                define("PRODUCTS", j.products) + define("HOST_SHARED", j.shared_bytes()) + define("HOST_THREADS", j.threads());
+                                define("PRODUCTS", j.products);
     j.kernel = work + "/" + std::to_string(number) + ".cubin", j.pack = work + "/" + std::to_string(number) + "p.cubin";
     j.built = compile("matmul_tc.cu", options, j.kernel, j.log) && compile("matmul_tc_pack.cu", options, j.pack, j.log);
 }
@@ -210,7 +206,7 @@ static bool run(const job &j, char *flush, size_t flush_bytes)
     CUtensorMap map = tensor_map(j, x);
     void *pack_list[] = {&ap}, *list[] = {&map, &a};
     const dim3 grid(j.grid_x(), j.grid_y());
-    CK(cudaLaunchKernel((const void *)pack, dim3((unsigned)((j.packed_floats() / j.parts() / 4 + 255) / 256)), dim3(256), pack_list, 0, 0));
+    CK(cudaLaunchKernel((const void *)pack, dim3((unsigned)((j.packed_floats() / j.layout().parts / 4 + 255) / 256)), dim3(256), pack_list, 0, 0));
     auto go = [&] { CK(cudaLaunchKernel((const void *)kernel, grid, dim3(j.threads()), list, j.shared_bytes(), 0)); };
     go();
     go();

@@ -61,6 +61,6 @@ void cvyi_core_first_view(maker *m, int core, const space *over)
 void cvyi_core_mma(maker *m, const mma_tile *t)
 {
     cvyi_make_define(m, "PRODUCTS", t->products);
-    cvyi_make_define(m, "HOST_SHARED", t->shared_bytes);
+    cvyi_make_define(m, "LEAST_STAGES", t->stages);
     m->step.launch.dynamic_shared = (unsigned)t->shared_bytes;
 }

@@ -12,7 +12,7 @@
 #include "driver.h"
 #include "jit.h"
 
-enum { MAX_OPTIONS = 64, MAX_FILES = 48, FIXED_OPTIONS = 5 };
+enum { MAX_OPTIONS = 64, MAX_FILES = 64, FIXED_OPTIONS = 5 };
 
 /* One compilation. */
 typedef struct job {

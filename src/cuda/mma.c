@@ -2,8 +2,9 @@
 #include <math.h>
 #include <stdio.h>
 #include "choice.h"
+#include "kernels/product_layout.cuh"
 
-enum { DEPTH = 16, STAGES = 3 }; /* of both kernels: terms of a step, stages of shared memory at least */
+enum { DEPTH = MMA_DEPTH, STAGES = MATMUL_MMA_STAGES };
 
 /* From the data sheets, dense: A100 156 TFLOP/s against 19.5 by multiply-adds (64 per cycle), so 512. H100 and H200
  * 494 TFLOP/s, 1024 per cycle, are wgmma's; mma.sync is reported to reach six tenths of that. Of 10.x only
@@ -90,7 +91,7 @@ static const tile_row product_tiles[] = {
     {128, 256, 64, 64, 1, 1, STAGES, 0, INT64_MAX},
 };
 
-static void fill_conv(const producer *w, int stages, mma_tile *t)
+static void fill_conv(const producer *w, mma_tile *t)
 {
     const int64_t *stride = w->conv.stride, phases = w->transposed ? stride[0] * stride[1] * stride[2] : 1;
 
@@ -99,11 +100,10 @@ static void fill_conv(const producer *w, int stages, mma_tile *t)
     t->steps = cvyi_ceil_div(w->terms, phases * DEPTH);
     t->copies = DEPTH * (t->n + t->m / 4);
     t->fetched = 0; /* most of what taps share is in the L1 */
-    /* pixels [DEPTH][n + 8], weights [DEPTH][m + 8] */
-    t->shared_bytes = 4 * stages * DEPTH * (t->n + 8 + t->m + 8);
+    t->shared_bytes = mma_shared_bytes(conv_mma_stage(t->m, t->n), t->stages, t->m, t->n);
 }
 
-static void fill_product(const producer *w, int stages, mma_tile *t)
+static void fill_product(const producer *w, mma_tile *t)
 {
     const matmul_geom *e = &w->product;
     const bool fours = e->K % 4 == 0 && (e->other_is_nk || e->N % 4 == 0);
@@ -112,9 +112,7 @@ static void fill_product(const producer *w, int stages, mma_tile *t)
     t->steps = cvyi_ceil_div(e->K, DEPTH);
     t->copies = DEPTH * (t->m + t->n) / (fours ? 4 : 1);
     t->fetched = 4 * DEPTH * (t->m + t->n);
-    /* x [m][DEPTH + 4], other [n][DEPTH + 4] or [DEPTH][n + 8] */
-    t->shared_bytes =
-        4 * stages * (t->m * (DEPTH + 4) + (e->other_is_nk ? t->n * (DEPTH + 4) : DEPTH * (t->n + 8)));
+    t->shared_bytes = mma_shared_bytes(matmul_mma_stage(t->m, t->n, e->other_is_nk), t->stages, t->m, t->n);
 }
 
 static mma_tile make_tile(const producer *w, const tile_row *row, int products)
@@ -124,12 +122,11 @@ static mma_tile make_tile(const producer *w, const tile_row *row, int products)
                   .warp_m = row->warp_m,
                   .warp_n = row->warp_n,
                   .products = products,
+                  .stages = row->stages,
                   .resident = row->resident,
                   .threads = 32 * (row->m / row->warp_m) * (row->n / row->warp_n)};
-    const int results = 4 * t.m * (t.n + 8); /* they take the place of the stages */
 
-    (w->is_conv ? fill_conv : fill_product)(w, row->stages, &t);
-    if (t.shared_bytes < results) t.shared_bytes = results;
+    (w->is_conv ? fill_conv : fill_product)(w, &t);
     return t;
 }
 

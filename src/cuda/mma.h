@@ -13,6 +13,7 @@ typedef struct mma_tile {
     int warp_m, warp_n; /* results of a warp */
     int products;       /* 1: tf32's accuracy, 3: float32's */
     int threads, shared_bytes;
+    int stages;            /* at least */
     int resident;          /* blocks that a multiprocessor has registers for */
     int64_t blocks, steps; /* of the grid; of a block, 16 terms each */
     int copies, fetched;   /* instructions of a step of all threads; bytes of it that come from the L2 */

@@ -3,8 +3,9 @@
 #include <math.h>
 #include <stdio.h>
 #include "choice.h"
+#include "kernels/product_layout.cuh"
 
-enum { DEPTH = 32, MOST_STAGES = 8 }; /* of the kernel: terms of a step, stages of shared memory at most */
+enum { DEPTH = WGMMA_DEPTH };
 
 /* ---- what it takes ---- */
 
@@ -35,27 +36,22 @@ static const tile_row rows[] = {
     {64, 128, 1, 1, 3},  {64, 64, 1, 1, 3},   {64, 64, 1, 2, 3},   {64, 32, 1, 1, 3},   {64, 32, 1, 2, 3},
 };
 
-/* Stages of x [m][DEPTH] and weights [parts][n][DEPTH], as many as fit; results [m][n + 8] in their place. */
 static wgmma_tile make_tile(const matmul_geom *e, const tile_row *row, int products)
 {
-    const int parts = products == 3 ? 2 : 1, stage = 4 * DEPTH * (row->m + parts * row->n);
-    const int resident = row->m * row->n <= 64 * (products == 3 ? 32 : 128) ? 2 : 1;
-    const int fit = (resident == 2 ? 112 : 225) * 1024 / stage, stages = fit < MOST_STAGES ? fit : MOST_STAGES;
+    const wgmma_layout l = wgmma_find_layout(row->m, row->n, products);
     wgmma_tile t = {.m = row->m,
                     .n = row->n,
                     .cluster_m = row->cluster_m,
                     .cluster_n = row->cluster_n,
                     .products = products,
-                    .threads = 2 * row->m + 128,
-                    .resident = resident,
+                    .threads = l.threads,
+                    .shared_bytes = l.shared_bytes,
+                    .resident = l.resident,
                     .row_tiles = cvyi_round_up(cvyi_ceil_div(e->M, row->m), row->cluster_m),
                     .column_tiles = cvyi_round_up(cvyi_ceil_div(e->N, row->n), row->cluster_n),
                     .steps = cvyi_ceil_div(e->K, DEPTH)};
-    const int results = 4 * t.m * (t.n + 8);
 
-    t.shared_bytes =
-        (stages * stage > results ? stages * stage : results) + 16 * stages; /* and two barriers each */
-    t.packed_bytes = 4 * t.column_tiles * t.steps * parts * t.n * DEPTH;
+    t.packed_bytes = 4 * t.column_tiles * t.steps * l.w_stage;
     return t;
 }
 
@@ -182,8 +178,6 @@ cvy_status cvyi_product_step(maker *m, const wgmma_tile *t, const matmul_geom *e
     tc_step *s = cvyi_tc_new_step(m);
 
     if (!s) return CVY_NO_MEMORY;
-    cvyi_make_define(m, "HOST_SHARED", t->shared_bytes);
-    cvyi_make_define(m, "HOST_THREADS", t->threads);
     m->step.launch.dynamic_shared = (unsigned)t->shared_bytes;
     s->product = s->tma = true;
     s->x = x;

@@ -35,13 +35,14 @@
 #ifndef BLOCKS
 #define BLOCKS 3 // at least so many blocks of a multiprocessor: bounds the registers
 #endif
-#ifndef HOST_SHARED
-#define HOST_SHARED 39936 // bytes of shared memory that the launch asks for: as many stages as fit, up to 5
+#ifndef LEAST_STAGES
+#define LEAST_STAGES 3 // of shared memory; results may have room for more
 #endif
 
 #include "copy.cuh"
 #include "mma_tile.cuh"
 #include "pixels.cuh"
+#include "product_layout.cuh"
 
 typedef cvy_mma_tile<BK, BP, WK, WP, PRODUCTS> tile;
 constexpr int ROWS = tile::K, CHUNKS = (TERMS + ROWS - 1) / ROWS;
@@ -51,10 +52,12 @@ constexpr int ACROSS = THREADS / SHARERS, PIXELS = BP / ACROSS;                 
 constexpr int EACH = ROWS / SHARERS;                                              // rows of a chunk that it gathers
 constexpr int RUN = cvy_gcd(C_IN, EACH), RUNS = ROWS / RUN; // rows of a tap and neighbouring channels; of a chunk
 constexpr int PITCH_P = BP + 8, PITCH_K = BK + 8;
-constexpr int STAGE = ROWS * (PITCH_P + PITCH_K), FIT = HOST_SHARED / (4 * STAGE), STAGES = FIT < 5 ? FIT : 5;
+constexpr int STAGE = conv_mma_stage(BK, BP), SHARED = mma_shared_bytes(STAGE, LEAST_STAGES, BK, BP), // floats; bytes
+    STAGES = least(SHARED / (4 * STAGE), CONV_MMA_MOST_STAGES);
 static_assert(BP % ACROSS == 0 && ROWS % SHARERS == 0, "every thread gathers as many rows of as many pixels");
 static_assert(BK % 4 == 0 && STAGE % 4 == 0, "weights are copied by 16 bytes");
-static_assert(STAGES >= 3 && 4 * BK * tile::PITCH <= HOST_SHARED, "what the host asked for");
+static_assert(STAGES >= 3 && ROWS == MMA_DEPTH && STAGE == ROWS * (PITCH_P + PITCH_K) && tile::PITCH == BP + 8,
+              "the layout that the host counts on");
 
 // Bytes between a window's origin and its terms: in 32 bits where strides are known and a sample is not huge.
 template <bool FITS> struct distance {
@@ -82,7 +85,7 @@ CVY_INLINE cvy_index tap_offset(const cvy_args &a, unsigned tap, int c)
 
 constexpr bool ALL_NOTED = CHUNKS * RUNS <= 512; // a few KB
 constexpr int NOTED = ALL_NOTED && CHUNKS > STAGES ? CHUNKS : STAGES;
-static_assert(HOST_SHARED > 48 << 10 || HOST_SHARED + NOTED * RUNS * (int)sizeof(run_at) <= 48 << 10,
+static_assert(SHARED > 48 << 10 || SHARED + NOTED * RUNS * (int)sizeof(run_at) <= 48 << 10,
               "more than 48 KB would have to be asked for");
 
 // Where run number i of a chunk begins: divisions by channels and taps, done once for all pixels.

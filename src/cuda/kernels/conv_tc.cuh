@@ -81,7 +81,7 @@ __device__ __forceinline__ float cvy_last(float v, int n, int pixel, const epi &
 }
 #endif
 
-TC_CONST int floor_pow2(int v)
+CVY_CONST int floor_pow2(int v)
 {
     int p = 1;
     while (p * 2 <= v) p *= 2;
@@ -221,7 +221,7 @@ struct tc_args {
 struct tap_at {
     int row, col, offset; // input row and column of the window; pixels from the tile's first one
 };
-TC_CONST tap_at tap_position(int t)
+CVY_CONST tap_at tap_position(int t)
 {
     const int rows0 = cdiv(TAPROWS, ST), cols0 = cdiv(S, ST);
     const int pr = t >= rows0 * S, u = t - pr * rows0 * S, rows = pr ? TAPROWS - rows0 : rows0;
@@ -231,7 +231,7 @@ TC_CONST tap_at tap_position(int t)
 }
 // The same for step operand t of a stage: slices one after the other; past the end (zero weights) the last one
 // again.
-TC_CONST int operand_offset(int t)
+CVY_CONST int operand_offset(int t)
 {
     const int u = t < SPS * TAPS ? t : SPS * TAPS - 1;
     return u / TAPS * SLICE + tap_position(u % TAPS).offset;

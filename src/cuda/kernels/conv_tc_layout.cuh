@@ -1,15 +1,9 @@
 // conv_tc_layout.cuh - what conv_tc.cu and its tuner (tc_tune.c) agree on: the macros, and what follows from them:
-// extents, roles, bytes. Both sides include it: C11 on the host, CUDA C++ in the kernel; so it has plain structs and
-// functions, and nothing else.
+// extents, roles, bytes. Both sides include it (host_device.cuh).
 #ifndef CVY_CONV_TC_LAYOUT_CUH
 #define CVY_CONV_TC_LAYOUT_CUH
 
-#ifdef __cplusplus
-#define TC_CONST __host__ __device__ constexpr
-#else
-#include <stdbool.h>
-#define TC_CONST static inline
-#endif
+#include "host_device.cuh"
 
 enum sink_kind { SINK_STORE, SINK_POOL, SINK_REDUCE };
 enum reduce_kind { REDUCE_LSE, REDUCE_MAX, REDUCE_MIN, REDUCE_SUM, REDUCE_MEAN };
@@ -76,19 +70,6 @@ typedef struct tc_tuning {
 } tc_tuning;
 #undef TC_FIELD
 
-TC_CONST int cdiv(int a, int b)
-{
-    return (a + b - 1) / b;
-}
-TC_CONST int least(int a, int b)
-{
-    return a < b ? a : b;
-}
-TC_CONST int most(int a, int b)
-{
-    return a > b ? a : b;
-}
-
 // Extents that follow from a problem and a tuning, whatever its numbers of stages, chunks and blocks in a stage.
 typedef struct tc_layout {
     int p, q, parts; // output rows, columns; fp16 parts of an operand
@@ -126,12 +107,12 @@ typedef struct tc_layout {
     int threads;
 } tc_layout;
 
-TC_CONST int tc_extent(int in, int pad, int taps, int stride)
+CVY_CONST int tc_extent(int in, int pad, int taps, int stride)
 {
     return (in + 2 * pad - taps) / stride + 1;
 }
 
-TC_CONST void tc_find_taps(const tc_problem *b, const tc_tuning *t, tc_layout *l)
+CVY_CONST void tc_find_taps(const tc_problem *b, const tc_tuning *t, tc_layout *l)
 {
     l->p = tc_extent(b->h, b->pad_h, b->r, b->stride);
     l->q = tc_extent(b->w, b->pad_w, b->s, b->stride);
@@ -148,7 +129,7 @@ TC_CONST void tc_find_taps(const tc_problem *b, const tc_tuning *t, tc_layout *l
     l->stream = l->stages > 1;
 }
 
-TC_CONST void tc_find_strips(const tc_problem *b, const tc_tuning *t, tc_layout *l)
+CVY_CONST void tc_find_strips(const tc_problem *b, const tc_tuning *t, tc_layout *l)
 {
     const int st = b->stride;
 
@@ -170,7 +151,7 @@ TC_CONST void tc_find_strips(const tc_problem *b, const tc_tuning *t, tc_layout 
     l->unit = cdiv(l->unit_cols * l->unit_rows + 3 * t->rows, 4) * 4;
 }
 
-TC_CONST void tc_find_chunks(const tc_problem *b, const tc_tuning *t, tc_layout *l)
+CVY_CONST void tc_find_chunks(const tc_problem *b, const tc_tuning *t, tc_layout *l)
 {
     const bool pool = b->sink == SINK_POOL;
 
@@ -190,7 +171,7 @@ TC_CONST void tc_find_chunks(const tc_problem *b, const tc_tuning *t, tc_layout 
     l->chunk_rows = pool ? l->lines_chunk : l->lines_chunk * l->line_rows;
 }
 
-TC_CONST void tc_find_results(const tc_problem *b, const tc_tuning *t, tc_layout *l)
+CVY_CONST void tc_find_results(const tc_problem *b, const tc_tuning *t, tc_layout *l)
 {
     l->early = b->sink != SINK_POOL && t->pass != PASS_KEEP && !b->external;
     l->bulk = l->early && b->sink == SINK_STORE && l->chunk_w == l->out_w && l->line_rows * l->out_w % 4 == 0 &&
@@ -201,7 +182,7 @@ TC_CONST void tc_find_results(const tc_problem *b, const tc_tuning *t, tc_layout
     l->peaks = l->partial && b->reduce == REDUCE_LSE ? l->blocks * 4 : 1;
 }
 
-TC_CONST void tc_find_roles(const tc_problem *b, const tc_tuning *t, tc_layout *l)
+CVY_CONST void tc_find_roles(const tc_problem *b, const tc_tuning *t, tc_layout *l)
 {
     const bool both = t->pass == PASS_BOTH;
     int left = 0; // of the warps beside
@@ -218,7 +199,7 @@ TC_CONST void tc_find_roles(const tc_problem *b, const tc_tuning *t, tc_layout *
     l->threads = (l->multiply * 4 + l->side) * 32;
 }
 
-TC_CONST tc_layout tc_find_layout(const tc_problem *b, const tc_tuning *t)
+CVY_CONST tc_layout tc_find_layout(const tc_problem *b, const tc_tuning *t)
 {
     tc_layout l = {0};
 
@@ -231,7 +212,7 @@ TC_CONST tc_layout tc_find_layout(const tc_problem *b, const tc_tuning *t)
 }
 
 // struct shared_memory of conv_tc.cuh, its parts rounded up; the kernel asserts that it is no larger.
-TC_CONST long long tc_shared_bytes(const tc_problem *b, const tc_tuning *t, const tc_layout *l)
+CVY_CONST long long tc_shared_bytes(const tc_problem *b, const tc_tuning *t, const tc_layout *l)
 {
     const int blocks = l->stream ? t->stages * t->wide : l->blocks;
     const long long peaks = l->peaks > 1 ? (long long)l->peaks * t->tile : 1;
@@ -245,7 +226,7 @@ TC_CONST long long tc_shared_bytes(const tc_problem *b, const tc_tuning *t, cons
     return bytes + 1024; // barriers and single words
 }
 
-TC_CONST long long tc_packed_bytes(const tc_layout *l)
+CVY_CONST long long tc_packed_bytes(const tc_layout *l)
 {
     return (long long)l->blocks * l->stages * l->w_stage;
 }

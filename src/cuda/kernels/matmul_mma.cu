@@ -35,22 +35,20 @@
 #ifndef SRC_DENSE
 #define SRC_DENSE 1 // operands are contiguous: their inner strides are known
 #endif
-#ifndef HOST_SHARED
-#define HOST_SHARED 46080 // bytes of shared memory that the launch asks for
-#endif
 
 #include "copy.cuh"
 #include "mma_tile.cuh"
+#include "product_layout.cuh"
 #include "rows.cuh"
 
 typedef cvy_mma_tile<BM, BN, WM, WN, PRODUCTS> tile;
 constexpr int THREADS = tile::THREADS, DEPTH = tile::K, STEPS = (TERMS + DEPTH - 1) / DEPTH;
 constexpr int PITCH = DEPTH + 4;                                                      // of operands that lie along k
 constexpr int O_K = OTHER_NK ? 1 : BN + 8, O_N = OTHER_NK ? PITCH : 1;                // strides of os
-constexpr int STAGE = BM * PITCH + (OTHER_NK ? BN * PITCH : DEPTH * O_K), STAGES = 3; // floats
+constexpr int STAGE = matmul_mma_stage(BM, BN, OTHER_NK), STAGES = MATMUL_MMA_STAGES; // floats
 constexpr bool X_FOURS = SRC_DENSE && TERMS % 4 == 0, O_FOURS = SRC_DENSE && (OTHER_NK ? TERMS : COLS) % 4 == 0;
 static_assert(BM * DEPTH / 4 % THREADS == 0 && BN * DEPTH / 4 % THREADS == 0, "every thread copies the same");
-static_assert(4 * STAGES * STAGE <= HOST_SHARED && 4 * BM * tile::PITCH <= HOST_SHARED, "what the host asked for");
+static_assert(DEPTH == MMA_DEPTH && tile::PITCH == BN + 8, "the layout that the host counts on");
 
 // A stride of an operand; `dense` where that is contiguous.
 CVY_INLINE cvy_index stride_of(const cvy_view &v, int slot, int dense)

@@ -41,12 +41,11 @@
 #ifndef PACKED
 #define PACKED 3
 #endif
-constexpr int GROUPS = BM / 64, WARPS = 4 * GROUPS, THREADS = 128 * (GROUPS + 1);
+constexpr int GROUPS = BM / 64, WARPS = 4 * GROUPS, THREADS = LAYOUT.threads;
 constexpr int PEERS = CLUSTER_M + CLUSTER_N - 1; // blocks that this one writes into, or gets something from
 constexpr bool ALONE = CLUSTER_M * CLUSTER_N == 1;
-constexpr int BLOCKS = BM * BN <= 64 * (PRODUCTS == 3 ? 32 : 128) ? 2 : 1; // of a multiprocessor
-constexpr int STAGE_BYTES = 4 * (X_STAGE + W_STAGE), FIT = (BLOCKS == 2 ? 112 : 225) * 1024 / STAGE_BYTES;
-constexpr int STAGES = FIT < 8 ? FIT : 8;
+constexpr int BLOCKS = LAYOUT.resident, STAGES = LAYOUT.stages; // blocks: of a multiprocessor
+constexpr int STAGE_BYTES = 4 * (X_STAGE + W_STAGE);
 constexpr int PITCH = BN + 8;                // of results: halves of a warp store to 32 banks
 constexpr int WIDTH = COLS % 4 == 0 ? 4 : 1; // neighbours that the epilogue takes at a time
 constexpr int REGS_COPY = BLOCKS == 2 ? 24 : 40, REGS_MULTIPLY = BLOCKS == 2 ? 104 : 232;
@@ -63,9 +62,7 @@ struct shared_memory {
 };
 static_assert(BM % 64 == 0 && BM <= 128 && BN % 32 == 0 && BM / CLUSTER_N % 8 == 0, "whole warpgroups and copies");
 static_assert(STAGES >= 2 && TERMS % 4 == 0 && W_STAGE % (4 * CLUSTER_M) == 0, "copies of whole 16 bytes");
-#ifdef HOST_SHARED // what the host counts on (tc_product.c)
-static_assert(sizeof(shared_memory) <= HOST_SHARED && THREADS == HOST_THREADS, "the host launches other blocks");
-#endif
+static_assert(sizeof(shared_memory) <= LAYOUT.shared_bytes, "the host launches less");
 
 // DEPTH terms of a warp's 16 rows as wgmma's first operand.
 struct fragments {

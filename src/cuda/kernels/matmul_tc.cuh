@@ -21,9 +21,11 @@
 #define PRODUCTS 3 // 1: tf32's accuracy, 3: float32's
 #endif
 
+#include "product_layout.cuh"
 #include "rows.cuh"
 
-constexpr int DEPTH = 32, STEPS = (TERMS + DEPTH - 1) / DEPTH, PARTS = PRODUCTS == 3 ? 2 : 1;
-constexpr int X_STAGE = BM * DEPTH, W_STAGE = PARTS * BN * DEPTH; // floats
+constexpr wgmma_layout LAYOUT = wgmma_find_layout(BM, BN, PRODUCTS);
+constexpr int DEPTH = WGMMA_DEPTH, STEPS = (TERMS + DEPTH - 1) / DEPTH, PARTS = LAYOUT.parts;
+constexpr int X_STAGE = LAYOUT.x_stage, W_STAGE = LAYOUT.w_stage; // floats
 
 #endif

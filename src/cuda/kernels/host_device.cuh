@@ -1,0 +1,26 @@
+// host_device.cuh - for headers that the host includes as C11 and the kernels as CUDA C++: plain structs, enums and
+// CVY_CONST functions, which are constants in a kernel where their arguments are.
+#ifndef CVY_HOST_DEVICE_CUH
+#define CVY_HOST_DEVICE_CUH
+
+#ifdef __cplusplus
+#define CVY_CONST __host__ __device__ constexpr
+#else
+#include <stdbool.h>
+#define CVY_CONST static inline
+#endif
+
+CVY_CONST int cdiv(int a, int b)
+{
+    return (a + b - 1) / b;
+}
+CVY_CONST int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+CVY_CONST int most(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+#endif

@@ -1,0 +1,58 @@
+// product_layout.cuh - what the kernels of matrix products and of convolutions as such agree on with the host that
+// chooses their tiles (tc_product.c, mma.c): stages, threads, bytes of shared memory.
+#ifndef CVY_PRODUCT_LAYOUT_CUH
+#define CVY_PRODUCT_LAYOUT_CUH
+
+#include "host_device.cuh"
+
+// Results lie in shared memory as [rows][columns + 8], over the stages: halves of a warp store to 32 banks.
+CVY_CONST int results_bytes(int m, int n)
+{
+    return 4 * m * (n + 8);
+}
+
+// ---- matmul_tc.cu: a tile of m rows x n columns ----
+
+enum { WGMMA_DEPTH = 32, WGMMA_MOST_STAGES = 8 }; // terms of a step
+
+typedef struct wgmma_layout {
+    int parts;            // of the weights: 2 where three products are to have float32's accuracy
+    int x_stage, w_stage; // floats: x [m][DEPTH], weights [parts][n][DEPTH]
+    int resident;         // blocks of a multiprocessor
+    int stages;           // as many as fit
+    int threads;          // a warpgroup for 64 rows, and one that copies
+    int shared_bytes;     // stages or results, and two barriers for each stage
+} wgmma_layout;
+
+CVY_CONST wgmma_layout wgmma_find_layout(int m, int n, int products)
+{
+    const int parts = products == 3 ? 2 : 1, x_stage = m * WGMMA_DEPTH, w_stage = parts * n * WGMMA_DEPTH;
+    const int resident = m * n <= 64 * (products == 3 ? 32 : 128) ? 2 : 1;
+    const int bytes = 4 * (x_stage + w_stage), fit = (resident == 2 ? 112 : 225) * 1024 / bytes;
+    const int stages = least(fit, WGMMA_MOST_STAGES);
+    const wgmma_layout l = {parts, x_stage, w_stage, resident, stages, 128 * (m / 64 + 1),
+                            most(stages * bytes, results_bytes(m, n)) + 16 * stages};
+    return l;
+}
+
+// ---- through mma.sync ----
+
+enum { MMA_DEPTH = 16, MATMUL_MMA_STAGES = 3, CONV_MMA_MOST_STAGES = 5 }; // terms of a step
+
+// Floats of a stage. conv_mma.cu: pixels [DEPTH][p + 8], weights [DEPTH][k + 8].
+CVY_CONST int conv_mma_stage(int k, int p)
+{
+    return MMA_DEPTH * (p + 8 + k + 8);
+}
+// matmul_mma.cu: x [m][DEPTH + 4], other [n][DEPTH + 4] or [DEPTH][n + 8].
+CVY_CONST int matmul_mma_stage(int m, int n, bool other_is_nk)
+{
+    return m * (MMA_DEPTH + 4) + (other_is_nk ? n * (MMA_DEPTH + 4) : MMA_DEPTH * (n + 8));
+}
+// Room for `stages` of them, and for the results.
+CVY_CONST int mma_shared_bytes(int stage, int stages, int m, int n)
+{
+    return most(4 * stages * stage, results_bytes(m, n));
+}
+
+#endif
