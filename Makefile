@@ -152,8 +152,11 @@ gpu-bench: all ## Convoy and PyTorch on this machine's GPU, the page and the tab
 # ---- housekeeping (the vector headers are tables, laid out by hand) ----------------------------------------------------------------------------------------
 FORMATTED = $(filter-out src/cpu/simd%.h,$(shell git ls-files '*.c' '*.h'))
 
-check-format: ## is every C file formatted?
+check-format: check-sizes ## is every C file formatted, and no function or file too long?
 	@clang-format --dry-run -Werror $(FORMATTED)
+
+check-sizes:
+	@test/sizes.sh
 
 format: ## format every C file
 	@clang-format -i $(FORMATTED)
@@ -182,5 +185,5 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\)[a-z -]*:[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 	@echo '  variants: SAN=address,undefined  SAN=thread  CC=clang  BUILD=folder  V=1  PREFIX=/usr/local'
 
-.PHONY: all demo test tests check-c golden gpu-test gpu-bench bench bench-smoke fuzz check-format format check-exports install size clean help
+.PHONY: all demo test tests check-c golden gpu-test gpu-bench bench bench-smoke fuzz check-format check-sizes format check-exports install size clean help
 -include $(OBJECTS:.o=.d) $(CLI:.o=.d) $(TESTS:=.d) $(PROGRAMS:=.d) $(FUZZERS:=.d)
