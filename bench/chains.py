@@ -79,13 +79,13 @@ def _natural(step, shape, params):
     if step.op in ("conv2d", "conv_transpose2d"):
         out, size = step.numbers[:2]
         groups, stride = k.get("groups", 1), k.get("stride", 1)
-        pad = k.get("padding", 0)
+        pad, reach = k.get("padding", 0), (size - 1) * k.get("dilation", 1) + 1
         if step.op == "conv2d":
             weight = (out, shape[1] // groups, size, size)
-            space = [(e + 2 * pad - size) // stride + 1 for e in shape[2:]]
+            space = [(e + 2 * pad - reach) // stride + 1 for e in shape[2:]]
         else:
             weight = (shape[1], out // groups, size, size)
-            space = [(e - 1) * stride - 2 * pad + size for e in shape[2:]]
+            space = [(e - 1) * stride - 2 * pad + reach for e in shape[2:]]
         natural = {"weight": weight, "bias": (out,)}
         shape = (shape[0], out, *space)
     elif step.op == "linear":
@@ -212,6 +212,7 @@ class OnnxWriter:
             return self.emit(
                 "Conv" if s.op == "conv2d" else "ConvTranspose", [x, *p], kernel_shape=[s.numbers[1]] * 2,
                 strides=[k.get("stride", 1)] * 2, pads=[k.get("padding", 0)] * 4, group=k.get("groups", 1),
+                dilations=[k.get("dilation", 1)] * 2,
             )
         if s.op == "linear":
             self.constants[p[0]] = np.ascontiguousarray(self.constants[p[0]].T)

@@ -31,9 +31,21 @@ OPERATORS = {
     "logsumexp over channels": "x[16,64,126,126] | logsumexp(1,keepdim=True)",
     "conv2d, batch_norm, relu": "x[16,64,56,56] | conv2d(64,3,padding=1) | batch_norm | relu",
 }
+# Filters of other sizes, strides and dilations, of published networks, one sample: on the CPU alone.
+FILTERS = {
+    "conv2d 3x3 dilation 12": "x[1,256,33,33] | conv2d(256,3,padding=12,dilation=12)",
+    "conv2d 3x3 dilation 36": "x[1,256,33,33] | conv2d(256,3,padding=36,dilation=36)",
+    "conv2d 5x5, 64 to 64": "x[1,64,56,56] | conv2d(64,5,padding=2)",
+    "conv2d 7x7, 64 to 64": "x[1,64,28,28] | conv2d(64,7,padding=3)",
+    "conv2d 4x4 stride 2, 64 to 128": "x[1,64,128,128] | conv2d(128,4,stride=2,padding=1)",
+    "conv2d 4x4 stride 2, 256 to 512": "x[1,256,32,32] | conv2d(512,4,stride=2,padding=1)",
+    "conv2d 7x7 stride 2, 3 to 64": "x[1,3,224,224] | conv2d(64,7,stride=2,padding=3)",
+    "conv2d 4x4 stride 4, 3 to 96": "x[1,3,224,224] | conv2d(96,4,stride=4)",
+}
 TINY_OPERATORS = {
     "conv2d 3x3": "x[2,4,9,9] | conv2d(8,3)",
     "conv2d 3x3 depthwise": "x[2,4,9,9] | conv2d(4,3,padding=1,groups=4)",
+    "conv2d 3x3 dilation 4": "x[2,4,9,9] | conv2d(4,3,padding=4,dilation=4)",
     "conv_transpose2d 4x4 stride 2": "x[2,4,7,7] | conv_transpose2d(4,4,stride=2,padding=1)",
     "linear": "x[8,16] | linear(12)",
     "group_norm": "x[2,8,9,9] | group_norm(2)",
@@ -101,6 +113,10 @@ def operators():
     return [Case(chain, None, "operator", name, FEW) for name, chain in OPERATORS.items()]
 
 
+def filters():
+    return [Case(chain, None, "operator", name, FEW) for name, chain in FILTERS.items()]
+
+
 def series():
     return [case for block in BLOCKS for case in _series(block, SERIES, _point)]
 
@@ -110,7 +126,7 @@ def drawn(texts):
 
 
 def full():
-    return blocks() + operators() + series()
+    return blocks() + operators() + filters() + series()
 
 
 def smoke():
@@ -125,4 +141,4 @@ def smoke():
     return cases
 
 
-SUITES = {"full": full, "blocks": blocks, "operators": operators, "series": series, "smoke": smoke}
+SUITES = {"full": full, "blocks": blocks, "operators": operators, "filters": filters, "series": series, "smoke": smoke}

@@ -4,8 +4,10 @@
  *
  * Packed weights, for a block of kt output channels (the register tile's):
  *   direct, depthwise  [block][C/groups][tap][kt]
+ *   patches            [block][chunk][tap][input channel of the chunk][kt], and 1 at the end: all are finite
  *   Winograd           [block][chunk][point][input channel x kernel plane of the chunk][kt]   (G w Gt, in double)
  */
+#include <math.h>
 #include "conv.h"
 
 enum {
@@ -13,6 +15,7 @@ enum {
     UNITS_WANTED = 16,      /* of one sample: enough for 16 threads */
     BATCH_UNITS = 64,       /* of all samples: where there are so many, channels are not split */
     COPY_CHANNELS = 64,     /* a copy of the input serves at least so many output channels */
+    PATCH_CHANNELS = 128,   /* patches serve at least so many output channels */
     VIEW_BYTES = 256 << 10, /* input of a unit: a quarter of a usual L2 */
     FLAT_FLOATS = 4096,     /* of one channel of a flat band, kept until its rows are taken apart */
     CHUNK_MOST = 96,        /* Winograd: input channels transformed at once (AVX-512: 2.3 KiB each in L2) */
@@ -35,6 +38,11 @@ static const char *legal_depthwise(const conv_geom *g)
     return g->C == g->groups ? NULL : "a group has more than 1 input channel, depthwise needs 1";
 }
 
+static const char *legal_patches(const conv_geom *g)
+{
+    return cvyi_conv_taps(g) <= 2 * PATCH_TERMS ? NULL : "the kernel has more than 256 taps, one chain for patches";
+}
+
 static const char *legal_winograd(const conv_geom *g)
 {
     if (g->kernel[1] != 3 || g->kernel[2] != 3)
@@ -51,13 +59,83 @@ static double direct_flops(const conv_geom *g)
            (double)(g->C / g->groups * cvyi_conv_taps(g));
 }
 
-/* Register tiles run at 0.9 of the peak, whole vectors of outputs assumed; weights come from the outer cache once.
- * 8 -> 64, 3x3, 126x126 at 116 GFLOP/s: 146 MFLOP / 0.9 / 116e9 = 1.40 ms. */
+/* Does every unit copy its part of the input first? Parts of the channels then each make the same copy. */
+static bool copies_view(const conv_tiling *t)
+{
+    const conv_geom *g = &t->geom;
+    if (t->algo == CONV_PATCHES) return true;
+    if (t->algo != CONV_DIRECT || g->groups > 1) return false;
+    return g->stride[1] > 1 || g->stride[2] > 1 || g->pad[0] || g->pad[1] || g->pad[2];
+}
+
+/* Lanes computed of one output plane by bands of rows, each `pitch` lanes from the next, or on its own; those that
+ * are dropped are included. */
+static double plane_lanes(const conv_tiling *t, int64_t pitch, bool flat)
+{
+    const int64_t vl = t->kernels->vl, P = t->geom.out[1], Q = t->geom.out[2];
+    const int64_t whole = t->bands_per_plane - 1, last = P - whole * t->rows;
+    if (!flat) return (double)(P * cvyi_round_up(Q, vl));
+    return (double)(whole * cvyi_round_up((t->rows - 1) * pitch + Q, vl) +
+                    cvyi_round_up((last - 1) * pitch + Q, vl));
+}
+
+/* Register tiles run at 0.96 of the peak; a float of the view's copy takes the time of 8 lanes of an FMA, of 32
+ * where it is gathered one by one; weights come from the outer cache once. 8 -> 64, 3x3, 126x126 at 116 GFLOP/s:
+ * rows are 128 lanes, 149 MFLOP / 0.96 / 116e9 = 1.34 ms. 256 -> 512, 4x4, stride 2, 16x16 outputs: bands of 2
+ * rows, 33 of 48 lanes used: 1.6 GFLOP instead of 1.07, 14.4 ms; measured 15.3. */
 static double cost_direct(const conv_geom *g, const conv_algo *a, const conv_machine *m)
 {
+    const double terms = (double)(g->C / g->groups * cvyi_conv_taps(g));
+    double copies = 0;
+    conv_tiling t;
     (void)a;
-    return direct_flops(g) / (0.9 * m->fma_flops) +
-           4.0 * (double)(g->K * g->C / g->groups * cvyi_conv_taps(g)) / m->cache_bytes;
+    cvyi_conv_tile(CONV_DIRECT, g, m->kernels, 1, 1, &t);
+    if (copies_view(&t))
+        copies = (g->stride[2] > 2 ? 32 : 8) * (double)(t.units * cvyi_ceil_div(g->out[2], t.cols) * t.view_floats);
+    return 2.0 * ((double)(g->K * g->out[0]) * plane_lanes(&t, t.view[1], t.flat) * terms + copies) /
+               (0.96 * m->fma_flops) +
+           4.0 * (double)g->K * terms / m->cache_bytes;
+}
+
+/* Outputs of an axis for which tap r reads x and not padding. */
+static int64_t live_outputs(const conv_geom *g, int axis, int64_t r)
+{
+    const int64_t at = r * g->dil[axis] - g->pad[axis], stride = g->stride[axis];
+    const int64_t first = at < 0 ? cvyi_ceil_div(-at, stride) : 0;
+    const int64_t end = at < g->in[axis] ? cvyi_ceil_div(g->in[axis] - at, stride) : 0;
+    return cvyi_max64(cvyi_min64(end, g->out[axis]) - first, 0);
+}
+
+/* Share of the taps that patches are made of: planes and rows are skipped output by output, columns for all. */
+static double live_share(const conv_geom *g)
+{
+    double share = 1;
+    for (int a = 0; a < 3; a++) {
+        int64_t live = 0;
+        for (int64_t r = 0; r < g->kernel[a]; r++) {
+            const int64_t n = live_outputs(g, a, r);
+            live += a == 2 && n ? g->out[a] : n;
+        }
+        share *= (double)live / (double)cvyi_max64(g->kernel[a] * g->out[a], 1);
+    }
+    return share;
+}
+
+/* As the direct form, but for the terms that are skipped; chunks are added up in L2, which leaves 0.84 of the peak.
+ * A patch takes the time of 4 FMAs, of 8 with stride 2, of 16 beyond, and serves the output channels of a unit. 256
+ * -> 256, 3x3, dilation and padding 12, 33x33, at 116 GFLOP/s: 0.76 of 1.28 GFLOP and 3 % for the patches, 10.3 ms;
+ * measured 10.7. */
+static double cost_patches(const conv_geom *g, const conv_algo *a, const conv_machine *m)
+{
+    const double terms = live_share(g) * (double)(g->C / g->groups * cvyi_conv_taps(g));
+    const double patch = g->stride[2] > 2 ? 16 : g->stride[2] > 1 ? 8 : 4;
+    conv_tiling t;
+    double served;
+    (void)a;
+    cvyi_conv_tile(CONV_PATCHES, g, m->kernels, 1, 1, &t);
+    served = (double)g->K + patch * (double)cvyi_max64(t.kparts, g->groups);
+    return 2.0 * (double)g->out[0] * plane_lanes(&t, g->out[2], true) * terms * served / (0.84 * m->fma_flops) +
+           4.0 * (double)g->K * terms / m->cache_bytes;
 }
 
 /* Two loads per FMA and the way to memory: a quarter of the peak. 128 channels, 3x3, 56x56 at 116 GFLOP/s:
@@ -89,6 +167,7 @@ static double cost_winograd(const conv_geom *g, const conv_algo *a, const conv_m
 const conv_algo cvyi_conv_algos[CONV_ALGO_COUNT] = {
     [CONV_DIRECT] = {"direct", 1, 1, 0, legal_direct, cost_direct},
     [CONV_DEPTHWISE] = {"depthwise", 1, 1, 0, legal_depthwise, cost_depthwise},
+    [CONV_PATCHES] = {"patches", 1, 1, 0, legal_patches, cost_patches},
     [CONV_WINOGRAD_4X4] = {"winograd 4x4", 4, 4, 8, legal_winograd, cost_winograd},
     [CONV_WINOGRAD_2X4] = {"winograd 2x4", 2, 4, 2, legal_winograd, cost_winograd},
     [CONV_WINOGRAD_2X2] = {"winograd 2x2", 2, 2, 0, legal_winograd, cost_winograd},
@@ -113,7 +192,7 @@ const char *cvyi_conv_pool_legal(conv_algo_id algo, const conv_geom *g, int64_t 
     const conv_algo *a = &cvyi_conv_algos[algo];
     if (ph == 1 && pw == 1) return "the pooling window is a single value";
     if (ph < 1 || pw < 1 || ph > g->out[1] || pw > g->out[2]) return "the pooling window is larger than the plane";
-    if (algo == CONV_DEPTHWISE) return "the depthwise form takes no maxima, the direct form does";
+    if (algo == CONV_DEPTHWISE || algo == CONV_PATCHES) return "this form takes no maxima, the direct form does";
     if (is_winograd(algo) && (a->mh % ph || a->mw % pw))
         return "the pooling window does not divide Winograd's tile";
     if (!is_winograd(algo) && (ph > 16 || pw > 64)) return "the pooling window is larger than 16x64";
@@ -144,14 +223,6 @@ static int64_t units_wanted(const conv_tiling *t)
 {
     const double n = direct_flops(&t->geom) / UNIT_FLOPS * (t->algo == CONV_DEPTHWISE ? 4 : 1);
     return n < 1 ? 1 : n > UNITS_WANTED ? UNITS_WANTED : (int64_t)n;
-}
-
-/* Does every unit copy its part of the input first? Parts of the channels then each make the same copy. */
-static bool copies_view(const conv_tiling *t)
-{
-    const conv_geom *g = &t->geom;
-    if (t->algo != CONV_DIRECT || g->groups > 1) return false;
-    return g->stride[1] > 1 || g->stride[2] > 1 || g->pad[0] || g->pad[1] || g->pad[2];
 }
 
 /* Rows of bands are set: bands, and channels split until there are units enough. Bands decide in which order
@@ -227,6 +298,27 @@ static void cut_direct(conv_tiling *t)
         (size_t)(cvyi_round_up(cvyi_conv_taps(g), 8) * 8 + (t->view_floats + t->tmp_floats + cols + 4 * k->vl) * 4);
 }
 
+/* Patches: bands of about a strip at least, so that every weight read from afar meets all of its pixels. */
+static void cut_patches(conv_tiling *t)
+{
+    const cpu_conv_kernels *k = t->kernels;
+    const conv_geom *g = &t->geom;
+    const int64_t P = cvyi_max64(g->out[1], 1), Q = cvyi_max64(g->out[2], 1), taps = cvyi_conv_taps(g);
+    const int64_t channels = g->C / g->groups, planes = cvyi_max64(g->out[0], 1);
+    const int64_t most = cvyi_max64(P * Q / PATCH_PIXELS, 1), want = cvyi_ceil_div(units_wanted(t), planes);
+    const int64_t rows = cvyi_ceil_div(P, cvyi_min64(most, want));
+
+    t->chunks = cvyi_max64(cvyi_ceil_div(channels * taps, PATCH_TERMS), 1);
+    t->chunk = cvyi_max64(cvyi_min64(cvyi_ceil_div(channels, t->chunks), PATCH_TERMS / taps), 1);
+    t->chunks = cvyi_max64(cvyi_ceil_div(channels, t->chunk), 1);
+    cut_units(t, rows, cvyi_ceil_div(PATCH_CHANNELS, t->kt));
+    t->cols = cvyi_min64(PATCH_PIXELS, cvyi_round_up(rows * Q, k->vl));
+    t->view_floats = cvyi_round_up(t->chunk * taps * k->direct_vt * k->vl, 16);
+    t->tmp_floats = t->blocks_per_unit * t->kt * t->cols;
+    t->packed = g->groups * (t->full * t->kt + t->tails * t->tail_kt) * channels * taps + 1;
+    t->scratch = (size_t)(t->view_floats + t->tmp_floats) * 4;
+}
+
 /* Winograd: tile rows of a band, such that strips of tiles (which run on over the ends of tile rows) are well
  * filled. */
 static int64_t cut_tile_rows(const conv_tiling *t, int64_t strip)
@@ -284,6 +376,9 @@ void cvyi_conv_tile(conv_algo_id algo, const conv_geom *g, const cpu_conv_kernel
         cut_channels(out, kernels->wino_kt);
         out->full += out->tails, out->tails = 0, out->blocks = out->full; /* the last block is padded */
         cut_winograd(out);
+    } else if (algo == CONV_PATCHES) {
+        cut_channels(out, kernels->direct_kt);
+        cut_patches(out);
     } else {
         cut_channels(out, kernels->direct_kt);
         cut_direct(out);
@@ -302,6 +397,22 @@ static void pack_direct(const conv_tiling *t, const float *weight, float *packed
         for (int64_t i = 0; i < each; i++)
             for (int j = 0; j < k.kt; j++) *dst++ = j < k.kn ? weight[(k.k0 + j) * each + i] : 0;
     }
+}
+
+static void pack_patches(const conv_tiling *t, const float *weight, float *packed)
+{
+    const int64_t channels = t->geom.C / t->geom.groups, taps = cvyi_conv_taps(&t->geom), each = channels * taps;
+    float *dst = packed;
+    bool finite = true;
+    for (int64_t b = 0; b < t->blocks * t->geom.groups; b++) {
+        const conv_block k = cvyi_conv_block(t, b);
+        for (int64_t c0 = 0; c0 < channels; c0 += t->chunk)
+            for (int64_t i = 0; i < taps; i++)
+                for (int64_t c = c0; c < cvyi_min64(c0 + t->chunk, channels); c++)
+                    for (int j = 0; j < k.kt; j++) *dst++ = j < k.kn ? weight[(k.k0 + j) * each + c * taps + i] : 0;
+    }
+    for (int64_t i = 0; i < t->geom.K * each; i++) finite &= isfinite(weight[i]) != 0;
+    packed[t->packed - 1] = finite;
 }
 
 /* Filter transform along one axis: v = G w. F(2,3) has the points 0, 1, -1, infinity; F(4,3) 0, +-5/8, +-3/2,
@@ -360,6 +471,8 @@ void cvyi_conv_pack(const conv_tiling *t, const float *weight, float *packed)
 {
     if (is_winograd(t->algo))
         pack_winograd(t, weight, packed);
+    else if (t->algo == CONV_PATCHES)
+        pack_patches(t, weight, packed);
     else
         pack_direct(t, weight, packed);
 }

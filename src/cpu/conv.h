@@ -15,11 +15,16 @@
 typedef enum conv_algo_id {
     CONV_DIRECT,
     CONV_DEPTHWISE,
+    CONV_PATCHES,
     CONV_WINOGRAD_4X4,
     CONV_WINOGRAD_2X4,
     CONV_WINOGRAD_2X2,
     CONV_ALGO_COUNT
 } conv_algo_id;
+
+/* Patches: output pixels whose patches are made at once (a multiple of every panel's width), and terms of a chain.
+ */
+enum { PATCH_PIXELS = 240, PATCH_TERMS = 256 };
 
 struct cpu_conv_kernels;
 
@@ -40,14 +45,14 @@ typedef struct conv_tiling {
     int kt, tail_kt;
     /* direct, depthwise: the view (conv_view.h) */
     bool flat;         /* vectors run over row ends; else every row starts a new one */
-    int64_t cols;      /* output columns handled at once, of a row */
+    int64_t cols;      /* output columns handled at once, of a row; patches: pixels of a strip */
     int64_t phases[2]; /* of rows and columns: stride taken apart, those that some tap reads */
     int64_t view[2];   /* rows and columns of one phase plane of the copy */
     int64_t view_floats, tmp_floats;
     /* Winograd */
     int64_t tiles[2];      /* tile rows and columns of a plane */
     int64_t tile_rows;     /* of a band */
-    int64_t chunk, chunks; /* input channels (times kernel depth) transformed at once */
+    int64_t chunk, chunks; /* input channels (times kernel depth) transformed at once; patches: input channels */
 } conv_tiling;
 
 /* One sample. All arrays are float32 and row-major. */
@@ -70,6 +75,7 @@ typedef struct conv_job {
 typedef struct conv_machine {
     double fma_flops;   /* FMA peak of one core, flop/s */
     double cache_bytes; /* what one core reads from its outer cache, byte/s */
+    const struct cpu_conv_kernels *kernels;
 } conv_machine;
 
 typedef struct conv_algo {

@@ -205,6 +205,7 @@ void cvyi_store_stats(const norm_geom *e, cpu_moments m, float *out);
 enum {
     TUNE_COST,
     TUNE_DIRECT,
+    TUNE_PATCHES,
     TUNE_WINOGRAD_4X4,
     TUNE_WINOGRAD_2X4,
     TUNE_WINOGRAD_2X2,

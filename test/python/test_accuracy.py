@@ -100,3 +100,5 @@ def test_any_form(seed):
     """The dice choose among all forms that the contract allows."""
     for text in SQUARES[1:6]:
         assert_within(text, dict, {f"cpu:seed={seed}": WINOGRAD})
+    for text in OTHERS[3:8]:
+        assert_within(text, dict, {f"cpu:seed={seed}": DIRECT})

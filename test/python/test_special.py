@@ -198,3 +198,13 @@ def test_infinite_weight_over_padding_is_nan():
     arrays["conv2d.weight"][0, 0, 0, 0] = np.inf
     (got,), (want,) = run(graph, arrays, "ref"), truth(text, arrays)
     np.testing.assert_array_equal(got, want.astype(np.float32))
+
+
+@pytest.mark.parametrize("seed", [0, *range(1, 7)])
+def test_skipped_taps(seed):
+    """Taps that see nothing but padding are left out only where all weights are finite. The seeds: every form."""
+    text = "x[1,4,9,9] | conv2d(8,3,padding=7,dilation=7)"
+    arrays = random_tensors(Graph(text))
+    for value in (1, np.inf, np.nan):
+        arrays["conv2d.weight"][3, 1, 0, 2] = value
+        check_arrays(text, Graph(text), arrays, f"cpu:seed={seed}")

@@ -215,7 +215,7 @@ static double bound_of(conv_algo_id algo, const sample *s, int64_t i)
 {
     static const double grow[3][2] = {{23.7, 23.7}, {8, 23.7}, {8, 8}};
     const double n = (double)(s->g.C / s->g.groups * cvyi_conv_taps(&s->g)), u = FLT_EPSILON / 2;
-    if (algo == CONV_DIRECT || algo == CONV_DEPTHWISE) return (n + 2) * u * s->size[i];
+    if (algo <= CONV_PATCHES) return (n + 2) * u * s->size[i];
     const double *f = grow[algo - CONV_WINOGRAD_4X4];
     return (n / 9 + 20) * u * f[0] * f[1] * n / 9 * s->max_x * 2 * s->max_w + 4 * u * fabs(s->y[i]);
 }
@@ -360,6 +360,11 @@ static void test_depthwise(void **unused)
     (void)unused;
     sweep(CONV_DEPTHWISE, 2000, CASES / 2);
 }
+static void test_patches(void **unused)
+{
+    (void)unused;
+    sweep(CONV_PATCHES, 9000, CASES);
+}
 static void test_winograd(void **unused)
 {
     (void)unused;
@@ -492,7 +497,9 @@ static void test_refusals(void **unused)
     const conv_geom g = plain_geom(4, 4, 2, 9, 9, 2, 0);
     (void)unused;
     assert_null(cvyi_conv_algos[CONV_DIRECT].legal(&g));
-    for (int a = CONV_DEPTHWISE; a < CONV_ALGO_COUNT; a++) assert_non_null(cvyi_conv_algos[a].legal(&g));
+    assert_null(cvyi_conv_algos[CONV_PATCHES].legal(&g));
+    assert_non_null(cvyi_conv_algos[CONV_DEPTHWISE].legal(&g));
+    for (int a = CONV_WINOGRAD_4X4; a < CONV_ALGO_COUNT; a++) assert_non_null(cvyi_conv_algos[a].legal(&g));
     assert_non_null(cvyi_conv_pool_legal(CONV_WINOGRAD_4X4, &g, 3, 3));
     assert_non_null(cvyi_conv_pool_legal(CONV_DIRECT, &g, 5, 1));
     assert_null(cvyi_conv_pool_legal(CONV_DIRECT, &g, 3, 2));
@@ -519,11 +526,11 @@ static void test_inaccurate(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_direct),         cmocka_unit_test(test_depthwise),
-        cmocka_unit_test(test_winograd),       cmocka_unit_test(test_window_means),
-        cmocka_unit_test(test_window_flags),   cmocka_unit_test(test_direct_nan),
-        cmocka_unit_test(test_direct_columns), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_inaccurate),
+        cmocka_unit_test(test_direct),       cmocka_unit_test(test_depthwise),
+        cmocka_unit_test(test_patches),      cmocka_unit_test(test_winograd),
+        cmocka_unit_test(test_window_means), cmocka_unit_test(test_window_flags),
+        cmocka_unit_test(test_direct_nan),   cmocka_unit_test(test_direct_columns),
+        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_inaccurate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -209,6 +209,7 @@ static double fma_peak(int64_t rounds)
 
 void ISA(cvyi_conv_direct)(const conv_job *job, int64_t unit, void *scratch);
 void ISA(cvyi_conv_depthwise)(const conv_job *job, int64_t unit, void *scratch);
+void ISA(cvyi_conv_patches)(const conv_job *job, int64_t unit, void *scratch);
 void ISA(cvyi_conv_winograd_4x4)(const conv_job *job, int64_t unit, void *scratch);
 void ISA(cvyi_conv_winograd_2x4)(const conv_job *job, int64_t unit, void *scratch);
 void ISA(cvyi_conv_winograd_2x2)(const conv_job *job, int64_t unit, void *scratch);
@@ -220,7 +221,7 @@ const cpu_conv_kernels ISA(cvyi_conv) = {
     .wino_kt = WINO_KT,
     .wino_nt = WINO_NT,
     .vl = VL,
-    .run = {ISA(cvyi_conv_direct), ISA(cvyi_conv_depthwise), ISA(cvyi_conv_winograd_4x4),
+    .run = {ISA(cvyi_conv_direct), ISA(cvyi_conv_depthwise), ISA(cvyi_conv_patches), ISA(cvyi_conv_winograd_4x4),
             ISA(cvyi_conv_winograd_2x4), ISA(cvyi_conv_winograd_2x2)},
     .window_sums = window_sums,
     .window_means = window_means,

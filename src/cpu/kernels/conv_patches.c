@@ -1,0 +1,268 @@
+/* conv_patches.c - convolution as a product of weights and patches of x: any rank, stride, padding, dilation,
+ * groups.
+ *
+ * Output pixels of a band run on over the ends of rows, so that narrow images fill vectors too. A strip is up to
+ * PATCH_PIXELS of them, cut into panels of VT vectors at most. Per strip, chunk of input channels and panel:
+ *
+ *   1. patches    B[term][width]      term = (d, r, s, c of the chunk): what the tap reads of x, 0 in the padding
+ *   2. products   S[k][strip] += W B  KT x VT register tiles, weights broadcast    packed[block][chunk][term][KT]
+ *
+ * and after the last chunk S goes to dst and into the statistics. B (128 terms, 24 KiB on AVX-512) stays in L1 for
+ * all output channels of the unit, the chunk's weights and S in L2 for all panels of the strip. A patch costs a
+ * load and a store; the inner loop knows nothing of the geometry, so strides and dilations cost no more than their
+ * reading. Taps that see nothing but padding in all of a panel are left out, unless a weight is not finite: padding
+ * times infinity is NaN.
+ *
+ * Numerics: a chunk's terms (PATCH_TERMS, or the taps of one channel) are one fp32 FMA chain, chunks are added in
+ * order, then the bias; statistics are float runs of a strip per lane, merged in double. */
+#include "../conv_tiles.h"
+#include "../conv_view.h"
+
+enum { KT = DIRECT_KT, VT = DIRECT_VT, WIDTH = VT * VL, PANELS = (PATCH_PIXELS + WIDTH - 1) / WIDTH };
+
+/* Outputs of a panel that lie in one row. */
+typedef struct run {
+    int64_t row, col, n; /* of the plane */
+} run;
+
+/* Taps first ... end - 1 of an axis. */
+typedef struct taps {
+    int64_t first, end;
+} taps;
+
+typedef struct panel {
+    int64_t at; /* first pixel, in the strip */
+    int vt, n_runs;
+    run runs[WIDTH];
+    taps rows;
+} panel;
+
+typedef struct work {
+    const conv_job *job;
+    const conv_tiling *t;
+    conv_span span;
+    taps planes, columns;
+    bool skip;              /* taps in the padding */
+    int64_t start, n;       /* pixels of the strip, in the band */
+    int64_t channels, taps; /* of a group; of the filter */
+    int64_t c0, cn;         /* chunk */
+    int64_t k0;             /* first output channel of the unit */
+    int n_panels;
+    panel panels[PANELS];
+    float *B, *S;
+} work;
+
+/* Taps of an axis that read x for some of the outputs from..to; all, if none may be skipped. */
+static taps live_taps(const work *w, int axis, int64_t from, int64_t to)
+{
+    const conv_geom *g = &w->t->geom;
+    const int64_t before = g->pad[axis] - to * g->stride[axis], dil = g->dil[axis];
+    const int64_t last = g->in[axis] - 1 + g->pad[axis] - from * g->stride[axis];
+    if (!w->skip) return (taps){0, g->kernel[axis]};
+    return (taps){before > 0 ? cvyi_ceil_div(before, dil) : 0,
+                  last < 0 ? 0 : cvyi_min64(last / dil + 1, g->kernel[axis])};
+}
+
+/* Cuts the strip into panels, as even as possible, and finds their rows. */
+static void place(work *w)
+{
+    const int64_t Q = w->t->geom.out[2], vectors = cvyi_ceil_div(w->n, VL), panels = cvyi_ceil_div(vectors, VT);
+    w->n_panels = (int)panels;
+    for (int64_t i = 0, at = 0; i < panels; i++) {
+        panel *p = &w->panels[i];
+        p->at = at * VL;
+        p->vt = (int)(vectors / panels + (i < vectors % panels));
+        p->n_runs = 0;
+        const int64_t end = w->start + cvyi_min64(w->n, p->at + p->vt * VL);
+        for (int64_t j = w->start + p->at; j < end;) {
+            run *r = &p->runs[p->n_runs++];
+            *r = (run){w->span.row0 + j / Q, j % Q, cvyi_min64(Q - j % Q, end - j)};
+            j += r->n;
+        }
+        p->rows = live_taps(w, 1, p->runs[0].row, p->runs[p->n_runs - 1].row);
+        at += p->vt;
+    }
+}
+
+/* Up to VL outputs of a row from x on: whole vectors where there is room, else `n` floats. */
+INLINE void gather(float *dst, int64_t room, int64_t n, const float *row, int64_t W, int64_t x, int64_t stride)
+{
+    if (stride > 2) {
+        for (int64_t j = 0; j < n; j++, x += stride) dst[j] = x >= 0 && x < W ? row[x] : 0;
+        return;
+    }
+    const vf v = stride == 1 ? view_load(row, x, W) : v_even(view_load(row, x, W), view_load(row, x + VL, W));
+    if (room >= VL)
+        v_store(dst, v);
+    else
+        v_store_n(dst, room, v);
+}
+
+/* What a tap reads for the outputs of a panel, in the chunk's channels: at (y, x) for output (0, 0). Vectors that
+ * run over the end of a row write where the next one is written later. */
+static void patch(const work *w, const panel *p, const float *plane, int64_t y, int64_t x, float *B)
+{
+    const conv_geom *g = &w->t->geom;
+    const int64_t W = g->in[2], chan = g->in[0] * g->in[1] * W, width = p->vt * VL, stride = g->stride[2];
+    int64_t at = 0;
+    for (int i = 0; i < p->n_runs; at += p->runs[i++].n) {
+        const run *o = &p->runs[i];
+        const int64_t row = o->row * g->stride[1] + y;
+        const bool inside = plane && row >= 0 && row < g->in[1];
+        for (int64_t j = 0; j < o->n; j += VL) {
+            const int64_t room = width - at - j, n = cvyi_min64(o->n - j, VL), from = (o->col + j) * stride + x;
+            const bool whole = inside && stride == 1 && from >= 0 && from + VL <= W && room >= VL;
+            const float *src = inside ? plane + row * W : NULL;
+            float *dst = B + at + j;
+            if (whole)
+                for (int64_t c = 0; c < w->cn; c++) v_store(dst + c * width, v_load(src + c * chan + from));
+            else if (inside)
+                for (int64_t c = 0; c < w->cn; c++)
+                    gather(dst + c * width, room, n, src + c * chan, W, from, stride);
+            else
+                for (int64_t c = 0; c < w->cn; c++) v_store_n(dst + c * width, n, v_zero());
+        }
+    }
+}
+
+/* The patches of the chunk's channels, which begin at src, for one panel. */
+static void patches(const work *w, const panel *p, const float *src)
+{
+    const conv_geom *g = &w->t->geom;
+    const int64_t width = p->vt * VL;
+    for (int64_t d = w->planes.first; d < w->planes.end; d++) {
+        const int64_t z = w->span.plane * g->stride[0] - g->pad[0] + d * g->dil[0];
+        const float *plane = z >= 0 && z < g->in[0] ? src + z * g->in[1] * g->in[2] : NULL;
+        for (int64_t r = p->rows.first; r < p->rows.end; r++)
+            for (int64_t s = w->columns.first; s < w->columns.end; s++)
+                patch(w, p, plane, r * g->dil[1] - g->pad[1], s * g->dil[2] - g->pad[2],
+                      w->B + ((d * g->kernel[1] + r) * g->kernel[2] + s) * w->cn * width);
+    }
+}
+
+/* One register tile: S = (first chunk: 0, else S) + W B over the terms that are not skipped. */
+INLINE void tile(const work *w, const panel *p, const float *f, float *S, const int kt, const int vt)
+{
+    const conv_geom *g = &w->t->geom;
+    const int64_t pitch = w->t->cols, n = (w->columns.end - w->columns.first) * w->cn;
+    vf acc[KT][VT];
+
+    UNROLL for (int k = 0; k < kt; k++) UNROLL for (int v = 0; v < vt; v++) acc[k][v] = v_zero();
+    for (int64_t d = w->planes.first; d < w->planes.end; d++)
+        for (int64_t r = p->rows.first; r < p->rows.end; r++) {
+            const int64_t at = ((d * g->kernel[1] + r) * g->kernel[2] + w->columns.first) * w->cn;
+            const float *x = w->B + at * vt * VL, *u = f + at * kt;
+            for (int64_t i = 0; i < n; i++, x += vt * VL, u += kt) {
+                vf xv[VT];
+                UNROLL for (int v = 0; v < vt; v++) xv[v] = v_load(x + v * VL);
+                UNROLL for (int k = 0; k < kt; k++)
+                {
+                    const vf wv = v_set1(u[k]);
+                    UNROLL for (int v = 0; v < vt; v++) acc[k][v] = v_fma(wv, xv[v], acc[k][v]);
+                }
+            }
+        }
+    UNROLL for (int k = 0; k < kt; k++) UNROLL for (int v = 0; v < vt; v++)
+    {
+        float *to = S + k * pitch + v * VL;
+        v_store(to, w->c0 ? v_add(v_load(to), acc[k][v]) : acc[k][v]);
+    }
+}
+
+/* A function per shape of tile: 1, 2, 4 and KT channels times 1, 2 and VT vectors. */
+typedef void tile_fn(const work *w, const panel *p, const float *f, float *S);
+#define TILE(name, kt, vt)                                                                                         \
+    static void name(const work *w, const panel *p, const float *f, float *S)                                      \
+    {                                                                                                              \
+        tile(w, p, f, S, kt, vt);                                                                                  \
+    }
+#define TILES(kt) TILE(tile_##kt##_1, kt, 1) TILE(tile_##kt##_2, kt, 2) TILE(tile_##kt##_VT, kt, VT)
+#define TILE_ROW(kt)                                                                                               \
+    {                                                                                                              \
+        tile_##kt##_1, tile_##kt##_2, tile_##kt##_VT                                                               \
+    }
+TILES(1)
+TILES(2)
+TILES(4)
+TILES(KT)
+static tile_fn *const tiles[4][3] = {TILE_ROW(1), TILE_ROW(2), TILE_ROW(4), TILE_ROW(KT)};
+
+/* Sums of output channel k, less its bias so far, to dst; sum of squares. */
+static double finish(const work *w, int64_t k)
+{
+    const conv_job *job = w->job;
+    const vf start = v_set1(job->bias ? job->bias[k] : 0);
+    const int64_t Q = w->t->geom.out[2];
+    const float *S = w->S + (k - w->k0) * w->t->cols;
+    float *dst = job->dst ? job->dst + k * job->dst_chan + w->span.plane * job->dst_plane : NULL;
+    vf squares = v_zero();
+    for (int64_t i = 0; i < w->n;) {
+        const int64_t row = (w->start + i) / Q, col = (w->start + i) % Q, n = cvyi_min64(Q - col, w->n - i);
+        float *to = dst ? dst + (w->span.row0 + row) * job->dst_row + col : NULL;
+        for (int64_t j = 0; j < n; j += VL) {
+            const vf y = v_add(v_load_n(S + i + j, n - j), start);
+            const vf z = v_sel(v_first(n - j), y, v_zero());
+            if (to) v_store_n(to + j, cvyi_min64(n - j, VL), y);
+            squares = v_fma(z, z, squares);
+        }
+        i += n;
+    }
+    return v_hsum_double(squares);
+}
+
+/* Blocks b0 ... b1 - 1 of output channels, all of one group, for the strip. */
+static void strip_of_group(work *w, int64_t b0, int64_t b1)
+{
+    const conv_tiling *t = w->t;
+    const conv_geom *g = &t->geom;
+    const int64_t size = g->in[0] * g->in[1] * g->in[2], group = cvyi_conv_block(t, b0).group;
+    for (w->c0 = 0; w->c0 < w->channels; w->c0 += t->chunk) {
+        w->cn = cvyi_min64(t->chunk, w->channels - w->c0);
+        for (int i = 0; i < w->n_panels; i++) {
+            const panel *p = &w->panels[i];
+            patches(w, p, w->job->src + (group * w->channels + w->c0) * size);
+            for (int64_t b = b0; b < b1; b++) {
+                const conv_block k = cvyi_conv_block(t, b);
+                tiles[k.kt == KT ? 3 : k.kt / 2][p->vt == VT ? 2 : p->vt - 1](
+                    w, p, w->job->packed + (k.slot * w->channels + w->c0 * k.kt) * w->taps,
+                    w->S + (k.k0 - w->k0) * t->cols + p->at);
+            }
+        }
+    }
+}
+
+static void finish_blocks(const work *w)
+{
+    const conv_block last = cvyi_conv_block(w->t, w->span.block0 + w->span.blocks - 1);
+    double *sumsq = w->job->sumsq ? w->job->sumsq + w->span.band * w->t->geom.K : NULL;
+    for (int64_t k = w->k0; k < last.k0 + last.kn; k++) {
+        const double sum = finish(w, k);
+        if (sumsq) sumsq[k] = (w->start ? sumsq[k] : 0) + sum;
+    }
+}
+
+void ISA(cvyi_conv_patches)(const conv_job *job, int64_t unit, void *scratch)
+{
+    const conv_tiling *t = job->tiling;
+    const conv_geom *g = &t->geom;
+    work w = {.job = job, .t = t, .span = cvyi_conv_unit(t, unit), .channels = g->C / g->groups};
+    const int64_t end = w.span.block0 + w.span.blocks;
+
+    w.taps = cvyi_conv_taps(g);
+    w.skip = job->packed[t->packed - 1] != 0;
+    w.planes = live_taps(&w, 0, w.span.plane, w.span.plane);
+    w.columns = live_taps(&w, 2, 0, g->out[2] - 1);
+    w.k0 = cvyi_conv_block(t, w.span.block0).k0;
+    w.B = scratch;
+    w.S = w.B + t->view_floats;
+    for (w.start = 0; w.start < w.span.rows * g->out[2]; w.start += t->cols) {
+        w.n = cvyi_min64(t->cols, w.span.rows * g->out[2] - w.start);
+        place(&w);
+        for (int64_t b = w.span.block0; b < end;) {
+            const int64_t next = cvyi_min64(end, (b / t->blocks + 1) * t->blocks);
+            strip_of_group(&w, b, next);
+            b = next;
+        }
+        finish_blocks(&w);
+    }
+}
