@@ -221,20 +221,28 @@ def is_like_channels_last(x):
 
 
 def settled(node, value):
-    """The result with the strides that PyTorch gives it. Pointwise operators make a new tensor for contiguous arguments,
-    group_norm goes by its argument's; on fake tensors some keep strides that only look alike."""
+    """The result with the strides that PyTorch gives it. Pointwise operators make a new tensor for contiguous arguments
+    of one shape, group_norm goes by its argument's; on fake tensors some keep strides that only look alike."""
     if not is_ambiguous(value) or is_view(node):
         return value
-    given = [n.meta.get("val") for n in node.all_input_nodes]
-    tensors = [t for t in given if isinstance(t, torch.Tensor) and t.dim()]
-    alike = all(t.shape == value.shape and t.is_contiguous() for t in tensors)
     packet = getattr(node.target, "overloadpacket", None)
-    channels_last = torch.channels_last if value.dim() == 4 else torch.channels_last_3d
-    if packet is aten.group_norm and is_like_channels_last(tensors[0]):
-        return torch.empty_like(value, memory_format=channels_last)
-    if packet is aten.group_norm or packet in ANEW or (is_pointwise(node) and alike):
+    if packet is aten.group_norm and is_like_channels_last(node.args[0].meta["val"]):
+        last = torch.channels_last if value.dim() == 4 else torch.channels_last_3d
+        return torch.empty_like(value, memory_format=last)
+    if packet is aten.group_norm or packet in ANEW or (is_pointwise(node) and of_one_shape(node, value)):
         return torch.empty_like(value, memory_format=torch.contiguous_format)
     return value
+
+
+def of_one_shape(node, value):
+    """Are all arguments contiguous tensors of the result's shape? A number beside a tensor counts as one without
+    dimensions."""
+    schema = node.target._schema
+    given = [x for a, x in zip(schema.arguments, node.args) if "Tensor" in str(a.type)]
+    tensors = [x.meta.get("val") for x in given if isinstance(x, Node)]
+    if len(tensors) < len(given) or schema.overload_name == "Scalar":
+        return False
+    return all(isinstance(t, torch.Tensor) and t.shape == value.shape and t.is_contiguous() for t in tensors)
 
 
 def settle_strides(module):
