@@ -38,7 +38,7 @@ typedef struct options {
     int32_t seed;    /* of the random data; SEED_UNSET: none was asked for */
     int32_t samples; /* samples to check; 0: as many as the command finds right */
     int32_t repeat;  /* timed runs; 0: for about two seconds */
-    bool json, compare, why, help;
+    bool json, compare, measure, why, help;
 } options;
 enum { SEED_UNSET = -1 };
 

@@ -30,6 +30,7 @@ int cmd_plan(const options *o)
 
     if (!st) st = job_open(&j, chain);
     if (!st) st = job_plan(&j, &o->plan);
+    if (!st && o->measure && cvy_plan_measure(j.plan)) st = cli_library_error("plan: ");
     if (!st && !(text = job_plan_text(&j))) st = EXIT_USAGE;
     if (!st && o->why && !(why = job_why_text(&j))) st = EXIT_USAGE;
     if (!st && o->json) st = print_json(&j, text, why);

@@ -44,6 +44,8 @@ static const option table[] = {
     {"--samples", "N", "samples of the batch to compare with float64", TAKE_COUNT, CMD_DATA, AT(samples), 0, 1},
     {"--repeat", "N", "timed runs (default: about two seconds of them)", TAKE_COUNT, CMD_TIMED, AT(repeat), 0, 1},
     {"--compare", NULL, "time the same chain unfused beside it", TAKE_SWITCH, CMD_TIMED, AT(compare), 0, 0},
+    {"--measure", NULL, "time every pass, and print that beside the predicted time", TAKE_SWITCH, CMD_PLAN,
+     AT(measure), 0, 0},
     {"--why", NULL, "every kernel's predicted time, or why it does not run a pass", TAKE_SWITCH, CMD_PLAN, AT(why),
      0, 0},
     {"--json", NULL, "one JSON object instead of text", TAKE_SWITCH, CMD_PLAN | CMD_CHECK | CMD_BENCH | CMD_OPS,

@@ -205,6 +205,10 @@ CVY_API cvy_status cvy_plan_cost(const cvy_plan *plan, cvy_cost *out);
  * Text as in cvy_graph_print(). */
 CVY_API cvy_status cvy_plan_print(const cvy_plan *plan, char *text, size_t capacity, size_t *needed);
 
+/* Runs every pass some times, on random data in memory of its own: from then on cvy_plan_print() shows its measured
+ * time, the least, beside the predicted one. Not for CVY_REF. */
+CVY_API cvy_status cvy_plan_measure(cvy_plan *plan);
+
 /* Why each pass runs as it does: for every kernel (or algorithm) of the device its predicted time, or the reason
  * why it does not run the pass. Text as in cvy_graph_print(). */
 CVY_API cvy_status cvy_plan_why(const cvy_plan *plan, char *text, size_t capacity, size_t *needed);

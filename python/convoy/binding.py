@@ -132,6 +132,7 @@ FUNCTIONS = {
     "cvy_plan_device": (C.c_int, [_HANDLE]),
     "cvy_plan_cost": (C.c_int, [_HANDLE, _P(cvy_cost)]),
     "cvy_plan_print": (C.c_int, [_HANDLE, C.c_char_p, C.c_size_t, _SIZE]),
+    "cvy_plan_measure": (C.c_int, [_HANDLE]),
     "cvy_plan_why": (C.c_int, [_HANDLE, C.c_char_p, C.c_size_t, _SIZE]),
     "cvy_plan_run": (C.c_int, [_HANDLE, _P(cvy_buffer), C.c_int32, C.c_void_p, C.c_size_t, C.c_uint32, C.c_void_p]),
     "cvy_plan_run_in": (C.c_int, [_HANDLE, _P(cvy_buffer), C.c_int32, _P(cvy_memory), C.c_uint32, C.c_void_p]),

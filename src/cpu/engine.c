@@ -78,4 +78,5 @@ const engine cvyi_engine_cpu = {.device = CVY_CPU,
                                 .close = close_cpu,
                                 .describe = describe_cpu,
                                 .tunings = tunings,
-                                .measure = cvyi_cpu_measure};
+                                .measure = cvyi_cpu_measure,
+                                .measure_passes = cvyi_cpu_measure_passes};

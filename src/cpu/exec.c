@@ -191,6 +191,15 @@ static void copy_params(const cpu_run *r)
     }
 }
 
+void cvyi_cpu_run_pass(const cvy_plan *p, int index, const cvy_buffer *buffers, const run_memory *memory)
+{
+    const cpu_state *s = p->state;
+    const cpu_run run = {p, s, buffers, memory};
+
+    if (s->late[index].n_steps) run_pass(&run, &s->late[index]);
+    if (s->passes[index].samples) run_pass(&run, &s->passes[index]);
+}
+
 cvy_status cvyi_cpu_run(const cvy_plan *p, const cvy_buffer *buffers, const run_memory *memory, uint32_t flags,
                         void *stream)
 {
@@ -203,9 +212,6 @@ cvy_status cvyi_cpu_run(const cvy_plan *p, const cvy_buffer *buffers, const run_
         for (int i = 0; i < p->n_prepare; i++) run_pass(&run, &s->passes[i]);
         run_pass(&run, &s->pack);
     }
-    for (int i = p->n_prepare; i < p->n_passes; i++) {
-        if (s->late[i].n_steps) run_pass(&run, &s->late[i]);
-        if (s->passes[i].samples) run_pass(&run, &s->passes[i]);
-    }
+    for (int i = p->n_prepare; i < p->n_passes; i++) cvyi_cpu_run_pass(p, i, buffers, memory);
     return CVY_OK;
 }

@@ -213,7 +213,11 @@ enum {
     TUNE_APART,
     TUNE_COUNT
 };
-cvy_status cvyi_cpu_measure(const cvy_plan *p, double *seconds); /* measure.c */
+/* measure.c */
+cvy_status cvyi_cpu_measure(const cvy_plan *p, double *seconds);
+cvy_status cvyi_cpu_measure_passes(const cvy_plan *p, double *seconds);
+/* exec.c: one pass of a run, behind what it reads */
+void cvyi_cpu_run_pass(const cvy_plan *p, int index, const cvy_buffer *buffers, const run_memory *memory);
 
 /* ---- cost.c ---- */
 

@@ -23,29 +23,68 @@ static void fill(float *data, int64_t n)
     }
 }
 
+/* A plan's tensors and its workspace. */
+typedef struct bench {
+    cvy_buffer *buffers;
+    char *workspace;
+} bench;
+
+static cvy_status open_bench(const cvy_plan *p, bench *b)
+{
+    b->buffers = cvyi_alloc((size_t)p->n_tensors + 1, sizeof *b->buffers);
+    b->workspace = cvyi_alloc_aligned(cvy_plan_workspace(p));
+    if (!b->buffers || !b->workspace) return CVY_NO_MEMORY;
+    for (int i = 0; i < p->n_tensors; i++) {
+        const int64_t n = cvyi_elements(cvyi_shape_of(p->graph, p->tensor_value[i]));
+        b->buffers[i].data = cvyi_alloc_aligned((size_t)n * sizeof(float));
+        if (!b->buffers[i].data) return CVY_NO_MEMORY;
+        fill(b->buffers[i].data, n);
+    }
+    return CVY_OK;
+}
+
+static void close_bench(const cvy_plan *p, bench *b)
+{
+    for (int i = 0; b->buffers && i < p->n_tensors; i++) cvyi_free(b->buffers[i].data);
+    cvyi_free(b->buffers);
+    cvyi_free(b->workspace);
+}
+
+static cvy_status run_once(const cvy_plan *p, const bench *b, uint32_t flags)
+{
+    return cvy_plan_run(p, b->buffers, p->n_tensors, b->workspace, cvy_plan_workspace(p), flags, NULL);
+}
+
 cvy_status cvyi_cpu_measure(const cvy_plan *p, double *seconds)
 {
-    cvy_buffer *buffers = cvyi_alloc((size_t)p->n_tensors + 1, sizeof *buffers);
-    void *workspace = cvyi_alloc_aligned(cvy_plan_workspace(p));
-    cvy_status st = buffers && workspace ? CVY_OK : CVY_NO_MEMORY;
+    bench b = {NULL, NULL};
+    cvy_status st = open_bench(p, &b);
 
     *seconds = INFINITY;
-    for (int i = 0; !st && i < p->n_tensors; i++) {
-        const int64_t n = cvyi_elements(cvyi_shape_of(p->graph, p->tensor_value[i]));
-        buffers[i].data = cvyi_alloc_aligned((size_t)n * sizeof(float));
-        if (!buffers[i].data)
-            st = CVY_NO_MEMORY;
-        else
-            fill(buffers[i].data, n);
-    }
     for (int i = 0; !st && i < RUNS; i++) {
         const double start = now();
-        st = cvy_plan_run(p, buffers, p->n_tensors, workspace, cvy_plan_workspace(p), i ? CVY_KEEP_PREPARED : 0,
-                          NULL);
+        st = run_once(p, &b, i ? CVY_KEEP_PREPARED : 0);
         if (now() - start < *seconds) *seconds = now() - start;
     }
-    for (int i = 0; buffers && i < p->n_tensors; i++) cvyi_free(buffers[i].data);
-    cvyi_free(buffers);
-    cvyi_free(workspace);
+    close_bench(p, &b);
+    return st;
+}
+
+/* In their order, so that each finds what the one before it has left. */
+cvy_status cvyi_cpu_measure_passes(const cvy_plan *p, double *seconds)
+{
+    bench b = {NULL, NULL};
+    cvy_status st = open_bench(p, &b);
+    run_memory memory = {b.workspace, b.workspace, true};
+
+    if (!st) st = run_once(p, &b, 0);
+    if (!st) memory.workspace += p->prepared_bytes;
+    for (int run = 0; !st && run < RUNS; run++)
+        for (int i = p->n_prepare; i < p->n_passes; i++) {
+            const double start = now();
+            cvyi_cpu_run_pass(p, i, b.buffers, &memory);
+            if (!run || now() - start < seconds[i]) seconds[i] = now() - start;
+        }
+    close_bench(p, &b);
     return st;
 }

@@ -344,6 +344,17 @@ bool cvyi_cuda_wanted(const cuda_run *r, const cuda_step *s, uint32_t flags)
     return s->only_strided == CVY_NONE || tensor_shadowed(r, s->only_strided);
 }
 
+cvy_status cvyi_cuda_run_pass(const cuda_run *r, int index)
+{
+    const cuda_state *state = r->plan->state;
+    cvy_status st = CVY_OK;
+
+    for (int i = 0; i < state->n_steps && st == CVY_OK; i++)
+        if (state->steps[i].pass == index && cvyi_cuda_wanted(r, &state->steps[i], CVY_KEEP_PREPARED))
+            st = run_step(r, &state->steps[i]);
+    return st;
+}
+
 static cvy_status run_cuda(const cvy_plan *p, const cvy_buffer *buffers, const run_memory *memory, uint32_t flags,
                            void *stream)
 {
@@ -388,4 +399,5 @@ const engine cvyi_engine_cuda = {
     .launches = cvyi_cuda_launches,
     .tunings = cvyi_cuda_tunings,
     .measure = cvyi_cuda_measure,
+    .measure_passes = cvyi_cuda_measure_passes,
 };

@@ -133,6 +133,9 @@ const char *cvyi_cuda_entry(const cuda_step *s, int which, char entry[ENTRY_BYTE
 
 /* What prepared launches compute, and where to. (describe.c) */
 void cvyi_cuda_packing(const cvy_plan *p, text *t);
+/* The steps of one pass, without what is prepared; between cvyi_cuda_enter() and cvyi_cuda_leave(). */
+cvy_status cvyi_cuda_run_pass(const cuda_run *r, int index);
+
 /* cvy_plan_launches() */
 cvy_status cvyi_cuda_launches(const cvy_plan *p, const cvy_buffer *buffers, text *t);
 

@@ -48,6 +48,7 @@ tc_form cvyi_tc_form(const cvy_plan *p, const pass *s);
 /* Names of the tunings that effort "measure" tries. */
 extern const char *const cvyi_cuda_tunings[CUDA_TUNINGS + 1];
 cvy_status cvyi_cuda_measure(const cvy_plan *p, double *seconds);
+cvy_status cvyi_cuda_measure_passes(const cvy_plan *p, double *seconds);
 
 /* The generated epilogue.cuh. */
 cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out);

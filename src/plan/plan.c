@@ -251,6 +251,23 @@ cvy_status cvy_plan_print(const cvy_plan *p, char *dst, size_t capacity, size_t 
     return st;
 }
 
+cvy_status cvy_plan_measure(cvy_plan *p)
+{
+    cvy_status st = CVY_OK;
+    double *seconds = NULL;
+
+    if (!p) return cvyi_fail(CVY_INVALID, "plan is NULL");
+    if (!p->engine->measure_passes)
+        return cvyi_fail(CVY_UNSUPPORTED, "measure: the plan is for %s, which has no passes", p->engine->name);
+    seconds = cvyi_alloc((size_t)p->n_passes + 1, sizeof *seconds);
+    if (!seconds) return CVY_NO_MEMORY;
+    TRY(p->engine->measure_passes(p, seconds));
+    for (int i = p->n_prepare; i < p->n_passes; i++) p->passes[i].measured = seconds[i];
+fail:
+    cvyi_free(seconds);
+    return st;
+}
+
 cvy_status cvy_plan_why(const cvy_plan *p, char *dst, size_t capacity, size_t *needed)
 {
     text t = {0};

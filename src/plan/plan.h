@@ -28,6 +28,7 @@ typedef struct pass {
     double flops;    /* convolutions counted as direct ones */
     double bytes;    /* through memory */
     double seconds;  /* predicted */
+    double measured; /* seconds, by cvy_plan_measure(); 0: not yet */
     char note[120];  /* the engine's word on it, for the printed plan */
     void *choice;    /* how the engine runs it, of choice_bytes: made by judge(), read by everything after it */
 } pass;
@@ -100,6 +101,8 @@ typedef struct engine {
      * judge() as p->tuning. Both may be NULL: nothing is measured. */
     const char *const *tunings;
     cvy_status (*measure)(const cvy_plan *p, double *seconds);
+    /* The same for every pass by itself, in their order. May be NULL. */
+    cvy_status (*measure_passes)(const cvy_plan *p, double *seconds);
 } engine;
 
 extern const engine cvyi_engine_ref, cvyi_engine_cpu, cvyi_engine_cuda;

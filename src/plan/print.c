@@ -52,8 +52,10 @@ static void print_pass(const cvy_plan *p, int index, text *t)
     const pass *s = &p->passes[index];
     cvyi_text_add(t, "pass %d    ", index - p->n_prepare + 1);
     print_nodes(p, s->first, s->count, t);
-    cvyi_text_add(t, "\n    %s, %.4g MB, %.4g GFLOP, predicted %.4g ms%s%s\n", cvyi_way_name(s->way),
-                  s->bytes * 1e-6, s->flops * 1e-9, s->seconds * 1e3, s->note[0] ? "; " : "", s->note);
+    cvyi_text_add(t, "\n    %s, %.4g MB, %.4g GFLOP, predicted %.4g ms", cvyi_way_name(s->way), s->bytes * 1e-6,
+                  s->flops * 1e-9, s->seconds * 1e3);
+    if (s->measured > 0) cvyi_text_add(t, ", measured %.4g ms", s->measured * 1e3);
+    cvyi_text_add(t, "%s%s\n", s->note[0] ? "; " : "", s->note);
     print_reads_writes(p, s, t);
 }
 

@@ -153,6 +153,21 @@ def test_plan_json(convoy, device):
     assert status == 0 and got["device"] == device and got["workspace"] > 0 and "conv2d" in got["plan"]
 
 
+def test_plan_says_why(convoy):
+    status, out, _ = convoy("plan", SMALL, "--device", "cpu", "--why")
+    assert status == 0 and "winograd 4x4" in out and out.count("  * ") == 1 and " ms" in out
+    assert "depthwise" in out and "a group has more than 1 input channel" in out
+    status, out, _ = convoy("plan", SMALL, "--device", "cpu", "--why", "--json")
+    assert status == 0 and "winograd 4x4" in json.loads(out)["why"]
+
+
+def test_plan_measures_passes(convoy):
+    status, out, _ = convoy("plan", SMALL, "--device", "cpu", "--measure")
+    assert status == 0 and ", measured " in out
+    status, _, err = convoy("plan", SMALL, "--device", "ref", "--measure")
+    assert status == 2 and "no passes" in err
+
+
 def test_ops_json_is_ops(convoy):
     assert json.loads(convoy("ops", "--json")[1]) == convoy("ops")[1].splitlines()
 

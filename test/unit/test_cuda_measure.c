@@ -106,6 +106,28 @@ static void winners_are_remembered(void)
     cvy_plan_free(plan);
 }
 
+/* Every pass has a time of its own beside the predicted one; a call that fails says so, and leaves nothing. */
+static void passes_are_measured(void)
+{
+    cvy_plan *plan =
+        chain_plan("x[8,64] | linear(64) | softmax(1) | flatten(0) | reshape(8,64) | sum(0)", CVY_FP32, 0);
+    char printed[16384] = "";
+    const int objects = gpu->live;
+
+    if (!plan) return;
+    CHECK(cvy_plan_measure(plan) == CVY_OK, "%s", cvy_last_error());
+    for (int i = plan->n_prepare; i < plan->n_passes; i++)
+        CHECK(plan->passes[i].measured == 1e-3, "pass %d: %g s", i, plan->passes[i].measured);
+    CHECK(cvy_plan_print(plan, printed, sizeof printed, NULL) == CVY_OK && strstr(printed, ", measured 1 ms"), "%s",
+          printed);
+    gpu->calls = 0;
+    gpu->fail_at = 20;
+    CHECK(cvy_plan_measure(plan) != CVY_OK, "call 20 failed, and nobody said so");
+    gpu->fail_at = -1;
+    CHECK(gpu->live == objects && gpu->depth == 0, "%d objects, %d deep", gpu->live - objects, gpu->depth);
+    cvy_plan_free(plan);
+}
+
 /* A measurement that fails is no reason to refuse the plan, unless the plan itself cannot be made. Without its
  * context nothing can be unloaded: what stays when pushing it fails is the driver's. */
 static void failures_leave_nothing(void)
@@ -143,6 +165,7 @@ int main(int argc, char **argv)
     gpu->fail_at = rtc->fail_at = -1;
     ranks_differ();
     winners_are_remembered();
+    passes_are_measured();
     entries_are_checked();
     failures_leave_nothing();
     CHECK(cvyi_alloc_live() == 0, "%lld allocations", (long long)cvyi_alloc_live());
