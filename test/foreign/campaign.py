@@ -3,6 +3,7 @@
     campaign.py 0:1200                        chains 0 to 1199, under every instruction set or CVY_ISA's
     campaign.py 17                            one of them
     campaign.py 'x[2,3] | relu' -d special    a chain of your own; -s: the seed of its numbers
+    campaign.py 0:24 --emulated               the short ones of them, with kernels for the GPU on the emulator
 """
 
 import argparse
@@ -16,12 +17,15 @@ import torch
 
 import data
 import draw
+import emulated
 from explained import explained, refused
 from guarded import ConvoyError, Parsed, Plan, environment, instruction_sets
 from judge import Judge
 from shrink import shrink
 
 KIND_WEIGHTS = {"normal": 8, "integer": 2, "offset": 2, "special": 5}
+EMULATED_KINDS = ("normal", "integer", "offset")  # what GPU kernels do with infinities is test_cuda_special's
+SHORT = 6  # stages of a chain for the emulator: each may be a kernel to compile
 
 
 @dataclass
@@ -46,10 +50,13 @@ class Setting:
 
 
 def settings(seed, isas):
+    """The reference and the CPU under each instruction set; ["cuda"]: kernels for the GPU alone."""
     r = random.Random(f"setting {seed}")
     layout = {"spread": r.choice((1, 1, 1, 1, 2)), "shift": r.choice((0, 0, 1, 3)), "runs": r.choice((1, 2))}
     options = {"threads": r.choice((1, 2, 3)), "seed": r.choice((0, 0, r.randrange(1, 10_000)))}
     options |= {"fuse": 2} if r.random() < 0.05 else {}
+    if isas == ["cuda"]:
+        return [Setting("cuda", None, {"seed": options["seed"]}, {})]
     return [Setting("ref", None, {}, layout), *(Setting("cpu", isa, options, layout) for isa in isas)]
 
 
@@ -64,7 +71,8 @@ class Case:
 
     def run(self, setting, **changed):
         with environment(CVY_ISA=setting.isa):
-            return Plan(self.graph, setting.device, **setting.options | changed).run(self.arrays, **setting.layout)
+            plan = Plan(self.graph, setting.device, **setting.options | changed)
+            return plan.run(self.arrays, **setting.layout) if setting.device != "cuda" else (emulated.run(plan, self.arrays), [])
 
     def complaints(self, setting):
         """What is wrong with a setting's results, memory and bits."""
@@ -80,8 +88,8 @@ class Case:
         return found
 
 
-def kind_of(seed):
-    return random.Random(f"kind {seed}").choices(list(data.KINDS), [KIND_WEIGHTS.get(k, 1) for k in data.KINDS])[0]
+def kind_of(seed, kinds):
+    return random.Random(f"kind {seed}").choices(list(kinds), [KIND_WEIGHTS.get(k, 1) for k in kinds])[0]
 
 
 def fails(text, kind, seed, setting):
@@ -101,7 +109,7 @@ def report(case, failures):
         print(f"  small: {small}: {'; '.join(Case(small, case.kind, case.seed).complaints(setting))}")
     print(f"  check: {setting.command(small, case.seed, case.kind)}")
     print(f"  again: {setting.isa and f'CVY_ISA={setting.isa} ' or ''}.venv/bin/python test/foreign/campaign.py '{small}' "
-          f"-d {case.kind} -s {case.seed}", flush=True)  # fmt: skip
+          f"-d {case.kind} -s {case.seed}{' --emulated' if setting.device == 'cuda' else ''}", flush=True)  # fmt: skip
 
 
 def check(text, kind, seed, isas):
@@ -127,18 +135,23 @@ def main():
     parser.add_argument("what", help="a number, a range first:end, or a chain")
     parser.add_argument("-d", "--data", choices=data.KINDS, default="normal")
     parser.add_argument("-s", "--seed", type=int, default=0)
+    parser.add_argument("-e", "--emulated", action="store_true")
     parser.add_argument("-p", "--progress", help="a file that names the chain being run")
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", "Using padding='same'")
-    isas = instruction_sets()
+    isas = ["cuda"] if args.emulated else instruction_sets()
+    if args.emulated:
+        emulated.install()
     if "[" in args.what:
         return check(args.what, args.data, args.seed, isas)
     first, _, end = args.what.partition(":")
     failed, seeds = 0, range(int(first), int(end or int(first) + 1))
     progress = os.open(args.progress, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) if args.progress else None
     for seed in seeds:
-        text, kind = draw.draw(seed), kind_of(seed)
+        text, kind = draw.draw(seed), kind_of(seed, EMULATED_KINDS if args.emulated else data.KINDS)
+        if args.emulated and text.count("|") > SHORT:
+            continue
         if progress is not None:
             os.pwrite(progress, f"{seed} {kind} {text}\n".ljust(4096).encode(), 0)
         failed += not check(text, kind, seed, isas)

@@ -129,7 +129,7 @@ class Drawing:
                 self.flowing = self.eager.values[name]
                 steps = max(steps, 1)
         made = [name for name in self.shapes if name.startswith("v")]
-        if self.chance(0.12) and made:
+        if self.chance(0.2) and made:
             outputs = self.r.sample(made, min(len(made), self.r.randint(1, 3)))
             self.stages.append(f"output({', '.join(f'@{name}' for name in outputs)})")
         return " | ".join([", ".join(self.inputs), *self.stages])
@@ -208,7 +208,13 @@ def transposed(rank):
 
 
 def linear(d, shape):
-    return words_of(max(1, d.extent()), bias=maybe(d, 0.3, False)) if shape else None
+    if not shape:
+        return None
+    given = [n for n, v in d.eager.values.items() if v.dim() == 2 and v.shape[1] == shape[-1] and v.shape[0]]
+    if given and d.chance(0.2):  # a parameter of another stage, or a value
+        name = d.r.choice(given)
+        return f"{d.eager.values[name].shape[0]},weight=@{name}{d.pick('', ',bias=False')}"
+    return words_of(max(1, d.extent()), bias=maybe(d, 0.3, False))
 
 
 def matmul(d, shape):
@@ -269,6 +275,8 @@ def binary(op):
     def arguments(d, shape):
         kind = d.pick("number", "param", "param", "value", "value", "input")
         alpha = maybe(d, 0.15, d.pick(2, -0.5)) if op in ("add", "sub") else None
+        if kind == "number" and d.chance(0.04):
+            return d.pick("inf", "-inf", "nan", "0", "1e30", "1e-30")
         if kind == "number":
             return words_of(d.pick(0.5, -1, 2, 3, -0.25, 1000, 0.001, 7), alpha=alpha)
         if kind == "value":

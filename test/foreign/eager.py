@@ -29,7 +29,7 @@ def split(text):
 
 class Eager:
     """Values of one run. `source(name, shape)` gives inputs and parameters; `after(value, terms)` sees each result, and
-    the tensors whose products were summed up for it."""
+    the tensor whose elements, or the two whose products, were summed up for it."""
 
     def __init__(self, source, after=lambda value, terms: value):
         self.source, self.after = source, after
@@ -113,6 +113,7 @@ def affine_of(here, shape, affine=True, bias=True):
 
 
 def group_norm(here, x, num_groups, eps=1e-5, affine=True):
+    here.terms = (x,)
     weight, bias = affine_of(here, (x.shape[1],), affine)
     normal = F.group_norm(x, num_groups, weight, bias, eps)
     if normal.numel() == normal.shape[0] * num_groups:
@@ -124,21 +125,25 @@ def group_norm(here, x, num_groups, eps=1e-5, affine=True):
 
 
 def batch_norm(here, x, training=False, momentum=0.1, eps=1e-5, affine=True):
+    here.terms = (x,)
     shape = (x.shape[1],)
     running = (None, None) if training else tuple(here.natural(f"running_{s}", shape) for s in ("mean", "var"))
     return F.batch_norm(x, *running, *affine_of(here, shape, affine), training, momentum, eps)
 
 
 def instance_norm(here, x, eps=1e-5, affine=False):
+    here.terms = (x,)
     weight, bias = affine_of(here, (x.shape[1],), affine)
     return F.instance_norm(x, weight=weight, bias=bias, eps=eps)
 
 
 def layer_norm(here, x, normalized_shape, eps=1e-5, affine=True, bias=True):
+    here.terms = (x,)
     return F.layer_norm(x, normalized_shape, *affine_of(here, normalized_shape, affine, bias), eps)
 
 
 def rms_norm(here, x, normalized_shape, eps=None, affine=True):
+    here.terms = (x,)
     weight, _ = affine_of(here, normalized_shape, affine, bias=False)
     return F.rms_norm(x, normalized_shape, weight, EPS32 if eps is None else eps)
 

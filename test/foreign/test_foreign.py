@@ -15,6 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import emulated  # noqa: E402
 from campaign import Case, settings  # noqa: E402
 from convoy.engine import operators  # noqa: E402
 from draw import ROWS, draw  # noqa: E402
@@ -22,6 +23,7 @@ from guarded import Guarded  # noqa: E402
 from shrink import shrink  # noqa: E402
 
 FIRST, CHAINS = int(os.environ.get("CONVOY_FOREIGN_FIRST", 0)), int(os.environ.get("CONVOY_FOREIGN", 5000))
+EMULATED = CHAINS // 100  # each takes a second of compiling
 WORKERS = len(os.sched_getaffinity(0))
 CAMPAIGN = Path(__file__).with_name("campaign.py")
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")
@@ -29,12 +31,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory):
-    """All processes, started together: [(process, file of its output, file that names its chain)]."""
+    """All processes, started together: [(process, file of its output, file that names its chain)]. The last has the emulator."""
     folder, started = tmp_path_factory.mktemp("foreign"), []
-    for i in range(WORKERS):
-        first, end = (FIRST + CHAINS * n // WORKERS for n in (i, i + 1))
+    bounds = [FIRST + CHAINS * i // WORKERS for i in range(WORKERS + 1)]
+    works = [[f"{first}:{end}"] for first, end in zip(bounds, bounds[1:])]
+    for i, work in enumerate([*works, [f"{FIRST}:{FIRST + EMULATED}", "--emulated"]]):
         output, progress = folder / f"output{i}", folder / f"progress{i}"
-        command = [sys.executable, CAMPAIGN, f"{first}:{end}", "--progress", progress]
+        command = [sys.executable, CAMPAIGN, *work, "--progress", progress]
         with open(output, "w") as file:
             started.append((subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT), output, progress))
     yield started
@@ -43,12 +46,20 @@ def workers(tmp_path_factory):
         process.wait()
 
 
-@pytest.mark.parametrize("i", range(WORKERS))
-def test_chains(workers, i):
-    process, output, progress = workers[i]
+def finish(process, output, progress):
     status = process.wait()
     assert status >= 0, f"signal {-status} in chain {progress.read_text().strip()}\n{output.read_text()}"
     assert status == 0, output.read_text()
+
+
+@pytest.mark.parametrize("i", range(WORKERS))
+def test_chains(workers, i):
+    finish(*workers[i])
+
+
+@pytest.mark.skipif(not emulated.FOLDER.exists(), reason="make tests builds the emulator")
+def test_chains_on_the_emulator(workers):
+    finish(*workers[WORKERS])
 
 
 # ---- the oracle itself ---------------------------------------------------------------------------------------------------
