@@ -58,6 +58,13 @@ static bool whole_channels(const cvy_graph *g, const node *apply)
     return s->rank > 2 && geom.groups * geom.chan == s->dim[1] && geom.inner == inner;
 }
 
+/* Do the three see channels in the same place? Without a batch a convolution or a pooling has them in front. */
+static bool same_channels(const cvy_graph *g, const node *conv, const node *pool)
+{
+    const int rank = cvyi_shape_of(g, conv->out)->rank;
+    return cvyi_info(conv)->spatial + 2 == rank && cvyi_info(pool)->spatial + 2 == rank;
+}
+
 static int signed_conv(editor *e, const node *conv, int sign)
 {
     node c = *conv;
@@ -82,6 +89,7 @@ bool cvyi_pool_before_norm(editor *e, int index)
     producer = cvyi_maker(e->g, maker->arg[0]);
     of = lone_stats(e, maker);
     if (!of || !producer || cvyi_info(producer)->kind != KIND_CONV) return false;
+    if (!same_channels(e->g, producer, &n)) return false;
     /* An infinite weight makes NaN of every x with the mean's sign: no affine that rises or falls. */
     if (maker->arg[2] != CVY_NONE && e->mode == REWRITE_CAREFUL) return false;
     if (maker->arg[2] != CVY_NONE && (!e->g->values[maker->arg[2]].fixed || !e->g->values[producer->arg[1]].fixed))

@@ -139,6 +139,10 @@ static const trial trials[] = {
     {"pool_before_norm", true,
      "x[2,3,10,10] | conv2d(4,3) | group_norm(2) | mul(s[4,1,1]) | max_pool2d(4) | clamp(0,1)"},
     {"pool_before_norm", false,
+     "x[3,2,5,6] | conv3d(4,1) | instance_norm(affine=True) | max_pool2d(2)"}, /* no batch */
+    {"pool_before_norm", false,
+     "x[2,3,6,6] | conv2d(4,3) | instance_norm(affine=True) | max_pool3d(2)"}, /* over channels */
+    {"pool_before_norm", false,
      "x[2,3,10,10] | conv2d(4,3) @c | group_norm(2) | max_pool2d(2) @p | @c | relu @r | output(@p, @r)"},
     {"pool_before_norm", false,
      "x[2,3,10,10] | conv2d(4,3) | group_norm(2) @n | max_pool2d(2) @p | output(@n, @p)"},
