@@ -35,7 +35,8 @@ class Buffer(C.Structure):
 
 
 class Cost(C.Structure):
-    _fields_ = [(n, C.c_double) for n in ("seconds", "flops", "bytes", "floor")] + [("passes", C.c_int32)]
+    _fields_ = [(n, C.c_double) for n in ("seconds", "flops", "bytes", "floor", "peak", "bandwidth")] + [
+        ("passes", C.c_int32)]
 
 
 def library_path():
