@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .module import Entry, MOST_ENTRIES, fill_entry, ordinary_world
-from .region import Stale
+from .prepared import Stale
 from .settings import Settings
 
 

@@ -91,7 +91,11 @@ class Plan:
         self.handle = C.c_void_p()
         self.options = b.cvy_options(size=C.sizeof(b.cvy_options), device=DEVICES[device], **options)
         check(lib.cvy_plan_create(graph.handle, C.byref(self.options), C.byref(self.handle)))
+        found = b.cvy_prepared()
+        check(lib.cvy_plan_prepared(self.handle, C.byref(found)))
+        self.digest, self.prepared = found.digest, found.bytes
         self.workspace = lib.cvy_plan_workspace(self.handle)
+        self.scratch = self.workspace - self.prepared  # bytes of a workspace beside what is prepared
 
     def __del__(self):
         if getattr(self, "handle", None):

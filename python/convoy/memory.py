@@ -1,4 +1,4 @@
-"""Memory for results.
+"""Memory for results, and for what lies between the passes of a run.
 
 A fresh gigabyte costs the CPU 200 ms in page faults, more than many a block takes to fill it. So large CPU results
 come from a pool: blocks on huge pages, taken back when the tensor dies, at most `LIMIT` bytes lying idle and none
@@ -14,6 +14,7 @@ import weakref
 
 import torch
 
+ALIGNED = 256  # of a workspace: CVY_ALIGN
 HUGE_PAGE = 2 << 20
 SMALLEST = 8 << 20  # bytes of a result that the pool serves; below, malloc reuses memory by itself
 IDLE_SECONDS = 5.0
@@ -87,6 +88,34 @@ def pooled(shape, stride, elements):
     key = id(view)
     LIVE[key] = weakref.ref(view, lambda _: POOL.give_back(block, key))
     return torch.frombuffer(view, dtype=torch.float32).as_strided(shape, stride)
+
+
+class Own(threading.local):
+    """A thread's workspace: its contents mean nothing from run to run, so all runs of the thread share it."""
+
+    memory, address, size = None, 0, 0
+
+
+OWN = Own()
+
+
+def scratch(size):
+    """A function that gives (address, owner) of so many bytes of CPU memory for one run, and one that takes them back."""
+    if size >= SMALLEST:
+
+        def take():
+            block = POOL.take(size)
+            return block.address, block
+
+        return take, lambda block: POOL.give_back(block)
+
+    def own():
+        if OWN.size < size:
+            OWN.memory = torch.empty(size + ALIGNED, dtype=torch.uint8)
+            OWN.address, OWN.size = -(-OWN.memory.data_ptr() // ALIGNED) * ALIGNED, size
+        return OWN.address, OWN.memory
+
+    return own, None
 
 
 def allocator(shape, stride, device):

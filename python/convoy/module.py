@@ -18,7 +18,8 @@ from torch.utils import _pytree as pytree
 
 from .capture import capture
 from .engine import ConvoyError
-from .region import Runner, Stale
+from .prepared import Stale
+from .region import Runner
 from .settings import Settings
 from .state import ATOMS, PLAIN, Changed, State, Unseen
 from .training import Trained, gradients_everywhere, leaves_of, saving_is_watched

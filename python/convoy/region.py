@@ -1,7 +1,8 @@
 """Running a region: its plan, its workspaces, and its gradients.
 
-A slot is what one call needs for itself: a workspace and the array of buffers that run() is handed, with everything
-filled in that does not change. Calls that overlap, from several threads or streams, use different slots.
+A slot is what one call needs for itself: the array of buffers that run() is handed, with everything filled in that does
+not change. Calls that overlap, from several threads or streams, use different slots. What was derived from parameters
+is shared (prepared.py), and so is the workspace: on the CPU by all runs of a thread, on the GPU by PyTorch's allocator.
 """
 
 import ctypes as C
@@ -12,14 +13,13 @@ import torch
 from . import binding as b
 from .binding import lib
 from .engine import ConvoyError, Plan
-from .memory import allocator, contiguous
+from .memory import allocator, contiguous, scratch
+from .prepared import STORE, TICKS
 from .training import saving_is_watched
 
-COMPARED = 1 << 16  # bytes of a parameter that are compared with what they were
+OWN_WORKSPACE = 256 << 10  # bytes up to which a slot on the GPU keeps a workspace to itself
 
-_libc = C.CDLL(None)
-_libc.memcmp.restype, _libc.memcmp.argtypes = C.c_int, [C.c_void_p, C.c_void_p, C.c_size_t]
-_run = lib.cvy_plan_run
+_run = lib.cvy_plan_run_in
 
 
 def strides_of(shape, stride):
@@ -28,39 +28,6 @@ def strides_of(shape, stride):
     if all(s == u or n <= 1 for n, s, u in zip(shape, stride, usual)):
         return None
     return (C.c_int64 * len(shape))(*stride)
-
-
-class Stale(Exception):
-    """A parameter has another dtype, device or layout than the plan was made for."""
-
-
-class Param:
-    """A parameter as the last run prepared it. Changes show in its version or its address; on the CPU its bytes are
-    compared too, since `parameter.data` changes without a new version. Of large ones that is the beginning."""
-
-    __slots__ = ("entry", "index", "kind", "pointer", "version", "bytes", "copy")
-
-    def __init__(self, entry, index, tensor, kind):
-        self.entry, self.index, self.kind = entry, index, kind
-        self.pointer = self.version = self.copy = None
-        # Of a tensor with gaps or repetitions only the first element is surely there.
-        dense = tensor.numel() if tensor.is_contiguous() else min(tensor.numel(), 1)
-        self.bytes = min(4 * dense, COMPARED) if tensor.device.type == "cpu" else 0
-
-    def changed(self, tensor):
-        pointer = tensor.data_ptr()
-        try:
-            version = tensor._version
-        except RuntimeError:  # an inference tensor does not count its changes
-            version = None
-        if version != self.version or pointer != self.pointer or version is None:
-            if (tensor.shape, tensor.stride(), tensor.dtype, tensor.device) != self.kind:
-                raise Stale
-            self.entry.data, self.pointer, self.version = pointer, pointer, version
-        elif not self.bytes or not _libc.memcmp(self.copy, pointer, self.bytes):
-            return False
-        self.copy = C.string_at(pointer, self.bytes) if self.bytes else None
-        return True
 
 
 def stream_reader(device):
@@ -79,21 +46,22 @@ def capturing(device):
         return torch.cuda.is_current_stream_capturing()
 
 
+def aligned(address):
+    return -(-address // b.CVY_ALIGN) * b.CVY_ALIGN
+
+
 class Slot:
-    def __init__(self, runner, tensors):
-        self.memory = torch.empty(runner.plan.workspace + b.CVY_ALIGN, dtype=torch.uint8, device=runner.device)
-        self.workspace = -(-self.memory.data_ptr() // b.CVY_ALIGN) * b.CVY_ALIGN
-        self.workspace_size = self.memory.data_ptr() + self.memory.numel() - self.workspace
+    def __init__(self, runner, tensors, stream):
         order, sources, outputs = runner.program.order(), runner.sources, runner.outputs
         self.buffers = (b.cvy_buffer * (len(order) + len(outputs)))()
-        self.inputs, self.params, self.prepared = [], [], False
+        self.inputs, self.params, kinds = [], [], []
         for position, i in enumerate(order):
             shape, stride = sources[i]
             entry = self.buffers[position]
             entry.strides = strides_of(shape, stride)
             if runner.program.params[i]:
-                kind = (shape, stride, torch.float32, runner.device)
-                self.params.append(Param(entry, i, tensors[i], kind))
+                self.params.append((entry, i))
+                kinds.append((shape, stride, torch.float32, runner.device))
             else:
                 self.inputs.append((entry, i, stride))
         self.outputs = []
@@ -101,6 +69,28 @@ class Slot:
             entry = self.buffers[position]
             entry.strides = strides_of(shape, stride)
             self.outputs.append((entry, allocator(shape, stride, runner.device)))
+        self.prepared = STORE.find(runner.plan, [tensors[i] for _, i in self.params], kinds, stream)
+        self.generation = None  # of prepared, when addresses of parameters were written into buffers
+        self.memory = b.cvy_memory(size=C.sizeof(b.cvy_memory), prepared_size=runner.plan.prepared)
+        self.workspace = workspace_of(runner.plan.scratch, runner.device)
+        self.owns = runner.device.type == "cuda" and runner.plan.scratch <= OWN_WORKSPACE
+        self.kept = False  # the workspace is as the plan's last run left it
+
+
+def workspace_of(size, device):
+    """A function that gives (address, owner) of a workspace for one run, and one that takes it back, or None."""
+    if device.type == "cpu":
+        return scratch(size)
+    if size <= OWN_WORKSPACE:
+        memory = torch.empty(size + b.CVY_ALIGN, dtype=torch.uint8, device=device)
+        place = aligned(memory.data_ptr()), memory
+        return lambda: place, None
+
+    def fresh():
+        memory = torch.empty(size + b.CVY_ALIGN, dtype=torch.uint8, device=device)
+        return aligned(memory.data_ptr()), memory
+
+    return fresh, None
 
 
 class Runner:
@@ -110,10 +100,10 @@ class Runner:
         """sources, outputs: (shape, stride) of each."""
         self.program, self.sources, self.outputs, self.device = program, sources, outputs, device
         self.graph = program.build([shape for shape, _ in sources])
-        # On the GPU a plan for any strides and addresses keeps room for copies; most tensors need none.
-        dense = device.type == "cuda" and not any(strides_of(*d) for d in (*sources, *outputs))
+        # A plan for any strides and addresses keeps room for copies; most tensors need none.
+        dense = not any(strides_of(*d) for d in (*sources, *outputs))
         strided = b.CVY_OFF if dense else b.CVY_DEFAULT
-        self.misaligned = 15 if dense else 0  # bits of an address that must be 0
+        self.misaligned = 15 if dense and device.type == "cuda" else 0  # bits of an address that must be 0
         self.plan = Plan(self.graph, strided=strided, **settings.options(device))
         self.training, self.trained = settings.training, False
         self.slots = {}  # by stream
@@ -143,48 +133,73 @@ class Runner:
         try:
             slot = free.pop()
         except IndexError:
-            slot = Slot(self, tensors)
-        flags = b.CVY_KEEP_PREPARED if slot.prepared else 0
-        for param in slot.params:
-            if param.changed(tensors[param.index]):
-                flags = 0
-                if param.pointer & self.misaligned:
-                    return self.run_restrided(slot, tensors, free)
+            slot = Slot(self, tensors, stream)
         for entry, index, stride in slot.inputs:
             tensor = tensors[index]
             entry.data = pointer = tensor.data_ptr()
             if pointer & self.misaligned or tensor.stride() != stride:
                 return self.run_restrided(slot, tensors, free)
+        params = [tensors[index] for _, index in slot.params]
+        prepared = slot.prepared
+        memory = prepared.memory  # stays while this runs, whoever drops it meanwhile
+        if prepared.current(params):
+            results = self.launch(slot, params, memory, b.CVY_KEEP_PREPARED, stream)
+        else:
+            if self.misaligned and any(p.data_ptr() & self.misaligned for p in params):
+                return self.run_restrided(slot, tensors, free)
+            with prepared.lock:
+                done = prepared.current(params)  # by another thread
+                if not done:
+                    prepared.take(params)
+                flags = b.CVY_KEEP_PREPARED if done else 0
+                results = self.launch(slot, params, prepared.memory, flags, stream)
+                # A captured run has prepared nothing yet: its graph does that whenever it is replayed.
+                prepared.valid = done or not (stream and capturing(self.device))
+        free.append(slot)
+        return results
+
+    def launch(self, slot, params, memory, flags, stream):
+        """One run of the plan."""
+        prepared = slot.prepared
+        if slot.generation != prepared.generation:
+            for (entry, _), tensor in zip(slot.params, params):
+                entry.data = tensor.data_ptr()
+            slot.generation = prepared.generation
         results = []
         for entry, make in slot.outputs:
             result = make()
             entry.data = result.data_ptr()
             results.append(result)
-        status = _run(self.plan.handle, slot.buffers, self.n_buffers, slot.workspace, slot.workspace_size, flags,
-                      stream)
-        if not flags or status:
-            # A captured run has prepared nothing yet: its graph does that whenever it is replayed.
-            slot.prepared = not status and not (stream and capturing(self.device))
-        free.append(slot)
+        take, give_back = slot.workspace
+        address, owner = take()
+        given = slot.memory
+        given.prepared = aligned(memory.data_ptr()) if memory is not None else None
+        given.workspace, given.workspace_size = address, self.plan.scratch
+        status = _run(self.plan.handle, slot.buffers, self.n_buffers, C.byref(given),
+                      flags | (b.CVY_KEEP_WORKSPACE if slot.kept else 0), stream)
+        if give_back is not None:
+            give_back(owner)
         if status:
             raise ConvoyError(status)
+        if slot.owns and not slot.kept:
+            slot.kept = not capturing(self.device)
+        prepared.used = next(TICKS)
         return results
 
     def run_restrided(self, slot, tensors, free):
         """An operator of PyTorch laid its result out otherwise than it had announced, or a tensor begins in the middle
         of another one."""
-        slot.prepared = False
-        for param in slot.params:
-            param.version = None  # nothing was run with what it is now
         free.append(slot)
         copies = [restride(t, shape, stride) if t.stride() != stride or t.data_ptr() & self.misaligned
                   else t.as_strided(shape, stride) for t, (shape, stride) in zip(tensors, self.sources)]
+        if any(copies[i].data_ptr() != tensors[i].data_ptr() for _, i in slot.params):
+            slot.prepared.valid = False  # a copy of a parameter does not tell whether that has changed
         return self.run(copies)
 
     def refresh(self):
         for slots in list(self.slots.values()):
             for slot in list(slots):
-                slot.prepared = False
+                slot.prepared.valid = False
 
 
 def restride(tensor, shape, stride):

@@ -81,13 +81,15 @@ def kernels_us(call, flush, writes=8):
 
 def library_call(new):
     """What a call of the block calls in the library, by itself."""
+    import ctypes
+
     from convoy import binding, region
     from convoy.module import dispatcher_of
 
     runner = list(dispatcher_of(new).entries.values())[-1].runners[0]
     slot = runner.slots[runner.stream()][0]
-    arguments = (runner.plan.handle, slot.buffers, runner.n_buffers, slot.workspace, slot.workspace_size, binding.CVY_KEEP_PREPARED,
-                 runner.stream())
+    flags = binding.CVY_KEEP_PREPARED | binding.CVY_KEEP_WORKSPACE
+    arguments = (runner.plan.handle, slot.buffers, runner.n_buffers, ctypes.byref(slot.memory), flags, runner.stream())
     return lambda: region._run(*arguments)
 
 

@@ -106,7 +106,10 @@ def test_what_is_prepared_is_kept(net):
     fast = convoy.compile(net)
     fast(X)
     (slots,) = list(fast._convoy.entries.values())[-1].runners[0].slots.values()
-    assert slots[0].prepared and not slots[0].params[0].changed(net.conv.weight)
+    params = [p for p in (*net.parameters(), *net.buffers()) if p.is_floating_point()]
+    prepared = slots[0].prepared
+    assert prepared.valid and {r() for r in prepared.tensors} <= set(params)
+    assert prepared.current([r() for r in prepared.tensors])
 
 
 def shifted(tensor):

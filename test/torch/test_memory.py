@@ -7,10 +7,11 @@ import threading
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import convoy
-from convoy import memory
+from convoy import binding, memory, prepared, region
 
 
 @pytest.fixture
@@ -111,6 +112,155 @@ def test_large_results_behave(pool):
     del y
     assert not memory.LIVE
     assert torch.isfinite(z).all()
+
+
+# ---- what is derived from parameters -----------------------------------------------------------------------------
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(4, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1),
+                         nn.BatchNorm2d(32), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 64, 10)).eval()  # fmt: skip
+
+
+@pytest.fixture
+def store(monkeypatch):
+    made = prepared.Store()
+    monkeypatch.setattr(region, "STORE", made)
+    return made
+
+
+@pytest.fixture
+def preparations(monkeypatch):
+    """Grows with every run that derives something from parameters anew."""
+    found, run = [], region._run
+
+    def watched(plan, buffers, n, memory, flags, stream):
+        if not flags & binding.CVY_KEEP_PREPARED:
+            found.append(plan)
+        return run(plan, buffers, n, memory, flags, stream)
+
+    monkeypatch.setattr(region, "_run", watched)
+    return found
+
+
+def near(fast, model, x):
+    want = model(x)
+    torch.testing.assert_close(fast(x), want, rtol=1e-5, atol=1e-5 * want.abs().max().item())
+
+
+@torch.no_grad()
+def test_shapes_share_what_is_prepared(store, preparations):
+    model = network()
+    fast = convoy.compile(model)
+    near(fast, model, torch.randn(1, 4, 8, 8))
+    held, once = store.bytes(), len(preparations)
+    parameters = sum(4 * p.numel() for p in model.parameters())
+    assert held > parameters / 2
+    for n in range(2, 26):
+        near(fast, model, torch.randn(n, 4, 8, 8))
+    assert store.bytes() == held and len(preparations) == once
+    model[0].weight.mul_(1.5)
+    for n in (1, 7):
+        near(fast, model, torch.randn(n, 4, 8, 8))
+    assert store.bytes() == held and len(preparations) == once + len(list(fast._convoy.entries.values())[0].runners)
+    again = convoy.compile(model)  # the same parameters: the same memory
+    near(again, model, torch.randn(3, 4, 8, 8))
+    assert store.bytes() == held
+    del fast, again
+    gc.collect()
+    assert store.bytes() == 0
+
+
+@torch.no_grad()
+def test_layouts_of_the_same_parameters_are_bounded(store, monkeypatch, preparations):
+    monkeypatch.setattr(prepared, "MOST_LAYOUTS", 1)
+    model = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())
+    kinds = [convoy.compile(model, winograd=w) for w in (True, False)]
+    x = torch.randn(1, 16, 40, 40)
+    near(kinds[0], model, x)
+    held = store.bytes()
+    for _ in range(3):
+        for fast in kinds:
+            near(fast, model, x)
+            assert 0 < store.bytes() <= held
+    assert len(preparations) == 6  # each in turn pushes the other out
+    monkeypatch.setattr(prepared, "MOST_LAYOUTS", 2)
+    for _ in range(3):
+        for fast in kinds:
+            near(fast, model, x)
+    assert len(preparations) == 7
+
+
+class Standardised(nn.Conv2d):
+    """Weight standardisation, written out in forward."""
+
+    def forward(self, x):
+        w = self.weight
+        w = w - w.mean((1, 2, 3), keepdim=True)
+        w = w / (w.square().mean((1, 2, 3), keepdim=True) + 1e-5).sqrt()
+        return F.conv2d(x, w, self.bias, padding=1)
+
+
+@torch.no_grad()
+def test_arithmetic_on_parameters_is_done_once_per_change(preparations):
+    model = nn.Sequential(Standardised(3, 8, 3), nn.ReLU(), Standardised(8, 8, 3), nn.SiLU())
+    fast = convoy.compile(model)
+    x = torch.randn(2, 3, 9, 9)
+    near(fast, model, x)
+    regions = len(list(fast._convoy.entries.values())[0].runners)
+    near(fast, model, x)
+    near(fast, model, x)
+    assert len(preparations) == regions
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    changes = [
+        lambda: [setattr(p, "grad", torch.randn_like(p)) for p in model.parameters()] and optimiser.step(),
+        lambda: model.load_state_dict({k: v * 0.5 + 0.1 for k, v in model.state_dict().items()}),
+        lambda: [p.data.add_(0.25) for p in model.parameters()],
+        lambda: [setattr(p, "data", torch.randn_like(p)) for p in model.parameters()],
+    ]
+    for i, change in enumerate(changes, 2):
+        change()
+        near(fast, model, x)
+        near(fast, model, x)
+        assert len(preparations) == i * regions
+
+
+@torch.no_grad()
+def test_threads_share_what_one_prepares(store, preparations):
+    model = network()
+    fast = convoy.compile(model)
+    inputs = [torch.randn(n, 4, 8, 8) for n in (1, 2, 3, 4)]
+    wanted = [model(x) for x in inputs]
+    fast(inputs[0])
+    held, once = store.bytes(), len(preparations)
+    wrong = []
+
+    def work(x, want):
+        with torch.no_grad():
+            for _ in range(20):
+                if not torch.allclose(fast(x), want, rtol=1e-4, atol=1e-5):
+                    wrong.append(x.shape)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(inputs, wanted)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong and store.bytes() == held and len(preparations) == once
+
+
+@torch.no_grad()
+def test_runs_of_a_thread_share_a_workspace():
+    memory.OWN.memory, memory.OWN.size = None, 0
+    model = network()
+    fast = convoy.compile(model)
+    sizes = []
+    for n in (1, 5, 2, 1):
+        fast(torch.randn(n, 4, 8, 8))
+        sizes.append(memory.OWN.size)
+    most = max(r.plan.scratch for e in fast._convoy.entries.values() for r in e.runners)
+    assert sizes == sorted(sizes) and sizes[-1] == most
 
 
 # A leak grows in every round, whatever caches do meanwhile: of many rounds the least growth is what counts. Bytes are

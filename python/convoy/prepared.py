@@ -1,0 +1,138 @@
+"""What plans derive from parameters alone (folded, packed, transformed weights), once for all shapes.
+
+A plan tells a digest of what it prepares. Runners whose plans have one digest, on the same parameters, share it: a
+network called with many batch sizes keeps its weights once. Where sizes lead to other algorithms they lead to other
+digests; of those at most MOST_LAYOUTS keep memory on the CPU for one set of parameters, and one that comes back later
+prepares again. On the GPU every stream has its own, since nothing orders two, and memory stays as long as a runner
+needs it, since a captured graph may know its address.
+"""
+
+import ctypes as C
+import itertools
+import threading
+import weakref
+
+import torch
+
+from .binding import CVY_ALIGN
+
+COMPARED = 1 << 16  # bytes of a parameter that are compared with what they were
+MOST_LAYOUTS = 4
+
+_libc = C.CDLL(None)
+_libc.memcmp.restype, _libc.memcmp.argtypes = C.c_int, [C.c_void_p, C.c_void_p, C.c_size_t]
+TICKS = itertools.count()
+
+
+class Stale(Exception):
+    """A parameter has another dtype, device or layout than the plan was made for."""
+
+
+def version_of(tensor):
+    try:
+        return tensor._version
+    except RuntimeError:  # an inference tensor does not count its changes
+        return None
+
+
+class Param:
+    """A parameter as it was when it was prepared. Changes show in its version or its address; on the CPU its bytes are
+    compared too, since `parameter.data` changes without a new version. Of large ones that is the beginning."""
+
+    __slots__ = ("kind", "pointer", "version", "bytes", "copy")
+
+    def __init__(self, tensor, kind):
+        self.kind, self.pointer, self.version, self.copy = kind, None, None, None
+        # Of a tensor with gaps or repetitions only the first element is surely there.
+        dense = tensor.numel() if tensor.is_contiguous() else min(tensor.numel(), 1)
+        self.bytes = min(4 * dense, COMPARED) if tensor.device.type == "cpu" else 0
+
+    def changed(self, tensor):
+        pointer, version = tensor.data_ptr(), version_of(tensor)
+        if version != self.version or pointer != self.pointer or version is None:
+            return True
+        return bool(self.bytes and _libc.memcmp(self.copy, pointer, self.bytes))
+
+    def take(self, tensor):
+        if (tensor.shape, tensor.stride(), tensor.dtype, tensor.device) != self.kind:
+            raise Stale
+        self.pointer, self.version = tensor.data_ptr(), version_of(tensor)
+        self.copy = C.string_at(self.pointer, self.bytes) if self.bytes else None
+
+
+class Prepared:
+    """One layout of one set of parameters. What it holds is only read while it is current, by any number of threads."""
+
+    def __init__(self, size, tensors, kinds, family):
+        self.size, self.family = size, family
+        self.params = [Param(t, kind) for t, kind in zip(tensors, kinds)]
+        self.tensors = [weakref.ref(t) for t in tensors]
+        self.device = kinds[0][3] if kinds else None
+        self.lock = threading.Lock()  # held by who prepares
+        self.memory, self.valid, self.used = None, False, next(TICKS)
+        self.generation = 0  # counts what was taken: addresses may be others
+
+    def current(self, tensors):
+        """Is it what these parameters give now?"""
+        if not self.valid:
+            return False
+        for param, tensor in zip(self.params, tensors):
+            if param.changed(tensor):
+                return False
+        return self.valid  # and has nobody begun to prepare meanwhile?
+
+    def take(self, tensors):
+        """Makes room; the caller prepares, and says whether it is valid then."""
+        self.valid = False
+        for param, tensor in zip(self.params, tensors):
+            param.take(tensor)
+        self.generation += 1
+        if self.memory is None and self.size:
+            self.memory = torch.empty(self.size + CVY_ALIGN, dtype=torch.uint8, device=self.device)
+            self.family.bound(self)
+
+    def drop(self):
+        self.valid, self.memory = False, None
+
+
+class Family:
+    """The layouts of one set of parameters."""
+
+    def __init__(self):
+        self.layouts = weakref.WeakValueDictionary()  # by digest
+
+    def bound(self, newest):
+        newest.used = next(TICKS)
+        held = sorted((p for p in list(self.layouts.values()) if p.memory is not None), key=lambda p: p.used)
+        for old in held[:-MOST_LAYOUTS] if newest.device.type == "cpu" else ():
+            old.drop()
+
+
+class Store:
+    """All there is: families by parameters and stream."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.families = weakref.WeakValueDictionary()
+
+    def find(self, plan, tensors, kinds, stream):
+        """The layout of a plan for these parameters."""
+        key = (stream, *map(id, tensors))
+        with self.lock:
+            family = self.families.get(key)
+            if family is None:
+                family = self.families[key] = Family()
+            found = family.layouts.get((plan.digest, *kinds))
+            if found is None or any(ref() is not t for ref, t in zip(found.tensors, tensors)):
+                found = Prepared(plan.prepared, tensors, kinds, family)
+                family.layouts[(plan.digest, *kinds)] = found
+            return found
+
+    def bytes(self):
+        """Memory that is held, each buffer counted once."""
+        with self.lock:
+            layouts = [p for family in self.families.values() for p in family.layouts.values()]
+        return sum(p.memory.numel() for p in layouts if p.memory is not None)
+
+
+STORE = Store()
