@@ -1,19 +1,19 @@
 /* doubt.h - how far a float32 evaluation of a rig's graph may be from the reference.
  *
  * The graph is evaluated in double, node by node, with every element moved by up to 2 x 2^-24 of the magnitude that
- * the operator's arithmetic meets there, several times at random; what this does to an output, times SAFETY, is
- * what float32 may do to it. Magnitudes are carried beside the values: of a sum of products the sum of their
- * magnitudes, since rewrites may move factors and terms within it; a convolution's is that of the largest x under
- * all taps, since Winograd forms mix the pixels of a tile and the taps, padding or not. Elements that the small
- * moves turn from finite into inf or NaN or back are not judged. A graph in which all magnitudes are whole and
- * below 2^24 must be computed exactly. */
+ * the operator's arithmetic meets there, several times at random, each time also the other way; what this does to
+ * an output, times SAFETY, is what float32 may do to it. Magnitudes are carried beside the values: of a sum of
+ * products the sum of their magnitudes, since rewrites may move factors and terms within it; a convolution's is
+ * that of the largest x under all taps, since Winograd forms mix the pixels of a tile and the taps, padding or not.
+ * Elements that the small moves turn from finite into inf or NaN or back are not judged. A graph in which all
+ * magnitudes are whole and below 2^24 must be computed exactly. */
 #ifndef TEST_DOUBT_H
 #define TEST_DOUBT_H
 
 #include <float.h>
 #include "rig.h"
 
-enum { DOUBT_RUNS = 3, DOUBT_SAFETY = 16 };
+enum { DOUBT_PAIRS = 2, DOUBT_SAFETY = 16 };
 
 typedef struct doubt {
     bool exact;    /* whole numbers below 2^24 throughout */
@@ -206,7 +206,7 @@ static inline void doubt_node(doubt_run *d, int index)
     if (cvyi_info(n)->kind == KIND_CONV) most = doubt_taps(d, n);
     for (int64_t i = 0; i < count; i++) {
         const double some = (double)random_next(&d->seed) * 0x1p-31 - 1;
-        y[i] += some * (d->move * fmax(mag[i], most) + 0x1p-126);
+        y[i] += some * (d->move * fmax(mag[i], most) + copysign(0x1p-126, d->move));
     }
 }
 
@@ -274,8 +274,12 @@ static inline void doubt_open_moved(doubt *out, const rig *r, uint64_t seed, dou
     doubt_evaluate(&d);
     out->exact = d.exact;
     out->beyond = d.beyond;
-    d.move = move;
-    for (int i = 0; i < DOUBT_RUNS && !out->beyond; i++) {
+    /* Moved one way and the other: a value that is 0 but for rounding has both signs between them, so that what a
+     * logarithm or a root makes of it is not judged. */
+    for (int i = 0; i < 2 * DOUBT_PAIRS && !out->beyond; i++) {
+        if (i % 2 == 0) seed = d.seed;
+        d.seed = seed;
+        d.move = i % 2 ? -move : move;
         doubt_evaluate(&d);
         doubt_collect(out, &d);
     }
