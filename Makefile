@@ -149,6 +149,12 @@ gpu-bench: all ## Convoy and PyTorch on this machine's GPU, the page and the tab
 	done
 	@$(REPORT) && $(REPORT) --update README.md doc/PERFORMANCE.md
 
+NEVER ?= --device cpu --threads 2# --device cuda; --fresh measures again what bench/results/never has; --only NAME
+
+never-slower: all ## every module of bench/modules.py: none may be slower than eager PyTorch by more than 5 %
+	@CONVOY_LIBRARY=$(CURDIR)/$(BUILD)/libconvoy.so $(or $(GPU_PYTHON),$(firstword $(wildcard .venv/bin/python) python3)) \
+	    bench/never_slower.py $(NEVER)
+
 # ---- housekeeping (the vector headers are tables, laid out by hand) ----------------------------------------------------------------------------------------
 FORMATTED = $(filter-out src/cpu/simd%.h,$(shell git ls-files '*.c' '*.h'))
 
@@ -185,5 +191,5 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\)[a-z -]*:[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 	@echo '  variants: SAN=address,undefined  SAN=thread  CC=clang  BUILD=folder  V=1  PREFIX=/usr/local'
 
-.PHONY: all demo test tests check-c golden gpu-test gpu-bench bench bench-smoke fuzz check-format check-sizes format check-exports install size clean help
+.PHONY: all demo test tests check-c golden gpu-test gpu-bench bench bench-smoke never-slower fuzz check-format check-sizes format check-exports install size clean help
 -include $(OBJECTS:.o=.d) $(CLI:.o=.d) $(TESTS:=.d) $(PROGRAMS:=.d) $(FUZZERS:=.d)

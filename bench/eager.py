@@ -1,6 +1,6 @@
 """What PyTorch's operators cost on this machine, beside what Convoy takes for the same: what worth.py is fitted to.
 
-    python bench/eager.py --device cpu --threads 2 [--only conv] [--out bench/results/eager-cpu-DATE.json]
+    python bench/eager.py --device cpu --threads 2 [--only conv] [--out bench/results/eager/cpu-DATE.json]
 
 Every case is one operator, or two pointwise ones, at one size. Both sides run interleaved; a time is the median of their
 rounds. On the GPU a kernel that does nothing for a while goes in front, so that the host has issued every call of a round

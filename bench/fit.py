@@ -1,6 +1,6 @@
 """Fits python/convoy/rates.py to what bench/eager.py measured.
 
-    python bench/fit.py bench/results/eager-cpu-DATE.json bench/results/eager-cuda-DATE.json bench/results/eager-cuda-tf32-DATE.json
+    python bench/fit.py bench/results/eager/cpu-DATE.json bench/results/eager/cuda-DATE.json bench/results/eager/cuda-tf32-DATE.json
 
 Every kind of operator gets the numbers for which the formulas of worth.py come nearest to its rows, by the mean of the
 logarithms of the errors, which a disturbed row does not spoil: a search along one number at a time, in steps that shrink. Prints what is left of the errors.

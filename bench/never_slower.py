@@ -1,18 +1,21 @@
 """Every module of bench/modules.py, eager against convoy.compile: none may be slower by more than 5 %.
 
-    python bench/never_slower.py --device cpu --threads 2 [--budget 90] [--only conv] [--out FILE] [--fresh]
+    python bench/never_slower.py --device cpu --threads 2 [--budget 90] [--only conv] [--fresh] [--out FILE]
+    python bench/never_slower.py --update doc/PERFORMANCE.md
 
 Each module runs both ways in turn, a few calls of one, then of the other, and each time is the median of its rounds. On the
 GPU a round ends with a synchronisation. A module near the limit gets more rounds. Results must agree, within what single
 precision (or tf32, where PyTorch uses it) leaves.
 
-Goes on where an earlier run with the same --out stopped; exit status 0: all are done and none is slower, 1: one is, or does
+Goes on where an earlier run with the same --out (default: bench/results/never) stopped; --update writes the tables of what is
+there into a page, between `<!-- never-slower: DEVICE -->` and `<!-- end -->`. Exit status 0: all are done and none is slower, 1: one is, or does
 not agree, 75: the budget is spent and some are left.
 """
 
 import argparse
 import datetime
 import json
+import re
 import statistics
 import sys
 import time
@@ -28,10 +31,11 @@ import convoy
 from convoy.problem import machine_name
 from modules import CASES
 
+RESULTS = ROOT / "bench" / "results" / "never"
 LIMIT = 1.05
 ROUND = 2e-3  # seconds of calls of one side
-SECONDS = 0.3  # of rounds for a module, of both sides
-PATIENCE = 6  # times as long for a module near the limit
+SECONDS = 0.2  # of rounds for a module, of both sides
+PATIENCE = 5  # times as long for a module near the limit
 NEAR = 0.96
 TOLERANCE = {"cpu": 1e-4, "cuda": 1e-2}  # of the largest value; PyTorch's convolutions use tf32 on the GPU
 
@@ -104,8 +108,27 @@ def summary(rows):
     return "\n".join(lines + [line_of(0, r) for r in slower]), slower
 
 
+def table(device):
+    """The newest results of a device for a page: a line in words, then a row for every module, slowest ratio first."""
+    path = RESULTS / f"{device}.json"
+    if not path.exists():
+        return "Not measured yet.\n"
+    data = json.loads(path.read_text())
+    rows = sorted(data["rows"], key=lambda r: -r["ratio"])
+    lines = [f"{data['device']}, PyTorch {data['torch']}, {data['threads']} threads, {data['date']}: `{data['command']}`.",
+             summary(rows)[0].splitlines()[0] + ".", "", "| module | eager, ms | Convoy / eager | regions | error |", "|---|---|---|---|---|"]
+    lines += [f"| {r['case']} | {r['eager_ms']:.3g} | {r['ratio']:.3f} | {r['regions']} | {r['error']:.0e} |" for r in rows]
+    return "\n".join(lines) + "\n"
+
+
+def update(path):
+    mark = re.compile(r"(<!-- never-slower: (\w+) -->\n).*?(<!-- end -->)", re.S)
+    path.write_text(mark.sub(lambda m: m[1] + table(m[2]) + m[3], path.read_text()))
+    return 0
+
+
 def load(path, fresh):
-    if path is None or fresh or not Path(path).exists():
+    if fresh or not Path(path).exists():
         return []
     return json.loads(Path(path).read_text())["rows"]
 
@@ -135,7 +158,11 @@ def main():
     parser.add_argument("--warm", help="I/N: only compile, every Nth module from the Ith on")
     parser.add_argument("--fresh", action="store_true", help="measures again what is in --out")
     parser.add_argument("--out")
+    parser.add_argument("--update", metavar="FILE", help="writes the tables into a Markdown file")
     options = parser.parse_args()
+    if options.update:
+        return update(Path(options.update))
+    options.out = options.out or str(RESULTS / f"{options.device}.json")
     torch.set_num_threads(options.threads)
     device = torch.device(options.device, 0) if options.device == "cuda" else torch.device("cpu")
     rows, start = load(options.out, options.fresh), time.monotonic()
@@ -151,8 +178,7 @@ def main():
                 continue
             rows.append(measure(case, device))
             print(line_of(number, rows[-1]), flush=True)
-            if options.out:
-                save(options.out, rows, options, device)
+            save(options.out, rows, options, device)
     text, slower = summary(rows)
     print(text)
     return 1 if slower else 75 if left else 0
