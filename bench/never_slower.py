@@ -30,6 +30,7 @@ from torch.utils._pytree import tree_leaves
 import convoy
 from convoy.problem import machine_name
 from modules import CASES
+from process import busy
 
 RESULTS = ROOT / "bench" / "results" / "never"
 LIMIT = 1.05
@@ -37,6 +38,7 @@ ROUND = 2e-3  # seconds of calls of one side
 SECONDS = 0.2  # of rounds for a module, of both sides
 PATIENCE = 5  # times as long for a module near the limit
 NEAR = 0.96
+DISTURBED = 0.1  # cores that others kept busy: such a row is measured again by the next run
 TOLERANCE = {"cpu": 1e-4, "cuda": 1e-2}  # of the largest value; PyTorch's convolutions use tf32 on the GPU
 
 
@@ -65,19 +67,20 @@ def round_of(call, inputs, count, cuda):
 
 
 def time_both(calls, inputs, cuda):
-    """Lists of seconds per call, interleaved."""
+    """Lists of seconds per call, interleaved, and the cores that others kept busy meanwhile."""
     for call in calls:
         round_of(call, inputs, 2, cuda)
     once = min(round_of(call, inputs, 1, cuda) for call in calls for _ in range(2))
     count = max(1, min(200, int(ROUND / max(once, 1e-6))))
-    times, start = [[], []], time.perf_counter()
+    times, start, (everyone, mine) = [[], []], time.perf_counter(), busy()
     while True:
         for side in (0, 1) if len(times[0]) % 2 else (1, 0):
             times[side].append(round_of(calls[side], inputs, count, cuda))
         spent, rounds = time.perf_counter() - start, len(times[0])
         near = statistics.median(times[1]) > NEAR * statistics.median(times[0])
         if rounds >= 5 and spent > SECONDS * (PATIENCE if near else 1):
-            return times
+            after, mine_after = busy()
+            return times, max(0.0, (after - everyone - (mine_after - mine)) / spent)
 
 
 def measure(case, device):
@@ -87,16 +90,16 @@ def measure(case, device):
     error = error_of(fast(*inputs), module(*inputs))
     first = time.perf_counter() - start
     entry = list(fast._convoy.entries.values())[-1]
-    times = time_both((module, fast), inputs, device.type == "cuda")
+    times, others = time_both((module, fast), inputs, device.type == "cuda")
     eager, ours = map(statistics.median, times)
     return {"case": case.name, "eager_ms": 1e3 * eager, "convoy_ms": 1e3 * ours, "ratio": ours / eager, "rounds": len(times[0]),
-            "regions": len(entry.runners), "error": error, "agree": error <= TOLERANCE[device.type], "first_s": first}
+            "regions": len(entry.runners), "error": error, "agree": error <= TOLERANCE[device.type], "first_s": first, "others": others}
 
 
 def line_of(number, row):
     verdict = "DISAGREES" if not row["agree"] else "SLOWER" if row["ratio"] > LIMIT else ""
     return (f"{number:4} {row['case']:34} eager {row['eager_ms']:9.4f} ms, convoy {row['convoy_ms']:9.4f} ms, ratio {row['ratio']:6.3f}, "
-            f"{row['regions']:3} regions, error {row['error']:.1e}, first call {row['first_s']:.1f} s {verdict}")
+            f"{row['regions']:3} regions, error {row['error']:.1e}, first call {row['first_s']:.1f} s, others {row['others']:.2f} {verdict}")
 
 
 def summary(rows):
@@ -128,9 +131,10 @@ def update(path):
 
 
 def load(path, fresh):
+    """Rows of an earlier run, without those that something else on the machine disturbed."""
     if fresh or not Path(path).exists():
         return []
-    return json.loads(Path(path).read_text())["rows"]
+    return [r for r in json.loads(Path(path).read_text())["rows"] if r["others"] < DISTURBED or r["ratio"] < NEAR]
 
 
 def save(path, rows, options, device):

@@ -16,6 +16,18 @@ import time
 STARTING = 300  # seconds for the first line: importing PyTorch from a cold disk takes its time
 
 
+def busy():
+    """Seconds that all cores were busy, and that this process was."""
+    try:
+        with open("/proc/stat") as f:
+            n = [int(v) for v in f.readline().split()[1:9]]
+        everyone = (sum(n) - n[3] - n[4]) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        return 0.0, 0.0
+    t = os.times()
+    return everyone, t.user + t.system + t.children_user + t.children_system
+
+
 class Worker:
     """`hello` is the process's first line: {"versions"} where the peer is there, else {"missing"} or {"error"}."""
 

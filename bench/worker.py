@@ -16,23 +16,12 @@ import numpy as np
 
 import chains
 from peers import PEERS
+from process import busy
 
 LONG = 1.0  # seconds; a run of this length is repeated less often where a series is measured
 LEAST = 0.1  # seconds of timed runs
 MOST = 200
 ENOUGH = 20.0  # seconds of a row after which nothing is measured again
-
-
-def busy():
-    """Seconds that all cores were busy, and that this process was."""
-    try:
-        with open("/proc/stat") as f:
-            n = [int(v) for v in f.readline().split()[1:9]]
-        everyone = (sum(n) - n[3] - n[4]) / os.sysconf("SC_CLK_TCK")
-    except OSError:
-        return 0.0, 0.0
-    t = os.times()
-    return everyone, t.user + t.system + t.children_user + t.children_system
 
 
 def timed(run, inputs, repeats, series):
