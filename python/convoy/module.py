@@ -28,7 +28,7 @@ from .worth import judge
 MOST_ENTRIES = 64  # shapes per module; the oldest makes room
 WORTH = 2  # later calls that make a capture worth its while
 VAIN = 6  # captures in a row that were not (declined ones count twice), before calls go without
-KIND = operator.attrgetter("shape", "dtype", "device")
+ELEMENTS = torch.Tensor.numel
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = [getattr(nn_module, "_global" + name) for name in HOOKS if hasattr(nn_module, "_global" + name)]
 
@@ -217,11 +217,11 @@ class Dispatcher:
 
 
 def passing_key(module, args):
-    """Tells calls of tensors in a row apart, roughly and fast. PyTorch's answer is always right: taking one call for
-    another costs no more than time."""
+    """Tells calls of tensors in a row apart, roughly and fast: what it touches is not in the caches behind a large operator.
+    PyTorch's answer is always right, so taking one call for another costs no more than time."""
     try:
-        return module.training, *map(KIND, args)
-    except AttributeError:  # not tensors alone
+        return module.training, *map(ELEMENTS, args)
+    except TypeError:  # not tensors alone
         return None
 
 
@@ -374,6 +374,7 @@ class Compiled:
         probe = function(torch.zeros(1))
         if probe.dtype in (torch.float16, torch.bfloat16):
             raise TypeError(half_message({probe.dtype}))
+        dispatcher_of(self).passing.clear()
         return super()._apply(function, *args, **kwargs)
 
     def __reduce_ex__(self, protocol):

@@ -22,7 +22,7 @@ import torch
 from .rates import RATES
 from .work import work_of
 
-MARGIN = 1.1
+MARGIN = 1.25
 ROUNDS = 5  # of both, when they are timed
 MOST_REMEMBERED = 4096
 
