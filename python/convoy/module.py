@@ -29,6 +29,7 @@ MOST_ENTRIES = 64  # shapes per module; the oldest makes room
 WORTH = 2  # later calls that make a capture worth its while
 VAIN = 6  # captures in a row that were not (declined ones count twice), before calls go without
 ELEMENTS = torch.Tensor.numel
+IN_A_ROW, FREE = 16, 64  # calls that pass: with a look at each, then without
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = [getattr(nn_module, "_global" + name) for name in HOOKS if hasattr(nn_module, "_global" + name)]
 
@@ -129,7 +130,7 @@ class Dispatcher:
         self.trained = None  # Trained: the last call with gradients was PyTorch's altogether
         self.vain = 0  # captures in a row that went stale before they had served
         self.rest = 0  # calls that PyTorch still gets for that
-        self.passing = set()  # keys (passing_key) of calls of which nothing was worth it: the original is the shortest way
+        self.passing = Passing()
 
     def call(self, module, forward, args, kwargs):
         if not ordinary_world():
@@ -177,7 +178,7 @@ class Dispatcher:
                 self.entries.pop(key, None)
                 return self.dispatch(module, forward, key, tensors, args, nested)
         if entry is not None and entry.capture is not None and entry.invoke is None and nested is None:
-            self.passing.add(passing_key(module, args))
+            self.passing.add(module, args)
         return forward(module, *args, **(nested[0] if nested else {}))
 
     def make(self, module, forward, key, tensors, nested):
@@ -216,13 +217,36 @@ class Dispatcher:
                 runner.refresh()
 
 
-def passing_key(module, args):
-    """Tells calls of tensors in a row apart, roughly and fast: what it touches is not in the caches behind a large operator.
-    PyTorch's answer is always right, so taking one call for another costs no more than time."""
-    try:
-        return module.training, *map(ELEMENTS, args)
-    except TypeError:  # not tensors alone
-        return None
+class Passing:
+    """Calls of which nothing was worth it: the original is the shortest way, whatever the guards would say. They are told
+    apart roughly and fast, and behind IN_A_ROW of them the next FREE go without a look: what that touches is not in the
+    caches behind a large operator. PyTorch's answer is always right, so a wrong guess costs no more than time."""
+
+    def __init__(self):
+        self.keys, self.row, self.free = set(), 0, 0
+
+    def key(self, module, args):
+        try:
+            return module.training, args[0].dtype, *map(ELEMENTS, args)
+        except (IndexError, AttributeError, TypeError):  # not tensors alone
+            return None
+
+    def holds(self, module, args):
+        key = self.key(module, args)
+        if key is None or key not in self.keys:
+            self.row = 0
+            return False
+        self.row += 1
+        if self.row >= IN_A_ROW:
+            self.free = FREE
+        return True
+
+    def add(self, module, args):
+        self.keys.add(self.key(module, args))
+
+    def clear(self):
+        self.keys.clear()
+        self.row = self.free = 0
 
 
 def ordinary_world():
@@ -395,7 +419,11 @@ def compiled_class(original):
         if torch.compiler.is_dynamo_compiling():
             return original.forward(self, *args, **kwargs)
         dispatcher = dispatcher_of(self)
-        if dispatcher.passing and not kwargs and passing_key(self, args) in dispatcher.passing:
+        passing = dispatcher.passing
+        if passing.free:
+            passing.free -= 1
+            return original.forward(self, *args, **kwargs)
+        if passing.keys and not kwargs and passing.holds(self, args):
             return original.forward(self, *args)
         return dispatcher.call(self, original.forward, args, kwargs)
 

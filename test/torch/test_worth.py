@@ -117,7 +117,7 @@ def test_calls_pass_by_shape_and_mode(monkeypatch):
     fast = convoy.compile(net)
     fast(X)
     before = len(asked)
-    assert fast(X).shape == (2, 4, 10, 9) and len(asked) == before and fast._convoy.passing
+    assert fast(X).shape == (2, 4, 10, 9) and len(asked) == before and fast._convoy.passing.keys
     fast(torch.randn(1, 3, 7, 7))
     assert len(asked) > before
     before = len(asked)
@@ -125,7 +125,27 @@ def test_calls_pass_by_shape_and_mode(monkeypatch):
     fast(X)
     assert len(asked) > before, "another mode is another call"
     convoy.refresh(fast)
-    assert not fast._convoy.passing
+    assert not fast._convoy.passing.keys
+
+
+@torch.no_grad()
+def test_behind_many_calls_that_pass_some_go_without_a_look(monkeypatch):
+    asked = decide(monkeypatch, lambda kinds: False)
+    net = Net()
+    fast, other = convoy.compile(net), X[:1]
+    for _ in range(module.IN_A_ROW + 1):
+        fast(X)
+    before = len(asked)
+    for _ in range(module.FREE):
+        assert torch.equal(fast(other), net(other))
+    assert len(asked) == before
+    fast(other)
+    assert len(asked) > before
+    for _ in range(module.IN_A_ROW + 1):
+        fast(X)
+    assert fast._convoy.passing.free
+    fast.to(torch.float32)
+    assert not fast._convoy.passing.free and not fast._convoy.passing.keys, "a conversion is looked at again"
 
 
 @torch.no_grad()
