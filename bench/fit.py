@@ -102,7 +102,8 @@ class Fit:
 
     def run(self):
         kinds = sorted({r["works"][0].kind for r in self.rows if len(r["works"]) == 1})
-        for side in ("eager", "convoy"):
+        self.rates["convoy"] = dict.fromkeys(kinds, FIRST[self.device])
+        for side in ("eager", "convoy", "convoy"):  # regions mix kinds: the second time with what the first one found
             for kind in kinds:
                 rows, left = getattr(self, side)(kind)
                 if rows:
@@ -111,7 +112,8 @@ class Fit:
 
 
 def cost_of(row):
-    return SimpleNamespace(seconds=1e-6 * row["predicted_us"], bytes=row["plan_bytes"], bandwidth=row["bandwidth"])
+    return SimpleNamespace(seconds=1e-6 * row["predicted_us"], bytes=row["plan_bytes"], bandwidth=row["bandwidth"],
+                           passes=row["passes"])
 
 
 def text_of(name, fit, path):

@@ -23,6 +23,7 @@ from .rates import RATES
 from .work import work_of
 
 MARGIN = 1.25
+LAUNCH = 4e-6  # seconds of the host for one more pass
 ROUNDS = 5  # of both, when they are timed
 MOST_REMEMBERED = 4096
 
@@ -73,10 +74,15 @@ class Model:
         return sum(map(self.eager, works)), sum(self.rate("eager", w).host for w in works)
 
     def ours(self, works, cost):
-        """(device, host) of a region. cost: of its plan, which counts every byte at the memory's speed."""
-        rate = self.rate("convoy", max(works, key=self.eager))
+        """(device, host) of a region. cost: of its plan, which counts every byte at the memory's speed. Every operator's
+        kind counts for its share of PyTorch's time."""
+        times = [self.eager(w) for w in works]
+        shares = [(t / sum(times), self.rate("convoy", w)) for t, w in zip(times, works)]
+        heaviest = max(shares, key=lambda s: s[0])[1]
+        start, factor = (sum(s * getattr(r, name) for s, r in shares) for name in ("start", "factor"))
         arithmetic = max(cost.seconds - cost.bytes / cost.bandwidth, 0.0)
-        return rate.start + rate.factor * arithmetic + self.memory(cost.bytes, rate), rate.host
+        device = cost.passes * start + factor * arithmetic + self.memory(cost.bytes, heaviest)
+        return device, heaviest.host and heaviest.host + LAUNCH * (cost.passes - 1)
 
     def verdict(self, works, cost):
         """Host and device work side by side, and which of them is waited for depends on what else there is: so the
