@@ -177,7 +177,8 @@ class Dispatcher:
             except Stale:
                 self.entries.pop(key, None)
                 return self.dispatch(module, forward, key, tensors, args, nested)
-        if entry is not None and entry.invoke is None and nested is None and not any(entry.hooks):
+        settled = entry is not None and (entry.capture is not None or entry.served >= IN_A_ROW)
+        if settled and entry.invoke is None and nested is None and not any(entry.hooks):
             self.passing.add(module, args)
         return forward(module, *args, **(nested[0] if nested else {}))
 
