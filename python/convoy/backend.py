@@ -25,12 +25,15 @@ class CompiledGraph:
         self.wrapped, self.numbers = wrapped_numbers(module.graph), set()
 
     def __call__(self, *args):
-        numbers = tuple(args[i].item() for i in self.wrapped)
-        if numbers not in self.numbers and len(self.numbers) < MOST_NUMBERS:
-            self.numbers.add(numbers)
-        if numbers not in self.numbers or not ordinary_world():
+        if not ordinary_world():
             return self.module(*args)
-        key = self.settings.ambient(), torch.is_grad_enabled(), numbers, *map(kind_of, args)
+        numbers = tuple(args[i].item() for i in self.wrapped)
+        spelled = tuple(map(repr, numbers))  # 0.0 and -0.0 are equal, and not the same
+        if spelled not in self.numbers and len(self.numbers) < MOST_NUMBERS:
+            self.numbers.add(spelled)
+        if spelled not in self.numbers:
+            return self.module(*args)
+        key = self.settings.ambient(), torch.is_grad_enabled(), spelled, *map(kind_of, args)
         entry = self.entries.get(key)
         if entry is None:
             while len(self.entries) >= MOST_ENTRIES:

@@ -8,6 +8,7 @@ import torch
 
 from .module import Compiled, Dispatcher, compile_module, dispatcher_of
 from .state import Changed, State, Unseen, same_random_numbers
+from .worth import random_sources
 
 RUNS = 5
 
@@ -60,15 +61,9 @@ def describe(runner, verdict):
     }
 
 
-def random_strided(shape, stride, device):
-    """Also for a tensor that shows its elements more than once."""
-    reach = 1 + sum((n - 1) * s for n, s in zip(shape, stride)) if all(shape) else 0
-    return torch.rand(reach, device=device).as_strided(shape, stride)
-
-
 def measured_ms(runner):
     """On random numbers: what a region is handed inside the model is not at hand here."""
-    tensors = [random_strided(*source, runner.device) for source in runner.sources]
+    tensors = random_sources(runner)
     cuda = runner.device.type == "cuda"
     times = []
     with torch.no_grad():

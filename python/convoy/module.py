@@ -220,8 +220,8 @@ class Dispatcher:
 
 class Passing:
     """Calls of which nothing was worth it: the original is the shortest way, whatever the guards would say. They are told
-    apart roughly and fast, and behind IN_A_ROW of them the next FREE go without a look: what that touches is not in the
-    caches behind a large operator. PyTorch's answer is always right, so a wrong guess costs no more than time."""
+    apart roughly and fast, and after IN_A_ROW of them the next FREE go without a look: what that touches is not in the
+    caches after a large operator. PyTorch's answer is always right, so a wrong guess costs no more than time."""
 
     def __init__(self):
         self.keys, self.row, self.free = set(), 0, 0
@@ -421,7 +421,7 @@ def compiled_class(original):
             return original.forward(self, *args, **kwargs)
         dispatcher = dispatcher_of(self)
         passing = dispatcher.passing
-        if passing.free:
+        if passing.free > 0:  # two threads may both take the last one
             passing.free -= 1
             return original.forward(self, *args, **kwargs)
         if passing.keys and not kwargs and passing.holds(self, args):

@@ -63,33 +63,37 @@ class Param:
 class Prepared:
     """One layout of one set of parameters. What it holds is only read while it is current, by any number of threads."""
 
-    def __init__(self, size, tensors, kinds, family):
-        self.size, self.family = size, family
+    def __init__(self, size, tensors, kinds, family, device):
+        self.size, self.family, self.device = size, family, device
         self.params = [Param(t, kind) for t, kind in zip(tensors, kinds)]
         self.tensors = [weakref.ref(t) for t in tensors]
-        self.device = kinds[0][3] if kinds else None
         self.lock = threading.Lock()  # held by who prepares
         self.memory, self.valid, self.used = None, False, next(TICKS)
         self.generation = 0  # counts what was taken: addresses may be others
 
-    def current(self, tensors):
-        """Is it what these parameters give now?"""
-        if not self.valid:
-            return False
+    def ready(self, tensors):
+        """The memory that holds what these parameters give now; None where there is none. Other threads may drop it or
+        prepare anew at any time: what was looked at must be of one generation."""
+        memory, generation = self.memory, self.generation
+        if memory is None or not self.valid:
+            return None
         for param, tensor in zip(self.params, tensors):
             if param.changed(tensor):
-                return False
-        return self.valid  # and has nobody begun to prepare meanwhile?
+                return None
+        return memory if self.valid and self.generation == generation else None
 
     def take(self, tensors):
-        """Makes room; the caller prepares, and says whether it is valid then."""
+        """Makes room, which is returned; the caller prepares, and says whether it is valid then."""
         self.valid = False
         for param, tensor in zip(self.params, tensors):
             param.take(tensor)
         self.generation += 1
-        if self.memory is None and self.size:
-            self.memory = torch.empty(self.size + CVY_ALIGN, dtype=torch.uint8, device=self.device)
+        memory = self.memory
+        if memory is None:
+            room = self.size and self.size + CVY_ALIGN
+            memory = self.memory = torch.empty(room, dtype=torch.uint8, device=self.device)
             self.family.bound(self)
+        return memory
 
     def drop(self):
         self.valid, self.memory = False, None
@@ -115,16 +119,16 @@ class Store:
         self.lock = threading.Lock()
         self.families = weakref.WeakValueDictionary()
 
-    def find(self, plan, tensors, kinds, stream):
+    def find(self, plan, tensors, kinds, stream, device):
         """The layout of a plan for these parameters."""
-        key = (stream, *map(id, tensors))
+        key = (device, stream, *map(id, tensors))
         with self.lock:
             family = self.families.get(key)
             if family is None:
                 family = self.families[key] = Family()
             found = family.layouts.get((plan.digest, *kinds))
             if found is None or any(ref() is not t for ref, t in zip(found.tensors, tensors)):
-                found = Prepared(plan.prepared, tensors, kinds, family)
+                found = Prepared(plan.prepared, tensors, kinds, family, device)
                 family.layouts[(plan.digest, *kinds)] = found
             return found
 

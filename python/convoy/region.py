@@ -69,7 +69,8 @@ class Slot:
             entry = self.buffers[position]
             entry.strides = strides_of(shape, stride)
             self.outputs.append((entry, allocator(shape, stride, runner.device)))
-        self.prepared = STORE.find(runner.plan, [tensors[i] for _, i in self.params], kinds, stream)
+        self.prepared = STORE.find(runner.plan, [tensors[i] for _, i in self.params], kinds, stream,
+                                   runner.device)
         self.generation = None  # of prepared, when addresses of parameters were written into buffers
         self.memory = b.cvy_memory(size=C.sizeof(b.cvy_memory), prepared_size=runner.plan.prepared)
         self.workspace = workspace_of(runner.plan.scratch, runner.device)
@@ -141,20 +142,20 @@ class Runner:
                 return self.run_restrided(slot, tensors, free)
         params = [tensors[index] for _, index in slot.params]
         prepared = slot.prepared
-        memory = prepared.memory  # stays while this runs, whoever drops it meanwhile
-        if prepared.current(params):
+        memory = prepared.ready(params)  # stays while this runs, whoever drops it meanwhile
+        if memory is not None:
             results = self.launch(slot, params, memory, b.CVY_KEEP_PREPARED, stream)
         else:
             if self.misaligned and any(p.data_ptr() & self.misaligned for p in params):
                 return self.run_restrided(slot, tensors, free)
             with prepared.lock:
-                done = prepared.current(params)  # by another thread
+                memory = prepared.ready(params)  # by another thread
+                done = memory is not None
                 if not done:
-                    prepared.take(params)
-                flags = b.CVY_KEEP_PREPARED if done else 0
-                results = self.launch(slot, params, prepared.memory, flags, stream)
+                    memory = prepared.take(params)
+                results = self.launch(slot, params, memory, b.CVY_KEEP_PREPARED if done else 0, stream)
                 # A captured run has prepared nothing yet: its graph does that whenever it is replayed.
-                prepared.valid = done or not (stream and capturing(self.device))
+                prepared.valid = prepared.memory is memory and (done or not (stream and capturing(self.device)))
         free.append(slot)
         return results
 
@@ -173,7 +174,7 @@ class Runner:
         take, give_back = slot.workspace
         address, owner = take()
         given = slot.memory
-        given.prepared = aligned(memory.data_ptr()) if memory is not None else None
+        given.prepared = aligned(memory.data_ptr()) if prepared.size else None
         given.workspace, given.workspace_size = address, self.plan.scratch
         status = _run(self.plan.handle, slot.buffers, self.n_buffers, C.byref(given),
                       flags | (b.CVY_KEEP_WORKSPACE if slot.kept else 0), stream)

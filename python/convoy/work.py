@@ -41,6 +41,11 @@ def shape(node):
     return tuple((value[0] if isinstance(value, (tuple, list)) else value).shape)
 
 
+def shapes_read(node):
+    """Of the tensors among the arguments, in their order; one that is there twice comes twice."""
+    return [shape(a) for a in node.args if isinstance(a, torch.fx.Node)]
+
+
 def product(numbers):
     result = 1
     for n in numbers:
@@ -58,17 +63,17 @@ def name_of(node):
 
 def gemm(node):
     """(rows, columns, terms, how many) of a product of matrices."""
-    given = [shape(n) for n in node.all_input_nodes]
+    given = shapes_read(node)
     out = shape(node)
     name = name_of(node)
     if name == "linear":
         x, w = given[0], given[1]
         return product(x[:-1]), w[0], w[1], 1
-    a, b = given[-2:] if name == "addmm" else given[:2]
+    a, b = given[1:3] if name in ("addmm", "baddbmm") else given[:2]
     if len(a) == 1 or len(b) == 1:
         return product(out), 1, a[-1], 1
     batch = product(out[:-2]) if len(b) > 2 else 1
-    return product(out[:-1]) // batch, out[-1], a[-1], batch
+    return product(out[:-1]) // max(batch, 1), out[-1], a[-1], batch
 
 
 def gemm_work(node):
@@ -86,7 +91,7 @@ def patches(node, weight):
 
 
 def conv_work(node):
-    x, w = (shape(n) for n in node.all_input_nodes[:2])
+    x, w = shapes_read(node)[:2]
     out = shape(node)
     transposed = name_of(node).startswith("conv_transpose")
     taps = product(w[2:])
@@ -124,16 +129,16 @@ def reduce_work(node):
     else:
         dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", None)
         dims = [dims] if isinstance(dims, int) else dims or range(len(x))
-        kind = "reduce_rows" if any(d % len(x) == len(x) - 1 for d in dims) else "reduce_columns"
+        kind = "reduce_rows" if any(d % max(len(x), 1) == len(x) - 1 for d in dims) else "reduce_columns"
     return Work(kind, bytes_of(node), 0.0, float(out))
 
 
 def softmax_work(node):
     x, dim = shape(node.all_input_nodes[0]), node.args[1]
-    dim = dim[0] if isinstance(dim, (list, tuple)) else dim
+    dim = (*dim, -1)[0] if isinstance(dim, (list, tuple)) else dim
     last = dim % max(len(x), 1) == len(x) - 1
     kind = "logsumexp" if name_of(node).endswith("logsumexp") else "softmax"
-    where = "_columns" if not last else "_long" if x[-1] > LONG else "_rows"
+    where = "_columns" if not last else "_long" if product(x[-1:]) > LONG else "_rows"
     return Work(kind + where, bytes_of(node), 0.0)
 
 

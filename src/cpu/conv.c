@@ -40,7 +40,7 @@ static const char *legal_depthwise(const conv_geom *g)
 
 static const char *legal_patches(const conv_geom *g)
 {
-    return cvyi_conv_taps(g) <= 2 * PATCH_TERMS ? NULL : "the kernel has more than 256 taps, one chain for patches";
+    return cvyi_conv_taps(g) <= PATCH_TERMS ? NULL : "the kernel has more than 256 taps, one chain for patches";
 }
 
 static const char *legal_winograd(const conv_geom *g)

@@ -74,9 +74,11 @@ class Guarded:
 def environment(**variables):
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update({name: value for name, value in variables.items() if value})
-    yield
-    for name, value in before.items():
-        os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
 def instruction_sets():

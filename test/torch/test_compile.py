@@ -109,7 +109,7 @@ def test_what_is_prepared_is_kept(net):
     params = [p for p in (*net.parameters(), *net.buffers()) if p.is_floating_point()]
     prepared = slots[0].prepared
     assert prepared.valid and {r() for r in prepared.tensors} <= set(params)
-    assert prepared.current([r() for r in prepared.tensors])
+    assert prepared.ready([r() for r in prepared.tensors]) is not None
 
 
 def shifted(tensor):

@@ -210,3 +210,19 @@ def test_dynamic_floats_are_numbers(monkeypatch):
         model.slope, model.norm.eps = 0.1 * i, 0.5
         near(fast(x), model(x))
     assert len(made) <= 2 * convoy.backend.MOST_NUMBERS
+
+
+def test_dynamic_zeros_keep_their_sign():
+    class Slope(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.slope = 0.5
+
+        def forward(self, x):
+            return F.leaky_relu(x, self.slope) * 2
+
+    model = Slope()
+    fast = torch.compile(model, backend=compile_graph, dynamic=True, options={"regions": "all"})
+    x = torch.tensor([-1.0, 2.0])
+    for model.slope in (0.5, 0.25, 0.0, -0.0):
+        assert torch.equal(torch.signbit(fast(x)), torch.signbit(model(x))), model.slope

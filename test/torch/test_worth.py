@@ -242,3 +242,45 @@ def test_measure_times_both_once(monkeypatch):
 def test_settings():
     with pytest.raises(ValueError, match="regions is faster, all"):
         convoy.compile(nn.ReLU(), regions="some")
+
+
+# ---- odd operators, and what deciding must not touch ---------------------------------------------------------------
+
+
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+@pytest.mark.parametrize("function, shape", [
+    (lambda x: (x @ x).relu(), (5, 5)),  # one tensor, twice an operand
+    (lambda x: torch.tanh(x.sum(0)), ()),  # a reduction of no dimension
+    (lambda x: torch.bmm(x, x).relu(), (0, 4, 4)),  # no batch
+    (lambda x: torch.baddbmm(x, x, x).relu(), (2, 3, 3)),
+])  # fmt: skip
+@torch.no_grad()
+def test_every_operator_has_a_prediction(function, shape):
+    x = torch.rand(shape)
+    model = Function(function)
+    fast = convoy.compile(model)
+    assert_agrees(fast, model, x)
+    entry = next(iter(module.dispatcher_of(fast).entries.values()))
+    assert entry.reason is None or not entry.reason.startswith("not captured"), entry.reason
+
+
+@torch.no_grad()
+def test_measuring_takes_expanded_inputs_and_leaves_random_numbers_alone():
+    model = Function(lambda x: torch.tanh(x) * 2)
+    fast = convoy.compile(model, effort="measure")
+    x = torch.rand(1, 700).expand(300, 700)
+    torch.manual_seed(4)
+    expected = torch.rand(3)
+    torch.manual_seed(4)
+    assert_agrees(fast, model, x)
+    assert torch.equal(torch.rand(3), expected)
+    entry = next(iter(module.dispatcher_of(fast).entries.values()))
+    assert entry.reason is None or not entry.reason.startswith("not captured"), entry.reason

@@ -7,11 +7,11 @@
  *   1. patches    B[term][width]      term = (d, r, s, c of the chunk): what the tap reads of x, 0 in the padding
  *   2. products   S[k][strip] += W B  KT x VT register tiles, weights broadcast    packed[block][chunk][term][KT]
  *
- * and after the last chunk S goes to dst and into the statistics. B (128 terms, 24 KiB on AVX-512) stays in L1 for
- * all output channels of the unit, the chunk's weights and S in L2 for all panels of the strip. A patch costs a
- * load and a store; the inner loop knows nothing of the geometry, so strides and dilations cost no more than their
- * reading. Taps that see nothing but padding in all of a panel are left out, unless a weight is not finite: padding
- * times infinity is NaN.
+ * and after the last chunk S goes to dst and into the statistics. B (256 terms, 48 KiB on AVX-512, 16 on AVX2)
+ * stays in the inner caches for all output channels of the unit, the chunk's weights and S in L2 for all panels of
+ * the strip. A patch costs a load and a store; the inner loop knows nothing of the geometry, so strides and
+ * dilations cost no more than their reading. Taps that see nothing but padding in all of a panel are left out,
+ * unless a weight is not finite: padding times infinity is NaN.
  *
  * Numerics: a chunk's terms (PATCH_TERMS, or the taps of one channel) are one fp32 FMA chain, chunks are added in
  * order, then the bias; statistics are float runs of a strip per lane, merged in double. */
