@@ -427,7 +427,7 @@ def is_heavy(node):
 
 
 def pieces(nodes):
-    """A region cut behind every heavy operator and what follows it, up to the next one. No piece reads from a later
+    """A region cut after every heavy operator and what follows it, up to the next one. No piece reads from a later
     one, so pieces next to each other can be put together again."""
     parts, heavy, of = [], [], {}
     for node in nodes:

@@ -52,7 +52,7 @@ class Entry:
         return self.state is None or self.state.unchanged()
 
     def left_to_autograd(self, tensors):
-        """Does every region need gradients, and is each PyTorch's then? tensors: those behind the parameters."""
+        """Does every region need gradients, and is each PyTorch's then? tensors: those after the parameters."""
         if not torch.is_grad_enabled() or any(runner.recomputes() for runner in self.runners):
             return False
         return gradients_everywhere(self.leaves, [*self.params, *self.loose, *tensors])

@@ -99,7 +99,7 @@ WAYS = ((dict, read_dict, write_dict), (list, list, write_list), (set, list, wri
 class Held:
     """A container, with what was in it: for a dictionary or a class all keys, then all values.
 
-    guarded: a capture holds while it is the same. restored: it is put back behind a trace."""
+    guarded: a capture holds while it is the same. restored: it is put back after a trace."""
 
     __slots__ = ("container", "name", "read", "write", "before", "guarded", "restored")
 

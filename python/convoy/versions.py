@@ -10,7 +10,7 @@ import gc
 import sys
 
 WORD = C.sizeof(C.c_void_p)
-TAG = 3 * WORD  # behind reference count, type and number of entries
+TAG = 3 * WORD  # after reference count, type and number of entries
 
 
 def tags(dictionaries):

@@ -96,7 +96,7 @@ struct cpu_state {
     cpu_pass *passes;    /* one per pass of the plan */
     cpu_pass pack;       /* steps that pack weights, run behind the plan's prepare pass */
     cpu_pass *late;      /* per pass: steps that pack weights which are inputs or computed, run in front of it */
-    int64_t packed_end;  /* of the workspace: behind values and weights that are packed in every run */
+    int64_t packed_end;  /* of the workspace: after values and weights that are packed in every run */
     int64_t *param_copy; /* per tensor: byte for a contiguous copy of a strided parameter, prepared; -1 */
 };
 
@@ -161,9 +161,9 @@ int64_t cvyi_slice(builder *b, int64_t bytes);                   /* reserves, al
 int64_t cvyi_packed_room(builder *b, int weight, int64_t bytes); /* of the run's memory, aligned to 64 */
 /* ---- fence.c: nothing in builds without the address sanitizer ---- */
 
-/* Puts a fence behind the slice at `at`, the last so far. */
+/* Puts a fence after the slice at `at`, the last so far. */
 void cvyi_fence_slice(builder *b, int64_t at, int64_t bytes);
-/* A pass stands: fences of slices that were given up go, and one comes behind the scratch. */
+/* A pass stands: fences of slices that were given up go, and one comes after the scratch. */
 void cvyi_fence_pass(cpu_pass *s);
 /* Puts up or takes down the fences of a pass with so many sets of slices and so many workers. */
 void cvyi_fence_run(const cpu_pass *s, char *slices, int sets, int workers, bool up);
@@ -216,7 +216,7 @@ enum {
 /* measure.c */
 cvy_status cvyi_cpu_measure(const cvy_plan *p, double *seconds);
 cvy_status cvyi_cpu_measure_passes(const cvy_plan *p, double *seconds);
-/* exec.c: one pass of a run, behind what it reads */
+/* exec.c: one pass of a run, after what it reads */
 void cvyi_cpu_run_pass(const cvy_plan *p, int index, const cvy_buffer *buffers, const run_memory *memory);
 
 /* ---- cost.c ---- */

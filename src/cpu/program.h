@@ -126,7 +126,7 @@ static inline bool cvyi_past_caches(const cpu_state *s, int64_t bytes)
 /* ---- build (program_build.c) ---- */
 
 /* Makes a program, whose tables have been given room, of nodes index ... index + n - 1; sink: a REDUCE or SOFTMAX
- * node right behind them, -1: none. band: the value whose band the convolution hands over, CVY_NONE. False: the
+ * node right after them, -1: none. band: the value whose band the convolution hands over, CVY_NONE. False: the
  * nodes do not fit one program. */
 bool cvyi_program_build(const builder *b, int index, int n, int sink, int band, program *out);
 /* Moves the tables of a program that stands into the plan's memory. */

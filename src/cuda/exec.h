@@ -94,9 +94,9 @@ held_form cvyi_held_softmax(const cuda_device *d, const cvy_graph *g, const node
 
 /* The form of a pass. */
 typedef struct pattern {
-    int core;      /* node; CVY_NONE: pointwise alone */
-    int result;    /* the node that the epilogue stands behind: the core, or the norm that its statistics are for */
-    bool resident; /* the core's rows stay on chip between looks */
+    int core;        /* node; CVY_NONE: pointwise alone */
+    int result;      /* the node that the epilogue follows: the core, or the norm that its statistics are for */
+    bool resident;   /* the core's rows stay on chip between looks */
     held_form held;  /* resident: how */
     const char *why; /* NULL: it has the form; else what is in the way */
 } pattern;

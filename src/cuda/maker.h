@@ -87,7 +87,7 @@ static inline bool cvyi_large_product(const matmul_geom *e, int sms)
     return e->N > 64 && e->M * e->N * e->batch >= (int64_t)64 * 128 * sms;
 }
 
-/* The engine's memory behind the values, in the workspace. */
+/* The engine's memory after the values, in the workspace. */
 int64_t cvyi_make_memory(maker *m, int64_t bytes);
 /* For what a weight is packed into: prepared, where the weight is. */
 int64_t cvyi_make_packed_memory(maker *m, int weight, int64_t bytes);

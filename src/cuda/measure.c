@@ -78,7 +78,7 @@ fail:
     return st;
 }
 
-/* In their order, so that each finds what the one before it has left; each behind a flush of its own. */
+/* In their order, so that each finds what the one before it has left; each after a flush of its own. */
 static cvy_status time_passes(bench *b, double *seconds)
 {
     char *workspace = pointer(b->workspace);

@@ -118,7 +118,7 @@ static double value_bytes(const cvy_plan *p, int v)
 
 static void add_bytes(const cvy_plan *p, interval *in, const node *n)
 {
-    if (p->read_by[n->out] == in->stamp) { /* those behind take it from here now */
+    if (p->read_by[n->out] == in->stamp) { /* later ones take it from here now */
         p->read_by[n->out] = 0;
         in->bytes -= value_bytes(p, n->out);
     }
@@ -148,7 +148,7 @@ static bool node_apart(const cvy_plan *p, int index, int64_t N)
 static void find_samples(const cvy_plan *p, interval *in)
 {
     const int64_t N = extent_asked(p->graph, &p->graph->nodes[in->first]);
-    const int last = N == in->N ? in->first + 1 : in->end; /* the same question has been put to those behind */
+    const int last = N == in->N ? in->first + 1 : in->end; /* the same question has been put to the later ones */
 
     if (N != in->N) in->apart = true;
     in->N = N;

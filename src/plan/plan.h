@@ -51,7 +51,7 @@ typedef struct place {
     int64_t at;
 } place;
 
-/* The memory of a run is two buffers, or one behind the other in one: what is prepared (values that depend on
+/* The memory of a run is two buffers, or one after the other in one: what is prepared (values that depend on
  * parameters alone, packed weights) and the workspace (everything else). Bytes of the first count from 0, bytes of
  * the second from WORKSPACE_BASE. */
 #define WORKSPACE_BASE (INT64_C(1) << 48)
@@ -166,7 +166,7 @@ void cvyi_print_why(const cvy_plan *p, text *t);
  * steps as it has arguments, whatever is in the interval already. */
 typedef struct interval {
     int first, end;
-    double flops, bytes; /* bytes: of everything it reads from outside (each value once) and leaves behind */
+    double flops, bytes; /* bytes: of everything it reads from outside (each value once) and leaves to others */
     int64_t samples;     /* extent of dimension 0, if every node works on each sample by itself; else 0 */
     int64_t N;           /* the extent that was asked of the nodes from `first` on ... */
     bool apart;          /* ... and do all of them work on each sample by itself? */

@@ -52,7 +52,7 @@ static void mark(const cvy_graph *g, bool *alive, int *stack)
 }
 
 /* The round in which a node is placed, of rounds through the nodes in their old order that each place what is
- * ready: a node waits for the next round for an argument that stands behind it. */
+ * ready: a node waits for the next round for an argument that comes after it. */
 static int round_of(const cvy_graph *g, const int *round, int index)
 {
     const node *n = &g->nodes[index];
@@ -99,7 +99,7 @@ static int find_rounds(const cvy_graph *g, const bool *alive, int *round, int *s
 }
 
 /* Living nodes in an order in which they can run, by rounds and else as they stood. Values of dead nodes stay
- * behind: nobody makes or reads them. `round`, `stack`: room for every node. */
+ * in the list: nobody makes or reads them. `round`, `stack`: room for every node. */
 static cvy_status sort_nodes(cvy_graph *g, const bool *alive, int *round, int *stack)
 {
     const int rounds = find_rounds(g, alive, round, stack);

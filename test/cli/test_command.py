@@ -335,10 +335,10 @@ def test_what_is_no_file_is_written_into(convoy, tmp_path, files):
     assert (tmp_path / "out.npy").read_bytes() == (tmp_path / "there.npy").read_bytes()
     piped = subprocess.run([COMMAND, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, check=True, timeout=60)
     assert piped.stdout == (tmp_path / "there.npy").read_bytes()
-    (tmp_path / "link.npy").symlink_to("behind.npy")
+    (tmp_path / "link.npy").symlink_to("target.npy")
     assert run_files(convoy, y="link.npy") == (0, "", "")
     assert (tmp_path / "link.npy").is_symlink()
-    np.testing.assert_array_equal(np.load(tmp_path / "behind.npy"), expected(files))
+    np.testing.assert_array_equal(np.load(tmp_path / "target.npy"), expected(files))
     assert not list(tmp_path.glob("**/.convoy*"))
 
 

@@ -313,7 +313,7 @@ static void near_overflow(void **state)
     cvy_graph_free(g);
 }
 
-/* ---- reductions and softmax behind norms by rows ---- */
+/* ---- reductions and softmax after norms by rows ---- */
 
 /* Rows of a group are shorter than the dimension they lie in: programs split it, and what is reduced moves along.
  * Extents of 1 at the end are dropped there, and a reshape's copy knows no dimensions at all. */
