@@ -8,6 +8,7 @@ logarithms of the errors, which a disturbed row does not spoil: a search along o
 
 import json
 import math
+import statistics
 import sys
 from dataclasses import astuple
 from pathlib import Path
@@ -82,7 +83,7 @@ class Fit:
 
         names = [n for n in PARAMETERS["eager"] if n not in ("flops", "full") or rows[0]["works"][0].flops]
         found = search(first, names, error)
-        host = sorted(r["eager_host_us"] for r in rows)[len(rows) // 2]
+        host = min(r["eager_host_us"] for r in rows if "eager_host_us" in r)
         self.rates["eager"][kind] = Rate(**{**vars(found), "host": 1e-6 * host})
         return rows, error(self.rates["eager"][kind])
 
@@ -96,15 +97,16 @@ class Fit:
             return distance([(self.model.ours(r["works"], cost_of(r))[0], 1e-6 * r["convoy_us"]) for r in rows], -1)
 
         found = search(FIRST[self.device], PARAMETERS["convoy"], error)
-        host = sorted(r["convoy_host_us"] for r in rows)[len(rows) // 2]
+        host = statistics.median(r["convoy_host_us"] for r in rows if "convoy_host_us" in r)
         self.rates["convoy"][kind] = Rate(**{**vars(found), "host": 1e-6 * host})
         return rows, error(self.rates["convoy"][kind])
 
     def run(self):
         kinds = sorted({r["works"][0].kind for r in self.rows if len(r["works"]) == 1})
-        self.rates["convoy"] = dict.fromkeys(kinds, FIRST[self.device])
+        measured = {w.kind for r in self.rows if "convoy_us" in r for w in r["works"]}
+        self.rates["convoy"] = {kind: FIRST[self.device] for kind in kinds if kind in measured}
         for side in ("eager", "convoy", "convoy"):  # regions mix kinds: the second time with what the first one found
-            for kind in kinds:
+            for kind in kinds if side == "eager" else list(self.rates["convoy"]):
                 rows, left = getattr(self, side)(kind)
                 if rows:
                     print(f"{self.device:5} {side:7} {kind:20} {len(rows):3} rows, typical error {math.exp(left) - 1:.0%}")

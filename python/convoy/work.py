@@ -12,6 +12,7 @@ SLOW = {"tanh", "sigmoid", "silu", "mish", "exp", "log", "erf", "softplus", "sel
         "special_expit", "special_erf"}
 VIEWS = {"view", "reshape", "_unsafe_view", "flatten", "squeeze", "unsqueeze", "expand", "permute", "transpose", "t",
          "numpy_T", "mT", "movedim", "select", "slice", "split", "chunk", "unbind", "contiguous", "detach", "dropout", "lift_fresh_copy"}
+FEW = 4096  # results that are too few for a kernel whose sums are not shared
 LONG = 1 << 17  # elements of a row that no block keeps on chip
 REDUCTIONS = {"sum", "mean", "max", "min", "amax", "amin"}
 NORMS = {"layer_norm": "norm_rows", "rms_norm": "norm_rows", "group_norm": "norm_groups", "instance_norm": "norm_instances",
@@ -79,15 +80,22 @@ def gemm(node):
 def gemm_work(node):
     m, n, k, batch = gemm(node)
     kind = "matvec" if min(m, n) == 1 else "linear" if name_of(node) == "linear" else "gemm" if batch == 1 else "bmm"
-    if kind in ("gemm", "bmm") and not all(s.meta["val"].is_contiguous() for s in node.all_input_nodes):
+    if kind in ("gemm", "bmm", "linear") and not all(s.meta["val"].is_contiguous() for s in node.all_input_nodes):
         kind += "_strided"
     return Work(kind, bytes_of(node), 2.0 * m * n * k * batch, float(min(m, n) * batch))
 
 
+def strides(node):
+    return list(node.args[3]) if len(node.args) > 3 else [1]
+
+
+def strided(node):
+    return max(strides(node)) > 1
+
+
 def patches(node, weight):
     """Do the windows lie side by side?"""
-    stride = node.args[3] if len(node.args) > 3 else [1]
-    return stride[0] > 1 and list(stride) == list(weight[2:])
+    return strided(node) and strides(node) == list(weight[2:])
 
 
 def conv_work(node):
@@ -97,16 +105,20 @@ def conv_work(node):
     taps = product(w[2:])
     groups = node.args[6] if len(node.args) > 6 else node.kwargs.get("groups", 1)  # at one place in all of them
     if transposed:
-        flops, kind = 2.0 * product(x) * w[1] * taps, "conv_transpose"
+        flops, kind = 2.0 * product(x) * w[1] * taps, "conv_transpose" if w[0] * taps <= 1024 else "conv_transpose_deep"
     else:
         flops = 2.0 * product(out) * w[1] * taps
         kind = "conv" if groups == 1 else "conv_depthwise" if w[1] == 1 else "conv_grouped"
         if kind == "conv_depthwise" and taps > 9:
-            kind = "conv_depthwise_wide"
+            kind = "conv_depthwise_wide" if taps <= 49 else "conv_depthwise_huge"
         if kind == "conv" and taps == 1:
             kind = "conv_pointwise"
         if kind == "conv" and w[1] <= 4:
             kind = "conv_patches" if patches(node, w) else "conv_stem"
+        if kind == "conv" and strided(node):
+            kind = "conv_strided"
+        if kind == "conv" and product(out) < FEW:
+            kind = "conv_few"
         if len(w) != 4:
             kind = f"conv{len(w) - 2}d"
     return Work(kind, bytes_of(node), flops, float(product(out)))

@@ -40,6 +40,8 @@ class Verdict:
         return self.ours <= self.theirs if self.measured else MARGIN * self.ours <= self.theirs
 
     def reason(self):
+        if self.ours == float("inf"):
+            return "an operator whose speed here is not known"
         how = "takes" if self.measured else "is predicted to take"
         return f"PyTorch {how} {1e3 * self.theirs:.4g} ms, Convoy {1e3 * self.ours:.4g} ms"
 
@@ -68,6 +70,10 @@ class Model:
     def rate(self, side, work):
         table = self.rates[side]
         return table.get(work.kind) or table["pointwise"]
+
+    def knows(self, works):
+        """A kind that was never measured is PyTorch's."""
+        return all(w.kind in self.rates["convoy"] for w in works)
 
     def theirs(self, works):
         """(device, host) of operators in PyTorch."""
@@ -101,7 +107,7 @@ def rates_of(device):
 def predict(region, plan, device):
     works, cost = [w for w in map(work_of, region.nodes) if w is not None], plan.cost()
     model = Model(rates_of(device), cost.peak, cost.bandwidth)
-    return model.verdict(works, cost) if works else Verdict(cost.seconds, 0.0)
+    return model.verdict(works, cost) if works and model.knows(works) else Verdict(float("inf"), 0.0)
 
 
 # ---- measurements ------------------------------------------------------------------------------------------------
