@@ -187,7 +187,10 @@ def test_work_of_operators():
         (works(lambda x: x.T @ x, a), "gemm_strided", None, 2 * 32 * 32 * 8),
         (works(torch.mv, a, a[0]), "matvec", None, 2 * 8 * 32),
         (works(torch.bmm, torch.zeros(3, 4, 5), torch.zeros(3, 5, 6)), "bmm", None, 2 * 3 * 4 * 5 * 6),
-        (works(lambda x: F.conv2d(x, torch.zeros(12, 6, 3, 3)), image), "conv", None, 2 * 2 * 12 * 64 * 54),
+        (works(lambda x: F.conv2d(x, torch.zeros(12, 6, 3, 3)), image), "conv_few", None, 2 * 2 * 12 * 64 * 54),
+        (works(lambda x: F.conv2d(x, torch.zeros(99, 6, 3, 3)), image), "conv", None, 2 * 2 * 99 * 64 * 54),
+        (works(lambda x: F.conv2d(x, torch.zeros(12, 6, 3, 3), stride=2), image), "conv_strided", None, 2 * 2 * 12 * 16 * 54),
+        (works(lambda x: F.linear(x.T, torch.zeros(5, 8)), a), "linear_strided", None, 2 * 32 * 8 * 5),
         (works(lambda x: F.conv2d(x, torch.zeros(6, 1, 3, 3), groups=6), image), "conv_depthwise", None, 2 * 2 * 6 * 64 * 9),
         (works(lambda x: F.conv_transpose2d(x, torch.zeros(6, 4, 2, 2), stride=2), image), "conv_transpose", None, 2 * 1200 * 16),
         (works(lambda x: x.mean(), a), "reduce_all", 4 * 257, 0),
@@ -212,6 +215,17 @@ def test_predictions_grow_with_the_work(device):
         assert 0 < small < large, kind
         twice = worth.Model(rates, 2 * rates["peak"], 2 * rates["bandwidth"])
         assert twice.eager(work.Work(kind, 1e9, 1e12, 1e7)) < model.eager(work.Work(kind, 1e9, 1e12, 1e7))
+
+
+@torch.no_grad()
+def test_a_kind_that_was_never_measured_is_pytorchs(monkeypatch):
+    net = nn.Sequential(nn.Conv2d(8, 64, 3), nn.GroupNorm(16, 64), nn.MaxPool2d(4), nn.Hardtanh(0, 1)).eval()
+    known = {k: v for k, v in RATES["cpu"]["convoy"].items() if k != "pool_max"}
+    monkeypatch.setitem(RATES, "cpu", {**RATES["cpu"], "convoy": known})
+    fast = convoy.compile(net, regions="faster")
+    assert_agrees(fast, net, torch.randn(4, 8, 96, 96))
+    assert "aten.max_pool2d.default" in kept(fast)
+    assert "an operator whose speed here is not known" in str(convoy.explain(fast, torch.randn(4, 8, 96, 96)))
 
 
 @torch.no_grad()
