@@ -9,6 +9,7 @@ needs it, since a captured graph may know its address.
 
 import ctypes as C
 import itertools
+import operator
 import threading
 import weakref
 
@@ -22,42 +23,41 @@ MOST_LAYOUTS = 4
 _libc = C.CDLL(None)
 _libc.memcmp.restype, _libc.memcmp.argtypes = C.c_int, [C.c_void_p, C.c_void_p, C.c_size_t]
 TICKS = itertools.count()
+POINTER, VERSION = torch.Tensor.data_ptr, operator.attrgetter("_version")
 
 
 class Stale(Exception):
     """A parameter has another dtype, device or layout than the plan was made for."""
 
 
-def version_of(tensor):
+def seen(tensors):
+    """Addresses and versions, which show most changes; an inference tensor does not count its own, and is new each time.
+    Lists that functions of C make: every call does this."""
     try:
-        return tensor._version
-    except RuntimeError:  # an inference tensor does not count its changes
-        return None
+        return list(map(POINTER, tensors)), list(map(VERSION, tensors))
+    except RuntimeError:
+        return object()
 
 
 class Param:
-    """A parameter as it was when it was prepared. Changes show in its version or its address; on the CPU its bytes are
-    compared too, since `parameter.data` changes without a new version. Of large ones that is the beginning."""
+    """The bytes of a parameter on the CPU as they were when it was prepared: `parameter.data` changes without a new
+    version. Of large ones that is the beginning."""
 
-    __slots__ = ("kind", "pointer", "version", "bytes", "copy")
+    __slots__ = ("kind", "bytes", "copy")
 
     def __init__(self, tensor, kind):
-        self.kind, self.pointer, self.version, self.copy = kind, None, None, None
+        self.kind, self.copy = kind, None
         # Of a tensor with gaps or repetitions only the first element is surely there.
         dense = tensor.numel() if tensor.is_contiguous() else min(tensor.numel(), 1)
         self.bytes = min(4 * dense, COMPARED) if tensor.device.type == "cpu" else 0
 
-    def changed(self, tensor):
-        pointer, version = tensor.data_ptr(), version_of(tensor)
-        if version != self.version or pointer != self.pointer or version is None:
-            return True
-        return bool(self.bytes and _libc.memcmp(self.copy, pointer, self.bytes))
+    def changed(self, pointer):
+        return _libc.memcmp(self.copy, pointer, self.bytes)
 
     def take(self, tensor):
         if (tensor.shape, tensor.stride(), tensor.dtype, tensor.device) != self.kind:
             raise Stale
-        self.pointer, self.version = tensor.data_ptr(), version_of(tensor)
-        self.copy = C.string_at(self.pointer, self.bytes) if self.bytes else None
+        self.copy = C.string_at(tensor.data_ptr(), self.bytes) if self.bytes else None
 
 
 class Prepared:
@@ -66,6 +66,8 @@ class Prepared:
     def __init__(self, size, tensors, kinds, family, device):
         self.size, self.family, self.device = size, family, device
         self.params = [Param(t, kind) for t, kind in zip(tensors, kinds)]
+        self.compared = [(i, p) for i, p in enumerate(self.params) if p.bytes]
+        self.seen = None  # of the parameters, when they were taken
         self.tensors = [weakref.ref(t) for t in tensors]
         self.lock = threading.Lock()  # held by who prepares
         self.memory, self.valid, self.used = None, False, next(TICKS)
@@ -77,8 +79,11 @@ class Prepared:
         memory, generation = self.memory, self.generation
         if memory is None or not self.valid:
             return None
-        for param, tensor in zip(self.params, tensors):
-            if param.changed(tensor):
+        now = seen(tensors)
+        if now != self.seen:
+            return None
+        for i, param in self.compared:
+            if param.changed(now[0][i]):
                 return None
         return memory if self.valid and self.generation == generation else None
 
@@ -87,6 +92,7 @@ class Prepared:
         self.valid = False
         for param, tensor in zip(self.params, tensors):
             param.take(tensor)
+        self.seen = seen(tensors)
         self.generation += 1
         memory = self.memory
         if memory is None:
