@@ -6,6 +6,17 @@ import torch.nn.functional as F
 from torch import nn
 
 
+class Function(nn.Module):
+    """A function of its inputs as a module."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
 def conv_norm(c_in, c_out, kernel=3, stride=1, groups=1, activation=nn.ReLU, **more):
     """Convolution, batch norm, activation."""
     padding = more.pop("padding", (kernel - 1) // 2 * more.get("dilation", 1))

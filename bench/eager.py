@@ -24,20 +24,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import convoy
+from blocks import Function
 from convoy.capture import purify, trace
 from convoy.problem import machine_name
 from convoy.work import work_of
-
-
-class Function(nn.Module):
-    """A function of its inputs as a module."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
 
 
 # ---- cases: (name, module, shapes of the inputs) -----------------------------------------------------------------

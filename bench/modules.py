@@ -12,6 +12,7 @@ from torch import nn
 
 import blocks as b
 import networks as net
+from blocks import Function
 
 
 @dataclass(frozen=True)
@@ -41,17 +42,6 @@ class Case:
         shapes = self.cuda if device.type == "cuda" else self.cpu
         inputs = [torch.randint(s.count, s.shape) if isinstance(s, Classes) else torch.randn(s) for s in shapes]
         return module.to(device), [i.to(device) for i in inputs]
-
-
-class Function(nn.Module):
-    """A function of its inputs as a module."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
 
 
 class Weighted(nn.Module):

@@ -66,7 +66,7 @@ typedef struct tc_tuning {
     int box_rows, box_cols;            // of a tensor copy
     long long packed_bytes;            // of the weights
     long long shared_bytes;            // an upper bound of the kernel's
-    double strip_cycles, start_cycles; // of a block for one strip; before the first and behind the last
+    double strip_cycles, start_cycles; // of a block for one strip; before the first and after the last
 } tc_tuning;
 #undef TC_FIELD
 

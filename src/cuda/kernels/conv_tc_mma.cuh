@@ -40,7 +40,7 @@ __device__ __forceinline__ float2 norm_of(const float2 *ab, int k)
 }
 
 // The position of a thread in a tile, and the constants of its two channels. Where pooling is, weights and bias come
-// with the norm's sign; behind a PRE it is a factor of its own.
+// with the norm's sign; after a PRE it is a factor of its own.
 struct lane_at {
     int q, row, rr; // lane % 4; row of M for h = 0; which of ROWSM output rows
     float unit;     // of what leaves the tensor cores: a factor of scale and bias
