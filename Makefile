@@ -75,7 +75,7 @@ TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard test/unit/*.c test/fuse/*.c test/f
 STANDINS := $(addprefix $(BUILD)/test/standin/,libcuda.so.1 libnvrtc.so.13)
 EMULATORS := $(addprefix $(BUILD)/test/emulate/,libcuda.so.1 libnvrtc.so.13)
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
-PROGRAMS := $(EXAMPLES) $(patsubst %.c,$(BUILD)/%,$(wildcard test/*.c test/gpu/*.c bench/*.c))
+PROGRAMS := $(EXAMPLES) $(patsubst %.c,$(BUILD)/%,$(wildcard test/*.c test/gpu/*.c bench/labs/*.c))
 
 test: ## everything, with its own set-up; the last line is the sum
 	@test/run.sh
@@ -124,36 +124,36 @@ $(FUZZERS): %: %.o $(addprefix $(BUILD)/cli/,npy.o aside.o) $(BUILD)/libconvoy.a
 	$(say) LINK $@
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
-# ---- benchmarks: bench/ measures, the page is drawn from bench/results ---------------------------------------------------
+# ---- benchmarks: bench/suites and bench/modules measure, the page is drawn from bench/results ---------------------------------------------------
 REPORT := python3 python/convoy/report.py
 
 BENCH_SECONDS ?= 1020# of measuring; installing the peers comes on top
 
 bench: ## every CPU peer on the whole suite (20 minutes), the page and the tables; goes on where it was interrupted
-	@bench/bench.sh --budget $(BENCH_SECONDS) $(BENCH) || [ $$? = 75 ]
+	@bench/suites/bench.sh --budget $(BENCH_SECONDS) $(BENCH) || [ $$? = 75 ]
 	@$(REPORT) && $(REPORT) --update README.md doc/PERFORMANCE.md
 
 # with the peers that are there: all of them, or those of the tests' environment
 bench-smoke: all ## the suite at tiny sizes
 	@rm -rf $(BUILD)/bench
 	@CONVOY_LIBRARY=$(CURDIR)/$(BUILD)/libconvoy.so \
-	    BENCH_PYTHON=$${BENCH_PYTHON:-$(firstword $(wildcard .venv-bench/bin/python .venv/bin/python))} bench/bench.sh \
+	    BENCH_PYTHON=$${BENCH_PYTHON:-$(firstword $(wildcard .venv-bench/bin/python .venv/bin/python))} bench/suites/bench.sh \
 	    --suite smoke --fresh --patience 1 --repeats 3 --out $(BUILD)/bench/smoke.json
 	@$(REPORT) --results $(BUILD)/bench -o $(BUILD)/bench/smoke.html
 
-GPU_SUITES ?= full series sample# GPU_BENCH: more options of bench/gpu.py; GPU_PYTHON: an interpreter with PyTorch
+GPU_SUITES ?= full series sample# GPU_BENCH: more options of bench/suites/gpu.py; GPU_PYTHON: an interpreter with PyTorch
 
 gpu-bench: all ## Convoy and PyTorch on this machine's GPU, the page and the tables; GPU_PYTHON, GPU_SUITES
 	@for suite in $(GPU_SUITES); do \
-	    CONVOY_LIBRARY=$(CURDIR)/$(BUILD)/libconvoy.so $${GPU_PYTHON:-python3} bench/gpu.py --suite $$suite $(GPU_BENCH) || exit; \
+	    CONVOY_LIBRARY=$(CURDIR)/$(BUILD)/libconvoy.so $${GPU_PYTHON:-python3} bench/suites/gpu.py --suite $$suite $(GPU_BENCH) || exit; \
 	done
 	@$(REPORT) && $(REPORT) --update README.md doc/PERFORMANCE.md
 
 NEVER ?= --device cpu --threads 2# --device cuda; --fresh measures again what bench/results/never has; --only NAME
 
-never-slower: all ## every module of bench/modules.py: none may be slower than eager PyTorch by more than 5 %
+never-slower: all ## every module of bench/modules/cases.py: none may be slower than eager PyTorch by more than 5 %
 	@CONVOY_LIBRARY=$(CURDIR)/$(BUILD)/libconvoy.so $(or $(GPU_PYTHON),$(firstword $(wildcard .venv/bin/python) python3)) \
-	    bench/never_slower.py $(NEVER)
+	    bench/modules/never_slower.py $(NEVER)
 
 # ---- housekeeping (the vector headers are tables, laid out by hand) ----------------------------------------------------------------------------------------
 FORMATTED = $(filter-out src/cpu/simd%.h,$(shell git ls-files '*.c' '*.h'))

@@ -66,7 +66,7 @@ make_venv() { # folder, requirements
 }
 
 if [ "${1:-}" = bench ]; then
-    make_venv .venv-bench bench/requirements.txt
+    make_venv .venv-bench bench/suites/requirements.txt
 else
     make_venv .venv test/requirements.txt
 fi

@@ -1,6 +1,6 @@
 /* tc_tune.h - the tuner of the tensor-core convolution (kernels/conv_tc.cu). Problem, tuning and what follows from
  * them are the kernel's own words (conv_tc_layout.cuh). Of its own, since the bench of the kernel alone
- * (bench/gpu_tc.cu, C++) asks the same tuner as the engine. */
+ * (bench/labs/gpu_tc.cu, C++) asks the same tuner as the engine. */
 #ifndef CVYI_CUDA_TC_TUNE_H
 #define CVYI_CUDA_TC_TUNE_H
 

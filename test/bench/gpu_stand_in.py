@@ -1,4 +1,4 @@
-"""bench/gpu_worker.py on this machine's CPU with a clock that is made up: what `make gpu-bench` does, without a GPU.
+"""bench/suites/gpu_worker.py on this machine's CPU with a clock that is made up: what `make gpu-bench` does, without a GPU.
 
 STAND_IN_FAULTS makes peers fail ("torch eager=dies,convoy=refuses"): one that refuses is not there, one that dies does
 so at each second row, one that is lost has no device any more behind each row, one that hangs never answers. Processes that
@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench" / "suites"))
 
 import gpu_worker
 

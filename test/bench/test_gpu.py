@@ -12,7 +12,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-START = f"import sys; sys.path.insert(0, {str(ROOT / 'bench')!r}); import gpu; " \
+START = f"import sys; sys.path.insert(0, {str(ROOT / 'bench' / 'suites')!r}); import gpu; " \
         f"sys.exit(gpu.main((sys.executable, {str(HERE / 'gpu_stand_in.py')!r})))"
 KEYS = {"block", "chain", "series", "size", "peer", "device", "precision", "threads", "ms", "ms_min", "runs", "bytes",
         "max_abs_error", "rms_error", "rel_error", "samples_checked", "flops", "prepare_s", "command"}
@@ -27,8 +27,8 @@ def bench(out, *arguments, faults=""):
 
 
 def modules():
-    """Those of bench/, as its programs see them."""
-    sys.path.insert(0, str(ROOT / "bench"))
+    """Those of bench/suites, as its programs see them."""
+    sys.path.insert(0, str(ROOT / "bench" / "suites"))
     try:
         import sample
         import warm
@@ -130,7 +130,7 @@ def test_a_sample(tmp_path):
     told = json.loads(out.read_text())
     assert [(r["series"], r["size"], r["precision"], r["peer"]) for r in told["rows"]] == [
         ("sample", fits[0], precision, peer) for peer in ("convoy", "torch eager") for precision in ("fp32", "tf32")]
-    assert told["command"] == f"python bench/gpu.py --suite sample --seed 1 --count 50 --only '{fits[0]}' " \
+    assert told["command"] == f"python bench/suites/gpu.py --suite sample --seed 1 --count 50 --only '{fits[0]}' " \
                               "--peer convoy --peer 'torch eager' --repeats 6"
     # The table: no torch.compile here, so nothing was faster than it, and the errors are fine.
     assert "Faster than torch.compile in 0 of 2 (fp32 0 of 1, tf32 0 of 1)" in done.stdout
@@ -155,6 +155,6 @@ def test_without_a_gpu_it_says_so(tmp_path):
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    command = [sys.executable, str(ROOT / "bench" / "gpu.py"), "--peer", "convoy", "--out", str(tmp_path / "gpu.json")]
+    command = [sys.executable, str(ROOT / "bench" / "suites" / "gpu.py"), "--peer", "convoy", "--out", str(tmp_path / "gpu.json")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and "PyTorch sees no GPU here" in done.stderr and not list(tmp_path.iterdir())

@@ -22,7 +22,7 @@ PEERS = {"convoy": 2.0, "torch eager": 9.0, "torch.compile channels_last": 5.0, 
 def row(block, series, size, peer, ms, **more):
     return {"block": block, "chain": f"x[{size},8,9,9] | conv2d(4,3)", "series": series, "size": size, "peer": peer,
             "device": "cpu", "precision": "fp32", "threads": 2, "ms": ms, "max_abs_error": 1e-6, "flops": 4e8,
-            "bytes": 2e6, "command": f"bench/bench.sh --peer '{peer}'"} | more
+            "bytes": 2e6, "command": f"bench/suites/bench.sh --peer '{peer}'"} | more
 
 
 def sample():

@@ -1,4 +1,4 @@
-"""bench/scaling.py with a command that makes its times up: rows, table, a command that fails."""
+"""bench/suites/scaling.py with a command that makes its times up: rows, table, a command that fails."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ def scaling(folder, *words):
     command, out = folder / "convoy", folder / "threads.json"
     command.write_text(COMMAND.format(python=sys.executable))
     command.chmod(0o755)
-    done = subprocess.run([sys.executable, str(ROOT / "bench" / "scaling.py"), "--convoy", str(command), "--out", str(out),
+    done = subprocess.run([sys.executable, str(ROOT / "bench" / "suites" / "scaling.py"), "--convoy", str(command), "--out", str(out),
                            *words], capture_output=True, text=True)
     return done, json.loads(out.read_text())
 

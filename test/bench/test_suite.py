@@ -14,7 +14,7 @@ KEYS = {"block", "chain", "peer", "device", "precision", "threads", "ms", "max_a
 
 
 def bench(out, *arguments, **env):
-    command = [sys.executable, str(ROOT / "bench" / "run.py"), "--only", CHAIN, "--out", str(out), "--patience", "1",
+    command = [sys.executable, str(ROOT / "bench" / "suites" / "run.py"), "--only", CHAIN, "--out", str(out), "--patience", "1",
                "--repeats", "3", "--row-seconds", "1e6", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env})
 
@@ -69,7 +69,7 @@ def test_a_peer_that_is_not_installed_is_skipped_and_named(tmp_path):
 @pytest.mark.parametrize("name", ["full", "smoke"])
 def test_the_suite_is_read_alike_by_every_peer(name):
     """Every chain of the suite parses here, and the PyTorch text of it is Python."""
-    sys.path.insert(0, str(ROOT / "bench"))
+    sys.path.insert(0, str(ROOT / "bench" / "suites"))
     try:
         import chains
         import suite

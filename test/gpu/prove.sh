@@ -13,7 +13,7 @@
 #   modules    200 random PyTorch modules against float64 (modules.py)
 #   eject      ejected files bit for bit against convoy.compile() (eject.py)
 #   times      some chains, timed
-#   scaling    blocks A, B and C on 1, 2, 4, ... CPU threads (bench/scaling.py)
+#   scaling    blocks A, B and C on 1, 2, 4, ... CPU threads (bench/suites/scaling.py)
 #
 # BUILD (default build) is the folder of `make all BUILD/test/gpu/chains`; GPU_PYTHON (default python3) an interpreter
 # with PyTorch; JOBS (default: the cores, less a quarter) how many processes share a part; SEED the first random graph's;
@@ -58,7 +58,7 @@ fi
 
 # ---- inside a part ----
 
-. bench/nvrtc.sh
+. bench/labs/nvrtc.sh
 part=$PROVE_PART out=$PROVE_OUT
 build=${BUILD:-build}
 case $build in /*) ;; *) build=$root/$build ;; esac
@@ -222,7 +222,7 @@ part_times() {
 }
 
 part_scaling() {
-    "$python" bench/scaling.py --convoy "$build/convoy" --out "$out/cpu-threads.json"
+    "$python" bench/suites/scaling.py --convoy "$build/convoy" --out "$out/cpu-threads.json"
 }
 
 case " $parts " in

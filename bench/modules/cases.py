@@ -1,5 +1,5 @@
 """The modules that must never be slower through Convoy: single operators, losses, attention, recurrent steps, blocks and
-networks, each with its inputs for the CPU and for the GPU. bench/never_slower.py measures them.
+networks, each with its inputs for the CPU and for the GPU. bench/modules/never_slower.py measures them.
 
 A case is a name, a function that makes the module, and the inputs' shapes on either device.
 """

@@ -25,6 +25,7 @@ import torch
 
 import chains
 import peers
+from convoy.binding import CVY_ALIGN, CVY_INPUT, CVY_KEEP_PREPARED, CVY_OUTPUT
 
 INPUTS = 2  # that alternate
 SAMPLES = 8  # of the batch whose outputs are compared with float64
@@ -96,23 +97,24 @@ class Gpu:
 
 def convoy(device, chain, inputs, params, precision):
     plan = peers.Convoy(chain.text, device=device.name, precision=precision)
-    out = next(torch.full(shape, torch.nan, device=device.name) for _, role, shape in plan.tensors if role == 2)
-    workspace = torch.empty(plan.workspace + 256, dtype=torch.uint8, device=device.name)
-    address = workspace.data_ptr() + -workspace.data_ptr() % 256
+    out = next(torch.full(shape, torch.nan, device=device.name)
+               for _, role, shape in plan.tensors if role == CVY_OUTPUT)
+    workspace = torch.empty(plan.workspace + CVY_ALIGN, dtype=torch.uint8, device=device.name)
+    address = workspace.data_ptr() + -workspace.data_ptr() % CVY_ALIGN
     known = {n: torch.from_numpy(p).to(device.name) for n, p in params.items()}
     sets = []
     for x in inputs:
-        arrays = [out if role == 2 else x if role == 0 else known[name] for name, role, _ in plan.tensors]
-        sets.append((peers.Buffer * len(arrays))(*(peers.Buffer(a.data_ptr(), None) for a in arrays)))
+        arrays = [out if role == CVY_OUTPUT else x if role == CVY_INPUT else known[name]
+                  for name, role, _ in plan.tensors]
+        sets.append(plan.buffers([a.data_ptr() for a in arrays]))
     state = {"flags": 0, "alive": (workspace, known)}
 
     def run(i):
         plan.run(sets[i], address, state["flags"], device.stream())
-        state["flags"] = peers.KEEP_PREPARED
+        state["flags"] = CVY_KEEP_PREPARED
         return out
 
-    cost = plan.cost()
-    run.extra = {"flops": cost.flops, "passes": cost.passes, "ms_predicted": 1e3 * cost.seconds}
+    run.extra = plan.cost()
     run.close = plan.close
     return run
 
@@ -124,7 +126,6 @@ def module_of(device, chain, params, layout):
 
 def convoy_compile(device, chain, inputs, params, precision):
     """The PyTorch front end: the same plan, called as people call it."""
-    sys.path.insert(0, str(peers.ROOT / "python"))
     import convoy as package
 
     fast = package.compile(module_of(device, chain, params, torch.contiguous_format), precision=precision)

@@ -1,6 +1,6 @@
 """`make bench`: every chain of the suite by every peer, one after the other on the same cores, into one JSON file.
 
-    python bench/run.py [--suite full|smoke] [--only TEXT] [--threads 2] [--out FILE]
+    python bench/suites/run.py [--suite full|smoke] [--only TEXT] [--threads 2] [--out FILE]
 
 Chains come one at a time, peers in turn on each, so that a ratio compares moments close to each other. Started again
 after an interruption it goes on where it stopped, unless the library or a peer's version has changed since.
@@ -26,8 +26,9 @@ import peers
 import suite
 from process import Partial, Progress, Worker, write_results
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "bench" / "results"
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+RESULTS = HERE.parent / "results"
 SAMPLES = 8  # of the batch whose outputs are compared with float64
 
 
@@ -44,7 +45,7 @@ def cpu_name():
 
 def limits():
     """What the machine can do, as `convoy bench` measures it: GFLOP/s and GB/s."""
-    command = [str(Path(peers.library_path()).with_name("convoy")), "bench", "x[1,8,32,32] | conv2d(16,3)", "--json",
+    command = [str(peers.lib.path.with_name("convoy")), "bench", "x[1,8,32,32] | conv2d(16,3)", "--json",
                "--device", "cpu"]
     found = {"name": cpu_name(), "cores": len(os.sched_getaffinity(0)), "system": platform.platform(terse=True)}
     try:
@@ -56,7 +57,7 @@ def limits():
 
 
 def command_of(case, peer, threads):
-    return shlex.join(["bench/bench.sh", "--only", case.chain, "--peer", peer, "--threads", str(threads)])
+    return shlex.join(["bench/suites/bench.sh", "--only", case.chain, "--peer", peer, "--threads", str(threads)])
 
 
 # ---- the reference ----
@@ -88,11 +89,11 @@ def traffic(chain, want):
 
 
 def library_digest():
-    return hashlib.sha256(Path(peers.library_path()).read_bytes()).hexdigest()[:16]
+    return hashlib.sha256(peers.lib.path.read_bytes()).hexdigest()[:16]
 
 
 def stamp(args):
-    wanted = (ROOT / "bench" / "requirements.txt").read_text()
+    wanted = (HERE / "requirements.txt").read_text()
     told = f"{library_digest()} {wanted} {args.suite} {args.threads} {args.patience}"
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
@@ -116,7 +117,7 @@ class Run:
             # compiled code of its own: what an interrupted run left in a shared cache may be broken
             env = dict(os.environ, OMP_NUM_THREADS=str(self.args.threads),
                        TORCHINDUCTOR_CACHE_DIR=os.path.join(self.folder, "inductor"))
-            worker = Worker([sys.executable, str(ROOT / "bench" / "worker.py"), peer], env)
+            worker = Worker([sys.executable, str(HERE / "worker.py"), peer], env)
             if "versions" not in worker.hello:
                 self.missing[peer] = worker.hello.get("missing") or worker.hello.get("error")
                 print(f"\nbench: {peer} is skipped: {self.missing[peer]}", file=sys.stderr)
@@ -209,7 +210,7 @@ def told_command(args):
     words += [word for peer in args.peer or () for word in ("--peer", peer)]
     words += ["--threads", str(args.threads)] if args.threads != 2 else []
     words += ["--repeats", str(args.repeats)] if args.repeats != 5 else []
-    return shlex.join(["bench/bench.sh", *words]) if words else "make bench"
+    return shlex.join(["bench/suites/bench.sh", *words]) if words else "make bench"
 
 
 def main():

@@ -1,4 +1,4 @@
-"""bench/scaling.py [--threads 1,2,4,8,16] [--blocks A,B,C] [--out FILE]: how blocks scale with CPU threads.
+"""bench/suites/scaling.py [--threads 1,2,4,8,16] [--blocks A,B,C] [--out FILE]: how blocks scale with CPU threads.
 
 Each block runs by `convoy bench BLOCK --threads N`, one process after the other, the fewest threads last: a machine that
 throttles would flatter them otherwise. Rows go into one file of bench/results' form, series "threads"; the table of
@@ -14,8 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "python" / "convoy"), str(ROOT / "bench")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python" / "convoy"))
 
 import report  # noqa: E402
 from process import write_results  # noqa: E402
@@ -64,7 +64,7 @@ def main():
         row.pop("machine", None)
     version = subprocess.run([args.convoy, "--version"], capture_output=True, text=True).stdout.strip()
     write_results(args.out, {"machine": {"name": machine, "cores": cores}, "versions": {"convoy": version},
-                             "command": shlex.join(["python", "bench/scaling.py", *sys.argv[1:]]), "rows": rows})
+                             "command": shlex.join(["python", "bench/suites/scaling.py", *sys.argv[1:]]), "rows": rows})
     print("\n".join(report.md_threads(report.cases_of([report.read(args.out)]), "cpu", "fp32")))
     return 1 if any("error" in r for r in rows) else 0
 

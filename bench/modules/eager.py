@@ -1,6 +1,6 @@
 """What PyTorch's operators cost on this machine, beside what Convoy takes for the same: what worth.py is fitted to.
 
-    python bench/eager.py --device cpu --threads 2 [--only conv] [--out bench/results/eager/cpu-DATE.json]
+    python bench/modules/eager.py --device cpu --threads 2 [--only conv] [--out bench/results/eager/cpu-DATE.json]
 
 Every case is one operator, or two pointwise ones, at one size. Both sides run interleaved; a time is the median of their
 rounds. On the GPU a kernel that does nothing for a while goes in front, so that the host has issued every call of a round
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 os.environ.setdefault("CONVOY_REGIONS", "all")
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 
 import torch
 import torch.nn.functional as F

@@ -1,6 +1,6 @@
 // gpu_product.cu - checks and times src/cuda/kernels/matmul_tc.cu by itself, without the engine.
 //
-//     nvcc -O2 -std=c++17 -gencode=arch=compute_90,code=sm_90 -o gpu_product bench/gpu_product.cu && ./gpu_product [build]
+//     nvcc -O2 -std=c++17 -gencode=arch=compute_90,code=sm_90 -o gpu_product bench/labs/gpu_product.cu && ./gpu_product [build]
 //
 // Every row of `variants` is a tile and a cluster; `cases` says which of them run which product, x [m][k] times
 // weights [n][k]. Samples of the results are compared with sums in float64, then the kernel is timed (L2 flushed
@@ -21,7 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "gpu_build.h"
-#include "../src/cuda/kernels/product_layout.cuh"
+#include "../../src/cuda/kernels/product_layout.cuh"
 #define CK(x)                                                                                                       \
     do {                                                                                                            \
         const int err_ = (int)(x);                                                                                  \

@@ -1,7 +1,7 @@
-"""Every module of bench/modules.py, eager against convoy.compile: none may be slower by more than 5 %.
+"""Every module of bench/modules/cases.py, eager against convoy.compile: none may be slower by more than 5 %.
 
-    python bench/never_slower.py --device cpu --threads 2 [--budget 90] [--only conv] [--fresh] [--out FILE]
-    python bench/never_slower.py --update doc/PERFORMANCE.md
+    python bench/modules/never_slower.py --device cpu --threads 2 [--budget 90] [--only conv] [--fresh] [--out FILE]
+    python bench/modules/never_slower.py --update doc/PERFORMANCE.md
 
 Each module runs both ways in turn, a few calls of one, then of the other, and each time is the median of its rounds. On the
 GPU a round ends with a synchronisation. A module near the limit gets more rounds. Results must agree, within what single
@@ -21,15 +21,15 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "python"), str(ROOT / "bench")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "bench" / "suites")]
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 import convoy
 from convoy.problem import machine_name
-from modules import CASES
+from cases import CASES
 from process import busy
 
 RESULTS = ROOT / "bench" / "results" / "never"
@@ -144,7 +144,7 @@ def load(path, fresh):
 def save(path, rows, options, device):
     head = {"date": str(datetime.date.today()), "device": machine_name(device), "torch": torch.__version__, "threads": options.threads,
             "tf32": device.type == "cuda" and torch.backends.cudnn.allow_tf32, "limit": LIMIT,
-            "command": f"python bench/never_slower.py --device {options.device} --threads {options.threads}"}
+            "command": f"python bench/modules/never_slower.py --device {options.device} --threads {options.threads}"}
     rounded = [{k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in r.items()} for r in rows]
     Path(path).write_text(json.dumps({**head, "rows": rounded}, indent=0) + "\n")
 

@@ -5,79 +5,60 @@ buffers that are reused; PyTorch allocates its outputs, as it does in every prog
 """
 
 import ctypes as C
-import os
+import sys
 from pathlib import Path
 
 import numpy as np
 
 import chains
 
-ROOT = Path(__file__).resolve().parents[1]
-KEEP_PREPARED = 1
-DEVICES = {"cpu": 2, "cuda": 3}
-PRECISIONS = {"fp32": 0, "tf32": 1}
-OFF = 2
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
+from convoy import binding  # noqa: E402
+from convoy.binding import CVY_ALIGN, CVY_KEEP_PREPARED, CVY_OUTPUT, lib  # noqa: E402
+
+DEVICES = {"cpu": binding.CVY_CPU, "cuda": binding.CVY_CUDA}
+PRECISIONS = {"fp32": binding.CVY_FP32, "tf32": binding.CVY_TF32}
 
 
-class Options(C.Structure):
-    _fields_ = [("size", C.c_size_t)] + [
-        (n, C.c_int32) for n in ("device", "precision", "effort", "threads", "winograd", "fuse", "ordinal")
-    ] + [("seed", C.c_uint32), ("strided", C.c_int32)]
-
-
-class Tensor(C.Structure):
-    _fields_ = [("name", C.c_char_p), ("value", C.c_int32), ("role", C.c_int32), ("rank", C.c_int32),
-                ("dims", C.c_int64 * 6)]
-
-
-class Buffer(C.Structure):
-    _fields_ = [("data", C.c_void_p), ("strides", C.c_void_p)]
-
-
-class Cost(C.Structure):
-    _fields_ = [(n, C.c_double) for n in ("seconds", "flops", "bytes", "floor", "peak", "bandwidth")] + [
-        ("passes", C.c_int32)]
-
-
-def library_path():
-    return os.environ.get("CONVOY_LIBRARY") or str(ROOT / "build" / "libconvoy.so")
+def check(status):
+    if status:
+        raise RuntimeError(lib.cvy_last_error().decode())
 
 
 class Convoy:
-    """libconvoy through ctypes, without anything between: the plan once, then cvy_plan_run()."""
+    """The library without anything between: the plan once, then cvy_plan_run()."""
 
     def __init__(self, text, device="cpu", precision="fp32", threads=0, fuse=True):
-        self.lib = C.CDLL(library_path())
-        self.lib.cvy_last_error.restype = self.lib.cvy_version.restype = C.c_char_p
-        self.lib.cvy_plan_workspace.restype = C.c_size_t
         self.graph, self.plan = C.c_void_p(), C.c_void_p()
-        options = Options(size=C.sizeof(Options), device=DEVICES[device], precision=PRECISIONS[precision],
-                          threads=threads, fuse=0 if fuse else OFF, strided=OFF if device == "cuda" else 0)
-        self.check(self.lib.cvy_graph_parse(text.encode(), C.byref(self.graph)))
-        self.check(self.lib.cvy_plan_create(self.graph, C.byref(options), C.byref(self.plan)))
+        options = binding.cvy_options(
+            size=C.sizeof(binding.cvy_options), device=DEVICES[device], precision=PRECISIONS[precision], threads=threads,
+            fuse=binding.CVY_DEFAULT if fuse else binding.CVY_OFF,
+            strided=binding.CVY_OFF if device == "cuda" else binding.CVY_DEFAULT)
+        check(lib.cvy_graph_parse(text.encode(), C.byref(self.graph)))
+        check(lib.cvy_plan_create(self.graph, C.byref(options), C.byref(self.plan)))
         self.tensors = []
-        for i in range(self.lib.cvy_graph_tensors(self.graph)):
-            t = Tensor()
-            self.check(self.lib.cvy_graph_tensor(self.graph, i, C.byref(t)))
+        for i in range(lib.cvy_graph_tensors(self.graph)):
+            t = binding.cvy_tensor()
+            check(lib.cvy_graph_tensor(self.graph, i, C.byref(t)))
             self.tensors.append((t.name.decode(), t.role, tuple(t.dims[: t.rank])))
-        self.workspace = self.lib.cvy_plan_workspace(self.plan)
+        self.workspace = lib.cvy_plan_workspace(self.plan)
 
-    def check(self, status):
-        if status:
-            raise RuntimeError(self.lib.cvy_last_error().decode())
+    def buffers(self, addresses):
+        """One buffer for each of `tensors`, contiguous."""
+        return (binding.cvy_buffer * len(addresses))(*(binding.cvy_buffer(a, None) for a in addresses))
 
     def cost(self):
-        cost = Cost()
-        self.check(self.lib.cvy_plan_cost(self.plan, C.byref(cost)))
-        return cost
+        cost = binding.cvy_cost()
+        check(lib.cvy_plan_cost(self.plan, C.byref(cost)))
+        return {"flops": cost.flops, "passes": cost.passes, "ms_predicted": 1e3 * cost.seconds}
 
     def run(self, buffers, workspace, flags, stream=None):
-        self.check(self.lib.cvy_plan_run(self.plan, buffers, len(buffers), C.c_void_p(workspace),
-                                         C.c_size_t(self.workspace), C.c_uint32(flags), C.c_void_p(stream)))
+        check(lib.cvy_plan_run(self.plan, buffers, len(buffers), workspace, self.workspace, flags, stream))
 
     def close(self):
-        self.lib.cvy_plan_free(self.plan)
-        self.lib.cvy_graph_free(self.graph)
+        lib.cvy_plan_free(self.plan)
+        lib.cvy_graph_free(self.graph)
 
 
 class ConvoyPeer:
@@ -85,31 +66,28 @@ class ConvoyPeer:
         self.fuse = fuse == "on"
 
     def version(self):
-        lib = C.CDLL(library_path())
-        lib.cvy_version.restype = C.c_char_p
         return {"convoy": lib.cvy_version().decode()}
 
     def prepare(self, chain, inputs, params, threads):
         convoy = Convoy(chain.text, threads=threads, fuse=self.fuse)
-        raw = np.empty(convoy.workspace + 256, np.uint8)
-        workspace = raw.ctypes.data + -raw.ctypes.data % 256
-        out = next(np.empty(shape, np.float32) for _, role, shape in convoy.tensors if role == 2)
+        raw = np.empty(convoy.workspace + CVY_ALIGN, np.uint8)
+        workspace = raw.ctypes.data + -raw.ctypes.data % CVY_ALIGN
+        out = next(np.empty(shape, np.float32) for _, role, shape in convoy.tensors if role == CVY_OUTPUT)
         known = dict(params)
 
         def buffers(x):
             known[chain.source] = x
-            arrays = [out if role == 2 else known[name] for name, role, _ in convoy.tensors]
-            return (Buffer * len(arrays))(*(Buffer(a.ctypes.data, None) for a in arrays))
+            arrays = [out if role == CVY_OUTPUT else known[name] for name, role, _ in convoy.tensors]
+            return convoy.buffers([a.ctypes.data for a in arrays])
 
         sets, state = [buffers(x) for x in inputs], {"flags": 0, "alive": (raw, known)}
 
         def run(i):
             convoy.run(sets[i], workspace, state["flags"])
-            state["flags"] = KEEP_PREPARED
+            state["flags"] = CVY_KEEP_PREPARED
             return out
 
-        cost = convoy.cost()
-        run.extra = {"passes": cost.passes, "ms_predicted": 1e3 * cost.seconds, "flops": cost.flops}
+        run.extra = convoy.cost()
         run.close = convoy.close
         return run
 

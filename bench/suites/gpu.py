@@ -1,7 +1,7 @@
 """`make gpu-bench`: Convoy against PyTorch on an NVIDIA GPU, precision against precision.
 
-    python bench/gpu.py [--suite full|series|sample|smoke] [--only TEXT] [--peer NAME] [--budget SECONDS] [--out FILE]
-    python bench/gpu.py --suite sample --seed 1 --count 50
+    python bench/suites/gpu.py [--suite full|series|sample|smoke] [--only TEXT] [--peer NAME] [--budget SECONDS] [--out FILE]
+    python bench/suites/gpu.py --suite sample --seed 1 --count 50
 
 `full` is A, B, C and single operators; `series` A, B, C at every size (PyTorch at some); `sample` is chains drawn at
 random (sample.py). The interpreter is one with PyTorch for CUDA. First several processes compile everything into
@@ -31,7 +31,7 @@ from process import STARTING, Partial, Progress, Worker, write_results
 sys.path.append(str(peers.ROOT / "python" / "convoy"))
 import report  # the same tables as in the documents, of this run alone
 
-RESULTS = peers.ROOT / "bench" / "results"
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 PRECISIONS = ("fp32", "tf32")
 SERIES = tuple(suite.SERIES)
 # Who measures what, in this order: blocks, single operators, sizes, chains drawn at random, or a chain that was named.
@@ -69,14 +69,14 @@ def precisions_of(case, args):
 
 
 def empty_row(case, peer, precision):
-    command = shlex.join(["python", "bench/gpu.py", "--only", case.chain, "--peer", peer, "--precision", precision])
+    command = shlex.join(["python", "bench/suites/gpu.py", "--only", case.chain, "--peer", peer, "--precision", precision])
     return {"block": case.block, "chain": case.chain, "series": case.series, "size": case.size, "peer": peer,
             "device": "cuda", "precision": precision, "threads": 0, "ms": None, "max_abs_error": None,
             "command": command}
 
 
 def stamp(args):
-    library = hashlib.sha256(Path(peers.library_path()).read_bytes()).hexdigest()
+    library = hashlib.sha256(peers.lib.path.read_bytes()).hexdigest()
     return hashlib.sha256(f"{library} {args.suite} {args.seed} {args.repeats}".encode()).hexdigest()[:16]
 
 
@@ -182,7 +182,7 @@ class Run:
         words += ["--only", args.only] if args.only else []
         words += [word for name in ("peer", "precision") for v in getattr(args, name) or () for word in (f"--{name}", v)]
         words += ["--repeats", str(args.repeats)] if args.repeats != REPEATS else []
-        return shlex.join(["python", "bench/gpu.py", *words])
+        return shlex.join(["python", "bench/suites/gpu.py", *words])
 
     def save(self):
         """What has been measured so far; None where that is nothing."""
@@ -223,7 +223,7 @@ def options(argv=None):
     return args
 
 
-def main(program=(sys.executable, str(peers.ROOT / "bench" / "gpu_worker.py"))):
+def main(program=(sys.executable, str(Path(__file__).with_name("gpu_worker.py")))):
     args = options()
     args.out.parent.mkdir(parents=True, exist_ok=True)
     run = Run(args, program)

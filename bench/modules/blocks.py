@@ -1,4 +1,4 @@
-"""Blocks that networks are made of, as plain modules: what bench/modules.py measures one by one and bench/networks.py
+"""Blocks that networks are made of, as plain modules: what cases.py measures one by one and networks.py
 stacks. Shapes are NCHW; every block keeps to the form in which its paper is usually written in PyTorch."""
 
 import torch

@@ -1,6 +1,6 @@
-"""Fits python/convoy/rates.py to what bench/eager.py measured.
+"""Fits python/convoy/rates.py to what bench/modules/eager.py measured.
 
-    python bench/fit.py bench/results/eager/cpu-DATE.json bench/results/eager/cuda-DATE.json bench/results/eager/cuda-tf32-DATE.json
+    python bench/modules/fit.py bench/results/eager/cpu-DATE.json bench/results/eager/cuda-DATE.json bench/results/eager/cuda-tf32-DATE.json
 
 Every kind of operator gets the numbers for which the formulas of worth.py come nearest to its rows, by the mean of the
 logarithms of the errors, which a disturbed row does not spoil: a search along one number at a time, in steps that shrink. Prints what is left of the errors.
@@ -14,13 +14,13 @@ from dataclasses import astuple
 from pathlib import Path
 from types import SimpleNamespace
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 
 from convoy.rates import Rate
 from convoy.work import Work
 from convoy.worth import Model
 
-TARGET = Path(__file__).resolve().parents[1] / "python/convoy/rates.py"
+TARGET = Path(__file__).resolve().parents[2] / "python/convoy/rates.py"
 CACHES = {"cpu": 8 << 20, "cuda": 32 << 20}
 FIRST = {
     "cpu": Rate(0.0, 4e-6, 6e10, 2e10, 1.5e11, 1e3, 1.0),
@@ -121,7 +121,7 @@ def cost_of(row):
 def text_of(name, fit, path):
     data, rates = fit.data, fit.rates
     lines = [f"    # {data['device']}, {data['threads']} threads, PyTorch {data['torch']}, {data['date']}: {data['command']}",
-             f"    # then: python bench/fit.py {path}", f'    "{name}": {{']
+             f"    # then: python bench/modules/fit.py {path}", f'    "{name}": {{']
     lines += [f'        "{key}": {rates[key]:.4g},' for key in ("cache", "peak", "bandwidth")]
     for side in ("eager", "convoy"):
         lines.append(f'        "{side}": {{')

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "../src/cpu/conv.h"
+#include "../../src/cpu/conv.h"
 
 typedef struct shape_row {
     const char *name;

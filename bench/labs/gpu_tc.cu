@@ -1,6 +1,6 @@
 // gpu_tc.cu - checks and times src/cuda/kernels/conv_tc.cu by itself, without the engine.
 //
-//     nvcc -O2 -std=c++17 -o gpu_tc bench/gpu_tc.cu src/cuda/tc_tune.c && ./gpu_tc abc|plan|tune|trial|sweep|build [cases [first]]
+//     nvcc -O2 -std=c++17 -o gpu_tc bench/labs/gpu_tc.cu src/cuda/tc_tune.c && ./gpu_tc abc|plan|tune|trial|sweep|build [cases [first]]
 //
 // abc: the three blocks at full size, against float64 and the clock (L2 flushed, median of 30). sweep: many shapes against float64.
 // tune: abc with other tunings beside the chosen ones. build: compiles all of it and reports spills and serialised wgmma; needs no GPU. Every case is compiled by nvcc, in parallel.
@@ -19,7 +19,7 @@
 #include <unistd.h>
 #include "gpu_build.h"
 extern "C" {
-#include "../src/cuda/tc_tune.h"
+#include "../../src/cuda/tc_tune.h"
 }
 #define CK(x)                                                                                                          \
     do {                                                                                                               \
