@@ -154,6 +154,8 @@ typedef struct builder {
 cvy_status cvyi_lower_passes(cvy_plan *p);
 /* Appends a step with a zeroed record of its own; NULL: out of memory. */
 step *cvyi_add_step(builder *b, const char *name, size_t data_bytes, void **data);
+/* parts() of a step that is not cut. */
+int64_t cvyi_one_part(const step *s, const cpu_unit *u);
 /* The same among the steps that pack weights: run when parameters have changed, or in front of the pass where the
  * weight does not depend on parameters alone. */
 step *cvyi_add_pack(builder *b, int weight, size_t data_bytes, void **data);

@@ -41,6 +41,13 @@ step *cvyi_add_step(builder *b, const char *name, size_t data_bytes, void **data
     return append(b->plan, b->out, name, data_bytes, data);
 }
 
+int64_t cvyi_one_part(const step *s, const cpu_unit *u)
+{
+    (void)s;
+    (void)u;
+    return 1;
+}
+
 /* ---- spots ---- */
 
 static int by_number(const void *a, const void *b)
@@ -259,12 +266,6 @@ static void place_spot(builder *b, spot *s)
 
 /* ---- steps of programs ---- */
 
-static int64_t one_part(const step *s, const cpu_unit *u)
-{
-    (void)s;
-    (void)u;
-    return 1;
-}
 static void run_coefs(const step *s, const cpu_unit *u, int64_t part, char *scratch)
 {
     (void)part;
@@ -299,7 +300,7 @@ static cvy_status lower_program(builder *b, int index, int end)
         c = cvyi_add_step(b, "coefficients", sizeof made, &coefs);
         if (!c) return CVY_NO_MEMORY;
         memcpy(coefs, &made, sizeof made);
-        c->parts = one_part;
+        c->parts = cvyi_one_part;
         c->run = run_coefs;
     }
     s = cvyi_add_step(b, "program", sizeof made, &data);

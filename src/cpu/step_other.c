@@ -30,13 +30,6 @@ typedef struct convt_step {
     int64_t packed;
 } convt_step;
 
-static int64_t one_part(const step *s, const cpu_unit *u)
-{
-    (void)s;
-    (void)u;
-    return 1;
-}
-
 static void pack_convt(const step *s, const cpu_unit *u, int64_t part, char *scratch)
 {
     const convt_step *c = s->data;
@@ -92,7 +85,7 @@ cvy_status cvyi_lower_convt(builder *b, int index)
     pack = cvyi_add_pack(b, c->weight, 1, &unused);
     if (!pack) return CVY_NO_MEMORY;
     pack->data = c;
-    pack->parts = one_part;
+    pack->parts = cvyi_one_part;
     pack->run = pack_convt;
     pack->print = print_convt;
 fail:

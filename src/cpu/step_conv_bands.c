@@ -1,0 +1,89 @@
+/* step_conv_bands.c - a convolution by bands of rows: into memory, into maxima, or through a pointwise program. See
+ * step_conv.h. */
+#include "step_conv.h"
+
+static int64_t conv_parts(const step *s, const cpu_unit *u)
+{
+    const conv_step *c = s->data;
+    return cvyi_unit_batch(u, c->geom.N) * c->tiling[cvyi_conv_form(c, u)].units;
+}
+
+/* Output channels of a unit. */
+static void channels_of(const conv_tiling *t, const conv_span *span, int64_t *k0, int64_t *k1)
+{
+    const conv_block last = cvyi_conv_block(t, span->block0 + span->blocks - 1);
+    *k0 = cvyi_conv_block(t, span->block0).k0;
+    *k1 = last.k0 + last.kn;
+}
+
+/* Through the program while the band is in cache, and the statistics of what it leaves. */
+static void finish_band(const conv_step *c, const cpu_unit *u, const conv_span *span, const prog_band *band,
+                        char *scratch)
+{
+    const float *y;
+    cpu_moments *m;
+    cvyi_program_run_band(&c->prog, u, band, scratch);
+    if (c->prog_stats == CVY_NONE) return;
+    y = cvyi_unit_data(u, u->run->plan->graph->nodes[c->group.prog + c->group.n_prog - 1].out);
+    m = (cpu_moments *)cvyi_in_slices(u, c->band_sums) + span->band * c->geom.K;
+    for (int64_t k = band->k0; k < band->k1; k++)
+        m[k] = u->run->state->red->moments(y + k * c->prog.inner + band->i0, band->i1 - band->i0);
+}
+
+/* One unit of the convolution. sums: for the statistics; prog: through the program; else to memory or to maxima. */
+static void convolve(const conv_step *c, const cpu_unit *u, int64_t part, char *scratch, bool sums, bool prog)
+{
+    const conv_geom *g = &c->geom;
+    const conv_tiling *t = &c->tiling[cvyi_conv_form(c, u)];
+    const int64_t sample = part / t->units, unit = part % t->units, plane = g->out[1] * g->out[2];
+    conv_span span;
+    conv_job job = {.tiling = t, .dst_row = g->out[2], .dst_plane = plane, .dst_chan = g->out[0] * plane};
+    prog_band band = {.data = (float *)(void *)(scratch + t->scratch)};
+
+    if (cvyi_conv_is_product(c, u)) {
+        cvyi_multiply(&c->gemm, g, cvyi_unit_data(u, c->weight), cvyi_in_slices(u, c->centred_x),
+                      cvyi_in_slices(u, c->start), cvyi_unit_data(u, c->out), unit, scratch);
+        return;
+    }
+    span = cvyi_conv_unit(t, unit);
+    job.packed = cvyi_packed(u, c->packed[cvyi_conv_form(c, u)]);
+    job.src = cvyi_unit_data(u, c->x) + sample * g->C * g->in[0] * g->in[1] * g->in[2];
+    if (c->centres && !cvyi_conv_form(c, u)) job.src = cvyi_in_slices(u, c->centred_x);
+    job.bias = c->window ? cvyi_in_slices(u, c->start) : cvyi_conv_bias(c, u);
+    job.xmean = c->window && cvyi_is_winograd(t->algo) ? cvyi_in_slices(u, c->xmean32) : NULL;
+    if (c->pool != CVY_NONE) job.pool = cvyi_unit_data(u, c->pool);
+    if (sums) job.sumsq = cvyi_in_slices(u, c->band_sums);
+    if (prog) {
+        channels_of(t, &span, &band.k0, &band.k1);
+        band.i0 = (span.plane * g->out[1] + span.row0) * g->out[2];
+        band.i1 = band.i0 + span.rows * g->out[2];
+        job.dst_chan = span.rows * g->out[2];
+        job.dst_plane = 0;
+        job.dst = band.data - band.k0 * job.dst_chan - span.row0 * g->out[2];
+    } else if (c->pool == CVY_NONE && !c->group.twice) {
+        job.dst = cvyi_unit_data(u, c->out) + sample * g->K * job.dst_chan;
+    }
+    cvyi_conv_run(&job, unit, scratch);
+    if (prog) finish_band(c, u, &span, &band, scratch + t->scratch + c->band_bytes);
+}
+
+static void run_conv(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    const conv_step *c = s->data;
+    convolve(c, u, part, scratch, c->stats != CVY_NONE, c->group.n_prog && !c->group.twice);
+}
+
+static void run_again(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    convolve(s->data, u, part, scratch, false, true);
+}
+
+cvy_status cvyi_conv_add_bands(builder *b, conv_step *c, int64_t scratch)
+{
+    return cvyi_add_conv_step(b, c, "convolution", conv_parts, run_conv, scratch);
+}
+
+cvy_status cvyi_conv_add_again(builder *b, conv_step *c, int64_t scratch)
+{
+    return cvyi_add_conv_step(b, c, "convolution again", conv_parts, run_again, scratch);
+}
