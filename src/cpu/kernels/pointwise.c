@@ -4,7 +4,7 @@
  * the loops promise. */
 #include "../pointwise.h"
 #include "map.h"
-#include "math.h"
+#include "activations.h"
 
 /* ---- unary: f(x, p0, p1) ---- */
 
