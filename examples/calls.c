@@ -28,7 +28,7 @@ static cvy_status build(cvy_graph *graph)
     static const cvy_attr groups[] = {{"num_groups", NULL, 1, {16}}};
     static const cvy_attr over[] = {{"dim", NULL, 1, {1}}, {"keepdim", NULL, 1, {1}}};
     cvy_value x, c, y;
-    cvy_status st = cvy_graph_input(graph, "x", 4, dims, &x);
+    cvy_status st = cvy_graph_input(graph, "x", CVY_FLOAT32, 4, dims, &x);
 
     if (!st) st = apply(graph, "conv2d", x, conv, 2, &c);
     if (!st) st = apply(graph, "group_norm", c, groups, 1, &y);

@@ -28,10 +28,11 @@
  *         return st != CVY_OK;
  *     }
  *
- * The order is always graph -> plan -> run -> free. Tensors are float32; their order is logical N C [D] [H] W, as
- * in PyTorch; operators, arguments and defaults are those of torch.nn.functional. Every call that can fail returns
- * a status, leaves its result untouched or NULL on failure, and leaves a message for cvy_last_error(). A graph is
- * built by one thread; a plan never changes and may run from several threads at once, each with its own workspace.
+ * The order is always graph -> plan -> run -> free. Tensors are float32 unless declared otherwise; their order is
+ * logical N C [D] [H] W, as in PyTorch; operators, arguments and defaults are those of torch.nn.functional. Every
+ * call that can fail returns a status, leaves its result untouched or NULL on failure, and leaves a message for
+ * cvy_last_error(). A graph is built by one thread; a plan never changes and may run from several threads at once,
+ * each with its own workspace.
  */
 #ifndef CONVOY_H
 #define CONVOY_H
@@ -80,6 +81,11 @@ CVY_API const char *cvy_last_error(void);
 typedef struct cvy_graph cvy_graph;
 typedef int32_t cvy_value; /* a tensor of one graph: an input, a parameter, or an operator's result */
 
+/* The element type of a tensor. An operator's result has that of its first argument which depends on an input, of
+ * its first argument where none does. Arguments that depend on inputs have one dtype; parameters beside them may
+ * have another. */
+typedef enum cvy_dtype { CVY_FLOAT32 = 0, CVY_FLOAT16 = 1, CVY_BFLOAT16 = 2 } cvy_dtype;
+
 /* An attribute of an operator, by its name in torch.nn.functional. Booleans are 0 or 1. */
 typedef struct cvy_attr {
     const char *name;           /* "stride" */
@@ -90,7 +96,7 @@ typedef struct cvy_attr {
 
 /* An operator applied to values. args[0] is what flows through; behind it stand the operator's tensors in the order
  * of torch.nn.functional (weight, bias; running_mean, running_var, weight, bias). A tensor that is CVY_NONE or
- * missing is created as a parameter with its natural shape and the name "<node>.weight". */
+ * missing is created as a parameter with its natural shape, the dtype of args[0] and the name "<node>.weight". */
 typedef struct cvy_call {
     size_t size;           /* sizeof(cvy_call) */
     const char *op;        /* "conv2d" */
@@ -108,10 +114,10 @@ CVY_API cvy_status cvy_graph_parse(const char *text, cvy_graph **out);
 
 CVY_API void cvy_graph_free(cvy_graph *graph);
 
-CVY_API cvy_status cvy_graph_input(cvy_graph *graph, const char *name, int32_t rank, const int64_t *dims,
-                                   cvy_value *out);
-CVY_API cvy_status cvy_graph_param(cvy_graph *graph, const char *name, int32_t rank, const int64_t *dims,
-                                   cvy_value *out);
+CVY_API cvy_status cvy_graph_input(cvy_graph *graph, const char *name, cvy_dtype dtype, int32_t rank,
+                                   const int64_t *dims, cvy_value *out);
+CVY_API cvy_status cvy_graph_param(cvy_graph *graph, const char *name, cvy_dtype dtype, int32_t rank,
+                                   const int64_t *dims, cvy_value *out);
 CVY_API cvy_status cvy_graph_apply(cvy_graph *graph, const cvy_call *call, cvy_value *out);
 
 /* Appends operators written as chain text behind a value: cvy_graph_chain(g, x, "conv2d(64,3) | relu", &y). */
@@ -123,6 +129,7 @@ CVY_API cvy_status cvy_graph_output(cvy_graph *graph, cvy_value value);
 /* The extents of any value. */
 CVY_API cvy_status cvy_graph_shape(const cvy_graph *graph, cvy_value value, int32_t *rank,
                                    int64_t dims[CVY_MAX_RANK]);
+CVY_API cvy_status cvy_graph_dtype(const cvy_graph *graph, cvy_value value, cvy_dtype *out);
 
 typedef enum cvy_role { CVY_INPUT = 0, CVY_PARAM = 1, CVY_OUTPUT = 2 } cvy_role;
 
@@ -132,6 +139,7 @@ typedef struct cvy_tensor {
     cvy_value value;
     int32_t role; /* a cvy_role */
     int32_t rank;
+    int32_t dtype; /* a cvy_dtype */
     int64_t dims[CVY_MAX_RANK];
 } cvy_tensor;
 
@@ -213,7 +221,7 @@ CVY_API cvy_status cvy_plan_measure(cvy_plan *plan);
  * why it does not run the pass. Text as in cvy_graph_print(). */
 CVY_API cvy_status cvy_plan_why(const cvy_plan *plan, char *text, size_t capacity, size_t *needed);
 
-/* A tensor in memory: on the CPU for CVY_REF and CVY_CPU, on the GPU for CVY_CUDA. */
+/* A tensor in memory, elements of its dtype: on the CPU for CVY_REF and CVY_CPU, on the GPU for CVY_CUDA. */
 typedef struct cvy_buffer {
     void *data;             /* may be NULL where the tensor is empty */
     const int64_t *strides; /* one per dimension, in elements, any sign or 0 (outputs: no two elements at one

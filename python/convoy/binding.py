@@ -19,6 +19,7 @@ ENUMS = {
     "cvy_status": dict(
         CVY_OK=0, CVY_INVALID=1, CVY_NO_MEMORY=2, CVY_UNSUPPORTED=3, CVY_NO_DEVICE=4, CVY_FAILED=5
     ),
+    "cvy_dtype": dict(CVY_FLOAT32=0, CVY_FLOAT16=1, CVY_BFLOAT16=2),
     "cvy_role": dict(CVY_INPUT=0, CVY_PARAM=1, CVY_OUTPUT=2),
     "cvy_device": dict(CVY_AUTO=0, CVY_REF=1, CVY_CPU=2, CVY_CUDA=3),
     "cvy_precision": dict(CVY_FP32=0, CVY_TF32=1),
@@ -56,6 +57,7 @@ class cvy_tensor(C.Structure):
         ("value", C.c_int32),
         ("role", C.c_int32),
         ("rank", C.c_int32),
+        ("dtype", C.c_int32),
         ("dims", C.c_int64 * CVY_MAX_RANK),
     ]
 
@@ -115,12 +117,13 @@ FUNCTIONS = {
     "cvy_graph_create": (C.c_int, [_OUT]),
     "cvy_graph_parse": (C.c_int, [C.c_char_p, _OUT]),
     "cvy_graph_free": (None, [_HANDLE]),
-    "cvy_graph_input": (C.c_int, [_HANDLE, C.c_char_p, C.c_int32, _DIMS, _VALUE]),
-    "cvy_graph_param": (C.c_int, [_HANDLE, C.c_char_p, C.c_int32, _DIMS, _VALUE]),
+    "cvy_graph_input": (C.c_int, [_HANDLE, C.c_char_p, C.c_int, C.c_int32, _DIMS, _VALUE]),
+    "cvy_graph_param": (C.c_int, [_HANDLE, C.c_char_p, C.c_int, C.c_int32, _DIMS, _VALUE]),
     "cvy_graph_apply": (C.c_int, [_HANDLE, _P(cvy_call), _VALUE]),
     "cvy_graph_chain": (C.c_int, [_HANDLE, C.c_int32, C.c_char_p, _VALUE]),
     "cvy_graph_output": (C.c_int, [_HANDLE, C.c_int32]),
     "cvy_graph_shape": (C.c_int, [_HANDLE, C.c_int32, _VALUE, _DIMS]),
+    "cvy_graph_dtype": (C.c_int, [_HANDLE, C.c_int32, _P(C.c_int)]),
     "cvy_graph_tensors": (C.c_int32, [_HANDLE]),
     "cvy_graph_tensor": (C.c_int, [_HANDLE, C.c_int32, _P(cvy_tensor)]),
     "cvy_graph_print": (C.c_int, [_HANDLE, C.c_char_p, C.c_size_t, _SIZE]),

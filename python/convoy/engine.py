@@ -7,6 +7,7 @@ from . import binding as b
 from .binding import lib
 
 DEVICES = {"auto": b.CVY_AUTO, "ref": b.CVY_REF, "cpu": b.CVY_CPU, "cuda": b.CVY_CUDA}
+DTYPES = {"float32": b.CVY_FLOAT32, "float16": b.CVY_FLOAT16, "bfloat16": b.CVY_BFLOAT16}  # by PyTorch's names
 
 
 class ConvoyError(RuntimeError):
@@ -57,10 +58,10 @@ class Graph:
         if getattr(self, "handle", None):
             lib.cvy_graph_free(self.handle)
 
-    def source(self, name, shape, is_param):
+    def source(self, name, shape, is_param, dtype="float32"):
         value, dims = C.c_int32(), (C.c_int64 * max(len(shape), 1))(*shape)
         declare = lib.cvy_graph_param if is_param else lib.cvy_graph_input
-        check(declare(self.handle, name.encode(), len(shape), dims, C.byref(value)))
+        check(declare(self.handle, name.encode(), DTYPES[dtype], len(shape), dims, C.byref(value)))
         return value.value
 
     def apply(self, op, args, attrs):
@@ -81,6 +82,12 @@ class Graph:
         rank, dims = C.c_int32(), (C.c_int64 * b.CVY_MAX_RANK)()
         check(lib.cvy_graph_shape(self.handle, value, C.byref(rank), dims))
         return tuple(dims[: rank.value])
+
+    def dtype(self, value):
+        """One of DTYPES."""
+        found = C.c_int()
+        check(lib.cvy_graph_dtype(self.handle, value, C.byref(found)))
+        return next(name for name, number in DTYPES.items() if number == found.value)
 
     def __str__(self):
         return text_of(lib.cvy_graph_print, self.handle)

@@ -36,7 +36,8 @@ static double slice_bytes(const cvy_plan *p, const pass *s)
     for (int i = s->first; i < s->first + s->count; i++)
         if (lies_in_slice(p, s, i))
             bytes +=
-                4.0 * (double)cvyi_elements(cvyi_shape_of(p->graph, p->graph->nodes[i].out)) / (double)s->samples;
+                (double)((int64_t)sizeof(float) * cvyi_elements(cvyi_shape_of(p->graph, p->graph->nodes[i].out))) /
+                (double)s->samples; /* computed in float32, whatever the dtype */
     return bytes;
 }
 

@@ -65,6 +65,7 @@ static const char *const tunings[TUNE_COUNT + 1] = {"by cost",      "direct conv
 
 const engine cvyi_engine_cpu = {.device = CVY_CPU,
                                 .name = "cpu",
+                                .dtypes = 1u << CVY_FLOAT32,
                                 .lowers = true,
                                 .watches = true,
                                 .open = open_cpu,

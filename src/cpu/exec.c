@@ -15,6 +15,12 @@ static bool tensor_strided(const cpu_run *r, int64_t tensor)
     return !cvyi_is_contiguous(tensor_shape(r, tensor), r->buffers[tensor].strides);
 }
 
+/* Bytes from a value's beginning to the unit's part of it. */
+static int64_t unit_offset(const cpu_unit *u, const spot *s)
+{
+    return s->sliced ? u->n0 * s->per * cvyi_dtype_bytes(u->run->plan->graph->values[s->v].dtype) : 0;
+}
+
 static char *tensor_data(const cpu_unit *u, const spot *s)
 {
     const cpu_run *r = u->run;
@@ -23,7 +29,7 @@ static char *tensor_data(const cpu_unit *u, const spot *s)
         if (copy >= 0) return cvyi_at(r->memory, copy);
         return s->shadow >= 0 ? u->slices + s->shadow : NULL;
     }
-    return (char *)r->buffers[s->at].data + (s->sliced ? u->n0 * s->per * 4 : 0);
+    return (char *)r->buffers[s->at].data + unit_offset(u, s);
 }
 
 spot *cvyi_find_spot(const cpu_pass *s, int root)
@@ -46,7 +52,7 @@ float *cvyi_unit_data(const cpu_unit *u, int v)
     if (s->kind == SPOT_TENSOR)
         data = tensor_data(u, s);
     else if (s->kind == SPOT_WORKSPACE)
-        data = cvyi_at(u->run->memory, s->at) + (s->sliced ? u->n0 * s->per * 4 : 0);
+        data = cvyi_at(u->run->memory, s->at) + unit_offset(u, s);
     else if (s->kind == SPOT_SLICE)
         data = u->slices + s->at;
     return (float *)(void *)data;

@@ -109,7 +109,7 @@ static cpu_pass *late_pack(builder *b, int weight)
     s = cvyi_find_spot(late, b->plan->root[weight]);
     if (s->kind == SPOT_TENSOR && s->shadow < 0) {
         s->shadow = late->slice_bytes;
-        late->slice_bytes += cvyi_align64(4 * s->per);
+        late->slice_bytes += cvyi_align64((int64_t)sizeof(float) * s->per);
     }
     return late;
 }
@@ -241,6 +241,12 @@ static bool by_sample(const builder *b, int v)
     return false;
 }
 
+/* Of a unit's part of a value in slices: float32, whatever its dtype. */
+static int64_t unit_bytes(const builder *b, const spot *s)
+{
+    return (int64_t)sizeof(float) * s->per * (s->sliced ? b->out->chunk : 1);
+}
+
 static void place_spot(builder *b, spot *s)
 {
     const int v = s->v;
@@ -257,10 +263,10 @@ static void place_spot(builder *b, spot *s)
         const bool param = val->kind == VALUE_PARAM;
         *s = (spot){v, SPOT_TENSOR, at->at, s->per, s->sliced, -1, s->shift};
         if (!param && (!inside || !written_by_program(b, v) || read_elsewhere(b, v)))
-            s->shadow = cvyi_slice(b, 4 * s->per * (s->sliced ? b->out->chunk : 1));
+            s->shadow = cvyi_slice(b, unit_bytes(b, s));
     } else if (inside && (read_elsewhere(b, v) || b->g->nodes[val->node].op == OP_norm_stats)) {
         s->kind = SPOT_SLICE;
-        s->at = cvyi_slice(b, 4 * s->per * (s->sliced ? b->out->chunk : 1));
+        s->at = cvyi_slice(b, unit_bytes(b, s));
     }
 }
 
@@ -405,7 +411,7 @@ static cvy_status reserve_params(cvy_plan *p, cpu_state *s)
     for (int i = 0; i < p->n_tensors; i++) {
         const value *v = &p->graph->values[p->tensor_value[i]];
         s->param_copy[i] = v->kind == VALUE_PARAM && p->options.strided != CVY_OFF
-                               ? take(&p->prepared_bytes, 4 * cvyi_elements(&v->shape))
+                               ? take(&p->prepared_bytes, (int64_t)sizeof(float) * cvyi_elements(&v->shape))
                                : -1;
     }
     return CVY_OK;

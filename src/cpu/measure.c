@@ -36,7 +36,7 @@ static cvy_status open_bench(const cvy_plan *p, bench *b)
     if (!b->buffers || !b->workspace) return CVY_NO_MEMORY;
     for (int i = 0; i < p->n_tensors; i++) {
         const int64_t n = cvyi_elements(cvyi_shape_of(p->graph, p->tensor_value[i]));
-        b->buffers[i].data = cvyi_alloc_aligned((size_t)n * sizeof(float));
+        b->buffers[i].data = cvyi_alloc_aligned((size_t)cvyi_value_bytes(p->graph, p->tensor_value[i]));
         if (!b->buffers[i].data) return CVY_NO_MEMORY;
         fill(b->buffers[i].data, n);
     }

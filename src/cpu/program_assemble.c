@@ -59,7 +59,7 @@ static prog_arg destination(assembler *s, int v)
         const spot *at = cvyi_spot(s->b, v);
         s->p->operands[o].reg = new_reg(s);
         s->p->operands[o].stream =
-            at->kind == SPOT_TENSOR && cvyi_past_caches(s->b->state, 4 * cvyi_elements(cvyi_shape_of(s->b->g, v)));
+            at->kind == SPOT_TENSOR && cvyi_past_caches(s->b->state, cvyi_value_bytes(s->b->g, v));
         return (prog_arg){ARG_MEM, o, 0};
     }
     return (prog_arg){ARG_REG, new_reg(s), 0};

@@ -130,7 +130,7 @@ void cvyi_program_coefs(const program *p, const cpu_unit *u)
 static bool past_caches(const cpu_unit *u, int v)
 {
     const spot *at = cvyi_unit_spot(u, v);
-    const int64_t bytes = 4 * cvyi_elements(cvyi_shape_of(u->run->plan->graph, v));
+    const int64_t bytes = cvyi_value_bytes(u->run->plan->graph, v);
     return at->kind == SPOT_TENSOR && cvyi_past_caches(u->run->state, bytes);
 }
 

@@ -385,6 +385,7 @@ static void describe(const cvy_plan *p, text *t)
 const engine cvyi_engine_cuda = {
     .device = CVY_CUDA,
     .name = "cuda",
+    .dtypes = 1u << CVY_FLOAT32,
     .lowers = true,
     .open = open_cuda,
     .judge = cvyi_cuda_judge,

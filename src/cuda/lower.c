@@ -197,8 +197,7 @@ static cvy_status make_shadows(maker *m)
         mark_dense(p, wanted);
     }
     for (int i = 0; i < p->n_tensors; i++)
-        shadow[i] =
-            wanted[i] ? cvyi_make_memory(m, 4 * cvyi_elements(cvyi_shape_of(m->g, p->tensor_value[i]))) : -1;
+        shadow[i] = wanted[i] ? cvyi_make_memory(m, cvyi_value_bytes(m->g, p->tensor_value[i])) : -1;
     return CVY_OK;
 }
 

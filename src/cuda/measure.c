@@ -36,8 +36,8 @@ static cvy_status fill(const bench *b, CUdeviceptr dst, int64_t n)
         values[i] = (float)(x >> 8) * 0x1p-24f;
     }
     for (int64_t at = 0; !st && at < n; at += BLOCK)
-        st = cvyi_cuda_upload(b->d, dst + 4 * (CUdeviceptr)at, values, 4 * (size_t)cvyi_min64(BLOCK, n - at),
-                              b->stream);
+        st = cvyi_cuda_upload(b->d, dst + sizeof *values * (CUdeviceptr)at, values,
+                              sizeof *values * (size_t)cvyi_min64(BLOCK, n - at), b->stream);
     cvyi_free(values);
     return st;
 }
@@ -54,7 +54,7 @@ static cvy_status make_tensors(bench *b)
     for (int i = 0; i < b->p->n_tensors; i++) {
         const int64_t n = cvyi_elements(cvyi_shape_of(b->p->graph, b->p->tensor_value[i]));
         CUdeviceptr at = 0;
-        TRY(cvyi_cuda_alloc(b->d, 4 * (size_t)n, &at));
+        TRY(cvyi_cuda_alloc(b->d, (size_t)cvyi_value_bytes(b->p->graph, b->p->tensor_value[i]), &at));
         b->buffers[i].data = pointer(at);
         TRY(fill(b, at, n));
     }

@@ -99,7 +99,7 @@ static void fill_map(tc_step *t, const tc_form *f)
     t->dims[1] = (uint64_t)b->h;
     t->dims[2] = (uint64_t)b->c;
     t->dims[3] = (uint64_t)f->samples;
-    t->strides[0] = 4 * t->dims[0];
+    t->strides[0] = (uint64_t)cvyi_dtype_bytes(CVY_FLOAT32) * t->dims[0];
     t->strides[1] = t->strides[0] * t->dims[1];
     t->strides[2] = t->strides[1] * t->dims[2];
     t->box[0] = (unsigned)f->tuning.box_cols;

@@ -183,7 +183,7 @@ cvy_status cvyi_product_step(maker *m, const wgmma_tile *t, const matmul_geom *e
     s->x = x;
     s->dims[0] = (uint64_t)e->K;
     s->dims[1] = (uint64_t)e->M;
-    s->strides[0] = 4 * s->dims[0];
+    s->strides[0] = (uint64_t)cvyi_dtype_bytes(CVY_FLOAT32) * s->dims[0];
     s->box[0] = DEPTH;
     s->box[1] = (unsigned)(t->m / t->cluster_n);
     return CVY_OK;

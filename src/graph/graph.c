@@ -55,7 +55,7 @@ static cvy_status reserve(void **array, int *cap, int needed, size_t size)
 
 static cvy_status check_shape(const char *name, int rank, const int64_t *dims)
 {
-    int64_t n = 4; /* bytes of a float */
+    int64_t n = cvyi_dtype_bytes(CVY_FLOAT32); /* of any dtype: it is computed in float32 */
     if (rank < 0 || rank > CVY_MAX_RANK)
         return cvyi_fail(CVY_INVALID, "%s: rank %d, at most %d dimensions", name, rank, CVY_MAX_RANK);
     if (rank && !dims) return cvyi_fail(CVY_INVALID, "%s: no extents given", name);
@@ -70,8 +70,8 @@ static cvy_status check_shape(const char *name, int rank, const int64_t *dims)
     return CVY_OK;
 }
 
-/* Takes the name over on success. */
-static cvy_status add_value(cvy_graph *g, value_kind kind, const char *name, const shape *s, int *out)
+static cvy_status add_value(cvy_graph *g, value_kind kind, const char *name, cvy_dtype dtype, const shape *s,
+                            int *out)
 {
     cvy_status st = CVY_OK;
     char *copy = NULL;
@@ -81,7 +81,7 @@ static cvy_status add_value(cvy_graph *g, value_kind kind, const char *name, con
     copy = cvyi_strdup(name);
     if (!copy) return CVY_NO_MEMORY;
     g->values[g->n_values] =
-        (value){.kind = kind, .node = -1, .name = copy, .shape = *s, .fixed = kind == VALUE_PARAM};
+        (value){.kind = kind, .node = -1, .name = copy, .dtype = dtype, .shape = *s, .fixed = kind == VALUE_PARAM};
     TRY(cvyi_name_add(g, g->n_values));
     *out = g->n_values++;
     return CVY_OK;
@@ -111,8 +111,15 @@ void cvyi_graph_rollback(cvy_graph *g, const graph_mark *mark)
     memset(g->suffix, 0, sizeof g->suffix); /* names that were taken are free again */
 }
 
-static cvy_status add_tensor(cvy_graph *g, value_kind kind, const char *name, int rank, const int64_t *dims,
-                             cvy_value *out)
+static cvy_status check_dtype(const char *name, cvy_dtype dtype)
+{
+    if ((int)dtype >= 0 && (int)dtype < DTYPE_COUNT) return CVY_OK;
+    return cvyi_fail(CVY_INVALID, "%s: dtype %d, expected 0 to %d", name, (int)dtype, DTYPE_COUNT - 1);
+}
+
+/* The shape as it came: its rank is checked before its extents are read. */
+static cvy_status add_tensor(cvy_graph *g, value_kind kind, const char *name, cvy_dtype dtype, int rank,
+                             const int64_t *dims, cvy_value *out)
 {
     cvy_status st = CVY_OK;
     shape s = {.rank = rank};
@@ -121,22 +128,25 @@ static cvy_status add_tensor(cvy_graph *g, value_kind kind, const char *name, in
     if (!g || !out) return cvyi_fail(CVY_INVALID, "graph or result pointer is NULL");
     *out = CVY_NONE;
     TRY(check_name(g, name));
+    TRY(check_dtype(name, dtype));
     TRY(check_shape(name, rank, dims));
     if (rank) memcpy(s.dim, dims, (size_t)rank * sizeof *dims);
-    TRY(add_value(g, kind, name, &s, &made));
+    TRY(add_value(g, kind, name, dtype, &s, &made));
     *out = made;
 fail:
     return st;
 }
 
-cvy_status cvy_graph_input(cvy_graph *g, const char *name, int32_t rank, const int64_t *dims, cvy_value *out)
+cvy_status cvy_graph_input(cvy_graph *g, const char *name, cvy_dtype dtype, int32_t rank, const int64_t *dims,
+                           cvy_value *out)
 {
-    return add_tensor(g, VALUE_INPUT, name, rank, dims, out);
+    return add_tensor(g, VALUE_INPUT, name, dtype, rank, dims, out);
 }
 
-cvy_status cvy_graph_param(cvy_graph *g, const char *name, int32_t rank, const int64_t *dims, cvy_value *out)
+cvy_status cvy_graph_param(cvy_graph *g, const char *name, cvy_dtype dtype, int32_t rank, const int64_t *dims,
+                           cvy_value *out)
 {
-    return add_tensor(g, VALUE_PARAM, name, rank, dims, out);
+    return add_tensor(g, VALUE_PARAM, name, dtype, rank, dims, out);
 }
 
 /* ---- nodes ---- */
@@ -174,7 +184,7 @@ static cvy_status settle_tensor(cvy_graph *g, node *n, int i, const char *name, 
         snprintf(full, sizeof full, "%s.%s", name, op->tensors[i - 1]);
         if (cvyi_value_find(g, full, strlen(full)) != CVY_NONE)
             return cvyi_fail(CVY_INVALID, "%s: the name '%.60s' is taken already", op->name, full);
-        return add_value(g, VALUE_PARAM, full, &want, &n->arg[i]);
+        return add_value(g, VALUE_PARAM, full, g->values[n->arg[0]].dtype, &want, &n->arg[i]);
     }
     return CVY_OK;
 }
@@ -185,6 +195,7 @@ cvy_status cvyi_graph_add(cvy_graph *g, const node_spec *spec, int *out)
     const int keep = g->n_values;
     node n = {.op = spec->op, .n_args = 1 + op->n_tensors, .named = spec->name != NULL};
     char name[NAME_BYTES];
+    cvy_dtype dtype;
     shape s;
     cvy_status st = CVY_OK;
 
@@ -198,8 +209,9 @@ cvy_status cvyi_graph_add(cvy_graph *g, const node_spec *spec, int *out)
     memcpy(n.attr, spec->attr, sizeof n.attr);
     for (int i = 1; i <= op->n_tensors; i++) TRY(settle_tensor(g, &n, i, name, spec->natural));
     TRY(cvyi_infer(g, &n, &s));
+    TRY(cvyi_infer_dtype(g, &n, &dtype));
     TRY(reserve((void **)&g->nodes, &g->cap_nodes, g->n_nodes + 1, sizeof *g->nodes));
-    TRY(add_value(g, VALUE_NODE, name, &s, &n.out));
+    TRY(add_value(g, VALUE_NODE, name, dtype, &s, &n.out));
     g->values[n.out].node = g->n_nodes;
     g->values[n.out].fixed = true;
     for (int i = 0; i < n.n_args; i++)
@@ -269,9 +281,10 @@ cvy_status cvyi_graph_copy(const cvy_graph *g, cvy_graph **out)
     *out = NULL;
     TRY(cvy_graph_create(&c));
     for (int i = 0; i < g->n_values; i++) {
-        TRY(add_value(c, g->values[i].kind, g->values[i].name, &g->values[i].shape, &made));
-        c->values[i].node = g->values[i].node;
-        c->values[i].fixed = g->values[i].fixed;
+        const value *v = &g->values[i];
+        TRY(add_value(c, v->kind, v->name, v->dtype, &v->shape, &made));
+        c->values[i].node = v->node;
+        c->values[i].fixed = v->fixed;
     }
     TRY(reserve((void **)&c->nodes, &c->cap_nodes, g->n_nodes, sizeof *c->nodes));
     if (g->n_nodes) memcpy(c->nodes, g->nodes, (size_t)g->n_nodes * sizeof *c->nodes);
@@ -318,6 +331,14 @@ cvy_status cvy_graph_shape(const cvy_graph *g, cvy_value v, int32_t *rank, int64
     return CVY_OK;
 }
 
+cvy_status cvy_graph_dtype(const cvy_graph *g, cvy_value v, cvy_dtype *out)
+{
+    if (!g || !out) return cvyi_fail(CVY_INVALID, "graph or result pointer is NULL");
+    if (v < 0 || v >= g->n_values) return cvyi_fail(CVY_INVALID, "dtype: not a value of this graph");
+    *out = g->values[v].dtype;
+    return CVY_OK;
+}
+
 /* ---- the tensors of run() ---- */
 
 int32_t cvy_graph_tensors(const cvy_graph *g)
@@ -357,7 +378,8 @@ cvy_status cvy_graph_tensor(const cvy_graph *g, int32_t index, cvy_tensor *out)
         found = outputs[index];
     }
     v = &g->values[found];
-    *out = (cvy_tensor){.name = v->name, .value = found, .role = role, .rank = v->shape.rank};
+    *out = (cvy_tensor){
+        .name = v->name, .value = found, .role = role, .rank = v->shape.rank, .dtype = (int32_t)v->dtype};
     memcpy(out->dims, v->shape.dim, sizeof out->dims);
     return CVY_OK;
 }
@@ -367,6 +389,7 @@ cvy_status cvy_graph_tensor(const cvy_graph *g, int32_t index, cvy_tensor *out)
 static cvy_status verify_node(const cvy_graph *g, int index)
 {
     const node *n = &g->nodes[index];
+    cvy_dtype dtype;
     shape s;
     cvy_status st = CVY_OK;
 
@@ -382,6 +405,10 @@ static cvy_status verify_node(const cvy_graph *g, int index)
     TRY(cvyi_infer(g, n, &s));
     if (!cvyi_same_shape(&s, &g->values[n->out].shape))
         return cvyi_fail(CVY_INVALID, "node %d: the shape of '%s' is not the inferred one", index,
+                         g->values[n->out].name);
+    TRY(cvyi_infer_dtype(g, n, &dtype));
+    if (dtype != g->values[n->out].dtype && !g->values[n->out].fixed) /* what rewrites make of parameters is fp32 */
+        return cvyi_fail(CVY_INVALID, "node %d: the dtype of '%s' is not the inferred one", index,
                          g->values[n->out].name);
 fail:
     return st;

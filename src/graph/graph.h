@@ -106,6 +106,7 @@ typedef struct value {
     bool fixed;   /* depends on parameters alone */
     bool output;  /* one of graph.outputs */
     bool watched; /* lowered graphs: a rewrite holds only while it is finite (plan/watch.c) */
+    cvy_dtype dtype;
     shape shape;
 } value;
 
@@ -175,6 +176,17 @@ typedef struct graph_mark {
 } graph_mark;
 graph_mark cvyi_graph_mark(const cvy_graph *g);
 void cvyi_graph_rollback(cvy_graph *g, const graph_mark *mark);
+
+/* ---- element types (dtype.c) ---- */
+
+enum { DTYPE_COUNT = CVY_BFLOAT16 + 1 };
+const char *cvyi_dtype_name(cvy_dtype dtype); /* fp32, fp16, bf16 */
+bool cvyi_dtype_find(const char *name, size_t len, cvy_dtype *out);
+void cvyi_text_add_dtype(text *t, cvy_dtype dtype); /* :bf16; nothing for float32 */
+int64_t cvyi_dtype_bytes(cvy_dtype dtype);          /* of one element */
+int64_t cvyi_value_bytes(const cvy_graph *g, int v);
+/* The result's dtype of a node whose args are set: see cvy_dtype. Refuses data of two dtypes. */
+cvy_status cvyi_infer_dtype(const cvy_graph *g, const node *n, cvy_dtype *out);
 
 /* ---- names (names.c) ---- */
 

@@ -32,26 +32,28 @@ typedef struct stage {
 
 /* ---- tensors ---- */
 
-/* name[extents]: a new input or parameter. */
+/* name[extents]:dtype, a new input or parameter; nothing stands for float32. */
 static cvy_status declare(parser *p, value_kind kind, int *out)
 {
     const bool input = kind == VALUE_INPUT;
     char name[NAME_BYTES];
     const char *start;
     cvy_status st = CVY_OK;
+    cvy_dtype dtype = CVY_FLOAT32;
     shape s;
 
     cvyi_scan_space(p);
     start = p->at;
     TRY(cvyi_scan_name(p, input ? "an input such as x[1,8,32,32]" : "a parameter such as scale[64,1,1]", name));
     TRY(cvyi_scan_extents(p, &s));
+    if (cvyi_scan_accept(p, ':')) TRY(cvyi_scan_dtype(p, &dtype));
     if (cvyi_value_find(p->graph, name, strlen(name)) != CVY_NONE)
         return cvyi_locate(p, start,
                            cvyi_fail(CVY_INVALID, "'%.60s' is there already; @%.60s reads it", name, name));
     if (input)
-        st = cvy_graph_input(p->graph, name, s.rank, s.dim, out);
+        st = cvy_graph_input(p->graph, name, dtype, s.rank, s.dim, out);
     else
-        st = cvy_graph_param(p->graph, name, s.rank, s.dim, out);
+        st = cvy_graph_param(p->graph, name, dtype, s.rank, s.dim, out);
     TRY(cvyi_locate(p, start, st));
 fail:
     return st;

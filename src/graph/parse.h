@@ -38,7 +38,8 @@ cvy_status cvyi_expected(const parser *p, const char *what);
 /* ---- words ---- */
 
 cvy_status cvyi_scan_name(parser *p, const char *what, char out[NAME_BYTES]); /* `what` it is, for the message */
-cvy_status cvyi_scan_extents(parser *p, shape *s); /* [2,3,4], or [] for one element without dimensions */
+cvy_status cvyi_scan_extents(parser *p, shape *s);     /* [2,3,4], or [] for one element without dimensions */
+cvy_status cvyi_scan_dtype(parser *p, cvy_dtype *out); /* bf16 */
 cvy_status cvyi_scan_number(parser *p, double *out);
 
 #endif

@@ -75,15 +75,16 @@ static bool is_natural(const cvy_graph *g, const node *n, int i)
 
     if (v->kind != VALUE_PARAM || strncmp(v->name, out->name, len) || v->name[len] != '.') return false;
     if (strcmp(v->name + len + 1, op->tensors[i - 1]) || cvyi_natural_shape(g, n, i, &want)) return false;
-    return cvyi_same_shape(&want, &v->shape);
+    return cvyi_same_shape(&want, &v->shape) && v->dtype == g->values[n->arg[0]].dtype;
 }
 
-/* A tensor argument: @c, or scale[64,1,1] where it is new. `there` NULL: shapes are of no interest. */
+/* A tensor argument: @c, or scale[64,1,1]:bf16 where it is new. `there` NULL: shapes are of no interest. */
 static void add_tensor(const cvy_graph *g, bool *there, int v, text *t)
 {
     const bool fresh = there && !there[v];
     cvyi_text_add(t, "%s%s", fresh ? "" : "@", g->values[v].name);
     if (fresh) cvyi_text_add_shape(t, &g->values[v].shape);
+    if (fresh) cvyi_text_add_dtype(t, g->values[v].dtype);
     if (fresh) there[v] = true;
 }
 

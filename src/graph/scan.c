@@ -115,6 +115,16 @@ fail:
     return st;
 }
 
+cvy_status cvyi_scan_dtype(parser *p, cvy_dtype *out)
+{
+    size_t n;
+    cvyi_scan_space(p);
+    n = cvyi_name_length(p->at);
+    if (!cvyi_dtype_find(p->at, n, out)) return cvyi_expected(p, "fp32, fp16 or bf16 after ':'");
+    p->at += n;
+    return CVY_OK;
+}
+
 /* Bytes of the decimal that begins here behind its sign, 0 where none does: 12, .5, 1e-5. */
 static size_t decimal_length(const char *at)
 {

@@ -113,7 +113,7 @@ bool cvyi_needed_behind(const cvy_plan *p, const pass *s, int v)
 
 static double value_bytes(const cvy_plan *p, int v)
 {
-    return 4.0 * (double)cvyi_elements(cvyi_shape_of(p->graph, v));
+    return (double)cvyi_value_bytes(p->graph, v);
 }
 
 static void add_bytes(const cvy_plan *p, interval *in, const node *n)

@@ -127,9 +127,9 @@ static int64_t first_fit(const lodger *all, int n, int64_t start, const lodger *
     return at;
 }
 
-static int64_t value_bytes(const cvy_graph *g, int v)
+static int64_t room_of(const cvy_graph *g, int v)
 {
-    return cvyi_round_up(4 * cvyi_elements(cvyi_shape_of(g, v)) + 1, CVY_ALIGN);
+    return cvyi_round_up(cvyi_value_bytes(g, v) + 1, CVY_ALIGN);
 }
 
 static void place_tensors(cvy_plan *p)
@@ -149,7 +149,7 @@ static cvy_status place_values(cvy_plan *p)
     if (!lodgers) return CVY_NO_MEMORY;
     for (int i = 0; i < g->n_nodes; i++) { /* prepared nodes come first */
         const int v = g->nodes[i].out;
-        lodger who = {.to = p->last_use[v], .bytes = value_bytes(g, v)};
+        lodger who = {.to = p->last_use[v], .bytes = room_of(g, v)};
         if (i == p->passes[by].first + p->passes[by].count) n = move_out(lodgers, n, ++by);
         if (p->root[v] != v || p->places[v].kind != PLACE_NONE || (!p->prepared[v] && who.to <= by)) continue;
         if (p->prepared[v]) {

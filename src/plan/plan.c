@@ -105,6 +105,17 @@ static cvy_status open_engine(cvy_plan *p)
     return p->engine->open(p);
 }
 
+/* Has every value a dtype that the engine takes? */
+static cvy_status check_dtypes(const cvy_plan *p)
+{
+    const cvy_graph *g = p->source;
+    for (int v = 0; v < g->n_values; v++)
+        if (!(p->engine->dtypes & 1u << g->values[v].dtype))
+            return cvyi_fail(CVY_UNSUPPORTED, "'%.60s' is %s, which the %s engine does not take", g->values[v].name,
+                             cvyi_dtype_name(g->values[v].dtype), p->engine->name);
+    return CVY_OK;
+}
+
 /* Options and engine, nothing planned yet. */
 static cvy_status begin(const cvy_graph *graph, const cvy_options *options, cvy_plan **out)
 {
@@ -122,6 +133,7 @@ static cvy_status begin(const cvy_graph *graph, const cvy_options *options, cvy_
     TRY(take_options(options, &p->options));
     TRY(cvyi_graph_copy(graph, &p->source));
     TRY(open_engine(p));
+    TRY(check_dtypes(p));
     p->mode = p->engine->watches ? REWRITE_WATCH : REWRITE_TRUST;
     *out = p;
     return CVY_OK;
@@ -233,8 +245,7 @@ cvy_status cvy_plan_cost(const cvy_plan *p, cvy_cost *out)
         out->bytes += p->passes[i].bytes;
     }
     for (int i = 0; i < p->source->n_nodes; i++) out->flops += cvyi_node_flops(p->source, &p->source->nodes[i]);
-    for (int i = 0; i < p->n_tensors; i++)
-        out->floor += 4.0 * (double)cvyi_elements(cvyi_shape_of(p->graph, p->tensor_value[i]));
+    for (int i = 0; i < p->n_tensors; i++) out->floor += (double)cvyi_value_bytes(p->graph, p->tensor_value[i]);
     if (!p->engine->lowers) out->bytes = out->floor;
     out->floor = p->machine.bandwidth > 0 ? out->floor / p->machine.bandwidth : 0;
     return CVY_OK;

@@ -78,8 +78,9 @@ typedef struct device_model {
 typedef struct engine {
     cvy_device device;
     const char *name;
-    bool lowers;  /* runs passes of the lowered graph; false: runs the graph as it was given (the reference) */
-    bool watches; /* its buffers are in host memory, when run() returns it is done: values can be watched */
+    unsigned dtypes; /* that values may have: bit 1 << cvy_dtype */
+    bool lowers;     /* runs passes of the lowered graph; false: runs the graph as it was given (the reference) */
+    bool watches;    /* its buffers are in host memory, when run() returns it is done: values can be watched */
     cvy_status (*open)(cvy_plan *p); /* is it there? fills p->machine, may set p->state */
     /* Can it run the pass? NULL, and the decision how is made: way, seconds, note and what s->choice points to are
      * filled in. Else the reason in words. */

@@ -14,7 +14,7 @@ static void add_value(const cvy_plan *p, int v, int number, text *t)
     const value *at = &p->graph->values[v];
     cvyi_text_add(t, "%d [", v);
     for (int d = 0; d < at->shape.rank; d++) cvyi_text_add(t, " %lld", (long long)at->shape.dim[d]);
-    cvyi_text_add(t, " ]%s = ", at->watched ? " watched" : "");
+    cvyi_text_add(t, " ]%s %s = ", at->watched ? " watched" : "", cvyi_dtype_name(at->dtype));
     if (at->kind == VALUE_NODE) {
         const node *n = &p->graph->nodes[at->node];
         cvyi_print_node(p->graph, n, t);

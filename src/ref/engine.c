@@ -26,5 +26,10 @@ static void close_ref(cvy_plan *p)
     (void)p;
 }
 
-const engine cvyi_engine_ref = {
-    .device = CVY_REF, .name = "ref", .open = open_ref, .prepare = prepare_ref, .run = run_ref, .close = close_ref};
+const engine cvyi_engine_ref = {.device = CVY_REF,
+                                .name = "ref",
+                                .dtypes = 1u << CVY_FLOAT32,
+                                .open = open_ref,
+                                .prepare = prepare_ref,
+                                .run = run_ref,
+                                .close = close_ref};

@@ -97,6 +97,8 @@ int cvyi_edit_add(editor *e, const node_spec *spec)
     if (!e->st) e->st = cvyi_graph_add(e->g, spec, &out);
     if (!e->st) e->st = make_room(e);
     if (e->st) return CVY_NONE;
+    /* What is made of parameters alone, folded weights for instance, is not rounded to their dtype in between. */
+    if (e->g->values[out].fixed) e->g->values[out].dtype = CVY_FLOAT32;
     add_values(e, values);
     add_node(e, e->g->n_nodes - 1);
     return out;
@@ -190,6 +192,7 @@ void cvyi_edit_replace(editor *e, int old, int now)
     if (g->values[old].output) {
         g->values[old].output = false;
         g->values[now].output = true;
+        g->values[now].dtype = g->values[old].dtype;
         e->readers[old]--;
         e->readers[now]++;
     }

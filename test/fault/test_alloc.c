@@ -78,12 +78,12 @@ static cvy_status call_create(fault_case *c)
 
 static cvy_status call_input(fault_case *c)
 {
-    return cvy_graph_input(c->graph, "another", 2, (int64_t[]){2, 3}, &c->value);
+    return cvy_graph_input(c->graph, "another", CVY_FLOAT32, 2, (int64_t[]){2, 3}, &c->value);
 }
 
 static cvy_status call_param(fault_case *c)
 {
-    return cvy_graph_param(c->graph, "another", 2, (int64_t[]){2, 3}, &c->value);
+    return cvy_graph_param(c->graph, "another", CVY_FLOAT32, 2, (int64_t[]){2, 3}, &c->value);
 }
 
 static cvy_status call_apply(fault_case *c)

@@ -267,7 +267,7 @@ static void make_input(maker *m, cvy_value *x)
     int64_t dims[CVY_MAX_RANK] = {batches[pick(m, 0, 7)], channels[pick(m, 0, 5)]};
     if (dims[0] == 0 && !chance(m, 3)) dims[0] = 4;
     for (int i = 0; i < spatial; i++) dims[2 + i] = pick(m, 1, spatial == 3 ? 6 : chance(m, 8) ? 40 : 12);
-    assert_ok(cvy_graph_input(m->g, "x", 2 + spatial, dims, x));
+    assert_ok(cvy_graph_input(m->g, "x", CVY_FLOAT32, 2 + spatial, dims, x));
 }
 
 static double flops_of(const cvy_graph *g)
@@ -327,7 +327,7 @@ static void make_thin(maker *m)
     cvy_value at;
 
     for (int d = 2; d < rank; d++) dims[d] = extents[pick(m, 0, 6)];
-    assert_ok(cvy_graph_input(m->g, "x", rank, dims, &at));
+    assert_ok(cvy_graph_input(m->g, "x", CVY_FLOAT32, rank, dims, &at));
     for (int i = 0; i < COUNT_OF(stages); i++)
         if (!chance(m, i == 3 || i == 10 ? 6 : 2)) apply(m, stages[i], &at);
     add_outputs(m, at);
@@ -338,7 +338,7 @@ static inline cvy_graph *make_graph(flavour f, uint64_t seed)
 {
     maker m = {.seed = seed * UINT64_C(0x9e3779b97f4a7c15) + 1, .flavour = f};
     for (int i = 0; i < 8; i++) random_next(&m.seed);
-    if (f == WILD) return random_graph(&m.seed, 40);
+    if (f == WILD) return random_graph(&m.seed, 40, false);
     assert_ok(cvy_graph_create(&m.g));
     (f == THIN ? make_thin : make_chain)(&m);
     return m.g;

@@ -68,10 +68,17 @@ static inline void random_apply(uint64_t *seed, cvy_graph *g)
     cvy_graph_apply(g, &call, &out);
 }
 
-/* steps: how many calls are tried. */
-static inline cvy_graph *random_graph(uint64_t *seed, int steps)
+/* Mostly the dtype of the data, so that most calls succeed. */
+static inline cvy_dtype random_dtype(uint64_t *seed, cvy_dtype data)
+{
+    return random_below(seed, 8) ? data : (cvy_dtype)random_below(seed, DTYPE_COUNT);
+}
+
+/* steps: how many calls are tried; typed: not all of float32. */
+static inline cvy_graph *random_graph(uint64_t *seed, int steps, bool typed)
 {
     cvy_graph *g = NULL;
+    const cvy_dtype data = typed ? (cvy_dtype)random_below(seed, DTYPE_COUNT) : CVY_FLOAT32;
     cvy_value v;
     shape s;
     char name[32];
@@ -80,16 +87,17 @@ static inline cvy_graph *random_graph(uint64_t *seed, int steps)
     for (int i = 0; i < steps; i++) {
         const int what = random_below(seed, 12);
         snprintf(name, sizeof name, "t%d", i);
+        const cvy_dtype dtype = typed ? random_dtype(seed, data) : CVY_FLOAT32;
         random_shape(seed, &s);
         if (what == 0 || !g->n_values) {
             const char *chosen = random_name(seed);
             if (random_below(seed, 4))
-                cvy_graph_input(g, chosen ? chosen : name, s.rank, s.dim, &v);
+                cvy_graph_input(g, chosen ? chosen : name, dtype, s.rank, s.dim, &v);
             else
-                cvy_graph_param(g, chosen ? chosen : name, s.rank, s.dim, &v);
+                cvy_graph_param(g, chosen ? chosen : name, dtype, s.rank, s.dim, &v);
         } else if (what == 1) {
             const char *chosen = random_name(seed);
-            cvy_graph_param(g, chosen ? chosen : name, s.rank, s.dim, &v);
+            cvy_graph_param(g, chosen ? chosen : name, dtype, s.rank, s.dim, &v);
         } else if (what == 2 && !random_below(seed, 4)) {
             cvy_graph_output(g, random_below(seed, g->n_values));
         } else {

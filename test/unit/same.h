@@ -12,6 +12,7 @@ static inline bool same_value(const cvy_graph *a, int va, const cvy_graph *b, in
 {
     if (va == CVY_NONE || vb == CVY_NONE) return va == vb;
     return a->values[va].kind == b->values[vb].kind && !strcmp(a->values[va].name, b->values[vb].name) &&
+           a->values[va].dtype == b->values[vb].dtype &&
            cvyi_same_shape(&a->values[va].shape, &b->values[vb].shape);
 }
 

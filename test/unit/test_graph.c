@@ -13,7 +13,7 @@ static cvy_graph *new_graph(void)
 static cvy_value input(cvy_graph *g, const char *name, int rank, const int64_t *dims)
 {
     cvy_value v = CVY_NONE;
-    assert_ok(cvy_graph_input(g, name, rank, dims, &v));
+    assert_ok(cvy_graph_input(g, name, CVY_FLOAT32, rank, dims, &v));
     return v;
 }
 
@@ -58,7 +58,7 @@ static void built_and_parsed(void **state)
 
     v = apply(g, "conv2d", NULL, v, conv, 2);
     v = apply(g, "group_norm", NULL, v, &groups, 1);
-    assert_ok(cvy_graph_param(g, "scale", 3, (int64_t[]){64, 1, 1}, &scale));
+    assert_ok(cvy_graph_param(g, "scale", CVY_FLOAT32, 3, (int64_t[]){64, 1, 1}, &scale));
     mul.args = (cvy_value[]){v, scale};
     assert_ok(cvy_graph_apply(g, &mul, &v));
     v = apply(g, "max_pool2d", NULL, v, &window, 1);
@@ -164,7 +164,7 @@ static void outputs(void **state)
     assert_int_equal(cvy_graph_tensors(g), 1);
     a = apply(g, "relu", NULL, x, NULL, 0);
     b = apply(g, "exp", NULL, x, NULL, 0);
-    assert_ok(cvy_graph_param(g, "p", 0, NULL, &p));
+    assert_ok(cvy_graph_param(g, "p", CVY_FLOAT32, 0, NULL, &p));
     assert_int_equal(cvyi_graph_outputs(g, &marked), 1); /* the last operator's, though a parameter came later */
     assert_int_equal(marked[0], b);
     assert_refused(cvy_graph_output(g, x), "output: 'x' is not the result of an operator");
@@ -215,27 +215,30 @@ static void refused_tensors(void **state)
     (void)state;
     input(g, "x", 1, (int64_t[]){3});
     assert_refused(cvy_graph_create(NULL), "result pointer is NULL");
-    assert_refused(cvy_graph_input(NULL, "y", 0, NULL, &v), "graph or result pointer is NULL");
-    assert_refused(cvy_graph_input(g, "y", 0, NULL, NULL), "graph or result pointer is NULL");
-    assert_refused(cvy_graph_input(g, NULL, 0, NULL, &v), "a tensor needs a name");
-    assert_refused(cvy_graph_param(g, "", 0, NULL, &v), "a tensor needs a name");
-    assert_refused(cvy_graph_param(g, "x", 0, NULL, &v), "name 'x' is taken already");
-    assert_refused(cvy_graph_param(g, "a b", 0, NULL, &v),
+    assert_refused(cvy_graph_input(NULL, "y", CVY_FLOAT32, 0, NULL, &v), "graph or result pointer is NULL");
+    assert_refused(cvy_graph_input(g, "y", CVY_FLOAT32, 0, NULL, NULL), "graph or result pointer is NULL");
+    assert_refused(cvy_graph_input(g, NULL, CVY_FLOAT32, 0, NULL, &v), "a tensor needs a name");
+    assert_refused(cvy_graph_param(g, "", CVY_FLOAT32, 0, NULL, &v), "a tensor needs a name");
+    assert_refused(cvy_graph_param(g, "x", CVY_FLOAT32, 0, NULL, &v), "name 'x' is taken already");
+    assert_refused(cvy_graph_param(g, "a b", CVY_FLOAT32, 0, NULL, &v),
                    "name 'a b': only letters, digits, '_' and '.' can be in it");
-    assert_refused(cvy_graph_param(g, "\xc3\xa4", 0, NULL, &v),
+    assert_refused(cvy_graph_param(g, "\xc3\xa4", CVY_FLOAT32, 0, NULL, &v),
                    "name '\xc3\xa4': only letters, digits, '_' and '.' can be in it");
-    assert_refused(cvy_graph_param(g, "1x", 0, NULL, &v), "name '1x': must begin with a letter or '_'");
-    assert_refused(cvy_graph_param(g, ".x", 0, NULL, &v), "name '.x': must begin with a letter or '_'");
-    assert_refused(cvy_graph_param(g, "y", 7, (int64_t[7]){0}, &v), "y: rank 7, at most 6 dimensions");
-    assert_refused(cvy_graph_param(g, "y", -1, NULL, &v), "y: rank -1, at most 6 dimensions");
-    assert_refused(cvy_graph_param(g, "y", 1, NULL, &v), "y: no extents given");
-    assert_refused(cvy_graph_param(g, "y", 2, (int64_t[]){2, -3}, &v), "y: extent -3 of dimension 1 is negative");
-    assert_refused(cvy_graph_param(g, "y", 1, (int64_t[]){INT64_MAX}, &v), "y: too many elements");
+    assert_refused(cvy_graph_param(g, "1x", CVY_FLOAT32, 0, NULL, &v),
+                   "name '1x': must begin with a letter or '_'");
+    assert_refused(cvy_graph_param(g, ".x", CVY_FLOAT32, 0, NULL, &v),
+                   "name '.x': must begin with a letter or '_'");
+    assert_refused(cvy_graph_param(g, "y", CVY_FLOAT32, 7, (int64_t[7]){0}, &v), "y: rank 7, at most 6 dimensions");
+    assert_refused(cvy_graph_param(g, "y", CVY_FLOAT32, -1, NULL, &v), "y: rank -1, at most 6 dimensions");
+    assert_refused(cvy_graph_param(g, "y", CVY_FLOAT32, 1, NULL, &v), "y: no extents given");
+    assert_refused(cvy_graph_param(g, "y", CVY_FLOAT32, 2, (int64_t[]){2, -3}, &v),
+                   "y: extent -3 of dimension 1 is negative");
+    assert_refused(cvy_graph_param(g, "y", CVY_FLOAT32, 1, (int64_t[]){INT64_MAX}, &v), "y: too many elements");
     memset(name, 'n', sizeof name);
     name[201] = 0;
-    assert_int_equal(cvy_graph_param(g, name, 0, NULL, &v), CVY_INVALID);
+    assert_int_equal(cvy_graph_param(g, name, CVY_FLOAT32, 0, NULL, &v), CVY_INVALID);
     name[200] = 0;
-    assert_ok(cvy_graph_param(g, name, 0, NULL, &v));
+    assert_ok(cvy_graph_param(g, name, CVY_FLOAT32, 0, NULL, &v));
     assert_int_equal(g->n_values, 2);
     cvy_graph_free(g);
 }
@@ -319,10 +322,10 @@ static void name_index(void **state)
     for (int i = 0; i < 20000; i++) {
         snprintf(name, sizeof name, "n%d", random_below(&seed, 3000));
         if (cvyi_value_find(g, name, strlen(name)) == CVY_NONE) {
-            assert_ok(cvy_graph_param(g, name, 0, NULL, &v));
+            assert_ok(cvy_graph_param(g, name, CVY_FLOAT32, 0, NULL, &v));
             assert_int_equal(cvyi_value_find(g, name, strlen(name)), v);
         } else {
-            assert_int_equal(cvy_graph_param(g, name, 0, NULL, &v), CVY_INVALID);
+            assert_int_equal(cvy_graph_param(g, name, CVY_FLOAT32, 0, NULL, &v), CVY_INVALID);
         }
         if (!random_below(&seed, 500)) mark = cvyi_graph_mark(g);
         if (!random_below(&seed, 300) && mark.n_values <= g->n_values) cvyi_graph_rollback(g, &mark);
@@ -343,7 +346,7 @@ static void copies(void **state)
     uint64_t seed = 42;
     (void)state;
     for (int i = 0; i < 200; i++) {
-        cvy_graph *g = random_graph(&seed, 60), *copy = NULL;
+        cvy_graph *g = random_graph(&seed, 60, true), *copy = NULL;
         cvy_value v;
         assert_ok(cvyi_graph_copy(g, &copy));
         assert_true(same_graph(g, copy));
@@ -352,7 +355,7 @@ static void copies(void **state)
         for (int k = 0; k < g->n_values; k++)
             assert_int_equal(cvyi_value_find(copy, g->values[k].name, strlen(g->values[k].name)), k);
         cvy_graph_free(g);
-        assert_ok(cvy_graph_input(copy, "one_more", 0, NULL, &v)); /* the copy stands by itself */
+        assert_ok(cvy_graph_input(copy, "one_more", CVY_FLOAT32, 0, NULL, &v)); /* the copy stands by itself */
         cvy_graph_free(copy);
     }
     assert_int_equal(cvyi_alloc_live(), 0);

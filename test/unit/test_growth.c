@@ -31,7 +31,8 @@ static cvy_graph *build(const kind *k, int operators, int every)
     cvy_graph *g = NULL;
     cvy_value at = CVY_NONE;
 
-    CHECK(!cvy_graph_create(&g) && !cvy_graph_input(g, "x", k->rank, k->dims, &at), "%s", cvy_last_error());
+    CHECK(!cvy_graph_create(&g) && !cvy_graph_input(g, "x", CVY_FLOAT32, k->rank, k->dims, &at), "%s",
+          cvy_last_error());
     for (int i = 0; i < operators; i++) {
         char words[64];
         snprintf(words, sizeof words, k->stages[i % STAGES], i / STAGES);

@@ -487,7 +487,7 @@ static void random_round_trips(void **state)
     int seen[OP_COUNT] = {0};
     (void)state;
     for (int i = 0; i < 2000; i++) {
-        cvy_graph *g = random_graph(&seed, 4 + i % 120);
+        cvy_graph *g = random_graph(&seed, 4 + i % 120, true);
         for (int k = 0; k < g->n_nodes; k++) seen[g->nodes[k].op]++;
         if (g->n_values) check_round_trip(g);
         cvy_graph_free(g);

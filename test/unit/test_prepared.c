@@ -179,8 +179,8 @@ static void arithmetic_on_parameters_is_prepared(void **state)
     (void)state;
 
     assert_ok(cvy_graph_create(&g));
-    assert_ok(cvy_graph_input(g, "x", 4, x_dims, &x));
-    assert_ok(cvy_graph_param(g, "w", 2, w_dims, &w));
+    assert_ok(cvy_graph_input(g, "x", CVY_FLOAT32, 4, x_dims, &x));
+    assert_ok(cvy_graph_param(g, "w", CVY_FLOAT32, 2, w_dims, &w));
     assert_ok(cvy_graph_chain(g, w, "layer_norm(normalized_shape=[27], affine=False)", &m));
     assert_ok(cvy_graph_chain(g, m, "reshape([5,3,3,3])", &s));
     const cvy_value args[] = {x, s};

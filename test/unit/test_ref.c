@@ -190,7 +190,7 @@ static void workspace_overflows(void **state)
     size_t bytes = 77;
     (void)state;
     assert_ok(cvy_graph_create(&g));
-    assert_ok(cvy_graph_input(g, "x", 1, dims, &v));
+    assert_ok(cvy_graph_input(g, "x", CVY_FLOAT32, 1, dims, &v));
     for (int i = 0; i < 17; i++) {
         assert_ok(cvy_graph_chain(g, v, "neg", &v));
         assert_ok(cvy_graph_output(g, v));
@@ -313,7 +313,7 @@ static void statistics_of_a_signed_value(void **state)
     const int product = parse_last(&f, "x[2,6,5] | mul(sign[6,1])");
     const int64_t six[] = {6};
     int signs = CVY_NONE;
-    assert_ok(cvy_graph_param(f.g, "signs", 1, six, &signs));
+    assert_ok(cvy_graph_param(f.g, "signs", CVY_FLOAT32, 1, six, &signs));
     const int args[] = {find(&f, "x"), signs};
     const int folded = add_node(&f, OP_norm_stats, args, 2, attrs, COUNT_OF(attrs));
     const int plain = add_node(&f, OP_norm_stats, &product, 1, attrs, COUNT_OF(attrs));
