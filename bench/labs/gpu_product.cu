@@ -1,12 +1,15 @@
 // gpu_product.cu - checks and times src/cuda/kernels/matmul_tc.cu by itself, without the engine.
 //
-//     nvcc -O2 -std=c++17 -gencode=arch=compute_90,code=sm_90 -o gpu_product bench/labs/gpu_product.cu && ./gpu_product [build]
+//     nvcc -O2 -std=c++17 -gencode=arch=compute_90,code=sm_90 -o gpu_product bench/labs/gpu_product.cu
+//     ./gpu_product [build]
 //
 // Every row of `variants` is a tile and a cluster; `cases` says which of them run which product, x [m][k] times
 // weights [n][k]. Samples of the results are compared with sums in float64, then the kernel is timed (L2 flushed
-// before each run, median of 20); what is checked alone is printed where it fails. build: compiles all of it and reports
-// spills and serialised wgmma; needs no GPU. Variants are compiled by nvcc, in parallel; each kind of cluster runs in a process of its own, so that one that hangs
-// takes no other along. Exit status 1 where a check failed.
+// before each run, median of 20); what is only checked is printed where it fails.
+// build: compiles all of it and reports spills and serialised wgmma; needs no GPU.
+//
+// Variants are compiled by nvcc, in parallel; each kind of cluster runs in a process of its own, so that one that
+// hangs takes no other along. Exit status 1 where a check failed.
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <algorithm>
@@ -22,10 +25,10 @@
 #include <unistd.h>
 #include "gpu_build.h"
 #include "../../src/cuda/kernels/product_layout.cuh"
-#define CK(x)                                                                                                       \
-    do {                                                                                                            \
-        const int err_ = (int)(x);                                                                                  \
-        if (err_) printf("%s: error %d, line %d\n", #x, err_, __LINE__), fflush(stdout), _exit(2);                  \
+#define CK(x)                                                                                                      \
+    do {                                                                                                           \
+        const int err_ = (int)(x);                                                                                 \
+        if (err_) printf("%s: error %d, line %d\n", #x, err_, __LINE__), fflush(stdout), _exit(2);                 \
     } while (0)
 
 struct variant {
@@ -43,9 +46,9 @@ static const variant variants[] = {
     {64, 64, 1, 2},   {64, 32, 1, 1},   {64, 32, 1, 2},   {64, 32, 1, 4},
 };
 static const problem cases[] = {
-    {2048, 1024, 1024, ALL, false},   {4096, 4096, 4096, FEW, false}, {512, 1024, 1024, FEW, false},
-    {16384, 256, 256, FEW, false},    {64, 4096, 4096, FEW, false},   {1, 1024, 1000, FEW, false},
-    {77, 132, 52, CHECK, false},      {300, 1024, 36, CHECK, false},  {129, 36, 257, CHECK, false},
+    {2048, 1024, 1024, ALL, false}, {4096, 4096, 4096, FEW, false}, {512, 1024, 1024, FEW, false},
+    {16384, 256, 256, FEW, false},  {64, 4096, 4096, FEW, false},   {1, 1024, 1000, FEW, false},
+    {77, 132, 52, CHECK, false},    {300, 1024, 36, CHECK, false},  {129, 36, 257, CHECK, false},
     {130, 160, 130, CHECK, true},
 };
 
@@ -56,14 +59,38 @@ struct job {
     std::string kernel, pack, log;
     bool built;
 
-    wgmma_layout layout() const { return wgmma_find_layout(v.bm, v.bn, products); }
-    int steps() const { return (p.k + WGMMA_DEPTH - 1) / WGMMA_DEPTH; }
-    int column_tiles() const { return (p.n + v.bn - 1) / v.bn; }
-    int grid_x() const { return (column_tiles() + v.cluster_n - 1) / v.cluster_n * v.cluster_n; }
-    int grid_y() const { return ((p.m + v.bm - 1) / v.bm + v.cluster_m - 1) / v.cluster_m * v.cluster_m; }
-    int threads() const { return layout().threads; }
-    size_t packed_floats() const { return (size_t)grid_x() * steps() * layout().w_stage; }
-    int shared_bytes() const { return layout().shared_bytes; }
+    wgmma_layout layout() const
+    {
+        return wgmma_find_layout(v.bm, v.bn, products);
+    }
+    int steps() const
+    {
+        return (p.k + WGMMA_DEPTH - 1) / WGMMA_DEPTH;
+    }
+    int column_tiles() const
+    {
+        return (p.n + v.bn - 1) / v.bn;
+    }
+    int grid_x() const
+    {
+        return (column_tiles() + v.cluster_n - 1) / v.cluster_n * v.cluster_n;
+    }
+    int grid_y() const
+    {
+        return ((p.m + v.bm - 1) / v.bm + v.cluster_m - 1) / v.cluster_m * v.cluster_m;
+    }
+    int threads() const
+    {
+        return layout().threads;
+    }
+    size_t packed_floats() const
+    {
+        return (size_t)grid_x() * steps() * layout().w_stage;
+    }
+    int shared_bytes() const
+    {
+        return layout().shared_bytes;
+    }
 };
 
 static bool wanted(const problem &p, const variant &v, int products)
@@ -77,9 +104,9 @@ static bool wanted(const problem &p, const variant &v, int products)
 }
 
 // ---- building
-static const std::string work = "/tmp/gpu_product.d",
-                         times = work + "/times",
-                         kernels = getenv("GPU_PRODUCT_KERNELS") ? getenv("GPU_PRODUCT_KERNELS") : "src/cuda/kernels";
+static const std::string work = "/tmp/gpu_product.d", times = work + "/times",
+                         kernels =
+                             getenv("GPU_PRODUCT_KERNELS") ? getenv("GPU_PRODUCT_KERNELS") : "src/cuda/kernels";
 
 static bool compile(const std::string &source, const std::string &options, const std::string &out, std::string &log)
 {
@@ -87,12 +114,16 @@ static bool compile(const std::string &source, const std::string &options, const
 }
 static void build(job &j, int number)
 {
-    const auto define = [](const char *name, int value) { return std::string(" -D") + name + "=" + std::to_string(value); };
-    const std::string options = define("TENSORS", 4) + define("COLS", j.p.n) + define("TERMS", j.p.k) + define("BM", j.v.bm) +
-                                define("BN", j.v.bn) + define("CLUSTER_M", j.v.cluster_m) + define("CLUSTER_N", j.v.cluster_n) +
-                                define("PRODUCTS", j.products);
-    j.kernel = work + "/" + std::to_string(number) + ".cubin", j.pack = work + "/" + std::to_string(number) + "p.cubin";
-    j.built = compile("matmul_tc.cu", options, j.kernel, j.log) && compile("matmul_tc_pack.cu", options, j.pack, j.log);
+    const auto define = [](const char *name, int value) {
+        return std::string(" -D") + name + "=" + std::to_string(value);
+    };
+    const std::string options = define("TENSORS", 4) + define("COLS", j.p.n) + define("TERMS", j.p.k) +
+                                define("BM", j.v.bm) + define("BN", j.v.bn) + define("CLUSTER_M", j.v.cluster_m) +
+                                define("CLUSTER_N", j.v.cluster_n) + define("PRODUCTS", j.products);
+    j.kernel = work + "/" + std::to_string(number) + ".cubin",
+    j.pack = work + "/" + std::to_string(number) + "p.cubin";
+    j.built =
+        compile("matmul_tc.cu", options, j.kernel, j.log) && compile("matmul_tc_pack.cu", options, j.pack, j.log);
 }
 static void build_all(std::vector<job> &jobs)
 {
@@ -123,12 +154,14 @@ __global__ void fill(float *p, size_t count, unsigned seed, float scale)
 __global__ void compare(const float *x, const float *w, const float *y, problem p, size_t step, verdict *out)
 {
     const size_t total = (size_t)p.m * p.n;
-    for (size_t i = (blockIdx.x * (size_t)blockDim.x + threadIdx.x) * step; i < total; i += (size_t)gridDim.x * blockDim.x * step) {
+    for (size_t i = (blockIdx.x * (size_t)blockDim.x + threadIdx.x) * step; i < total;
+         i += (size_t)gridDim.x * blockDim.x * step) {
         double sum = 0;
         for (int k = 0; k < p.k; k++) sum += (double)x[i / p.n * p.k + k] * w[i % p.n * p.k + k];
         const double got = y[i], e = fabs(got - sum);
         const bool large = fabs(sum) > 3.4e38; // inf in float32, whichever way it comes about
-        if ((sum != sum) != (got != got) || (large ? !isinf(got) : isinf(got))) atomicAdd(&out->wrong, 1);
+        if ((sum != sum) != (got != got) || (large ? !isinf(got) : isinf(got)))
+            atomicAdd(&out->wrong, 1);
         else if (sum == sum && !large) {
             if (fabs(sum) < 1e30) atomicMax(&out->error, (unsigned long long)__double_as_longlong(e));
             if (fabs(sum) < 1e30) atomicMax(&out->scale, (unsigned long long)__double_as_longlong(fabs(sum)));
@@ -158,9 +191,9 @@ static CUtensorMap tensor_map(const job &j, float *x)
     CK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found));
     const cuuint64_t dims[2] = {(cuuint64_t)j.p.k, (cuuint64_t)j.p.m}, strides[1] = {(cuuint64_t)j.p.k * 4};
     const cuuint32_t box[2] = {32, (cuuint32_t)(j.v.bm / j.v.cluster_n)}, steps[2] = {1, 1};
-    CK(((decltype(&cuTensorMapEncodeTiled))encode)(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, x, dims, strides, box, steps,
-                                                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+    CK(((decltype(&cuTensorMapEncodeTiled))encode)(
+        &map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, x, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
     return map;
 }
 static void finish(const char *what)
@@ -169,7 +202,8 @@ static void finish(const char *what)
         usleep(1000);
         if (i > 3000) printf("HANG %s\n", what), fflush(stdout), _exit(3);
     }
-    if (cudaError_t e = cudaDeviceSynchronize()) printf("FAILED %s: %s\n", what, cudaGetErrorString(e)), fflush(stdout), _exit(3);
+    if (cudaError_t e = cudaDeviceSynchronize())
+        printf("FAILED %s: %s\n", what, cudaGetErrorString(e)), fflush(stdout), _exit(3);
 }
 static int blocks_at_once(const job &j, cudaKernel_t kernel, dim3 grid)
 {
@@ -177,7 +211,8 @@ static int blocks_at_once(const job &j, cudaKernel_t kernel, dim3 grid)
     cudaLaunchConfig_t config = {};
     int clusters = 0;
     cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = j.v.cluster_n, cluster.val.clusterDim.y = j.v.cluster_m, cluster.val.clusterDim.z = 1;
+    cluster.val.clusterDim.x = j.v.cluster_n, cluster.val.clusterDim.y = j.v.cluster_m,
+    cluster.val.clusterDim.z = 1;
     config.gridDim = grid, config.blockDim = dim3(j.threads()), config.dynamicSmemBytes = j.shared_bytes();
     config.attrs = &cluster, config.numAttrs = 1;
     CK(cudaOccupancyMaxActiveClusters(&clusters, (const void *)kernel, &config));
@@ -187,16 +222,18 @@ static bool run(const job &j, char *flush, size_t flush_bytes)
 {
     const problem &p = j.p;
     char name[128];
-    snprintf(name, sizeof name, "%5d x %4d x %4d  x%d  %3d x %3d  %d x %d", p.m, p.k, p.n, j.products, j.v.bm, j.v.bn, j.v.cluster_m, j.v.cluster_n);
+    snprintf(name, sizeof name, "%5d x %4d x %4d  x%d  %3d x %3d  %d x %d", p.m, p.k, p.n, j.products, j.v.bm,
+             j.v.bn, j.v.cluster_m, j.v.cluster_n);
     if (!j.built) return printf("BAD  %s: does not compile\n%s", name, j.log.c_str()), false;
     const cudaKernel_t kernel = kernel_of(j.kernel), pack = kernel_of(j.pack);
-    float *x = device<float>((size_t)p.m * p.k), *w = device<float>((size_t)p.n * p.k), *y = device<float>((size_t)p.m * p.n),
-          *packed = device<float>(j.packed_floats());
+    float *x = device<float>((size_t)p.m * p.k), *w = device<float>((size_t)p.n * p.k),
+          *y = device<float>((size_t)p.m * p.n), *packed = device<float>(j.packed_floats());
     fill<<<1024, 256>>>(x, (size_t)p.m * p.k, 1, 1.f);
     fill<<<1024, 256>>>(w, (size_t)p.n * p.k, 2, 1.f / sqrtf((float)p.k));
     if (p.odd) {
         const float odd[] = {INFINITY, NAN, 3.402e38f, -INFINITY};
-        for (int i = 0; i < 4; i++) CK(cudaMemcpy(x + (size_t)(3 + 7 * i) * p.k + 5 * i, odd + i, 4, cudaMemcpyHostToDevice));
+        for (int i = 0; i < 4; i++)
+            CK(cudaMemcpy(x + (size_t)(3 + 7 * i) * p.k + 5 * i, odd + i, 4, cudaMemcpyHostToDevice));
     }
     CK(cudaMemset(y, 0xff, (size_t)p.m * p.n * 4));
     CK(cudaMemset(packed, 0xff, j.packed_floats() * 4));
@@ -206,8 +243,12 @@ static bool run(const job &j, char *flush, size_t flush_bytes)
     CUtensorMap map = tensor_map(j, x);
     void *pack_list[] = {&ap}, *list[] = {&map, &a};
     const dim3 grid(j.grid_x(), j.grid_y());
-    CK(cudaLaunchKernel((const void *)pack, dim3((unsigned)((j.packed_floats() / j.layout().parts / 4 + 255) / 256)), dim3(256), pack_list, 0, 0));
-    auto go = [&] { CK(cudaLaunchKernel((const void *)kernel, grid, dim3(j.threads()), list, j.shared_bytes(), 0)); };
+    CK(cudaLaunchKernel((const void *)pack,
+                        dim3((unsigned)((j.packed_floats() / j.layout().parts / 4 + 255) / 256)), dim3(256),
+                        pack_list, 0, 0));
+    auto go = [&] {
+        CK(cudaLaunchKernel((const void *)kernel, grid, dim3(j.threads()), list, j.shared_bytes(), 0));
+    };
     go();
     go();
     finish(name);
@@ -236,8 +277,9 @@ static bool run(const job &j, char *flush, size_t flush_bytes)
     std::sort(ms.begin(), ms.end());
     const bool good = got.wrong == 0 && error <= (j.products == 3 ? 5e-6 : 3e-3) * scale && j.log.empty();
     if (!good || p.which != CHECK)
-        printf("%-4s %s  error %.1e  wrong %llu  %u of %d blocks at once  %8.2f us  %.0f TFLOP/s\n%s", good ? "ok" : "BAD", name,
-               scale > 0 ? error / scale : error, got.wrong, grid.x * grid.y, blocks_at_once(j, kernel, grid), 1e3 * ms[10],
+        printf("%-4s %s  error %.1e  wrong %llu  %u of %d blocks at once  %8.2f us  %.0f TFLOP/s\n%s",
+               good ? "ok" : "BAD", name, scale > 0 ? error / scale : error, got.wrong, grid.x * grid.y,
+               blocks_at_once(j, kernel, grid), 1e3 * ms[10],
                p.which == CHECK ? 0 : 2e-9 * p.m * p.n * p.k / ms[10], j.log.c_str());
     fflush(stdout);
     if (p.which != CHECK && good) std::ofstream(times, std::ios::app) << ms[10] << " " << name << "\n";
@@ -263,7 +305,8 @@ static void print_best()
             int n = 0;
             snprintf(head, sizeof head, " %5d x %4d x %4d  x%d ", p.m, p.k, p.n, products);
             for (const auto &l : all)
-                if (!l.name.compare(0, strlen(head), head) && n++ < 3) printf("%8.2f us %s\n", 1e3 * l.ms, l.name.c_str());
+                if (!l.name.compare(0, strlen(head), head) && n++ < 3)
+                    printf("%8.2f us %s\n", 1e3 * l.ms, l.name.c_str());
         }
 }
 
@@ -298,7 +341,8 @@ int main(int argc, char **argv)
         for (const auto &j : jobs) {
             good = good && j.built && j.log.empty();
             if (!j.built || !j.log.empty())
-                printf("%d x %d x %d, %d products, %d x %d, cluster %d x %d:\n%s", j.p.m, j.p.k, j.p.n, j.products, j.v.bm, j.v.bn, j.v.cluster_m, j.v.cluster_n, j.log.c_str());
+                printf("%d x %d x %d, %d products, %d x %d, cluster %d x %d:\n%s", j.p.m, j.p.k, j.p.n, j.products,
+                       j.v.bm, j.v.bn, j.v.cluster_m, j.v.cluster_n, j.log.c_str());
         }
         printf("%zu variants %s\n", jobs.size(), good ? "compile" : "do not all compile");
         return !good;
