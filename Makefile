@@ -86,7 +86,13 @@ tests: $(TESTS) $(STANDINS) $(EMULATORS) $(EXAMPLES)
 golden: $(BUILD)/test/unit/test_golden $(STANDINS) ## write test/golden again: plans as text, for review
 	@$(BUILD)/test/unit/test_golden --write
 
-$(TESTS): %: %.o $(filter-out %/main.o,$(CLI)) $(BUILD)/libconvoy.a
+# what tests share, in programs with and without cmocka
+SUPPORT := $(BUILD)/test/libsupport.a
+$(SUPPORT): $(patsubst %.c,$(BUILD)/%.o,$(wildcard test/support/*.c))
+	$(say) AR $@
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
+
+$(TESTS): %: %.o $(filter-out %/main.o,$(CLI)) $(SUPPORT) $(BUILD)/libconvoy.a
 	$(say) LINK $@
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 
@@ -105,7 +111,7 @@ $(EMULATORS): $(wildcard test/standin/*.h test/emulate/*.h)
 	$(Q)$(CC) $(filter-out -fsanitize% -fno-sanitize%,$(STANDIN_FLAGS)) -O3 -DEMULATE_DIR='"$(CURDIR)/test/emulate"' \
 	    -o $@ $(filter %.c,$^) $(LDLIBS)
 
-$(PROGRAMS): %: %.o $(BUILD)/libconvoy.a
+$(PROGRAMS): %: %.o $(SUPPORT) $(BUILD)/libconvoy.a
 	$(say) LINK $@
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "math_reference.h"
+#include "support/math_reference.h"
 
 enum { MAX_THREADS = 64, MAX_KERNELS = 3, CHUNK = 4096 };
 
@@ -102,7 +102,7 @@ int main(int argc, char **argv)
     }
     for (int k = 0; k < all; k++)
         if (strcmp(isa, "all") == 0 || strcmp(isa, kernels[k]->isa) == 0) kernels[n++] = kernels[k];
-    for (int i = 0; n && i < MATH_CASES; i++) {
+    for (int i = 0; n && i < n_math_cases; i++) {
         if (strcmp(name, "all") != 0 && strcmp(name, math_cases[i].name) != 0) continue;
         found = 1;
         failed |= check(kernels, n, &math_cases[i], threads, (uint64_t)step);

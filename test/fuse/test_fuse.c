@@ -11,8 +11,8 @@
  *
  * A failure prints the graph as chain text, the options, and the command that repeats it. */
 #include "../../src/cpu/cpuinfo.h"
-#include "../unit/doubt.h"
-#include "random_chain.h"
+#include "../support/doubt.h"
+#include "../support/random_chain.h"
 
 static int graphs = 120;
 static uint64_t first_seed = 1;

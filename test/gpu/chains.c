@@ -2,7 +2,7 @@
  *
  *   chains [CHAIN...]         checks the chains given, or those of chain_list.h, in both precisions
  *   chains -c FILE            checks the chains of a file, one in a line, under fewer plans
- *   chains -r COUNT SEED      checks COUNT random graphs of each flavour (../fuse/random_chain.h)
+ *   chains -r COUNT SEED      checks COUNT random graphs of each flavour (../support/random_chain.h)
  *   chains -s [CHAIN...]      the chains for compute-sanitizer: buffers without guards, workspaces without a fill
  *   chains -b [CHAIN...]      the same bits over 100 runs, on two streams, captured (bits.h); default: A, B, C
  *   chains -m [CHAIN...]      the same bits wherever in the batch a sample stands
@@ -16,10 +16,10 @@
  * once at random. The last line is "N checked, M failed". */
 #include <time.h>
 #include <unistd.h>
-#include "bits.h"
-#include "check_random.h"
+#include "../support/bits.h"
+#include "../support/check_random.h"
 #include "chain_list.h"
-#include "kernel_list.h"
+#include "../support/kernel_list.h"
 
 static bool fail_here(const char *title)
 {
@@ -249,19 +249,31 @@ static bool time_chain(const gpu *u, const char *words)
 
 /* ---- the command ---- */
 
+typedef struct chain_span {
+    const char *const *list;
+    int n;
+} chain_span;
+#define SPAN(list)                                                                                                 \
+    {                                                                                                              \
+        list, COUNT_OF(list)                                                                                       \
+    }
+
 typedef struct mode {
     char letter; /* 0: without any */
     bool (*chain)(const gpu *u, const char *words);
-    const char *const *list; /* without chains of its own */
-    int n;
+    chain_span spans[2]; /* without chains of its own */
 } mode;
 
 static const mode modes[] = {
-    {0, check_chain, chains, COUNT_OF(chains)},        {'c', check_briefly, NULL, 0},
-    {'g', check_chain, full, COUNT_OF(full)},          {'s', sanitize_chain, sanitized, COUNT_OF(sanitized)},
-    {'b', bits_of_chain, large, COUNT_OF(large)},      {'m', places_of_chain, chains, COUNT_OF(chains)},
-    {'l', kernels_of_chain, chains, COUNT_OF(chains)}, {'f', first_call, large, COUNT_OF(large)},
-    {'t', time_chain, large, COUNT_OF(large)},
+    {0, check_chain, {SPAN(chains), SPAN(hopper_chains)}},
+    {'c', check_briefly, {{NULL, 0}}},
+    {'g', check_chain, {SPAN(full)}},
+    {'s', sanitize_chain, {SPAN(sanitized)}},
+    {'b', bits_of_chain, {SPAN(large)}},
+    {'m', places_of_chain, {SPAN(chains), SPAN(hopper_chains)}},
+    {'l', kernels_of_chain, {SPAN(chains), SPAN(hopper_chains)}},
+    {'f', first_call, {SPAN(large)}},
+    {'t', time_chain, {SPAN(large)}},
 };
 
 typedef struct command {
@@ -270,9 +282,15 @@ typedef struct command {
     int n;             /* items: chains, or random graphs */
     bool random;
     uint64_t seed;
-    const char *const *list;
+    chain_span spans[2];
     char *file[2000]; /* lines of the file of -c */
 } command;
+
+static const char *chain_of(const command *c, int item)
+{
+    const int later = item - c->spans[0].n;
+    return later < 0 ? c->spans[0].list[item] : c->spans[1].list[later];
+}
 
 static bool read_lines(command *c, const char *path)
 {
@@ -285,7 +303,7 @@ static bool read_lines(command *c, const char *path)
         room = 0;
     }
     if (f) fclose(f);
-    c->list = (const char *const *)c->file;
+    c->spans[0] = (chain_span){(const char *const *)c->file, c->n};
     return c->n > 0;
 }
 
@@ -303,10 +321,12 @@ static bool read_command(int argc, char **argv, command *c)
         for (int i = 0; i < COUNT_OF(modes); i++)
             if (modes[i].letter == letter) c->mode = &modes[i];
     }
-    if (!c->list) {
-        c->list = optind < argc ? (const char *const *)argv + optind : c->mode->list;
-        c->n = optind < argc ? argc - optind : c->mode->n;
+    if (!c->spans[0].list && optind < argc) {
+        c->spans[0] = (chain_span){(const char *const *)argv + optind, argc - optind};
+    } else if (!c->spans[0].list) {
+        memcpy(c->spans, c->mode->spans, sizeof c->spans);
     }
+    c->n = c->spans[0].n + c->spans[1].n;
     if (c->random) {
         if (argc - optind != 2) return false;
         c->n = 3 * atoi(argv[optind]);
@@ -328,18 +348,18 @@ int main(int argc, char **argv)
                 "-t] [CHAIN...]\n");
         return 2;
     }
-    if (!gpu_open(&u)) {
+    if (!test_gpu_open(&u)) {
         printf("%s\n", cvy_last_error());
         return 2;
     }
     context_seconds = seconds_now() - start;
     for (int i = c.share; i < c.n; i += c.shares, done++) {
         bad += !(c.random ? check_random(&u, (flavour)(i % 3), c.seed + (uint64_t)(i / 3), PLAN_LIKED | PLAN_RANDOM)
-                          : c.mode->chain(&u, c.list[i]));
+                          : c.mode->chain(&u, chain_of(&c, i)));
         fflush(stdout);
     }
     printf("%d checked, %d failed\n", done, bad);
     for (int i = 0; i < COUNT_OF(c.file); i++) free(c.file[i]);
-    gpu_close(&u);
+    test_gpu_close(&u);
     return bad != 0;
 }

@@ -11,7 +11,7 @@
  */
 #define TEST_WITHOUT_CMOCKA
 #include "../../src/cuda/tc.h"
-#include "../unit/rig.h"
+#include "../support/rig.h"
 
 static const char *const chains[] = {
     "x[4096,4096] | linear(4096)",

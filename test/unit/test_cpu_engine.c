@@ -4,7 +4,7 @@
  * the last place of its largest result; inputs that are large, small, negative, or 1000 with a deviation of 1, cost
  * a normalised result no more than 1e-5 of its scale. NaN and infinities come out where the reference has them. */
 #include "../../src/cpu/cpuinfo.h"
-#include "rig.h"
+#include "../support/rig.h"
 
 #define BLOCK_A "conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)"
 #define BLOCK_B "conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)"

@@ -1,7 +1,7 @@
 /* test_cuda_cache.c - the disk cache: damage at any place, many writers, strangers' directories. */
 #include <fcntl.h>
 #include <sys/wait.h>
-#include "../standin/fixture.h"
+#include "../support/fixture.h"
 
 static standin *rtc;
 

@@ -2,7 +2,7 @@
  * that is supported; no GPU is needed. Fails on spilled registers. Skipped, and says so, where there is no NVRTC
  * (CVY_NVRTC_LIB, a toolkit, or the wheel nvidia-cuda-nvrtc in the virtual environment of the tests). */
 #include <glob.h>
-#include "../standin/fixture.h"
+#include "../support/fixture.h"
 #include "../../src/cuda/exec.h"
 
 static standin *gpu;

@@ -1,9 +1,9 @@
 /* test_cuda_cover.c - the chains that test/gpu checks on a GPU, and those for compute-sanitizer, between them run
  * every kernel file and every form of a pass on tensor cores. Planned for the stand-in's Hopper. */
-#include "../gpu/check.h"
+#include "../support/check.h"
 #include "../gpu/chain_list.h"
-#include "../gpu/needs.h"
-#include "../standin/fixture.h"
+#include "../support/needs.h"
+#include "../support/fixture.h"
 
 static const need all_needs[] = {
     {"conv_direct.cu", -1, NULL, 0}, {"conv_mma.cu", -1, NULL, 0},     {"conv_simple.cu", -1, NULL, 0},
@@ -20,7 +20,7 @@ static const need all_needs[] = {
     {"TC_ROWS", 1, NULL, 0},         {"TC_FINISHERS", 2, NULL, 0},
 };
 
-static void check_list(const char *title, const char *const *list, int n, int kinds)
+static uint64_t needs_of(const char *const *list, int n, int kinds)
 {
     uint64_t met = 0;
 
@@ -35,6 +35,11 @@ static void check_list(const char *title, const char *const *list, int n, int ki
         cvy_plan_free(plan);
         cvy_graph_free(g);
     }
+    return met;
+}
+
+static void check_needs(const char *title, uint64_t met)
+{
     for (int k = 0; k < COUNT_OF(all_needs); k++)
         CHECK(met >> k & 1, "%s: nothing with %s %d", title, all_needs[k].name, all_needs[k].value);
 }
@@ -45,7 +50,8 @@ int main(int argc, char **argv)
     use_standin(argv[0], "libcuda.so.1", "CVY_CUDA_LIB");
     use_standin(argv[0], "libnvrtc.so.13", "CVY_NVRTC_LIB");
     setenv("CVY_CACHE", "off", 1);
-    check_list("chains", chains, COUNT_OF(chains), EVERY_PLAN);
-    check_list("chains -s", sanitized, COUNT_OF(sanitized), SANITIZED_PLANS);
+    check_needs("chains", needs_of(chains, COUNT_OF(chains), EVERY_PLAN) |
+                              needs_of(hopper_chains, COUNT_OF(hopper_chains), EVERY_PLAN));
+    check_needs("chains -s", needs_of(sanitized, COUNT_OF(sanitized), SANITIZED_PLANS));
     return finish("cuda_cover");
 }

@@ -1,6 +1,6 @@
 /* test_cuda_emit.c - the generated text, word for word: what it says is what kernels compute, and it is part of the
  * compile cache's key. And that every pointwise operator has a device version. */
-#include "../standin/fixture.h"
+#include "../support/fixture.h"
 #include "../../src/cuda/emit.h"
 
 static void expect(const char *what, const emit_spec *spec, const char *golden)

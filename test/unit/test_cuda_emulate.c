@@ -3,14 +3,14 @@
  *   test_cuda_emulate [GRAPHS [SEED]]      random graphs of each flavour, the first one's seed
  *
  * First the emulator itself: kernels that break the rules are found out. Then the chains of test/gpu and random
- * graphs, as a GPU would be checked (test/gpu/check.h): bounds, strides, guards, the same bits again and in any
+ * graphs, as a GPU would be checked (test/support/check.h): bounds, strides, guards, the same bits again and in any
  * order of blocks and threads; a sample's bits wherever in the batch it stands. Work is shared out among processes.
  */
-#include "emulated.h"
-#include "../gpu/check_random.h"
+#include "../support/emulated.h"
+#include "../support/check_random.h"
 #include "../gpu/chain_list.h"
 
-enum { LISTED = COUNT_OF(chains) - HOPPER_CHAINS };
+enum { LISTED = COUNT_OF(chains) };
 static int graphs = 70;
 static uint64_t first_seed = 1;
 

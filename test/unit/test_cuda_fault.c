@@ -2,7 +2,7 @@
  * call, nothing stays alive, the context stack is as it was, and afterwards everything still works. */
 #include <pthread.h>
 #include <sys/wait.h>
-#include "../standin/fixture.h"
+#include "../support/fixture.h"
 
 static standin *gpu, *rtc;
 

@@ -4,9 +4,9 @@
  *   test_cuda_hopper [CHAIN...]      these chains, under every plan
  *
  * First the emulator itself: kernels that break the rules are found out. Then chains in both precisions, checked as
- * a GPU would be (test/gpu/check.h): bounds, guards, the same bits again and in any order of blocks, threads and
- * copies; a sample's bits wherever in the batch it stands. */
-#include "emulated.h"
+ * a GPU would be (test/support/check.h): bounds, guards, the same bits again and in any order of blocks, threads
+ * and copies; a sample's bits wherever in the batch it stands. */
+#include "../support/emulated.h"
 #include "../gpu/chain_list.h"
 
 /* ---- the emulator ---- */
@@ -107,8 +107,9 @@ static const need needs[] = {
     {"TC_WIDE", 4, "TC_SINK", 0},
 };
 static const need needs_apart[] = {
-    {"TC_PASS", 3, "TC_SINK", 0}, {"TC_PASS", 3, "TC_SINK", 1}, {"TC_PASS", 3, "TC_SINK", 2},
-    {"TC_PASS", 4, "TC_SINK", 0}, {"TC_PASS", 4, "TC_SINK", 1}, {"TC_PASS", 4, "TC_SINK", 2},
+    {"TC_PASS", 4, "TC_SINK", 0},
+    {"TC_PASS", 4, "TC_SINK", 1},
+    {"TC_PASS", 4, "TC_SINK", 2},
 };
 
 static void check_needs(const need *list, int n)

@@ -1,7 +1,7 @@
 /* test_cuda_launches.c - cvy_plan_launches(): as many launches as a run makes, with and without copies of strided
  * tensors; refusals; nothing lost where memory runs out. What the text says is compared with launches argument by
  * argument in test/torch/test_eject.py. */
-#include "../standin/fixture.h"
+#include "../support/fixture.h"
 
 static standin *gpu;
 static const cvy_options on_gpu = {.size = sizeof on_gpu, .device = CVY_CUDA};

@@ -1,6 +1,6 @@
 /* test_cuda_measure.c - effort "measure" on the GPU, without one: tiles by rank, what is timed, what is remembered,
  * and that a call which fails on the way leaves nothing behind. */
-#include "../standin/fixture.h"
+#include "../support/fixture.h"
 #include "../../src/cuda/tc.h"
 
 static standin *gpu, *rtc;

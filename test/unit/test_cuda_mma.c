@@ -1,8 +1,8 @@
 /* test_cuda_mma.c - producers on tensor cores through mma.sync, without a GPU: on which devices, with which tile,
  * and the words where they are not; a new batch compiles nothing. What they compute is test_cuda_mma_run.c's. */
-#include "../standin/fixture.h"
+#include "../support/fixture.h"
 #include "../../src/cuda/choice.h"
-#include "../gpu/kernel_list.h"
+#include "../support/kernel_list.h"
 
 static standin *gpu, *rtc;
 
@@ -10,13 +10,6 @@ static cvy_plan *plan_of(const char *chain, int capability, cvy_precision precis
 {
     gpu->capability = capability;
     return chain_plan(chain, precision, 0);
-}
-
-static bool has_option(const cuda_step *s, const char *option)
-{
-    for (int i = 0; i < s->n_options[0]; i++)
-        if (strcmp(s->options[0][i], option) == 0) return true;
-    return false;
 }
 
 /* Dilated, and rows of no whole 16 bytes: wgmma's kernels do not take them. */

@@ -13,8 +13,8 @@
  * of 16 bytes.
  * Contiguous and strided tensors, blocks and threads in another order: the same bits. */
 #include <float.h>
-#include "../gpu/check.h"
-#include "../standin/fixture.h"
+#include "../support/check.h"
+#include "../support/fixture.h"
 #include "../../src/cuda/choice.h"
 
 typedef struct problem {
@@ -297,7 +297,7 @@ int main(int argc, char **argv)
     use_library(argv[0], "emulate/libcuda.so.1", "CVY_CUDA_LIB", path);
     use_library(argv[0], "emulate/libnvrtc.so.13", "CVY_NVRTC_LIB", path);
     use_cache();
-    if (!gpu_open(&u)) {
+    if (!test_gpu_open(&u)) {
         fprintf(stderr, "%s\n", cvy_last_error());
         return 1;
     }
@@ -312,7 +312,7 @@ int main(int argc, char **argv)
     check_tiles(&u, getenv("CONVOY_TEST_QUICK") != NULL, &seed);
     check_misaligned(&u, "x[70,64] | linear(96)", &seed);
     check_misaligned(&u, "x[2,3,40,64] | matmul(w[3,64,36])", &seed);
-    gpu_close(&u);
+    test_gpu_close(&u);
     CHECK(cvyi_alloc_live() == 0, "%lld allocations", (long long)cvyi_alloc_live());
     return finish("cuda_mma_run");
 }

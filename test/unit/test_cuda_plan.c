@@ -1,7 +1,7 @@
 /* test_cuda_plan.c - whole plans for the GPU, without one: each call fails in turn, runs allocate nothing, a new
  * batch size and new names compile nothing, and every operator has a kernel. */
 #include <sys/wait.h>
-#include "../standin/fixture.h"
+#include "../support/fixture.h"
 #include "../../src/cuda/exec.h"
 
 static standin *gpu, *rtc;

@@ -1,8 +1,8 @@
 /* test_cuda_product.c - matrix products through wgmma, without a GPU: which are taken, with which tile and in which
  * clusters, and the words where they are not; what the steps launch. What they compute is test/gpu's. */
-#include "../standin/fixture.h"
+#include "../support/fixture.h"
 #include "../../src/cuda/choice.h"
-#include "../gpu/kernel_list.h"
+#include "../support/kernel_list.h"
 
 static standin *gpu;
 
@@ -46,6 +46,7 @@ static void check_steps(const cvy_plan *p, const char *chain, const product_form
 {
     const cuda_step *s = step_of(p, "matmul_tc.cu"), *pack = step_of(p, "matmul_tc_pack.cu");
     const wgmma_tile *t = &f->tile;
+    char columns[32], products[32];
 
     CHECK(s && pack, "%s: no such steps", chain);
     if (!s || !pack) return;
@@ -63,8 +64,10 @@ static void check_steps(const cvy_plan *p, const char *chain, const product_form
     CHECK(pack->extent == (int64_t)l->grid[0] &&
               t->packed_bytes == 4 * pack->extent * t->n * 32 * t->steps * (t->products == 3 ? 2 : 1),
           "%s: packed", chain);
-    CHECK(macro_of(s, "BN") == macro_of(pack, "BN") && macro_of(s, "PRODUCTS") == macro_of(pack, "PRODUCTS") &&
-              macro_of(s, "PACKED") == 3,
+    snprintf(columns, sizeof columns, "-DBN=%d", t->n);
+    snprintf(products, sizeof products, "-DPRODUCTS=%d", t->products);
+    CHECK(has_option(s, columns) && has_option(pack, columns) && has_option(s, products) &&
+              has_option(pack, products) && has_option(s, "-DPACKED=3"),
           "%s: options", chain);
 }
 

@@ -4,7 +4,7 @@
  *
  * Without the rewrites that trust factors to be finite (nothing is watched on a GPU). The weight of a norm is left
  * alone: times a normalised value an infinite one gives an infinity here, where PyTorch's x a - mean a is NaN. */
-#include "emulated.h"
+#include "../support/emulated.h"
 #include "../../src/cuda/tc_tune.h"
 
 static const char *const chains[] = {

@@ -1,6 +1,6 @@
 /* test_cuda_tc.c - passes on tensor cores, without a GPU: which chains take that form, in which way, and the words
  * for those that do not; tunings that fit; the generated text, word for word; memory that is zeroed once. */
-#include "../standin/fixture.h"
+#include "../support/fixture.h"
 #include "../../src/cuda/choice.h"
 
 static standin *gpu, *rtc;

@@ -1,7 +1,7 @@
 /* test_dtype.c - element types: how they are written, which one a result has, what is refused, and what bytes and
  * digests make of them. */
 #include "../../src/plan/plan.h"
-#include "random_graph.h"
+#include "../support/random_graph.h"
 #include "same.h"
 
 static cvy_graph *parse(const char *chain)

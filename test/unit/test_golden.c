@@ -9,7 +9,7 @@
  * comment.
  */
 #include <ctype.h>
-#include "../standin/fixture.h"
+#include "../support/fixture.h"
 #include "../../src/plan/plan.h"
 
 static const struct {

@@ -1,6 +1,6 @@
 /* test_graph.c - graphs through the C calls: values, names, natural parameters, outputs, the tensors of run(),
  * copies, the verifier, and what is refused. */
-#include "random_graph.h"
+#include "../support/random_graph.h"
 #include "same.h"
 
 static cvy_graph *new_graph(void)

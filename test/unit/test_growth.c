@@ -5,7 +5,7 @@
  * rounds over the whole graph for every rewrite. A large graph must be planned before an alarm ends the program: no
  * figure of speed, but a scan of all operators for each of them would not make it. Beyond CVY_MAX_OPERATORS a graph
  * is refused. */
-#include "../standin/fixture.h"
+#include "../support/fixture.h"
 
 enum { SMALL = 250, LARGE = 4 * SMALL, SECONDS = 120 };
 

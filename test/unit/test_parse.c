@@ -2,7 +2,7 @@
  * back gives the same graph, for every operator and for random graphs. */
 #include <locale.h>
 #include <pthread.h>
-#include "random_graph.h"
+#include "../support/random_graph.h"
 #include "same.h"
 
 typedef struct pair {

@@ -1,7 +1,7 @@
 /* test_plan.c - plans: passes and places keep their promises, options and buffers are checked, plans print what
  * they do, and run from several threads at once. */
 #include <pthread.h>
-#include "rig.h"
+#include "../support/rig.h"
 
 #define BLOCK_A "conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)"
 #define BLOCK_B "conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)"

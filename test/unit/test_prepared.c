@@ -1,6 +1,6 @@
 /* The prepared part of a plan's memory in a buffer of its own, shared by plans whose digests are equal: the same
  * bytes, and results as if each had prepared its own. */
-#include "rig.h"
+#include "../support/rig.h"
 
 /* %d: the batch. Convolutions of every algorithm, products, transposed ones, arithmetic on weights. */
 static const char *const chains[] = {

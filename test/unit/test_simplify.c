@@ -4,7 +4,7 @@
  * as double arithmetic allows; the CPU engine runs it with the rewrite on and off, within what float32 may lose;
  * and the printed plan lists the rewrite if it was done, and does not if it is switched off. */
 #include "../../src/simplify/simplify.h"
-#include "doubt.h"
+#include "../support/doubt.h"
 
 typedef struct trial {
     const char *rewrite;

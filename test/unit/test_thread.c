@@ -10,7 +10,7 @@
 #include "../../src/cpu/cpuinfo.h"
 #include "../../src/cpu/openmp.h"
 #include "../../src/cpu/thread.h"
-#include "rig.h"
+#include "../support/rig.h"
 
 /* ThreadSanitizer refuses threads in the child of a threaded process, unless told. */
 const char *__tsan_default_options(void);

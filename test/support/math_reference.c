@@ -1,24 +1,5 @@
-/* math_reference.h - what the unary operators compute, in double and by libm, and the distance of a float from it.
- *
- * The formulas are PyTorch's definitions, rearranged where the textbook form would lose digits even in double.
- * Shared by test/unit/test_math.c (sampled) and test/exhaustive_math.c (every float). */
-#ifndef TEST_MATH_REFERENCE_H
-#define TEST_MATH_REFERENCE_H
-
-#include <math.h>
-#include <string.h>
-
-#include "../src/cpu/pointwise.h"
-
-typedef double reference_fn(double x, double p0, double p1);
-
-typedef struct math_case {
-    const char *name;
-    op_id op;
-    float p[2];
-    reference_fn *reference;
-    double ulp; /* the bound */
-} math_case;
+/* math_reference.c - see math_reference.h. */
+#include "math_reference.h"
 
 #define REF(name)                                                                                                  \
     static double ref_##name(double x, double p0 __attribute__((unused)), double p1 __attribute__((unused)))
@@ -129,7 +110,7 @@ REF(sign_or_one)
 }
 #undef REF
 
-static const math_case math_cases[] = {
+const math_case math_cases[] = {
     {"exp", OP_exp, {0, 0}, ref_exp, 2},
     {"tanh", OP_tanh, {0, 0}, ref_tanh, 2},
     {"sigmoid", OP_sigmoid, {0, 0}, ref_sigmoid, 2},
@@ -160,11 +141,9 @@ static const math_case math_cases[] = {
     {"abs", OP_abs, {0, 0}, ref_abs, 0},
     {"sign_or_one", OP_sign_or_one, {0, 0}, ref_sign_or_one, 0},
 };
-enum { MATH_CASES = sizeof math_cases / sizeof math_cases[0] };
+const int n_math_cases = COUNT_OF(math_cases);
 
-/* Distance in units of the last place of a float at `want`; infinite where one is NaN and the other is not, or
- * where an infinity or the sign of a zero that came from a zero is wrong. */
-static inline double ulp_error(float got, double want, float x)
+double ulp_error(float got, double want, float x)
 {
     int e;
     if (isnan(want) || isnan(got)) return isnan(want) && isnan(got) ? 0 : INFINITY;
@@ -178,8 +157,7 @@ static inline double ulp_error(float got, double want, float x)
     return fabs(got - want) / ldexp(1, (e < -125 ? -125 : e) - 24);
 }
 
-/* The instruction sets this processor can run; returns their number. */
-static inline int runnable_kernels(const cpu_vector_kernels *out[3])
+int runnable_kernels(const cpu_vector_kernels *out[3])
 {
     int n = 0;
     out[n++] = &cvyi_vector_portable;
@@ -193,5 +171,3 @@ static inline int runnable_kernels(const cpu_vector_kernels *out[3])
 #endif
     return n;
 }
-
-#endif

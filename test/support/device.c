@@ -1,49 +1,39 @@
-/* device.h - what a checker needs of whatever device the driver shows (a GPU, or test/emulate): buffers with guard
- * bands, the tensors of a rig in them, CUDA graphs.
- *
- * In front of and behind every buffer, tensors and workspaces alike, lie BAND bytes that nobody may write. A bare
- * device has none, and no gaps either: buffers end where tensors do, so that compute-sanitizer, or the emulator,
- * sees every access outside of them, reads as well. */
-#ifndef TEST_GPU_DEVICE_H
-#define TEST_GPU_DEVICE_H
-
-#define TEST_WITHOUT_CMOCKA
+/* device.c - see device.h. */
 #include <dlfcn.h>
-#include "../../src/cuda/exec.h"
-#include "../unit/rig.h"
+#include "device.h"
 
-typedef struct gpu {
-    cuda_device *device;
-    CUstream stream;
-    bool emulated;  /* the order of blocks can be chosen */
-    bool bare;      /* no guard bands */
-    bool sanitized; /* plans run once, in workspaces as they were allocated: initcheck takes a fill for a value */
-} gpu;
+enum { BAND = 1024, BAND_BYTE = 0xa5 };
 
-static inline bool gpu_open(gpu *u)
+/* A tensor's memory as it travels: all of it, or on a bare device without the rig's own guards at both ends. */
+typedef struct gpu_span {
+    float *from;
+    size_t bytes;
+} gpu_span;
+
+typedef struct graph_calls {
+    CUresult (*begin)(CUstream, int);
+    CUresult (*end)(CUstream, void **);
+    CUresult (*instantiate)(void **, void *, unsigned long long);
+    CUresult (*launch)(void *, CUstream);
+    CUresult (*destroy)(void *);
+    CUresult (*destroy_exec)(void *);
+} graph_calls;
+
+bool test_gpu_open(gpu *u)
 {
     *u = (gpu){0};
     if (cvyi_cuda_open(0, &u->device) || cvyi_cuda_enter(u->device, NULL)) return false;
     u->emulated = u->bare = strcmp(u->device->name, "emulator") == 0;
     return cvyi_cuda_stream_create(u->device, &u->stream) == CVY_OK;
 }
-static inline void gpu_close(gpu *u)
+void test_gpu_close(gpu *u)
 {
     cvyi_cuda_stream_free(u->device, u->stream);
     cvyi_cuda_leave(u->device);
     cvyi_cuda_close(u->device);
 }
 
-/* ---- buffers between guard bands ---- */
-
-enum { BAND = 1024, BAND_BYTE = 0xa5 };
-
-typedef struct guarded {
-    CUdeviceptr base, at; /* what was allocated; where the buffer begins */
-    size_t bytes, band;
-} guarded;
-
-static inline cvy_status guarded_alloc(const gpu *u, size_t bytes, guarded *out)
+cvy_status guarded_alloc(const gpu *u, size_t bytes, guarded *out)
 {
     cvy_status st;
 
@@ -56,13 +46,12 @@ fail:
     return st;
 }
 
-static inline void guarded_free(const gpu *u, guarded *g)
+void guarded_free(const gpu *u, guarded *g)
 {
     cvyi_cuda_free(u->device, g->base);
 }
 
-/* Are both bands as they were? */
-static inline bool guarded_intact(const gpu *u, const guarded *g)
+bool guarded_intact(const gpu *u, const guarded *g)
 {
     unsigned char bands[2 * BAND];
     size_t kept = 0;
@@ -74,35 +63,20 @@ static inline bool guarded_intact(const gpu *u, const guarded *g)
     return kept == sizeof bands;
 }
 
-/* ---- tensors on the device ---- */
-
-typedef struct gpu_rig {
-    const gpu *u;
-    rig *r;
-    guarded memory[RIG_TENSORS];
-    cvy_buffer buffers[RIG_TENSORS];
-} gpu_rig;
-
-/* A tensor's memory as it travels: all of it, or on a bare device without the rig's own guards at both ends. */
-typedef struct gpu_span {
-    float *from;
-    size_t bytes;
-} gpu_span;
-
-static inline gpu_span span_of(const gpu_rig *t, int i)
+static gpu_span span_of(const gpu_rig *t, int i)
 {
     const rig_tensor *of = &t->r->t[i];
     const int64_t skip = t->u->bare ? RIG_EDGE : 0;
     return (gpu_span){of->memory + skip, 4 * (size_t)(of->cells - 2 * skip)};
 }
 
-static inline void gpu_rig_upload(gpu_rig *t, int i)
+static void gpu_rig_upload(gpu_rig *t, int i)
 {
     const gpu_span s = span_of(t, i);
     assert_ok(cvyi_cuda_upload(t->u->device, t->memory[i].at, s.from, s.bytes, t->u->stream));
 }
 
-static inline void gpu_rig_open(gpu_rig *t, const gpu *u, rig *r)
+void gpu_rig_open(gpu_rig *t, const gpu *u, rig *r)
 {
     *t = (gpu_rig){.u = u, .r = r};
     for (int i = 0; i < r->n; i++) {
@@ -113,20 +87,18 @@ static inline void gpu_rig_open(gpu_rig *t, const gpu *u, rig *r)
         t->buffers[i].strides = r->buffers[i].strides;
     }
 }
-static inline void gpu_rig_close(gpu_rig *t)
+void gpu_rig_close(gpu_rig *t)
 {
     for (int i = 0; i < t->r->n; i++) guarded_free(t->u, &t->memory[i]);
 }
 
-/* Guards in the place of the outputs. */
-static inline void gpu_rig_wipe(gpu_rig *t)
+void gpu_rig_wipe(gpu_rig *t)
 {
     rig_wipe(t->r);
     for (int i = t->r->n_sources; i < t->r->n; i++) gpu_rig_upload(t, i);
 }
 
-/* As rig_outputs(). */
-static inline float *gpu_rig_outputs(gpu_rig *t, int64_t *count)
+float *gpu_rig_outputs(gpu_rig *t, int64_t *count)
 {
     for (int i = t->r->n_sources; i < t->r->n; i++) {
         const gpu_span s = span_of(t, i);
@@ -135,8 +107,7 @@ static inline float *gpu_rig_outputs(gpu_rig *t, int64_t *count)
     return rig_outputs(t->r, count);
 }
 
-/* Is what no run may write as it was: all bands, and the inputs? */
-static inline bool gpu_rig_intact(const gpu_rig *t)
+bool gpu_rig_intact(const gpu_rig *t)
 {
     bool kept = true;
 
@@ -151,18 +122,7 @@ static inline bool gpu_rig_intact(const gpu_rig *t)
     return kept;
 }
 
-/* ---- CUDA graphs: the few calls that the engine itself never makes ---- */
-
-typedef struct graph_calls {
-    CUresult (*begin)(CUstream, int);
-    CUresult (*end)(CUstream, void **);
-    CUresult (*instantiate)(void **, void *, unsigned long long);
-    CUresult (*launch)(void *, CUstream);
-    CUresult (*destroy)(void *);
-    CUresult (*destroy_exec)(void *);
-} graph_calls;
-
-static inline bool find_graph_calls(graph_calls *c)
+static bool find_graph_calls(graph_calls *c)
 {
     static const char *const names[] = {
         "cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags",
@@ -178,8 +138,7 @@ static inline bool find_graph_calls(graph_calls *c)
     return true;
 }
 
-/* Captures a run and launches it twice. */
-static inline cvy_status run_captured(gpu_rig *t, const cvy_plan *plan, void *work)
+cvy_status run_captured(gpu_rig *t, const cvy_plan *plan, void *work)
 {
     graph_calls calls;
     void *graph = NULL, *exec = NULL;
@@ -197,5 +156,3 @@ static inline cvy_status run_captured(gpu_rig *t, const cvy_plan *plan, void *wo
     if (graph) calls.destroy(graph);
     return st;
 }
-
-#endif

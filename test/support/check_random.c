@@ -1,12 +1,8 @@
-/* check_random.h - random graphs (../fuse/random_chain.h) under the planner's plan and random ones, by check.h. */
-#ifndef TEST_GPU_CHECK_RANDOM_H
-#define TEST_GPU_CHECK_RANDOM_H
-
-#include "check.h"
-#include "../fuse/random_chain.h"
+/* check_random.c - see check_random.h. */
+#include "check_random.h"
 
 /* What a report calls a graph: its text, and what makes it again. */
-static inline char *random_title(const cvy_graph *g, flavour f, uint64_t seed)
+static char *random_title(const cvy_graph *g, flavour f, uint64_t seed)
 {
     size_t needed = 0;
     char *words;
@@ -19,8 +15,7 @@ static inline char *random_title(const cvy_graph *g, flavour f, uint64_t seed)
     return words;
 }
 
-/* Plans at random are, for every other graph, in tf32. */
-static inline bool check_random(const gpu *u, flavour f, uint64_t seed, int kinds)
+bool check_random(const gpu *u, flavour f, uint64_t seed, int kinds)
 {
     cvy_graph *g = make_graph(f, seed);
     checked_graph c;
@@ -38,5 +33,3 @@ static inline bool check_random(const gpu *u, flavour f, uint64_t seed, int kind
     cvy_graph_free(g);
     return good;
 }
-
-#endif

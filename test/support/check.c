@@ -1,25 +1,11 @@
-/* check.h - one graph under many plans on whatever device the driver shows (a GPU, or test/emulate), against the
- * reference in double.
- *
- * Every tensor of a rig, with its strides, gaps and guards, is copied to the device as it lies (device.h). A plan
- * runs in a workspace of NaNs on contiguous tensors and on strided ones, and again with what it had prepared,
- * through a captured graph where the driver has those, and in other orders of blocks and threads where it is the
- * emulator: results are within what doubt.h derives, guards and inputs survive, and the bits are the same each
- * time. */
-#ifndef TEST_GPU_CHECK_H
-#define TEST_GPU_CHECK_H
+/* check.c - see check.h. */
+#include "check.h"
 
-#include "device.h"
-#include "../unit/doubt.h"
-
-/* ---- ways to run one plan ---- */
-
-typedef enum run_way { RUN_FRESH, RUN_KEPT, RUN_CAPTURED, RUN_REVERSED, RUN_SHUFFLED, RUN_WAYS } run_way;
 static const char *const run_names[] = {"", "with kept parameters", "captured", "in reversed order",
                                         "in shuffled order"};
 
 /* The emulator has no captures, and takes its time: of large tensors one order will do. */
-static inline bool way_exists(const gpu_rig *t, run_way how)
+static bool way_exists(const gpu_rig *t, run_way how)
 {
     int64_t cells = 0;
 
@@ -32,7 +18,7 @@ static inline bool way_exists(const gpu_rig *t, run_way how)
 
 /* Does a pass on tensor cores leave a value in the workspace? initcheck knows bulk copies from CUDA 13.1 on; before
  * it takes what they write for uninitialised. */
-static inline bool copies_in_bulk(const cvy_plan *plan)
+static bool copies_in_bulk(const cvy_plan *plan)
 {
     const cuda_state *state = plan->state;
     bool found = false;
@@ -41,8 +27,7 @@ static inline bool copies_in_bulk(const cvy_plan *plan)
     return found;
 }
 
-/* The outputs, NULL where it went wrong: cvy_last_error() says how. */
-static inline float *run_one_way(gpu_rig *t, const cvy_plan *plan, CUdeviceptr at, run_way how, int64_t *count)
+float *run_one_way(gpu_rig *t, const cvy_plan *plan, CUdeviceptr at, run_way how, int64_t *count)
 {
     void *work = (void *)(uintptr_t)at;
     float *got = NULL;
@@ -63,7 +48,7 @@ fail:
 }
 
 /* The largest error over the scale of its output; for the report. */
-static inline double error_of(const rig *r, const float *got)
+static double error_of(const rig *r, const float *got)
 {
     double worst = 0;
     int64_t at = 0;
@@ -82,8 +67,8 @@ static inline double error_of(const rig *r, const float *got)
 }
 
 /* Empty where all is well, else what is wrong. */
-static inline void check_rig(gpu_rig *t, const doubt *d, const cvy_plan *plan, const guarded *work, double *worst,
-                             char what[300])
+static void check_rig(gpu_rig *t, const doubt *d, const cvy_plan *plan, const guarded *work, double *worst,
+                      char what[300])
 {
     float *first = NULL;
     int64_t count = 0;
@@ -117,26 +102,12 @@ static inline void check_rig(gpu_rig *t, const doubt *d, const cvy_plan *plan, c
     free(first);
 }
 
-/* ---- a graph: two rigs, contiguous and strided, under some plans ---- */
-
-enum { CHECK_RIGS = 2, CHECK_PRECISIONS = 2 };
-
 /* Of the magnitudes, twice: float32's rounding; that of an operand to 11 bits, which is also the error of the
  * hardware's tanh. */
 static const double check_moves[CHECK_PRECISIONS] = {[CVY_FP32] = 0x1p-23, [CVY_TF32] = 0x1p-10};
-static const char *const precision_names[CHECK_PRECISIONS] = {[CVY_FP32] = "fp32", [CVY_TF32] = "tf32"};
+const char *const precision_names[CHECK_PRECISIONS] = {[CVY_FP32] = "fp32", [CVY_TF32] = "tf32"};
 
-typedef struct checked_graph {
-    const gpu *u;
-    cvy_graph *g;
-    const char *title; /* how to name it in a report */
-    rig rigs[CHECK_RIGS];
-    gpu_rig on_device[CHECK_RIGS];
-    doubt doubts[CHECK_PRECISIONS][CHECK_RIGS];
-    double worst[CHECK_PRECISIONS];
-} checked_graph;
-
-static inline void check_open(checked_graph *c, const gpu *u, cvy_graph *g, rig_data kind, uint64_t seed)
+void check_open(checked_graph *c, const gpu *u, cvy_graph *g, rig_data kind, uint64_t seed)
 {
     *c = (checked_graph){.u = u, .g = g};
     for (int i = 0; i < 4; i++) random_next(&seed);
@@ -148,7 +119,7 @@ static inline void check_open(checked_graph *c, const gpu *u, cvy_graph *g, rig_
         gpu_rig_open(&c->on_device[i], u, &c->rigs[i]);
     }
 }
-static inline void check_close(checked_graph *c)
+void check_close(checked_graph *c)
 {
     for (int i = 0; i < CHECK_RIGS; i++) {
         gpu_rig_close(&c->on_device[i]);
@@ -157,33 +128,15 @@ static inline void check_close(checked_graph *c)
     }
 }
 
-/* Kinds of plans, as bits. */
-enum {
-    PLAN_LIKED = 1,      /* what the engine chooses */
-    PLAN_ONE_BY_ONE = 2, /* every operator by itself */
-    PLAN_SECOND_TILE = 4,
-    PLAN_TILES = 4 | 8 | 16,
-    PLAN_GENERIC = 32,
-    PLAN_RANDOM = 64,
-    PLAN_RANDOM_TOO = 128,
-    PLAN_KINDS = 8
-};
-
-/* tuning: as of effort "measure" (cvyi_cuda_tunings); random: the seed's share of its own, 0: none. */
-static const struct plan_kind {
-    const char *name;
-    cvy_switch fuse;
-    int tuning;
-    uint32_t random;
-} plan_kinds[PLAN_KINDS] = {
+const plan_kind plan_kinds[PLAN_KINDS] = {
     {"planned", CVY_DEFAULT, 0, 0},          {"one by one", CVY_OFF, 0, 0},
     {"second best tile", CVY_DEFAULT, 1, 0}, {"third best tile", CVY_DEFAULT, 2, 0},
     {"fourth best tile", CVY_DEFAULT, 3, 0}, {"no tensor cores", CVY_DEFAULT, 4, 0},
     {"random", CVY_DEFAULT, 0, 1},           {"random too", CVY_DEFAULT, 0, 2},
 };
 
-static inline cvy_status check_plan_create(cvy_graph *g, const struct plan_kind *k, cvy_precision precision,
-                                           uint32_t seed, cvy_plan **out)
+cvy_status check_plan_create(cvy_graph *g, const plan_kind *k, cvy_precision precision, uint32_t seed,
+                             cvy_plan **out)
 {
     const cvy_options o = {.size = sizeof o,
                            .device = CVY_CUDA,
@@ -193,7 +146,7 @@ static inline cvy_status check_plan_create(cvy_graph *g, const struct plan_kind 
     return cvyi_plan_tuned(g, &o, k->tuning, out);
 }
 
-static inline bool check_plan(checked_graph *c, const struct plan_kind *k, cvy_precision precision, uint32_t seed)
+static bool check_plan(checked_graph *c, const plan_kind *k, cvy_precision precision, uint32_t seed)
 {
     static const char *const kinds[] = {"", "strided: "};
     cvy_plan *plan = NULL;
@@ -219,8 +172,7 @@ static inline bool check_plan(checked_graph *c, const struct plan_kind *k, cvy_p
     return good;
 }
 
-/* Plans of the kinds asked for, in one precision. */
-static inline bool check_plans(checked_graph *c, cvy_precision precision, int kinds, uint32_t seed)
+bool check_plans(checked_graph *c, cvy_precision precision, int kinds, uint32_t seed)
 {
     bool good = true;
 
@@ -228,5 +180,3 @@ static inline bool check_plans(checked_graph *c, cvy_precision precision, int ki
         if (kinds >> i & 1) good &= check_plan(c, &plan_kinds[i], precision, seed);
     return good;
 }
-
-#endif

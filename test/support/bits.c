@@ -1,11 +1,5 @@
-/* bits.h - the same bits: run after run, on two streams at once, replayed from a captured graph, and wherever in
- * the batch a sample stands. */
-#ifndef TEST_GPU_BITS_H
-#define TEST_GPU_BITS_H
-
-#include "check.h"
-
-/* ---- one plan, many runs: outputs are compared as they lie in memory ---- */
+/* bits.c - see bits.h. */
+#include "bits.h"
 
 /* A plan on tensors, stream and workspace of its own. */
 typedef struct lane {
@@ -15,7 +9,9 @@ typedef struct lane {
     char *bits; /* outputs of the latest run, one behind the other */
 } lane;
 
-static inline size_t lane_bytes(const lane *l)
+enum { BITS_RUNS = 100, BITS_ROUNDS = 10 };
+
+static size_t lane_bytes(const lane *l)
 {
     size_t bytes = 0;
     for (int i = l->t.r->n_sources; i < l->t.r->n; i++) bytes += l->t.memory[i].bytes;
@@ -23,7 +19,7 @@ static inline size_t lane_bytes(const lane *l)
 }
 
 /* Before lane_close() in any case. */
-static inline cvy_status lane_open(lane *l, const gpu *u, rig *r, const cvy_plan *plan)
+static cvy_status lane_open(lane *l, const gpu *u, rig *r, const cvy_plan *plan)
 {
     cvy_status st;
 
@@ -39,7 +35,7 @@ fail:
     return st;
 }
 
-static inline void lane_close(lane *l)
+static void lane_close(lane *l)
 {
     free(l->bits);
     guarded_free(&l->u, &l->work);
@@ -48,7 +44,7 @@ static inline void lane_close(lane *l)
 }
 
 /* Enqueues a run behind NaNs in the place of the outputs. */
-static inline cvy_status lane_start(lane *l, const cvy_plan *plan, bool captured, uint32_t flags)
+static cvy_status lane_start(lane *l, const cvy_plan *plan, bool captured, uint32_t flags)
 {
     void *work = (void *)(uintptr_t)l->work.at;
     cvy_status st = CVY_OK;
@@ -62,7 +58,7 @@ fail:
 }
 
 /* Waits, and takes the outputs. */
-static inline cvy_status lane_finish(lane *l)
+static cvy_status lane_finish(lane *l)
 {
     size_t at = 0;
     cvy_status st = CVY_OK;
@@ -74,8 +70,8 @@ fail:
 }
 
 /* One run from start to end; *same: are its bits those of `first`? */
-static inline cvy_status lane_again(lane *l, const cvy_plan *plan, bool captured, uint32_t flags, const char *first,
-                                    bool *same)
+static cvy_status lane_again(lane *l, const cvy_plan *plan, bool captured, uint32_t flags, const char *first,
+                             bool *same)
 {
     cvy_status st;
 
@@ -86,10 +82,8 @@ fail:
     return st;
 }
 
-enum { BITS_RUNS = 100, BITS_ROUNDS = 10 };
-
 /* One behind the other; every fourth prepares its parameters again. */
-static inline cvy_status bits_of_runs(lane *a, const cvy_plan *plan, const char *first, char what[300])
+static cvy_status bits_of_runs(lane *a, const cvy_plan *plan, const char *first, char what[300])
 {
     cvy_status st = CVY_OK;
     bool same = true;
@@ -103,7 +97,7 @@ fail:
 }
 
 /* On two streams at once, in turns. */
-static inline cvy_status bits_of_streams(lane *a, lane *b, const cvy_plan *plan, const char *first, char what[300])
+static cvy_status bits_of_streams(lane *a, lane *b, const cvy_plan *plan, const char *first, char what[300])
 {
     cvy_status st = CVY_OK;
 
@@ -119,13 +113,12 @@ fail:
     return st;
 }
 
-static inline bool lane_intact(const lane *l)
+static bool lane_intact(const lane *l)
 {
     return guarded_intact(&l->u, &l->work) && gpu_rig_intact(&l->t);
 }
 
-/* Empty where all runs have the bits of the first, else what is wrong. */
-static inline void same_bits(const gpu *u, rig *r, const cvy_plan *plan, char what[300])
+void same_bits(const gpu *u, rig *r, const cvy_plan *plan, char what[300])
 {
     lane a = {0}, b = {0};
     char *first = NULL;
@@ -152,15 +145,13 @@ fail:
     free(first);
 }
 
-/* ---- a sample's bits do not depend on where in the batch it stands ---- */
-
-static inline int64_t batch_of(const rig_tensor *t)
+static int64_t batch_of(const rig_tensor *t)
 {
     return t->info.rank ? t->info.dims[0] : 0;
 }
 
 /* Sample i becomes sample i + 1, the last the first. */
-static inline void rotate(void *data, int64_t samples, size_t sample_bytes)
+static void rotate(void *data, int64_t samples, size_t sample_bytes)
 {
     char *at = data, *last = malloc(sample_bytes + 1);
     const size_t others = (size_t)(samples - 1) * sample_bytes;
@@ -173,7 +164,7 @@ static inline void rotate(void *data, int64_t samples, size_t sample_bytes)
 
 /* Does the reference say that samples have nothing to do with each other: do others stay when the first one
  * changes? */
-static inline bool samples_apart(rig *r)
+static bool samples_apart(rig *r)
 {
     const int64_t n = batch_of(&r->t[0]);
     double *before[RIG_TENSORS];
@@ -197,7 +188,7 @@ static inline bool samples_apart(rig *r)
 
 /* Rotates the inputs, and the outputs of a run. False where the reference's do not go along: a parameter may be
  * different for each sample. */
-static inline bool rotate_rig(rig *r, float *outputs)
+static bool rotate_rig(rig *r, float *outputs)
 {
     const int64_t n = batch_of(&r->t[0]);
     double *before[RIG_TENSORS];
@@ -221,7 +212,7 @@ static inline bool rotate_rig(rig *r, float *outputs)
     return same;
 }
 
-static inline float *run_rig(const gpu *u, rig *r, const cvy_plan *plan, int64_t *count)
+float *run_rig(const gpu *u, rig *r, const cvy_plan *plan, int64_t *count)
 {
     CUdeviceptr work = 0;
     gpu_rig t;
@@ -235,10 +226,7 @@ static inline float *run_rig(const gpu *u, rig *r, const cvy_plan *plan, int64_t
     return got;
 }
 
-typedef enum places { PLACES_SAME, PLACES_DIFFER, PLACES_MEANINGLESS } places;
-
-/* Runs a rig, and again with its samples rotated. Meaningless where samples have to do with each other. */
-static inline places same_places(const gpu *u, rig *r, const cvy_plan *plan)
+places same_places(const gpu *u, rig *r, const cvy_plan *plan)
 {
     places found = PLACES_MEANINGLESS;
     float *first = NULL, *second = NULL;
@@ -256,5 +244,3 @@ static inline places same_places(const gpu *u, rig *r, const cvy_plan *plan)
     free(first);
     return found;
 }
-
-#endif

@@ -1,20 +1,7 @@
-/* emulated.h - what the tests of kernels on the emulator (test/emulate) share: work shared out among processes, the
- * checks of a chain, kernels that break the rules. */
-#ifndef TEST_EMULATED_H
-#define TEST_EMULATED_H
-
+/* emulated.c - see emulated.h. */
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include "../gpu/bits.h"
-#include "../gpu/needs.h"
-#include "../standin/fixture.h"
-
-/* ---- kernels that do what no kernel may ---- */
-
-typedef struct offence {
-    const char *what, *body; /* of an epilogue: t0 is the element of 2000 that is read, at.lin its number */
-    const char *message;     /* the launch fails with it; NULL: results depend on the order; "": they are NaN */
-} offence;
+#include "emulated.h"
 
 enum { OFFENCE_SIZE = 2000 };
 
@@ -24,7 +11,12 @@ typedef struct offender {
     CUdeviceptr tensors[2];
 } offender;
 
-static inline cvy_status open_offender(offender *o, const gpu *u, const char *body)
+typedef struct board {
+    atomic_int next, checks, failures, rotated;
+    _Atomic uint64_t met;
+} board;
+
+static cvy_status open_offender(offender *o, const gpu *u, const char *body)
 {
     static const char *const options[] = {"-DX1=1", "-DX2=1",      "-DX3=1",  "-DX4=1",
                                           "-DX5=1", "-DTENSORS=2", "-DEACH=4"};
@@ -58,13 +50,13 @@ fail:
     return st;
 }
 
-static inline void close_offender(offender *o)
+static void close_offender(offender *o)
 {
     cvyi_cuda_unload(o->u->device, &o->kernel);
     for (int i = 0; i < 2; i++) cvyi_cuda_free(o->u->device, o->tensors[i]);
 }
 
-static inline cvy_status run_offender(const offender *o, const char *order, float out[OFFENCE_SIZE])
+static cvy_status run_offender(const offender *o, const char *order, float out[OFFENCE_SIZE])
 {
     const cuda_launch launch = {
         .grid = {(OFFENCE_SIZE + 1023) / 1024, 1, 1}, .block = {256, 1, 1}, .dynamic_shared = 32 << 10};
@@ -78,7 +70,7 @@ static inline cvy_status run_offender(const offender *o, const char *order, floa
     return st ? st : cvyi_cuda_download(o->u->device, out, o->tensors[0], OFFENCE_SIZE * sizeof *out, o->u->stream);
 }
 
-static inline void check_offence(const gpu *u, const offence *f)
+void check_offence(const gpu *u, const offence *f)
 {
     float forward[OFFENCE_SIZE], backward[OFFENCE_SIZE];
     offender o;
@@ -99,9 +91,7 @@ static inline void check_offence(const gpu *u, const offence *f)
     close_offender(&o);
 }
 
-/* ---- chains ---- */
-
-static inline void check_listed(const gpu *u, const char *words, cvy_precision precision, int plans)
+void check_listed(const gpu *u, const char *words, cvy_precision precision, int plans)
 {
     checked_graph c;
     cvy_graph *g = NULL;
@@ -114,11 +104,9 @@ static inline void check_listed(const gpu *u, const char *words, cvy_precision p
     cvy_graph_free(g);
 }
 
-/* ---- what the plans of a test had (../gpu/needs.h) ---- */
+uint64_t met;
 
-static uint64_t met;
-
-static inline void note_needs(const char *words, cvy_precision precision, int plans, const need *needs, int n)
+void note_needs(const char *words, cvy_precision precision, int plans, const need *needs, int n)
 {
     cvy_graph *g = NULL;
 
@@ -133,11 +121,9 @@ static inline void note_needs(const char *words, cvy_precision precision, int pl
     cvy_graph_free(g);
 }
 
-/* ---- a sample's bits do not depend on where in the batch it stands ---- */
+int rotated;
 
-static int rotated; /* chains that were checked so */
-
-static inline void check_positions(const gpu *u, const char *words, cvy_precision precision)
+void check_positions(const gpu *u, const char *words, cvy_precision precision)
 {
     const cvy_options options = {.size = sizeof options, .device = CVY_CUDA, .precision = (int32_t)precision};
     uint64_t seed = 99;
@@ -157,23 +143,16 @@ static inline void check_positions(const gpu *u, const char *words, cvy_precisio
     cvy_graph_free(g);
 }
 
-/* ---- work, shared out ---- */
-
-typedef struct board {
-    atomic_int next, checks, failures, rotated;
-    _Atomic uint64_t met;
-} board;
-
-static inline int worker(board *b, int items, void (*take)(const gpu *u, int item))
+static int worker(board *b, int items, void (*take)(const gpu *u, int item))
 {
     gpu u;
     int item;
 
     checks = failures = rotated = 0; /* its own */
     met = 0;
-    if (!gpu_open(&u)) fail_msg("%s", cvy_last_error());
+    if (!test_gpu_open(&u)) fail_msg("%s", cvy_last_error());
     while ((item = atomic_fetch_add(&b->next, 1)) < items) take(&u, item);
-    gpu_close(&u);
+    test_gpu_close(&u);
     CHECK(cvyi_alloc_live() == 0, "%lld allocations", (long long)cvyi_alloc_live());
     atomic_fetch_add(&b->rotated, rotated);
     atomic_fetch_or(&b->met, met);
@@ -182,7 +161,7 @@ static inline int worker(board *b, int items, void (*take)(const gpu *u, int ite
     return 0;
 }
 
-static inline void use_emulator(const char *program)
+void use_emulator(const char *program)
 {
     char path[1024];
 
@@ -191,8 +170,7 @@ static inline void use_emulator(const char *program)
     use_cache();
 }
 
-/* Takes all items, on as many processes as there are cores. */
-static inline void share_out(int items, void (*take)(const gpu *u, int item))
+void share_out(int items, void (*take)(const gpu *u, int item))
 {
     enum { MOST = 16 };
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -219,5 +197,3 @@ static inline void share_out(int items, void (*take)(const gpu *u, int item))
     met |= b->met;
     munmap(b, sizeof *b);
 }
-
-#endif

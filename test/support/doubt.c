@@ -1,26 +1,7 @@
-/* doubt.h - how far a float32 evaluation of a rig's graph may be from the reference.
- *
- * The graph is evaluated in double, node by node, with every element moved by up to 2 x 2^-24 of the magnitude that
- * the operator's arithmetic meets there, several times at random, each time also the other way; what this does to
- * an output, times SAFETY, is what float32 may do to it. Magnitudes are carried beside the values: of a sum of
- * products the sum of their magnitudes, since rewrites may move factors and terms within it; a convolution's is
- * that of the largest x under all taps, since Winograd forms mix the pixels of a tile and the taps, padding or not.
- * Elements that the small moves turn from finite into inf or NaN or back are not judged. A graph in which all
- * magnitudes are whole and below 2^24 must be computed exactly. */
-#ifndef TEST_DOUBT_H
-#define TEST_DOUBT_H
-
+/* doubt.c - see doubt.h. */
+#define TEST_WITHOUT_CMOCKA
 #include <float.h>
-#include "rig.h"
-
-enum { DOUBT_PAIRS = 2, DOUBT_SAFETY = 16 };
-
-typedef struct doubt {
-    bool exact;    /* whole numbers below 2^24 throughout */
-    bool beyond;   /* some value leaves float32's range: nothing can be told */
-    double *slack; /* per element of all outputs, as rig_outputs() orders them; NAN: not judged */
-    int64_t count;
-} doubt;
+#include "doubt.h"
 
 typedef struct doubt_run {
     const rig *r;
@@ -30,6 +11,8 @@ typedef struct doubt_run {
     double move; /* 0: the values as they are */
 } doubt_run;
 
+enum { DOUBT_PAIRS = 2, DOUBT_SAFETY = 16 };
+
 static void (*const doubt_reference[OP_COUNT])(const ref_call *c) = {
 #define OP(name, kind, spatial, attributes, tensors, reference, flags) [OP_##name] = cvyi_ref_##reference,
 #include "../../src/graph/ops.def"
@@ -37,7 +20,7 @@ static void (*const doubt_reference[OP_COUNT])(const ref_call *c) = {
 };
 
 /* Operators whose results are whole where their arguments are. */
-static inline bool doubt_keeps_whole(op_id op)
+static bool doubt_keeps_whole(op_id op)
 {
     switch (cvyi_ops[op].kind) {
     case KIND_CONV:
@@ -55,7 +38,7 @@ static inline bool doubt_keeps_whole(op_id op)
 }
 
 /* The node that computes magnitudes from magnitudes: signs gone, minima as maxima. OP_COUNT: |result| will do. */
-static inline op_id doubt_linear(op_id op)
+static op_id doubt_linear(op_id op)
 {
     switch (op) {
     case OP_sub:
@@ -91,7 +74,7 @@ static inline op_id doubt_linear(op_id op)
 }
 
 /* Of a norm: the product and the bias it is made of, and where statistics are given the mean's share. */
-static inline void doubt_norm_mag(const doubt_run *d, const node *n, double *mag)
+static void doubt_norm_mag(const doubt_run *d, const node *n, double *mag)
 {
     const double *x = d->value[n->arg[0]], *y = d->value[n->out];
     norm_geom e;
@@ -109,14 +92,14 @@ static inline void doubt_norm_mag(const doubt_run *d, const node *n, double *mag
     }
 }
 
-static inline double doubt_largest(const double *x, int64_t n)
+static double doubt_largest(const double *x, int64_t n)
 {
     double most = 0;
     for (int64_t i = 0; i < n; i++) most = fabs(x[i]) > most ? fabs(x[i]) : most;
     return most;
 }
 
-static inline void doubt_mag(const doubt_run *d, const node *n, double *mag)
+static void doubt_mag(const doubt_run *d, const node *n, double *mag)
 {
     const cvy_graph *g = d->r->g;
     const op_kind kind = cvyi_info(n)->kind;
@@ -144,7 +127,7 @@ static inline void doubt_mag(const doubt_run *d, const node *n, double *mag)
 }
 
 /* A number of the graph that a float cannot hold. */
-static inline bool doubt_no_float(double x)
+static bool doubt_no_float(double x)
 {
     return isfinite(x) && x != 0 && (fabs(x) > FLT_MAX || fabs(x) < FLT_MIN);
 }
@@ -152,7 +135,7 @@ static inline bool doubt_no_float(double x)
 /* Does float32 arithmetic leave its range on the way to results that are inside? Squares of a norm do, and a beta
  * or a threshold that is no float; PyTorch's float32 results are then others than its float64 ones, too. Nor is
  * there anything to tell where nothing keeps a norm from dividing 0 by 0. */
-static inline bool doubt_overflows(const doubt_run *d, const node *n)
+static bool doubt_overflows(const doubt_run *d, const node *n)
 {
     const int x = n->arg[0];
     if (cvyi_info(n)->kind == KIND_NORM) {
@@ -165,7 +148,7 @@ static inline bool doubt_overflows(const doubt_run *d, const node *n)
 }
 
 /* Of a convolution: the largest x under all taps of the largest filter. */
-static inline double doubt_taps(const doubt_run *d, const node *n)
+static double doubt_taps(const doubt_run *d, const node *n)
 {
     const shape *w = cvyi_shape_of(d->r->g, n->arg[1]);
     const int64_t taps = w->dim[0] ? cvyi_elements(w) / w->dim[0] : 0;
@@ -178,14 +161,14 @@ static inline double doubt_taps(const doubt_run *d, const node *n)
     return most * doubt_largest(d->mag[n->arg[0]], cvyi_elements(cvyi_shape_of(d->r->g, n->arg[0])));
 }
 
-static inline bool doubt_whole(const double *x, int64_t n)
+static bool doubt_whole(const double *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         if (x[i] != rint(x[i]) || fabs(x[i]) >= 0x1p24) return false;
     return true;
 }
 
-static inline void doubt_node(doubt_run *d, int index)
+static void doubt_node(doubt_run *d, int index)
 {
     const cvy_graph *g = d->r->g;
     const node *n = &g->nodes[index];
@@ -210,7 +193,7 @@ static inline void doubt_node(doubt_run *d, int index)
     }
 }
 
-static inline void doubt_evaluate(doubt_run *d)
+static void doubt_evaluate(doubt_run *d)
 {
     const cvy_graph *g = d->r->g;
     for (int i = 0; i < d->r->n_sources; i++) {
@@ -224,7 +207,7 @@ static inline void doubt_evaluate(doubt_run *d)
     for (int i = 0; i < g->n_nodes; i++) doubt_node(d, i);
 }
 
-static inline double **doubt_arrays(const cvy_graph *g)
+static double **doubt_arrays(const cvy_graph *g)
 {
     double **all = calloc((size_t)g->n_values + 1, sizeof *all);
     assert_non_null(all);
@@ -235,18 +218,18 @@ static inline double **doubt_arrays(const cvy_graph *g)
     return all;
 }
 
-static inline void doubt_free_arrays(const cvy_graph *g, double **all)
+static void doubt_free_arrays(const cvy_graph *g, double **all)
 {
     for (int v = 0; v < g->n_values; v++) free(all[v]);
     free(all);
 }
 
-static inline int doubt_class(double x)
+static int doubt_class(double x)
 {
     return isnan(x) ? 3 : isinf((float)x) ? (x > 0 ? 1 : 2) : 0;
 }
 
-static inline void doubt_collect(doubt *out, const doubt_run *d)
+static void doubt_collect(doubt *out, const doubt_run *d)
 {
     int64_t at = 0;
     for (int i = d->r->n_sources; i < d->r->n; i++) {
@@ -262,8 +245,7 @@ static inline void doubt_collect(doubt *out, const doubt_run *d)
     }
 }
 
-/* After rig_reference(). move: of the magnitude, twice what an operator's arithmetic rounds away. */
-static inline void doubt_open_moved(doubt *out, const rig *r, uint64_t seed, double move)
+void doubt_open_moved(doubt *out, const rig *r, uint64_t seed, double move)
 {
     doubt_run d = {.r = r, .value = doubt_arrays(r->g), .mag = doubt_arrays(r->g), .exact = true, .seed = seed};
 
@@ -287,18 +269,17 @@ static inline void doubt_open_moved(doubt *out, const rig *r, uint64_t seed, dou
     doubt_free_arrays(r->g, d.mag);
 }
 
-static inline void doubt_open(doubt *out, const rig *r, uint64_t seed)
+void doubt_open(doubt *out, const rig *r, uint64_t seed)
 {
     doubt_open_moved(out, r, seed, 0x1p-23);
 }
 
-static inline void doubt_close(doubt *d)
+void doubt_close(doubt *d)
 {
     free(d->slack);
 }
 
-/* The first element of got (rig_outputs()' order) that cannot be right; -1: none. strict: exact graphs exactly. */
-static inline int64_t doubt_find(const doubt *d, const rig *r, const float *got, bool strict, double *want)
+int64_t doubt_find(const doubt *d, const rig *r, const float *got, bool strict, double *want)
 {
     int64_t at = 0;
     for (int i = r->n_sources; i < r->n && !d->beyond; i++)
@@ -314,5 +295,3 @@ static inline int64_t doubt_find(const doubt *d, const rig *r, const float *got,
         }
     return -1;
 }
-
-#endif

@@ -1,13 +1,6 @@
-/* random_chain.h - random graphs of four flavours: "exact" ones of operators that keep whole numbers whole, "real"
- * ones of the whole vocabulary, both chains with branches, residuals and several outputs, "thin" ones of a norm and
- * a reduction or softmax on shapes with many extents of 1, and "wild" ones of whatever the C calls accept. Small: a
- * reference in plain loops takes no time. */
-#ifndef TEST_RANDOM_CHAIN_H
-#define TEST_RANDOM_CHAIN_H
-
-#include "../unit/random_graph.h"
-
-typedef enum flavour { EXACT, REAL, THIN, WILD } flavour;
+/* random_chain.c - see random_chain.h. */
+#define TEST_WITHOUT_CMOCKA
+#include "random_chain.h"
 
 typedef struct maker {
     uint64_t seed;
@@ -15,6 +8,15 @@ typedef struct maker {
     flavour flavour;
     int named; /* values v0 ... v<named - 1> have been made */
 } maker;
+
+/* One operator as text. x: what it is applied to. */
+typedef void (*writer)(maker *m, const shape *x, char *out, size_t size);
+
+typedef struct choice {
+    writer write;
+    int weight;
+    bool whole; /* keeps whole numbers */
+} choice;
 
 static int pick(maker *m, int lo, int hi)
 {
@@ -24,9 +26,6 @@ static bool chance(maker *m, int of)
 {
     return !random_below(&m->seed, of);
 }
-
-/* One operator as text. x: what it is applied to. */
-typedef void (*writer)(maker *m, const shape *x, char *out, size_t size);
 
 static void write_conv(maker *m, const shape *x, char *out, size_t size)
 {
@@ -235,11 +234,6 @@ static void write_reshape(maker *m, const shape *x, char *out, size_t size)
     }
 }
 
-typedef struct choice {
-    writer write;
-    int weight;
-    bool whole; /* keeps whole numbers */
-} choice;
 static const choice choices[] = {
     {write_conv, 3, true},   {write_plain_conv, 4, true}, {write_convt, 1, true},    {write_linear, 1, true},
     {write_matmul, 1, true}, {write_norm, 6, false},      {write_max_pool, 3, true}, {write_avg_pool, 1, false},
@@ -333,8 +327,7 @@ static void make_thin(maker *m)
     add_outputs(m, at);
 }
 
-/* The graph of a seed. */
-static inline cvy_graph *make_graph(flavour f, uint64_t seed)
+cvy_graph *make_graph(flavour f, uint64_t seed)
 {
     maker m = {.seed = seed * UINT64_C(0x9e3779b97f4a7c15) + 1, .flavour = f};
     for (int i = 0; i < 8; i++) random_next(&m.seed);
@@ -343,5 +336,3 @@ static inline cvy_graph *make_graph(flavour f, uint64_t seed)
     (f == THIN ? make_thin : make_chain)(&m);
     return m.g;
 }
-
-#endif

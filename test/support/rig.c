@@ -1,56 +1,22 @@
-/* rig.h - a graph with its tensors in memory, run on the CPU engine and on the reference.
- *
- * Tensors lie as a rig is told: contiguous, or with random strides (dimensions in any order, gaps, backwards,
- * inputs also with strides of 0). Everything in an output's memory that is not the output's is a guard that must
- * survive a run. What a run leaves is read back in row-major order. */
-#ifndef TEST_RIG_H
-#define TEST_RIG_H
+/* rig.c - see rig.h. */
+#define TEST_WITHOUT_CMOCKA
+#include "rig.h"
 
-#include <math.h>
-#include "../../src/plan/plan.h"
-#include "../../src/ref/ref.h"
-#include "unit.h"
-
-enum { RIG_TENSORS = 64, RIG_EDGE = 64 /* cells of guard at both ends of a tensor, some vectors wide */ };
-#define RIG_GUARD (-54321.625f)
-
-typedef enum rig_data {
-    RIG_WHOLE, /* whole numbers, parameters smaller */
-    RIG_REAL   /* between -1 and 1, variances positive */
-} rig_data;
-
-typedef struct rig_tensor {
-    cvy_tensor info;
-    int64_t count;
-    float *memory; /* cells of them */
-    int64_t cells;
-    float *origin; /* where element 0 lies */
-    int64_t strides[CVY_MAX_RANK];
-    double *want; /* outputs: row-major */
-} rig_tensor;
-
-typedef struct rig {
-    cvy_graph *g; /* not owned */
-    int n, n_sources;
-    rig_tensor t[RIG_TENSORS];
-    cvy_buffer buffers[RIG_TENSORS];
-} rig;
-
-static inline shape rig_shape(const rig_tensor *t)
+static shape rig_shape(const rig_tensor *t)
 {
     shape s = {.rank = t->info.rank};
     memcpy(s.dim, t->info.dims, sizeof s.dim);
     return s;
 }
 
-static inline float *rig_at(const rig_tensor *t, int64_t i)
+float *rig_at(const rig_tensor *t, int64_t i)
 {
     const shape s = rig_shape(t);
     return t->origin + cvyi_ref_offset(&s, t->strides, i);
 }
 
 /* Strides in any order of the dimensions, with gaps and signs; returns the cells, tells where element 0 lies. */
-static inline int64_t rig_random_strides(uint64_t *seed, rig_tensor *t, int64_t *first)
+static int64_t rig_random_strides(uint64_t *seed, rig_tensor *t, int64_t *first)
 {
     int order[CVY_MAX_RANK] = {0};
     int64_t step = 1;
@@ -81,7 +47,7 @@ static inline int64_t rig_random_strides(uint64_t *seed, rig_tensor *t, int64_t 
     return step;
 }
 
-static inline void rig_lay_out(rig *r, int i, uint64_t *seed, bool strided)
+static void rig_lay_out(rig *r, int i, uint64_t *seed, bool strided)
 {
     rig_tensor *t = &r->t[i];
     const shape s = rig_shape(t);
@@ -98,7 +64,7 @@ static inline void rig_lay_out(rig *r, int i, uint64_t *seed, bool strided)
     r->buffers[i] = (cvy_buffer){t->origin, strided ? t->strides : NULL};
 }
 
-static inline float rig_number(uint64_t *seed, const rig_tensor *t, rig_data kind)
+static float rig_number(uint64_t *seed, const rig_tensor *t, rig_data kind)
 {
     const bool variance = strstr(t->info.name, "running_var") != NULL;
     float x;
@@ -111,8 +77,7 @@ static inline float rig_number(uint64_t *seed, const rig_tensor *t, rig_data kin
     return variance ? fabsf(x) + 0.5f : x;
 }
 
-/* strided: how many of 8 tensors have strides of their own. */
-static inline void rig_open(rig *r, cvy_graph *g, uint64_t *seed, rig_data kind, int strided)
+void rig_open(rig *r, cvy_graph *g, uint64_t *seed, rig_data kind, int strided)
 {
     *r = (rig){.g = g, .n = cvy_graph_tensors(g)};
     assert_true(r->n <= RIG_TENSORS);
@@ -126,7 +91,7 @@ static inline void rig_open(rig *r, cvy_graph *g, uint64_t *seed, rig_data kind,
     }
 }
 
-static inline void rig_close(rig *r)
+void rig_close(rig *r)
 {
     for (int i = 0; i < r->n; i++) {
         free(r->t[i].memory);
@@ -134,8 +99,7 @@ static inline void rig_close(rig *r)
     }
 }
 
-/* The reference's outputs, into t->want. */
-static inline void rig_reference(rig *r)
+void rig_reference(rig *r)
 {
     double *outputs[RIG_TENSORS];
     size_t bytes;
@@ -152,16 +116,13 @@ static inline void rig_reference(rig *r)
     free(work);
 }
 
-/* Outputs are overwritten with guards before a run ... */
-static inline void rig_wipe(rig *r)
+void rig_wipe(rig *r)
 {
     for (int i = r->n_sources; i < r->n; i++)
         for (int64_t k = 0; k < r->t[i].cells; k++) r->t[i].memory[k] = RIG_GUARD;
 }
 
-/* ... and afterwards nothing but the outputs' own cells has changed: the outputs, all of them in row-major order
- * one behind the other; NULL where a guard was hit. */
-static inline float *rig_outputs(rig *r, int64_t *count)
+float *rig_outputs(rig *r, int64_t *count)
 {
     float *all;
     int64_t n = 0, at = 0;
@@ -183,8 +144,7 @@ static inline float *rig_outputs(rig *r, int64_t *count)
     return NULL;
 }
 
-/* A workspace of exactly the size asked for, with rubbish in it. */
-static inline void *rig_workspace(const cvy_plan *p)
+void *rig_workspace(const cvy_plan *p)
 {
     const size_t bytes = cvy_plan_workspace(p);
     void *work = aligned_alloc(CVY_ALIGN, bytes);
@@ -194,8 +154,7 @@ static inline void *rig_workspace(const cvy_plan *p)
     return work;
 }
 
-/* Runs a plan once on the rig's tensors. */
-static inline float *rig_run(rig *r, const cvy_plan *p, int64_t *count)
+float *rig_run(rig *r, const cvy_plan *p, int64_t *count)
 {
     void *work = rig_workspace(p);
     rig_wipe(r);
@@ -204,15 +163,14 @@ static inline float *rig_run(rig *r, const cvy_plan *p, int64_t *count)
     return rig_outputs(r, count);
 }
 
-static inline bool rig_same_bits(const float *a, const float *b, int64_t n)
+bool rig_same_bits(const float *a, const float *b, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         if (memcmp(&a[i], &b[i], sizeof *a) && !(isnan(a[i]) && isnan(b[i]))) return false;
     return true;
 }
 
-/* The text of a plan; freed by the caller. */
-static inline char *rig_plan_text(const cvy_plan *p)
+char *rig_plan_text(const cvy_plan *p)
 {
     size_t needed = 0;
     char *words;
@@ -222,5 +180,3 @@ static inline char *rig_plan_text(const cvy_plan *p)
     assert_ok(cvy_plan_print(p, words, needed, NULL));
     return words;
 }
-
-#endif

@@ -1,18 +1,14 @@
-/* random_graph.h - random graphs through the C calls: any operator on any value, attributes at random, names that
- * collide with automatic ones, parameters declared long before they are read or never read. Most calls are refused
- * for their shapes; what is accepted makes the graph. */
-#ifndef TEST_RANDOM_GRAPH_H
-#define TEST_RANDOM_GRAPH_H
-
+/* random_graph.c - see random_graph.h. */
+#define TEST_WITHOUT_CMOCKA
 #include <math.h>
-#include "unit.h"
+#include "random_graph.h"
 
 static const char *const random_names[] = {"relu",    "relu_2", "add_2", "conv2d", "conv1d_3", "a",
                                            "layer.0", "inf",    "True",  "None",   "param",    "output",
                                            "_",       "x",      "e5",    "mul_4"};
 
 /* A shape on which many operators work. */
-static inline void random_shape(uint64_t *seed, shape *s)
+static void random_shape(uint64_t *seed, shape *s)
 {
     static const shape shapes[] = {
         {4, {2, 4, 5, 5}},       {4, {1, 4, 6, 5}}, {3, {2, 4, 6}},    {3, {4, 5, 5}},
@@ -23,7 +19,7 @@ static inline void random_shape(uint64_t *seed, shape *s)
     *s = shapes[random_below(seed, COUNT_OF(shapes))];
 }
 
-static inline void random_attr(uint64_t *seed, const op_info *op, const attr_def *def, cvy_attr *out)
+static void random_attr(uint64_t *seed, const op_info *op, const attr_def *def, cvy_attr *out)
 {
     static const double numbers[] = {0,     -0.0,     1,       0.1,      -2.5,      1e-5,
                                      1e300, 4.9e-324, 1.0 / 3, INFINITY, -INFINITY, NAN};
@@ -42,12 +38,12 @@ static inline void random_attr(uint64_t *seed, const op_info *op, const attr_def
         out->text = words[random_below(seed, COUNT_OF(words))];
 }
 
-static inline const char *random_name(uint64_t *seed)
+static const char *random_name(uint64_t *seed)
 {
     return random_below(seed, 3) ? NULL : random_names[random_below(seed, COUNT_OF(random_names))];
 }
 
-static inline void random_apply(uint64_t *seed, cvy_graph *g)
+static void random_apply(uint64_t *seed, cvy_graph *g)
 {
     const op_id id = (op_id)random_below(seed, OP_COUNT);
     const op_info *op = &cvyi_ops[id];
@@ -69,13 +65,12 @@ static inline void random_apply(uint64_t *seed, cvy_graph *g)
 }
 
 /* Mostly the dtype of the data, so that most calls succeed. */
-static inline cvy_dtype random_dtype(uint64_t *seed, cvy_dtype data)
+static cvy_dtype random_dtype(uint64_t *seed, cvy_dtype data)
 {
     return random_below(seed, 8) ? data : (cvy_dtype)random_below(seed, DTYPE_COUNT);
 }
 
-/* steps: how many calls are tried; typed: not all of float32. */
-static inline cvy_graph *random_graph(uint64_t *seed, int steps, bool typed)
+cvy_graph *random_graph(uint64_t *seed, int steps, bool typed)
 {
     cvy_graph *g = NULL;
     const cvy_dtype data = typed ? (cvy_dtype)random_below(seed, DTYPE_COUNT) : CVY_FLOAT32;
@@ -106,5 +101,3 @@ static inline cvy_graph *random_graph(uint64_t *seed, int steps, bool typed)
     }
     return g;
 }
-
-#endif

@@ -1,0 +1,11 @@
+/* check_random.h - random graphs (random_chain.h) under the planner's plan and random ones, by check.h. */
+#ifndef TEST_CHECK_RANDOM_H
+#define TEST_CHECK_RANDOM_H
+
+#include "check.h"
+#include "random_chain.h"
+
+/* Plans at random are, for every other graph, in tf32. */
+bool check_random(const gpu *u, flavour f, uint64_t seed, int kinds);
+
+#endif

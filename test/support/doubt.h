@@ -1,0 +1,32 @@
+/* doubt.h - how far a float32 evaluation of a rig's graph may be from the reference.
+ *
+ * The graph is evaluated in double, node by node, with every element moved by up to 2 x 2^-24 of the magnitude that
+ * the operator's arithmetic meets there, several times at random, each time also the other way; what this does to
+ * an output, times SAFETY, is what float32 may do to it. Magnitudes are carried beside the values: of a sum of
+ * products the sum of their magnitudes, since rewrites may move factors and terms within it; a convolution's is
+ * that of the largest x under all taps, since Winograd forms mix the pixels of a tile and the taps, padding or not.
+ * Elements that the small moves turn from finite into inf or NaN or back are not judged. A graph in which all
+ * magnitudes are whole and below 2^24 must be computed exactly. */
+#ifndef TEST_DOUBT_H
+#define TEST_DOUBT_H
+
+#include "rig.h"
+
+typedef struct doubt {
+    bool exact;    /* whole numbers below 2^24 throughout */
+    bool beyond;   /* some value leaves float32's range: nothing can be told */
+    double *slack; /* per element of all outputs, as rig_outputs() orders them; NAN: not judged */
+    int64_t count;
+} doubt;
+
+/* After rig_reference(). move: of the magnitude, twice what an operator's arithmetic rounds away. */
+void doubt_open_moved(doubt *out, const rig *r, uint64_t seed, double move);
+
+void doubt_open(doubt *out, const rig *r, uint64_t seed);
+
+void doubt_close(doubt *d);
+
+/* The first element of got (rig_outputs()' order) that cannot be right; -1: none. strict: exact graphs exactly. */
+int64_t doubt_find(const doubt *d, const rig *r, const float *got, bool strict, double *want);
+
+#endif

@@ -1,0 +1,42 @@
+/* emulated.h - what the tests of kernels on the emulator (test/emulate) share: work shared out among processes, the
+ * checks of a chain, kernels that break the rules. */
+#ifndef TEST_EMULATED_H
+#define TEST_EMULATED_H
+
+#include "bits.h"
+#include "needs.h"
+#include "fixture.h"
+
+/* ---- kernels that do what no kernel may ---- */
+
+typedef struct offence {
+    const char *what, *body; /* of an epilogue: t0 is the element of 2000 that is read, at.lin its number */
+    const char *message;     /* the launch fails with it; NULL: results depend on the order; "": they are NaN */
+} offence;
+
+void check_offence(const gpu *u, const offence *f);
+
+/* ---- chains ---- */
+
+void check_listed(const gpu *u, const char *words, cvy_precision precision, int plans);
+
+/* ---- what the plans of a test had (needs.h) ---- */
+
+extern uint64_t met;
+
+void note_needs(const char *words, cvy_precision precision, int plans, const need *needs, int n);
+
+/* ---- a sample's bits do not depend on where in the batch it stands ---- */
+
+extern int rotated; /* chains that were checked so */
+
+void check_positions(const gpu *u, const char *words, cvy_precision precision);
+
+/* ---- work, shared out ---- */
+
+void use_emulator(const char *program);
+
+/* Takes all items, on as many processes as there are cores. */
+void share_out(int items, void (*take)(const gpu *u, int item));
+
+#endif
