@@ -35,6 +35,7 @@ typedef struct options {
     const char *inputs[MAX_FILES], *params[MAX_FILES], *outputs[MAX_FILES]; /* FILE or NAME=FILE */
     int32_t n_inputs, n_params, n_outputs;
     int32_t data;    /* a data_kind */
+    int32_t dtype;   /* a cvy_dtype: of tensors whose declaration names none */
     int32_t seed;    /* of the random data; SEED_UNSET: none was asked for */
     int32_t samples; /* samples to check; 0: as many as the command finds right */
     int32_t repeat;  /* timed runs; 0: for about two seconds */
@@ -77,9 +78,10 @@ extern const char *const chain_small_blocks[3]; /* a few samples, small images *
 typedef struct tensor {
     cvy_tensor info;
     int64_t count; /* elements */
-    float *host;   /* count floats, contiguous; not NULL, even where empty */
+    float *host;   /* count floats, contiguous, that its dtype can hold; not NULL, even where empty */
+    void *words;   /* the elements in a dtype other than float32; NULL where it is that */
     bool loaded;   /* from a file */
-    void *remote;  /* the copy in the device's own memory; NULL: host itself is handed to run() */
+    void *remote;  /* the copy in the device's own memory; NULL: words or host itself are handed to run() */
 } tensor;
 
 typedef struct job {
@@ -95,7 +97,8 @@ typedef struct job {
     double plan_seconds;         /* how long planning took */
 } job;
 
-int job_open(job *j, const char *chain_text);
+/* dtype: of inputs and parameters that the text gives none. */
+int job_open(job *j, const char *chain_text, cvy_dtype dtype);
 /* Memory for every tensor, filled by --input and --param, the rest with random numbers if `random`. */
 int job_fill(job *j, const options *o, bool random);
 /* Plans, in place of a plan that is there. */
@@ -147,10 +150,10 @@ void *host_alloc(size_t bytes);
 
 /* ---- data.c ---- */
 
-/* Random elements: the same for the same seed, kind and tensor name. */
+/* Random elements, rounded to the tensor's dtype: the same for the same seed, kind, tensor name and dtype. */
 void data_fill(float *dst, const cvy_tensor *t, data_kind kind, uint64_t seed);
-/* Moves every finite element to a neighbouring float or leaves it, at random. */
-void data_nudge(float *data, int64_t count, uint64_t seed);
+/* Moves every finite element to a neighbour in its dtype or leaves it, at random. */
+void data_nudge(float *data, int64_t count, cvy_dtype dtype, uint64_t seed);
 
 /* ---- batch.c ---- */
 

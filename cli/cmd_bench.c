@@ -153,7 +153,7 @@ int cmd_bench(const options *o)
     int st = chain_load(o->chain, &chain);
 
     apart.fuse = CVY_OFF;
-    if (!st) st = job_open(&j, chain);
+    if (!st) st = job_open(&j, chain, (cvy_dtype)o->dtype);
     if (!st) st = job_fill(&j, o, true);
     if (!st) st = measure(&j, o, &o->plan, &fused);
     if (!st && o->compare) st = measure(&j, o, &apart, &unfused);

@@ -40,7 +40,7 @@ int cmd_check(const options *o)
     platform m;
     int st = chain_load(o->chain, &chain);
 
-    if (!st) st = job_open(&j, chain);
+    if (!st) st = job_open(&j, chain, (cvy_dtype)o->dtype);
     if (!st) st = job_plan(&j, &o->plan);
     if (!st) st = job_fill(&j, o, true);
     if (!st) st = job_place(&j, o->plan.ordinal);

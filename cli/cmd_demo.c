@@ -34,7 +34,7 @@ static int show(const char *title, const char *chain, const options *o)
     job j = {0};
     char *plan = NULL;
     double seconds = 0;
-    int st = job_open(&j, chain);
+    int st = job_open(&j, chain, CVY_FLOAT32);
 
     if (!st) st = job_plan(&j, &o->plan);
     if (!st && !(plan = job_plan_text(&j))) st = EXIT_USAGE;

@@ -28,7 +28,7 @@ int cmd_plan(const options *o)
     job j = {0};
     int st = chain_load(o->chain, &chain);
 
-    if (!st) st = job_open(&j, chain);
+    if (!st) st = job_open(&j, chain, (cvy_dtype)o->dtype);
     if (!st) st = job_plan(&j, &o->plan);
     if (!st && o->measure && cvy_plan_measure(j.plan)) st = cli_library_error("plan: ");
     if (!st && !(text = job_plan_text(&j))) st = EXIT_USAGE;

@@ -15,7 +15,7 @@ static int write_outputs(job *j, const options *o)
 
     for (int i = 0; !st && i < o->n_outputs; i++) {
         const tensor *t = job_tensor_of(j, CVY_OUTPUT, o->outputs[i], i, &path);
-        if (!npy_write(&files[i], path, t->info.rank, t->info.dims, t->host, message))
+        if (!npy_write(&files[i], path, &t->info, t->host, message))
             st = cli_error("%s: %s", path, message);
         else
             written++;
@@ -47,7 +47,7 @@ int cmd_run(const options *o)
     job j = {0};
     int st = chain_load(o->chain, &chain);
 
-    if (!st) st = job_open(&j, chain);
+    if (!st) st = job_open(&j, chain, (cvy_dtype)o->dtype);
     if (!st) st = check_outputs(&j, o);
     if (!st) st = job_plan(&j, &o->plan);
     if (!st) st = job_fill(&j, o, o->seed != SEED_UNSET);

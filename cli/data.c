@@ -12,6 +12,7 @@
  * --data integer makes all of them whole, small numbers, exact in float32 through sums and products. */
 #include <math.h>
 #include <string.h>
+#include "../src/util/half.h"
 #include "cli.h"
 
 /* Finaliser of MurmurHash3 with the constants of Stafford's variant 13: every bit depends on every bit. */
@@ -116,12 +117,24 @@ void data_fill(float *dst, const cvy_tensor *t, data_kind kind, uint64_t seed)
     } else {
         for (int64_t i = 0; i < count; i++) dst[i] = (float)unit(draw(stream, i));
     }
+    for (int64_t i = 0; t->dtype != CVY_FLOAT32 && i < count; i++) {
+        const cvy_dtype dtype = (cvy_dtype)t->dtype;
+        dst[i] = cvyi_widen(dtype, cvyi_narrow(dtype, dst[i]));
+    }
 }
 
-void data_nudge(float *data, int64_t count, uint64_t seed)
+/* The next number of the dtype away from zero, or towards it; from zero the least one. */
+static float neighbour(cvy_dtype dtype, float x, bool away)
+{
+    if (dtype == CVY_FLOAT32) return nextafterf(x, away ? copysignf(INFINITY, x) : 0);
+    const uint16_t word = cvyi_narrow(dtype, x);
+    return cvyi_widen(dtype, (uint16_t)(away ? word + 1 : word & 0x7fff ? word - 1 : word));
+}
+
+void data_nudge(float *data, int64_t count, cvy_dtype dtype, uint64_t seed)
 {
     for (int64_t i = 0; i < count; i++) {
         const uint64_t bits = draw(seed, i) % 3;
-        if (isfinite(data[i]) && bits) data[i] = nextafterf(data[i], bits == 1 ? INFINITY : -INFINITY);
+        if (isfinite(data[i]) && bits) data[i] = neighbour(dtype, data[i], bits == 1);
     }
 }

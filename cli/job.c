@@ -1,66 +1,68 @@
 /* job.c - one chain on its way: graph, data, plan, run. */
 #include <stdlib.h>
 #include <string.h>
+#include "../src/graph/graph.h"
+#include "../src/util/half.h"
 #include "cli.h"
 #include "npy.h"
 
 static const char *const role_names[] = {"input", "parameter", "output"};
 
-static char *shape_text(int32_t rank, const int64_t *dims, char text[160])
+static char *shape_text(int32_t rank, const int64_t *dims, char line[160])
 {
     int at = 0;
-    for (int d = 0; d < rank; d++) at += sprintf(text + at, "%s%lld", d ? "," : "[", (long long)dims[d]);
-    strcpy(text + at, rank ? "]" : "[]");
-    return text;
+    for (int d = 0; d < rank; d++) at += sprintf(line + at, "%s%lld", d ? "," : "[", (long long)dims[d]);
+    strcpy(line + at, rank ? "]" : "[]");
+    return line;
 }
 
 /* Both printers of the library follow one rule: tell the size, then write. */
 static char *printed(cvy_status (*print)(const void *, char *, size_t, size_t *), const void *what)
 {
     size_t needed = 0;
-    char *text;
+    char *made;
     if (print(what, NULL, 0, &needed)) return NULL;
-    text = malloc(needed);
-    if (text && print(what, text, needed, NULL)) {
-        free(text);
+    made = malloc(needed);
+    if (made && print(what, made, needed, NULL)) {
+        free(made);
         return NULL;
     }
-    return text;
+    return made;
 }
 
-static cvy_status print_graph(const void *graph, char *text, size_t capacity, size_t *needed)
+static cvy_status print_graph(const void *graph, char *dst, size_t capacity, size_t *needed)
 {
-    return cvy_graph_print(graph, text, capacity, needed);
+    return cvy_graph_print(graph, dst, capacity, needed);
 }
 
-static cvy_status print_plan(const void *plan, char *text, size_t capacity, size_t *needed)
+static cvy_status print_plan(const void *plan, char *dst, size_t capacity, size_t *needed)
 {
-    return cvy_plan_print(plan, text, capacity, needed);
+    return cvy_plan_print(plan, dst, capacity, needed);
 }
 
-static cvy_status print_why(const void *plan, char *text, size_t capacity, size_t *needed)
+static cvy_status print_why(const void *plan, char *dst, size_t capacity, size_t *needed)
 {
-    return cvy_plan_why(plan, text, capacity, needed);
+    return cvy_plan_why(plan, dst, capacity, needed);
 }
 
 char *job_why_text(const job *j)
 {
-    char *text = printed(print_why, j->plan);
-    if (!text) cli_library_error("plan: ");
-    return text;
+    char *made = printed(print_why, j->plan);
+    if (!made) cli_library_error("plan: ");
+    return made;
 }
 
 char *job_plan_text(const job *j)
 {
-    char *text = printed(print_plan, j->plan);
-    if (!text) cli_library_error("plan: ");
-    return text;
+    char *made = printed(print_plan, j->plan);
+    if (!made) cli_library_error("plan: ");
+    return made;
 }
 
-int job_open(job *j, const char *chain_text)
+int job_open(job *j, const char *chain_text, cvy_dtype dtype)
 {
     memset(j, 0, sizeof *j);
-    if (cvy_graph_parse(chain_text, &j->graph)) return cli_library_error("");
+    if (cvyi_graph_parse_as(chain_text, dtype, &j->graph)) return cli_library_error("");
     j->text = printed(print_graph, j->graph);
     if (!j->text) return cli_library_error("");
     j->n = cvy_graph_tensors(j->graph);
@@ -113,6 +115,12 @@ static int load_file(tensor *t, const char *path)
         return cli_error("%s: has shape %s, %s %s has %s", path, shape_text(array.rank, array.dims, a),
                          role_names[t->info.role], t->info.name, shape_text(t->info.rank, t->info.dims, b));
     }
+    if ((int32_t)array.dtype != t->info.dtype) {
+        free(bytes);
+        return cli_error("%s: elements are '%s', %s %s is %s, which is '%s' in files", path, npy_descr(array.dtype),
+                         role_names[t->info.role], t->info.name, cvyi_dtype_name((cvy_dtype)t->info.dtype),
+                         npy_descr((cvy_dtype)t->info.dtype));
+    }
     npy_copy(&array, t->host);
     free(bytes);
     t->loaded = true;
@@ -134,23 +142,37 @@ static int load_files(job *j, cvy_role role, const char *const *files, int n)
     return EXIT_FINE;
 }
 
+/* What run() is handed of a tensor. */
+static size_t tensor_bytes(const tensor *t)
+{
+    return (size_t)(t->count * cvyi_dtype_bytes((cvy_dtype)t->info.dtype));
+}
+
+/* All bits set is a NaN in every dtype: an output element that no pass writes is found. Touches every page, too. */
+static void *filled(size_t bytes)
+{
+    void *memory = host_alloc(bytes);
+    if (memory) memset(memory, 0xff, bytes);
+    return memory;
+}
+
 static int allocate(job *j)
 {
-    char text[160];
+    char line[160];
     for (int32_t i = 0; i < j->n; i++) {
         tensor *t = &j->tensors[i];
-        t->host = host_alloc((size_t)t->count * sizeof(float));
-        if (!t->host)
-            return cli_error("no memory for %s%s", t->info.name, shape_text(t->info.rank, t->info.dims, text));
-        /* All bits set is a NaN: an output element that no pass writes is found. Touches every page, too. */
-        memset(t->host, 0xff, (size_t)t->count * sizeof(float));
+        const bool other = t->info.dtype != CVY_FLOAT32;
+        t->host = filled((size_t)t->count * sizeof *t->host);
+        if (other) t->words = filled(tensor_bytes(t));
+        if (!t->host || (other && !t->words))
+            return cli_error("no memory for %s%s", t->info.name, shape_text(t->info.rank, t->info.dims, line));
     }
     return EXIT_FINE;
 }
 
 int job_fill(job *j, const options *o, bool random)
 {
-    char text[160];
+    char line[160];
     const uint64_t seed = o->seed == SEED_UNSET ? 0 : (uint64_t)o->seed;
     if (allocate(j) || load_files(j, CVY_INPUT, o->inputs, o->n_inputs) ||
         load_files(j, CVY_PARAM, o->params, o->n_params))
@@ -161,7 +183,7 @@ int job_fill(job *j, const options *o, bool random)
         if (t->info.role == CVY_OUTPUT || t->loaded) continue;
         if (!random)
             return cli_error("%s %s%s is not given: --%s %s=FILE.npy, or --seed N for a random one",
-                             role_names[t->info.role], t->info.name, shape_text(t->info.rank, t->info.dims, text),
+                             role_names[t->info.role], t->info.name, shape_text(t->info.rank, t->info.dims, line),
                              input ? "input" : "param", t->info.name);
         data_fill(t->host, &t->info, (data_kind)o->data, seed);
     }
@@ -193,12 +215,15 @@ int job_plan(job *j, const cvy_options *o)
 
 static int place(job *j, tensor *t, cvy_buffer *buffer)
 {
-    const size_t bytes = (size_t)t->count * sizeof(float);
-    *buffer = (cvy_buffer){t->host, NULL};
+    const size_t bytes = tensor_bytes(t);
+    void *data = t->words ? t->words : t->host;
+    for (int64_t i = 0; t->words && t->info.role != CVY_OUTPUT && i < t->count; i++)
+        cvyi_element_set((cvy_dtype)t->info.dtype, t->words, i, t->host[i]);
+    *buffer = (cvy_buffer){data, NULL};
     if (!j->device->upload) return EXIT_FINE; /* the host's memory is the device's */
     t->remote = j->device->alloc(bytes);
     if (!t->remote) return cli_error("no memory on the device for %s: %zu bytes", t->info.name, bytes);
-    if (j->device->upload(t->remote, t->host, bytes)) return cli_library_error("");
+    if (j->device->upload(t->remote, data, bytes)) return cli_library_error("");
     buffer->data = t->remote;
     return EXIT_FINE;
 }
@@ -228,9 +253,11 @@ int job_fetch(job *j)
 {
     for (int32_t i = 0; i < j->n; i++) {
         tensor *t = &j->tensors[i];
-        if (t->info.role == CVY_OUTPUT && t->remote &&
-            j->device->download(t->host, t->remote, (size_t)t->count * sizeof(float)))
+        if (t->info.role != CVY_OUTPUT) continue;
+        if (t->remote && j->device->download(t->words ? t->words : t->host, t->remote, tensor_bytes(t)))
             return cli_library_error("");
+        for (int64_t k = 0; t->words && k < t->count; k++)
+            t->host[k] = cvyi_widen((cvy_dtype)t->info.dtype, ((const uint16_t *)t->words)[k]);
     }
     return EXIT_FINE;
 }
@@ -238,7 +265,7 @@ int job_fetch(job *j)
 void job_close(job *j)
 {
     drop_plan(j);
-    for (int32_t i = 0; i < j->n && j->tensors; i++) free(j->tensors[i].host);
+    for (int32_t i = 0; i < j->n && j->tensors; i++) free(j->tensors[i].host), free(j->tensors[i].words);
     free(j->tensors);
     free(j->buffers);
     free(j->text);

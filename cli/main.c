@@ -24,8 +24,9 @@ static const command commands[] = {
      "Times are the median of runs on prepared parameters. GFLOP/s count convolutions as direct ones.\n", CMD_BENCH,
      true, cmd_bench},
     {"run", " CHAIN", "run a chain on .npy files",
-     "Files are float32, C or Fortran order. Parameters that are not given are an error, unless --seed asks for\n"
-     "random ones. Outputs are written aside and renamed.\n",
+     "Files have the element type of their tensor: '<f4' for fp32, '<f2' for fp16, '<u2' for bf16 as words of 16\n"
+     "bits; C or Fortran order. Parameters that are not given are an error, unless --seed asks for random ones.\n"
+     "Outputs are written aside and renamed.\n",
      CMD_RUN, true, cmd_run},
     {"ops", "", "list the operators with their arguments and defaults", "", CMD_OPS, false, cmd_ops},
 };

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "../src/util/half.h"
 #include "npy.h"
 
 static const char magic[6] = {'\x93', 'N', 'U', 'M', 'P', 'Y'};
@@ -87,14 +88,27 @@ static bool take_word(cursor *c, const char *word)
     return true;
 }
 
+static const struct {
+    const char *descr;
+    int bytes;
+} elements[] = {[CVY_FLOAT32] = {"<f4", 4}, [CVY_FLOAT16] = {"<f2", 2}, [CVY_BFLOAT16] = {"<u2", 2}};
+
+const char *npy_descr(cvy_dtype dtype)
+{
+    return elements[dtype].descr;
+}
+
 static bool take_descr(cursor *c, npy_array *a)
 {
     const char *text = NULL;
     int len = 0;
-    (void)a;
     if (!take_string(c, &text, &len)) return expected(c, "an element type such as '<f4'");
-    if (len == 3 && !memcmp(text, "<f4", 3)) return true;
-    return refuse(c->message, "elements are '%.*s', only '<f4' is read: save array.astype('<f4')",
+    for (size_t i = 0; i < sizeof elements / sizeof *elements; i++) {
+        if (len != 3 || memcmp(text, elements[i].descr, 3)) continue;
+        a->dtype = (cvy_dtype)i;
+        return true;
+    }
+    return refuse(c->message, "elements are '%.*s', only '<f4', '<f2' and '<u2' are read: save array.astype('<f4')",
                   len < FOUND ? len : FOUND, text);
 }
 
@@ -134,7 +148,7 @@ static bool take_shape(cursor *c, npy_array *a)
 /* Extents of 0 make an empty array, but the others must still multiply. */
 static bool count_elements(npy_array *a, char *message)
 {
-    int64_t bytes = (int64_t)sizeof(float);
+    int64_t bytes = elements[a->dtype].bytes;
     a->count = 1;
     for (int d = 0; d < a->rank; d++) {
         if (a->dims[d] && __builtin_mul_overflow(bytes, a->dims[d], &bytes))
@@ -193,19 +207,28 @@ bool npy_parse(const void *bytes, size_t n, npy_array *out, char *message)
     skip_space(&c);
     if (c.at != c.end) return expected(&c, "nothing behind the dictionary");
     data = n - start - header;
-    if (data != (uint64_t)out->count * sizeof(float))
+    if (data != (uint64_t)(out->count * elements[out->dtype].bytes))
         return refuse(message, "%lld elements need %lld bytes, %zu are there", (long long)out->count,
-                      (long long)out->count * (long long)sizeof(float), data);
+                      (long long)out->count * elements[out->dtype].bytes, data);
     out->data = b + start + header;
     return true;
 }
 
-static float load_float(const unsigned char *b)
+static float load_float(cvy_dtype dtype, const unsigned char *b)
 {
-    const uint32_t bits = (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+    uint32_t bits = 0;
     float value;
+    for (int k = 0; k < elements[dtype].bytes; k++) bits |= (uint32_t)b[k] << 8 * k;
     memcpy(&value, &bits, sizeof value);
-    return value;
+    return dtype == CVY_FLOAT32 ? value : cvyi_widen(dtype, (uint16_t)bits);
+}
+
+static void store_float(cvy_dtype dtype, float value, unsigned char *b)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (dtype != CVY_FLOAT32) bits = cvyi_narrow(dtype, value);
+    for (int k = 0; k < elements[dtype].bytes; k++) b[k] = (unsigned char)(bits >> 8 * k);
 }
 
 void npy_copy(const npy_array *a, float *dst)
@@ -217,7 +240,7 @@ void npy_copy(const npy_array *a, float *dst)
         step *= a->dims[d];
     }
     for (int64_t i = 0; i < a->count; i++) {
-        dst[i] = load_float(a->data + at * (int64_t)sizeof(float));
+        dst[i] = load_float(a->dtype, a->data + at * elements[a->dtype].bytes);
         for (int d = a->rank - 1; d >= 0; d--) { /* the next index in C order, and where it stands */
             at += stride[d];
             if (++index[d] < a->dims[d]) break;
@@ -298,12 +321,15 @@ bool npy_read(const char *path, npy_array *out, void **bytes, char *message)
 /* ---- writing ---- */
 
 /* Version 1.0 with the data at a multiple of 64 bytes, as numpy writes it. Returns the header's bytes. */
-static size_t format_header(unsigned char header[4 * HEADER_MULTIPLE], int32_t rank, const int64_t *dims)
+static size_t format_header(unsigned char header[4 * HEADER_MULTIPLE], const cvy_tensor *t)
 {
     char *text = (char *)header + 10;
-    size_t len = (size_t)sprintf(text, "{'descr': '<f4', 'fortran_order': False, 'shape': ("), total;
-    for (int d = 0; d < rank; d++) len += (size_t)sprintf(text + len, d ? ", %lld" : "%lld", (long long)dims[d]);
-    len += (size_t)sprintf(text + len, rank == 1 ? ",), }" : "), }");
+    size_t len = (size_t)sprintf(text, "{'descr': '%s', 'fortran_order': False, 'shape': (",
+                                 npy_descr((cvy_dtype)t->dtype)),
+           total;
+    for (int d = 0; d < t->rank; d++)
+        len += (size_t)sprintf(text + len, d ? ", %lld" : "%lld", (long long)t->dims[d]);
+    len += (size_t)sprintf(text + len, t->rank == 1 ? ",), }" : "), }");
     total = (10 + len + 1 + HEADER_MULTIPLE - 1) / HEADER_MULTIPLE * HEADER_MULTIPLE;
     memset(text + len, ' ', total - 10 - len);
     header[total - 1] = '\n';
@@ -315,31 +341,29 @@ static size_t format_header(unsigned char header[4 * HEADER_MULTIPLE], int32_t r
     return total;
 }
 
-static bool write_floats(FILE *file, const float *data, int64_t count)
+static bool write_elements(FILE *file, cvy_dtype dtype, const float *data, int64_t count)
 {
     unsigned char bytes[4096];
+    const int each = elements[dtype].bytes, most = (int)sizeof bytes / each;
     for (int64_t done = 0; done < count;) {
-        const int64_t n = count - done < 1024 ? count - done : 1024;
-        for (int64_t i = 0; i < n; i++) {
-            uint32_t bits;
-            memcpy(&bits, &data[done + i], sizeof bits);
-            for (int k = 0; k < 4; k++) bytes[4 * i + k] = (unsigned char)(bits >> 8 * k);
-        }
-        if (fwrite(bytes, 4, (size_t)n, file) != (size_t)n) return false;
+        const int64_t n = count - done < most ? count - done : most;
+        for (int64_t i = 0; i < n; i++) store_float(dtype, data[done + i], bytes + i * each);
+        if (fwrite(bytes, (size_t)each, (size_t)n, file) != (size_t)n) return false;
         done += n;
     }
     return true;
 }
 
-bool npy_write(aside *to, const char *path, int32_t rank, const int64_t *dims, const float *data, char *message)
+bool npy_write(aside *to, const char *path, const cvy_tensor *t, const float *data, char *message)
 {
     unsigned char header[4 * HEADER_MULTIPLE];
-    const size_t bytes = format_header(header, rank, dims);
+    const size_t bytes = format_header(header, t);
     int64_t count = 1;
 
-    for (int d = 0; d < rank; d++) count *= dims[d];
+    for (int d = 0; d < t->rank; d++) count *= t->dims[d];
     if (!aside_open(to, path)) return refuse(message, "%s", strerror(errno));
-    if (fwrite(header, 1, bytes, to->file) == bytes && write_floats(to->file, data, count) && aside_finish(to))
+    if (fwrite(header, 1, bytes, to->file) == bytes && write_elements(to->file, (cvy_dtype)t->dtype, data, count) &&
+        aside_finish(to))
         return true;
     refuse(message, "%s", strerror(errno));
     aside_discard(to);

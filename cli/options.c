@@ -34,6 +34,8 @@ static const option table[] = {
      CVY_ON},
     {"--fuse", "on|off", "off: every operator in a pass of its own", TAKE_WORD, CMD_PLANNED & ~(unsigned)CMD_DEMO,
      AT(plan.fuse), 0, CVY_ON},
+    {"--dtype", "fp32|fp16|bf16", "of inputs and parameters that the chain gives none (x[2,3]:bf16)", TAKE_WORD,
+     CMD_PLANNED & ~(unsigned)CMD_DEMO, AT(dtype), 0, CVY_FLOAT32},
     {"--data", "uniform|normal|integer|special", "random inputs; special: NaN, inf, -0 and denormals among them",
      TAKE_WORD, CMD_DATA, AT(data), 0, DATA_UNIFORM},
     {"--seed", "N", "of the random numbers (default 0)", TAKE_COUNT, CMD_CHECKED | CMD_RUN, AT(seed), 0, 0},

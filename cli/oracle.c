@@ -7,13 +7,17 @@
  * constant. A, whose convolution sums 72 terms: 4 x 2^-24 x (21 + 24 + 2 + 0 + 8) = 1.3e-5. A chain that multiplies
  * errors (sqrt near 0, division by small numbers) may do worse and be right: before a result is called wrong, the
  * reference runs again on data in which every number has moved by at most one unit in its last place, and what this
- * changes is the least that float32 can lose per operator. */
+ * changes is the least that float32 can lose per operator.
+ *
+ * Results of fp16 or bf16 are rounded to 2^-11 or 2^-8 besides, once per operator at most, as PyTorch rounds; so
+ * that much is added for each, and numbers are moved by a unit in the last place of their dtype. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "cli.h"
 #include "../src/cpu/thread.h"
 #include "../src/ref/ref.h"
+#include "../src/util/half.h"
 
 typedef struct tally {
     double error, scale; /* largest */
@@ -40,13 +44,25 @@ typedef struct oracle {
 
 /* ---- one sample ---- */
 
-static void compare(tally *t, double want, double got)
+/* As float32 or the dtype holds it: what is beyond its range is inf. */
+static float held(cvy_dtype dtype, double x)
 {
-    const float w = (float)want, g = (float)got; /* beyond float32's range both are inf */
+    return dtype == CVY_FLOAT32 ? (float)x : cvyi_widen(dtype, cvyi_narrow(dtype, x));
+}
+
+/* Rounding alone decides whether a number this close to the largest of fp16, 65504, becomes inf. */
+static bool at_the_edge(cvy_dtype dtype, float a, float b)
+{
+    return dtype == CVY_FLOAT16 && fminf(fabsf(a), fabsf(b)) > 64512 && signbit(a) == signbit(b);
+}
+
+static void compare(tally *t, cvy_dtype dtype, double want, double got)
+{
+    const float w = held(dtype, want), g = held(dtype, got);
     if (isfinite(w) && isfinite(g)) {
         t->error = fmax(t->error, fabs(want - got));
         t->scale = fmax(t->scale, fabs(want));
-    } else if (!(isnan(w) && isnan(g)) && w != g) {
+    } else if (!(isnan(w) && isnan(g)) && w != g && !at_the_edge(dtype, w, g)) {
         t->mismatches++;
     }
 }
@@ -78,8 +94,10 @@ static void check_sample(void *context, int64_t unit, int number)
     if (w->tally.st) return;
     for (int k = 0; k < o->n_outputs; k++) {
         const int64_t n = per_sample(o, o->n_sources + k);
-        const float *got = o->j->tensors[o->n_sources + k].host + sample * n;
-        for (int64_t i = 0; i < n; i++) compare(&w->tally, w->first[k][i], o->nudged ? w->second[k][i] : got[i]);
+        const tensor *t = &o->j->tensors[o->n_sources + k];
+        const float *got = t->host + sample * n;
+        for (int64_t i = 0; i < n; i++)
+            compare(&w->tally, (cvy_dtype)t->info.dtype, w->first[k][i], o->nudged ? w->second[k][i] : got[i]);
     }
     if (number == 0) progress("checking against float64: %lld of %lld", (long long)unit, (long long)o->samples);
 }
@@ -168,6 +186,19 @@ static double units_of(const cvy_graph *g, cvy_precision precision)
     return units;
 }
 
+/* What rounding to fp16 and bf16 may lose, and in how many operators. */
+static double half_units(const cvy_graph *g, int *operators)
+{
+    static const double lost[] = {[CVY_FLOAT32] = 0, [CVY_FLOAT16] = 0x1p-11, [CVY_BFLOAT16] = 0x1p-8};
+    double sum = 0;
+    for (int i = 0; i < g->n_nodes; i++) {
+        const double one = lost[g->values[g->nodes[i].out].dtype];
+        sum += one;
+        *operators += one > 0;
+    }
+    return sum;
+}
+
 /* ---- set-up ---- */
 
 static double **alloc_outputs(const oracle *o)
@@ -212,7 +243,7 @@ static bool nudge(oracle *o)
         o->nudged[i] = host_alloc((size_t)t->count * sizeof(float));
         if (!o->nudged[i]) return false;
         memcpy(o->nudged[i], t->host, (size_t)t->count * sizeof(float));
-        data_nudge(o->nudged[i], t->count, (uint64_t)i + 1);
+        data_nudge(o->nudged[i], t->count, (cvy_dtype)t->info.dtype, (uint64_t)i + 1);
     }
     return o->nudged != NULL;
 }
@@ -257,6 +288,8 @@ static int64_t choose_samples(const oracle *o, int64_t asked)
 static cvy_status judge(oracle *o, const options *opt, verdict *v)
 {
     const double units = units_of(o->j->graph, (cvy_precision)opt->plan.precision);
+    int rounded = 0;
+    const double halves = half_units(o->j->graph, &rounded);
     tally total;
     cvy_status st = check_all(o, &total);
 
@@ -264,11 +297,12 @@ static cvy_status judge(oracle *o, const options *opt, verdict *v)
     v->max_abs_error = total.error;
     v->rel_error = total.scale > 0 ? total.error / total.scale : total.error;
     v->mismatches = total.mismatches;
-    v->bound = 4 * 0x1p-24 * units;
+    v->bound = 4 * 0x1p-24 * units + halves;
     if (!v->mismatches && !(v->rel_error <= v->bound)) {
         if (!nudge(o)) return CVY_NO_MEMORY;
         st = check_all(o, &total);
-        if (!st && total.scale > 0) v->bound = fmax(v->bound, units * total.error / total.scale);
+        if (!st && total.scale > 0)
+            v->bound = fmax(v->bound, (rounded ? rounded : units) * total.error / total.scale);
     }
     v->ok = !v->mismatches && v->rel_error <= v->bound;
     v->checked = true;
@@ -283,7 +317,9 @@ int oracle_check(const job *j, const options *opt, int64_t samples, verdict *v)
 
     memset(v, 0, sizeof *v);
     if (!one) o.batch = 1;
-    o.graph = one ? one : j->graph;
+    if (!one && cvyi_graph_copy(j->graph, &one)) return cli_error("no memory for the float64 reference");
+    for (int i = 0; i < one->n_values; i++) one->values[i].dtype = CVY_FLOAT32; /* it is handed tensors[].host */
+    o.graph = one;
     while (o.n_sources < j->n && j->tensors[o.n_sources].info.role != CVY_OUTPUT) o.n_sources++;
     o.n_outputs = j->n - o.n_sources;
     o.samples = choose_samples(&o, samples);

@@ -287,8 +287,8 @@ bool cvyi_is_contiguous(const shape *s, const int64_t *strides);
 double cvyi_node_flops(const cvy_graph *g, const node *n);
 
 /* ---- chain text (parse.c, print.c) ---- */
-cvy_status cvyi_parse_into(cvy_graph *g, int from, const char *source,
-                           int *out); /* `from` CVY_NONE: inputs first */
+/* cvy_graph_parse(), where declarations that name no dtype have this one. */
+cvy_status cvyi_graph_parse_as(const char *source, cvy_dtype plain, cvy_graph **out);
 cvy_status cvyi_print_graph(const cvy_graph *g, text *t);
 void cvyi_print_node(const cvy_graph *g, const node *n, text *t); /* "conv2d(64, 3)" */
 enum { SIGNATURE_BYTES = 256 };

@@ -32,14 +32,14 @@ typedef struct stage {
 
 /* ---- tensors ---- */
 
-/* name[extents]:dtype, a new input or parameter; nothing stands for float32. */
+/* name[extents]:dtype, a new input or parameter. */
 static cvy_status declare(parser *p, value_kind kind, int *out)
 {
     const bool input = kind == VALUE_INPUT;
     char name[NAME_BYTES];
     const char *start;
     cvy_status st = CVY_OK;
-    cvy_dtype dtype = CVY_FLOAT32;
+    cvy_dtype dtype = p->plain;
     shape s;
 
     cvyi_scan_space(p);
@@ -405,9 +405,9 @@ static cvy_status read_stage(parser *p, bool first)
     return read_operator(p);
 }
 
-cvy_status cvyi_parse_into(cvy_graph *g, int from, const char *source, int *out)
+static cvy_status parse_into(cvy_graph *g, int from, const char *source, cvy_dtype plain, int *out)
 {
-    parser p = {.graph = g, .text = source, .at = source, .running = from};
+    parser p = {.graph = g, .text = source, .at = source, .running = from, .plain = plain};
     const graph_mark mark = cvyi_graph_mark(g);
     const bool whole = from == CVY_NONE;
     const int *outputs = NULL;
@@ -433,7 +433,7 @@ fail:
     return st;
 }
 
-cvy_status cvy_graph_parse(const char *source, cvy_graph **out)
+cvy_status cvyi_graph_parse_as(const char *source, cvy_dtype plain, cvy_graph **out)
 {
     cvy_graph *g = NULL;
     cvy_status st = CVY_OK;
@@ -443,12 +443,17 @@ cvy_status cvy_graph_parse(const char *source, cvy_graph **out)
     *out = NULL;
     if (!source) return cvyi_fail(CVY_INVALID, "the text is NULL");
     TRY(cvy_graph_create(&g));
-    TRY(cvyi_parse_into(g, CVY_NONE, source, &last));
+    TRY(parse_into(g, CVY_NONE, source, plain, &last));
     *out = g;
     return CVY_OK;
 fail:
     cvy_graph_free(g);
     return st;
+}
+
+cvy_status cvy_graph_parse(const char *source, cvy_graph **out)
+{
+    return cvyi_graph_parse_as(source, CVY_FLOAT32, out);
 }
 
 cvy_status cvy_graph_chain(cvy_graph *g, cvy_value from, const char *source, cvy_value *out)
@@ -459,7 +464,7 @@ cvy_status cvy_graph_chain(cvy_graph *g, cvy_value from, const char *source, cvy
     if (!g || !source || !out) return cvyi_fail(CVY_INVALID, "graph, text or result pointer is NULL");
     *out = CVY_NONE;
     if (from < 0 || from >= g->n_values) return cvyi_fail(CVY_INVALID, "chain: not a value of this graph");
-    TRY(cvyi_parse_into(g, from, source, &last));
+    TRY(parse_into(g, from, source, CVY_FLOAT32, &last));
     *out = last;
 fail:
     return st;

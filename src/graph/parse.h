@@ -10,6 +10,7 @@ typedef struct parser {
     const char *at;   /* what comes next */
     int running;      /* the value that flows into the next operator; CVY_NONE: there is none yet */
     bool ended;       /* output(...) was read */
+    cvy_dtype plain;  /* of declarations that name none */
 } parser;
 
 /* ---- characters ---- */

@@ -28,7 +28,7 @@ static void close_ref(cvy_plan *p)
 
 const engine cvyi_engine_ref = {.device = CVY_REF,
                                 .name = "ref",
-                                .dtypes = 1u << CVY_FLOAT32,
+                                .dtypes = (1u << DTYPE_COUNT) - 1,
                                 .open = open_ref,
                                 .prepare = prepare_ref,
                                 .run = run_ref,

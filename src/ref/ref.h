@@ -1,8 +1,9 @@
 /* ref.h - the reference: every operator in plain loops and double arithmetic, the oracle of all engines.
  *
- * Tensors are float32 at the edges, with any strides. Between the edges every value is a contiguous array of double
- * in the caller's workspace, so nothing rounds to float32 before the outputs do: a run is the float64 evaluation of
- * the graph on float32 tensors. Slow on purpose; nothing here is vectorised, blocked or threaded. */
+ * Tensors have their dtypes at the edges, with any strides. Between the edges every value is a contiguous array of
+ * double in the caller's workspace, so nothing is rounded before the outputs are, each once, straight to its dtype:
+ * a run is the float64 evaluation of the graph on the tensors as they are. Slow on purpose; nothing here is
+ * vectorised, blocked or threaded. */
 #ifndef CVYI_REF_H
 #define CVYI_REF_H
 

@@ -6,6 +6,7 @@
  * neighbours, not the sum of all. The layout is computed by the same function for the size and for the run, so that
  * a run allocates nothing; it takes time in proportion to nodes times arrays alive at once. */
 #include <stddef.h>
+#include "../util/half.h"
 #include "ref.h"
 
 typedef struct slot {
@@ -148,20 +149,23 @@ fail:
 
 /* ---- run ---- */
 
-static void load(const shape *s, const cvy_buffer *b, double *dst)
+static void load(const value *v, const cvy_buffer *b, double *dst)
 {
+    const shape *s = &v->shape;
     const int64_t n = cvyi_elements(s);
-    const float *src = b->data;
 
-    for (int64_t i = 0; i < n; i++) dst[i] = src[b->strides ? cvyi_ref_offset(s, b->strides, i) : i];
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = cvyi_element(v->dtype, b->data, b->strides ? cvyi_ref_offset(s, b->strides, i) : i);
 }
 
-static void store(const shape *s, const double *src, const cvy_buffer *b)
+/* The one place where anything is rounded. */
+static void store(const value *v, const double *src, const cvy_buffer *b)
 {
+    const shape *s = &v->shape;
     const int64_t n = cvyi_elements(s);
-    float *dst = b->data;
 
-    for (int64_t i = 0; i < n; i++) dst[b->strides ? cvyi_ref_offset(s, b->strides, i) : i] = (float)src[i];
+    for (int64_t i = 0; i < n; i++)
+        cvyi_element_set(v->dtype, b->data, b->strides ? cvyi_ref_offset(s, b->strides, i) : i, src[i]);
 }
 
 /* Loads the inputs and parameters that are read here first, and computes. */
@@ -176,7 +180,7 @@ static void run_node(const cvy_graph *g, int i, const cvy_buffer *buffers, const
         if (v == CVY_NONE) continue;
         array = (double *)(base + slots[v].offset);
         if (g->values[v].kind != VALUE_NODE && slots[v].first == i) {
-            load(cvyi_shape_of(g, v), &buffers[slots[v].buffer], array);
+            load(&g->values[v], &buffers[slots[v].buffer], array);
         }
         c.arg[a] = array;
     }
@@ -208,7 +212,7 @@ cvy_status cvyi_ref_run(const cvy_graph *g, const cvy_buffer *buffers, int32_t n
     TRY(evaluate(g, buffers, workspace));
     for (int i = 0; i < n_outputs; i++) {
         const double *src = (const double *)((const char *)workspace + slots[outputs[i]].offset);
-        store(cvyi_shape_of(g, outputs[i]), src, &buffers[n_sources + i]);
+        store(&g->values[outputs[i]], src, &buffers[n_sources + i]);
     }
 fail:
     return st;

@@ -263,6 +263,29 @@ def test_run_is_numpys_result(convoy, device, tmp_path, files, order, version):
     np.testing.assert_array_equal(y, expected(files))
 
 
+@pytest.mark.parametrize("dtype, descr", [("fp16", "<f2"), ("bf16", "<u2")])
+def test_run_in_half_precision(convoy, tmp_path, dtype, descr):
+    """fp16 is numpy's float16; bf16 is the front half of float32's words, in and out."""
+    x = np.array([[1.5, -2.0, 0.25], [3.0, 65504.0, -0.0]], np.float32)
+    w = np.array([2.0, 0.5, 1.0], np.float32)
+    words = (lambda a: a.astype("<f2")) if dtype == "fp16" else (lambda a: (a.view("<u4") >> 16).astype("<u2"))
+    np.save(tmp_path / "x.npy", words(x))
+    np.save(tmp_path / "w.npy", words(w))
+    result = convoy(
+        "run", "x[2,3] | mul(w[3])", "--dtype", dtype, "--device", "ref", "--input", tmp_path / "x.npy",
+        "--param", f"w={tmp_path / 'w.npy'}", "--output", tmp_path / "y.npy",
+    )  # fmt: skip
+    assert result == (0, "", "")
+    y = np.load(tmp_path / "y.npy")
+    assert y.dtype == descr
+    want = words(x * w) if dtype == "fp16" else np.array([[0x4040, 0xBF80, 0x3E80], [0x40C0, 0x46FF, 0x8000]], "<u2")
+    np.testing.assert_array_equal(y.view("<u2"), want.view("<u2"))
+    refused(
+        convoy("run", "x[2,3] | relu", "--device", "ref", "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy"),
+        f"elements are '{descr}', input x is fp32, which is '<f4' in files",
+    )
+
+
 def test_run_by_names(convoy, tmp_path, files):
     assert run_files(convoy, x="x=x.npy", y="relu=y.npy")[0] == 0
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), expected(files))

@@ -1,6 +1,8 @@
 /* test_dtype.c - element types: how they are written, which one a result has, what is refused, and what bytes and
  * digests make of them. */
+#include <math.h>
 #include "../../src/plan/plan.h"
+#include "../../src/util/half.h"
 #include "../support/random_graph.h"
 #include "same.h"
 
@@ -133,6 +135,43 @@ static void refused(void **state)
     cvy_graph_free(g);
 }
 
+/* The reference rounds its result once, to the dtype of the output, whatever its parameters have. */
+static void reference(void **state)
+{
+    static const char *const chains[] = {
+        "x[40]:bf16 | mul(w[40]) | exp",
+        "x[40]:fp16 | mul(w[40]:bf16) | exp",
+        "x[40] | mul(w[40]:fp16) | exp",
+    };
+    (void)state;
+    for (int i = 0; i < COUNT_OF(chains); i++) {
+        cvy_graph *g = parse(chains[i]);
+        const cvy_dtype x = dtype_of(g, "x"), w = dtype_of(g, "w"), y = dtype_of(g, "exp");
+        const cvy_options o = {.size = sizeof o, .device = CVY_REF};
+        uint64_t data[3][40];
+        const cvy_buffer buffers[] = {{data[0], NULL}, {data[1], (int64_t[]){-1}}, {data[2], NULL}};
+        cvy_buffer turned[3];
+        cvy_plan *p = NULL;
+        void *work;
+        memset(data, 0, sizeof data);
+        memcpy(turned, buffers, sizeof turned);
+        turned[1].data = (char *)data[1] + 39 * cvyi_dtype_bytes(w); /* backwards */
+        for (int k = 0; k < 40; k++)
+            cvyi_element_set(x, data[0], k, 0.1 * k), cvyi_element_set(w, data[1], k, 0.3 * k);
+        assert_ok(cvy_plan_create(g, &o, &p));
+        work = aligned_alloc(CVY_ALIGN, cvy_plan_workspace(p));
+        assert_ok(cvy_plan_run(p, turned, 3, work, cvy_plan_workspace(p), 0, NULL));
+        for (int k = 0; k < 40; k++) {
+            uint64_t want[1] = {0};
+            cvyi_element_set(y, want, 0, exp(cvyi_element(x, data[0], k) * cvyi_element(w, data[1], 39 - k)));
+            assert_true(cvyi_element(y, data[2], k) == cvyi_element(y, want, 0));
+        }
+        free(work);
+        cvy_plan_free(p);
+        cvy_graph_free(g);
+    }
+}
+
 /* An engine says which value it does not take. */
 static void refused_by_engines(void **state)
 {
@@ -169,11 +208,8 @@ static void rewrites(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_and_bytes),
-        cmocka_unit_test(printed),
-        cmocka_unit_test(results),
-        cmocka_unit_test(refused),
-        cmocka_unit_test(refused_by_engines),
+        cmocka_unit_test(names_and_bytes), cmocka_unit_test(printed),   cmocka_unit_test(results),
+        cmocka_unit_test(refused),         cmocka_unit_test(reference), cmocka_unit_test(refused_by_engines),
         cmocka_unit_test(rewrites),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -155,6 +155,45 @@ static void damage_never_reads_outside(void **state)
     }
 }
 
+static bool write_tensor(aside *to, const char *path, cvy_dtype dtype, int32_t rank, const int64_t *dims,
+                         const float *data)
+{
+    cvy_tensor t = {.rank = rank, .dtype = (int32_t)dtype};
+    if (rank) memcpy(t.dims, dims, (size_t)rank * sizeof *dims);
+    return npy_write(to, path, &t, data, message);
+}
+
+/* Elements of 16 bits: as numpy has them for fp16, as words for bf16. */
+static void halves(void **state)
+{
+    static const struct {
+        cvy_dtype dtype;
+        const char *descr;
+        unsigned char bytes[8];
+    } cases[] = {{CVY_FLOAT16, "'<f2'", {0x00, 0x3c, 0x00, 0xc0, 0x00, 0x7c, 0x01, 0x00}},
+                 {CVY_BFLOAT16, "'<u2'", {0x80, 0x3f, 0x00, 0xc0, 0x80, 0x7f, 0x01, 0x00}}};
+    char path[] = "/tmp/convoy-npy-XXXXXX";
+    (void)state;
+    close(mkstemp(path));
+    for (int i = 0; i < 2; i++) {
+        const float data[] = {1, -2, 1.0f / 0.0f, cases[i].dtype == CVY_FLOAT16 ? 0x1p-24f : 0x1p-133f};
+        npy_array a;
+        void *bytes = NULL;
+        float got[4];
+        aside to;
+        assert_true(write_tensor(&to, path, cases[i].dtype, 1, (int64_t[]){4}, data) && aside_commit(&to));
+        assert_true(npy_read(path, &a, &bytes, message));
+        assert_int_equal(a.dtype, cases[i].dtype);
+        assert_int_equal(a.count, 4);
+        assert_memory_equal(a.data, cases[i].bytes, 8);
+        assert_non_null(strstr((const char *)bytes + 10, cases[i].descr));
+        npy_copy(&a, got);
+        assert_memory_equal(got, data, sizeof got);
+        free(bytes);
+    }
+    unlink(path);
+}
+
 static void writes_what_it_reads(void **state)
 {
     static const int64_t shapes[][CVY_MAX_RANK] = {{2, 3}, {1, 1, 1, 1, 1, 6}, {6}, {0, 4}};
@@ -170,7 +209,7 @@ static void writes_what_it_reads(void **state)
         void *bytes = NULL;
         float got[6];
         aside to;
-        assert_true(npy_write(&to, path, ranks[i], shapes[i], data, message));
+        assert_true(write_tensor(&to, path, CVY_FLOAT32, ranks[i], shapes[i], data));
         assert_true(aside_commit(&to));
         assert_true(npy_read(path, &a, &bytes, message));
         assert_int_equal(a.rank, ranks[i]);
@@ -205,9 +244,9 @@ static void discard_leaves_the_old_file(void **state)
     (void)state;
     close(mkstemp(path));
     chmod(path, 0640);
-    assert_true(npy_write(&to, path, 0, NULL, &one, message) && aside_commit(&to));
+    assert_true(write_tensor(&to, path, CVY_FLOAT32, 0, NULL, &one) && aside_commit(&to));
     assert_true(!stat(path, &info) && (info.st_mode & 0777) == 0640);
-    assert_true(npy_write(&to, path, 0, NULL, &two, message));
+    assert_true(write_tensor(&to, path, CVY_FLOAT32, 0, NULL, &two));
     snprintf(part, sizeof part, "%s", to.name);
     assert_int_equal(access(part, F_OK), 0);
     aside_discard(&to);
@@ -229,7 +268,7 @@ static void names_that_are_taken(void **state)
     snprintf(victim, sizeof victim, "%s/victim", folder);
     snprintf(planted, sizeof planted, "%s/.convoy.%ld.0.part", folder, (long)getpid());
     assert_int_equal(symlink(victim, planted), 0);
-    assert_true(npy_write(&to, path, 0, NULL, &two, message) && aside_commit(&to));
+    assert_true(write_tensor(&to, path, CVY_FLOAT32, 0, NULL, &two) && aside_commit(&to));
     assert_int_not_equal(access(victim, F_OK), 0);
     assert_true(!lstat(planted, &info) && S_ISLNK(info.st_mode));
     assert_true(read_one(path) == 2);
@@ -253,7 +292,7 @@ static void pipes(void **state)
     assert_false(npy_read(path, &a, &bytes, message));
     assert_string_equal(message, "a pipe that nobody writes into");
     held = open(path, O_RDONLY | O_NONBLOCK); /* a reader, so that the writer need not wait */
-    assert_true(npy_write(&to, path, 0, NULL, &three, message) && !to.name && aside_commit(&to));
+    assert_true(write_tensor(&to, path, CVY_FLOAT32, 0, NULL, &three) && !to.name && aside_commit(&to));
     assert_true(!lstat(path, &info) && S_ISFIFO(info.st_mode));
     assert_true(read_one(path) == 3);
     close(held);
@@ -277,7 +316,8 @@ static void signals_take_it_away(void **state)
             const float one = 1;
             aside to[2];
             signal(numbers[i], SIG_DFL);
-            if (npy_write(&to[0], path, 0, NULL, &one, message) && npy_write(&to[1], path, 0, NULL, &one, message))
+            if (write_tensor(&to[0], path, CVY_FLOAT32, 0, NULL, &one) &&
+                write_tensor(&to[1], path, CVY_FLOAT32, 0, NULL, &one))
                 raise(numbers[i]);
             _exit(1);
         }
@@ -297,7 +337,7 @@ static void files_that_are_not_there(void **state)
     assert_false(npy_read("/nonexistent/x.npy", &a, &bytes, message));
     assert_non_null(strstr(message, "No such file"));
     assert_false(npy_read("/tmp", &a, &bytes, message));
-    assert_false(npy_write(&to, "/nonexistent/x.npy", 0, NULL, &one, message));
+    assert_false(write_tensor(&to, "/nonexistent/x.npy", CVY_FLOAT32, 0, NULL, &one));
     assert_non_null(strstr(message, "No such file"));
     assert_null(bytes);
 }
@@ -310,6 +350,7 @@ int main(void)
         cmocka_unit_test(small_shapes),
         cmocka_unit_test(refusals_say_what_was_found),
         cmocka_unit_test(damage_never_reads_outside),
+        cmocka_unit_test(halves),
         cmocka_unit_test(writes_what_it_reads),
         cmocka_unit_test(discard_leaves_the_old_file),
         cmocka_unit_test(names_that_are_taken),

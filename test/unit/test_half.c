@@ -1,0 +1,97 @@
+/* test_half.c - fp16 and bf16 words: every one of them, and every place where rounding turns. */
+#include <math.h>
+#include "../../src/util/half.h"
+#include "unit.h"
+
+static const struct format {
+    cvy_dtype dtype;
+    int fraction, bias;
+    unsigned inf;
+} formats[] = {{CVY_FLOAT16, 10, 15, 0x7c00}, {CVY_BFLOAT16, 7, 127, 0x7f80}};
+
+/* By the definition of the format; finite words. */
+static double value_of(const struct format *f, unsigned word)
+{
+    const int exponent = (int)(word >> f->fraction) & (int)(f->inf >> f->fraction);
+    const int fraction = (int)(word & ((1u << f->fraction) - 1));
+    const double one = exponent ? (double)(1 << f->fraction) : 0;
+    return (word >> 15 ? -1 : 1) * ldexp(one + fraction, (exponent ? exponent : 1) - f->bias - f->fraction);
+}
+
+static void every_word(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT_OF(formats); i++) {
+        const struct format *f = &formats[i];
+        for (unsigned w = 0; w < 65536; w++) {
+            const float wide = cvyi_widen(f->dtype, (uint16_t)w);
+            const unsigned magnitude = w & 0x7fff, quiet = 1u << (f->fraction - 1);
+            if (magnitude < f->inf) {
+                if ((double)wide != value_of(f, w) || !signbit(wide) != !(w >> 15)) fail_msg("%04x: %a", w, wide);
+            } else if (magnitude == f->inf) {
+                assert_true(isinf(wide) && !signbit(wide) == !(w >> 15));
+            } else {
+                assert_true(isnan(wide));
+            }
+            assert_int_equal(cvyi_narrow(f->dtype, (double)wide), magnitude > f->inf ? w | quiet : w);
+        }
+    }
+}
+
+static void narrows_to(const struct format *f, double x, unsigned want)
+{
+    for (int sign = 0; sign < 2; sign++) {
+        const unsigned got = cvyi_narrow(f->dtype, sign ? -x : x);
+        if (got != (want | (unsigned)sign << 15))
+            fail_msg("%s of %a: %04x, expected %04x", f->fraction == 7 ? "bf16" : "fp16", sign ? -x : x, got, want);
+    }
+}
+
+/* Between neighbours: the middle goes to the even one, the next double on either side to the nearer one. A way
+ * through float32 would round the latter twice. Behind the largest number stands infinity, at its distance. */
+static void every_tie(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT_OF(formats); i++) {
+        const struct format *f = &formats[i];
+        for (unsigned w = 0; w < f->inf; w++) {
+            const double a = value_of(f, w), middle = a + (a - (w ? value_of(f, w - 1) : -value_of(f, 1))) / 2;
+            /* Below a power of 2 the distance to the number in front is half of that to the one behind. */
+            const double tie = w + 1 < f->inf ? (a + value_of(f, w + 1)) / 2 : middle;
+            narrows_to(f, a, w);
+            narrows_to(f, tie, w & 1 ? w + 1 : w);
+            narrows_to(f, nextafter(tie, 0), w);
+            narrows_to(f, nextafter(tie, INFINITY), w + 1);
+        }
+        narrows_to(f, 0x1p-200, 0);
+        narrows_to(f, 0x1p-1074, 0);
+        narrows_to(f, 0x1.fffffffffffffp1023, f->inf);
+        narrows_to(f, INFINITY, f->inf);
+    }
+}
+
+static void elements(void **state)
+{
+    uint16_t words[2] = {0};
+    float floats[2] = {0};
+    (void)state;
+    cvyi_element_set(CVY_FLOAT16, words, 1, 65519);
+    assert_int_equal(words[1], 0x7bff);
+    cvyi_element_set(CVY_FLOAT16, words, 1, 65520);
+    assert_int_equal(words[1], 0x7c00);
+    cvyi_element_set(CVY_BFLOAT16, words, 0, 1.00390625); /* 1 + 2^-8, a tie */
+    assert_int_equal(words[0], 0x3f80);
+    assert_true(cvyi_element(CVY_BFLOAT16, words, 0) == 1 && isinf(cvyi_element(CVY_FLOAT16, words, 1)));
+    cvyi_element_set(CVY_FLOAT32, floats, 1, 0.1);
+    assert_true(floats[1] == 0.1f && cvyi_element(CVY_FLOAT32, floats, 1) == 0.1f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_word),
+        cmocka_unit_test(every_tie),
+        cmocka_unit_test(elements),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
