@@ -6,7 +6,7 @@ VERSION := $(shell sed -n 's/^.define CVY_VERSION *"\(.*\)"/\1/p' include/convoy
 
 Q := $(if $(V),,@)
 say = @mkdir -p $(@D) && printf '  %-5s %s\n'
-WARN := -Wall -Wextra -Wshadow -Werror
+WARN := -Wall -Wextra -Wshadow -Wcast-qual -Werror
 OPT := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sanitize-recover=all,-O3 -g)
 CFLAGS += -std=c11 -D_GNU_SOURCE $(WARN) $(OPT) -fPIC -fvisibility=hidden -pthread -Iinclude -MMD -MP -DCVY_BUILD
 LDFLAGS += $(if $(SAN),-fsanitize=$(SAN)) -pthread
@@ -173,6 +173,9 @@ check-sizes:
 format: ## format every C file
 	@clang-format -i $(FORMATTED)
 
+check-statics: $(OBJECTS) ## is nothing in the library written by all threads, but what is listed with its guard?
+	@test/statics.sh $(BUILD)
+
 check-exports: $(BUILD)/libconvoy.so ## does the library export the header's symbols and no others?
 	@nm -D --defined-only $< | awk '{ print $$3 }' | LC_ALL=C sort | diff test/exports.txt -
 
@@ -197,5 +200,5 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\)[a-z -]*:[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 	@echo '  variants: SAN=address,undefined  SAN=thread  CC=clang  BUILD=folder  V=1  PREFIX=/usr/local'
 
-.PHONY: all demo test tests check-c golden gpu-test gpu-bench bench bench-smoke never-slower fuzz check-format check-sizes format check-exports install size clean help
+.PHONY: all demo test tests check-c golden gpu-test gpu-bench bench bench-smoke never-slower fuzz check-format check-sizes check-statics format check-exports install size clean help
 -include $(OBJECTS:.o=.d) $(CLI:.o=.d) $(TESTS:=.d) $(PROGRAMS:=.d) $(FUZZERS:=.d)

@@ -41,6 +41,7 @@ test/setup.sh || exit 2
 echo "== build"
 make -s "$jobs" all tests >/dev/null || { echo "0 passed, 1 failed"; exit 1; }
 part "C programs" test/run-c.sh build
+part "statics" make -s --no-print-directory check-statics
 part "command" pytest test/cli
 part "against PyTorch" pytest test/python
 part "foreign oracle" pytest test/foreign

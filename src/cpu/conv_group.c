@@ -174,7 +174,7 @@ static bool read_only_by(const builder *b, int v, int from, int n)
     return true;
 }
 
-bool cvyi_band_program(const builder *b, int v, int first, int n, const conv_geom *g, program *out)
+bool cvyi_band_program(builder *b, int v, int first, int n, const conv_geom *g, program *out)
 {
     const int64_t keep = b->out->slice_bytes;
     const bool built = cvyi_program_build(b, first, n, -1, v, out);
@@ -197,7 +197,7 @@ static bool only_stats(const builder *b, int v, int stats, int pool)
     return true;
 }
 
-void cvyi_conv_group(const builder *b, int index, int end, conv_group *out)
+void cvyi_conv_group(builder *b, int index, int end, conv_group *out)
 {
     const node *n = &b->g->nodes[index];
     const bool batched = cvyi_shape_of(b->g, n->out)->rank == cvyi_info(n)->spatial + 2;

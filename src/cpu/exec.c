@@ -60,37 +60,65 @@ float *cvyi_unit_data(const cpu_unit *u, int v)
 
 /* ---- strided tensors ---- */
 
-/* Copies n elements, counted from `first` in row-major order, between a strided tensor and a contiguous run. */
-static void copy_strided(const shape *s, const int64_t *strides, float *strided, int64_t first, int64_t n,
-                         float *run, bool gather)
+/* A piece of one row of a strided tensor. */
+typedef struct strided_row {
+    int64_t offset, stride, count; /* elements: of the first from the tensor's own, between two; how many */
+} strided_row;
+
+/* The piece that begins at element `first`, counted in row-major order, of n elements at most. */
+static strided_row row_at(const shape *s, const int64_t *strides, int64_t first, int64_t n)
 {
     const int last = s->rank - 1;
-    const int64_t width = s->rank ? s->dim[last] : 1, apart = s->rank ? strides[last] : 1;
+    const int64_t width = s->rank ? s->dim[last] : 1, column = first % width;
+    strided_row r = {0, s->rank ? strides[last] : 1, cvyi_min64(n, width - column)};
+    int64_t rest = first / width;
 
-    while (n > 0) {
-        int64_t rest = first / width, offset = 0;
-        const int64_t column = first % width, count = cvyi_min64(n, width - column);
-        for (int d = last - 1; d >= 0; d--) {
-            offset += rest % s->dim[d] * strides[d];
-            rest /= s->dim[d];
-        }
-        float *at = strided + offset + column * apart;
-        if (gather)
-            for (int64_t i = 0; i < count; i++) run[i] = at[i * apart];
-        else
-            for (int64_t i = 0; i < count; i++) at[i * apart] = run[i];
-        first += count;
-        run += count;
-        n -= count;
+    for (int d = last - 1; d >= 0; d--) {
+        r.offset += rest % s->dim[d] * strides[d];
+        rest /= s->dim[d];
+    }
+    r.offset += column * r.stride;
+    return r;
+}
+
+/* n elements from `first` on, counted in row-major order, out of a strided tensor and into one. */
+static void gather(const shape *s, const cvy_buffer *from, int64_t first, int64_t n, float *dst)
+{
+    for (int64_t done = 0; done < n;) {
+        const strided_row r = row_at(s, from->strides, first + done, n - done);
+        const float *at = (const float *)from->data + r.offset;
+        for (int64_t i = 0; i < r.count; i++) dst[done + i] = at[i * r.stride];
+        done += r.count;
+    }
+}
+
+static void scatter(const shape *s, const cvy_buffer *to, int64_t first, int64_t n, const float *src)
+{
+    for (int64_t done = 0; done < n;) {
+        const strided_row r = row_at(s, to->strides, first + done, n - done);
+        float *at = (float *)to->data + r.offset;
+        for (int64_t i = 0; i < r.count; i++) at[i * r.stride] = src[done + i];
+        done += r.count;
     }
 }
 
 void cvyi_unit_scatter(const cpu_unit *u, int v, int64_t first, int64_t n, const float *src)
 {
     const spot *s = cvyi_unit_spot(u, v);
-    const cvy_buffer *b = &u->run->buffers[s->at];
     const int64_t start = first + (s->sliced ? u->n0 * s->per : 0);
-    copy_strided(tensor_shape(u->run, s->at), b->strides, b->data, start, n, (float *)(uintptr_t)src, false);
+    scatter(tensor_shape(u->run, s->at), &u->run->buffers[s->at], start, n, src);
+}
+
+static void fill_shadow(const cpu_unit *u, const spot *s)
+{
+    gather(tensor_shape(u->run, s->at), &u->run->buffers[s->at], s->sliced ? u->n0 * s->per : 0,
+           s->sliced ? u->m * s->per : s->per, (float *)(void *)(u->slices + s->shadow));
+}
+
+static void empty_shadow(const cpu_unit *u, const spot *s)
+{
+    scatter(tensor_shape(u->run, s->at), &u->run->buffers[s->at], s->sliced ? u->n0 * s->per : 0,
+            s->sliced ? u->m * s->per : s->per, (const float *)(const void *)(u->slices + s->shadow));
 }
 
 /* Fills the shadows of strided tensors that the pass reads (an earlier pass's output may be one), or empties those
@@ -101,9 +129,7 @@ static void copy_shadows(const cpu_unit *u, bool inputs)
         const spot *s = &u->pass->spots[i];
         const bool input = !cvyi_made_inside(u->run->plan, u->pass->pass, s->v);
         if (s->kind != SPOT_TENSOR || s->shadow < 0 || input != inputs || !tensor_strided(u->run, s->at)) continue;
-        copy_strided(tensor_shape(u->run, s->at), u->run->buffers[s->at].strides, u->run->buffers[s->at].data,
-                     s->sliced ? u->n0 * s->per : 0, s->sliced ? u->m * s->per : s->per,
-                     (float *)(void *)(u->slices + s->shadow), inputs);
+        (inputs ? fill_shadow : empty_shadow)(u, s);
     }
 }
 
@@ -192,8 +218,8 @@ static void copy_params(const cpu_run *r)
     for (int i = 0; i < r->plan->n_tensors; i++) {
         const int64_t copy = r->state->param_copy[i];
         if (copy < 0 || !tensor_strided(r, i)) continue;
-        copy_strided(tensor_shape(r, i), r->buffers[i].strides, r->buffers[i].data, 0,
-                     cvyi_elements(tensor_shape(r, i)), (float *)(void *)cvyi_at(r->memory, copy), true);
+        gather(tensor_shape(r, i), &r->buffers[i], 0, cvyi_elements(tensor_shape(r, i)),
+               (float *)(void *)cvyi_at(r->memory, copy));
     }
 }
 

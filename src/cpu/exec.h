@@ -177,7 +177,7 @@ static inline spot *cvyi_spot(const builder *b, int v)
 /* ---- steps ---- */
 
 /* What the convolution at `index` takes along, among the nodes up to `end`. (conv_group.c) */
-void cvyi_conv_group(const builder *b, int index, int end, conv_group *out);
+void cvyi_conv_group(builder *b, int index, int end, conv_group *out);
 cvy_status cvyi_lower_conv(builder *b, int index);
 /* (step_other.c) */
 cvy_status cvyi_lower_convt(builder *b, int index);

@@ -128,7 +128,7 @@ static inline bool cvyi_past_caches(const cpu_state *s, int64_t bytes)
 /* Makes a program, whose tables have been given room, of nodes index ... index + n - 1; sink: a REDUCE or SOFTMAX
  * node right after them, -1: none. band: the value whose band the convolution hands over, CVY_NONE. False: the
  * nodes do not fit one program. */
-bool cvyi_program_build(const builder *b, int index, int n, int sink, int band, program *out);
+bool cvyi_program_build(builder *b, int index, int n, int sink, int band, program *out);
 /* Moves the tables of a program that stands into the plan's memory. */
 cvy_status cvyi_program_keep(cvy_plan *p, program *made);
 /* The pointwise nodes from index on that can share a program, and how many there are. */
@@ -137,7 +137,7 @@ int cvyi_program_span(const builder *b, int index, int end);
 bool cvyi_sink_fits(const builder *b, int index);
 
 /* Nodes first ... first + n - 1 as a program over bands of v, a convolution's result. (conv_group.c) */
-bool cvyi_band_program(const builder *b, int v, int first, int n, const conv_geom *g, program *out);
+bool cvyi_band_program(builder *b, int v, int first, int n, const conv_geom *g, program *out);
 
 /* ---- run (program_run.c, program_sink.c) ---- */
 

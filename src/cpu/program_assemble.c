@@ -22,8 +22,7 @@ static int new_reg(assembler *s)
 
 static instr *emit(assembler *s, instr_kind kind)
 {
-    static instr overflow;
-    instr *i = &overflow;
+    instr *i = &s->lost_instr;
     if (s->p->n_instrs == PROG_INSTRS)
         s->full = true;
     else
@@ -67,8 +66,7 @@ static prog_arg destination(assembler *s, int v)
 
 static holder *hold(assembler *s, int v, prog_arg arg, int pending)
 {
-    static holder overflow;
-    holder *h = &overflow;
+    holder *h = &s->lost_holder;
     if (s->n_held == COUNT_OF(s->held))
         s->full = true;
     else

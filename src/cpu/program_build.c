@@ -49,8 +49,7 @@ static void place_coefs(assembler *s)
     p->channel = s->sp.channel;
     p->channels = s->sp.dim[p->channel];
     for (int d = 0; d <= p->channel; d++) count *= s->sp.dim[d];
-    for (int i = 0; i < p->n_coefs; i++)
-        p->coefs[i].at = cvyi_slice((builder *)(uintptr_t)s->b, (int64_t)sizeof(affine32) * count);
+    for (int i = 0; i < p->n_coefs; i++) p->coefs[i].at = cvyi_slice(s->b, (int64_t)sizeof(affine32) * count);
 }
 
 static int64_t row_limit(const assembler *s)
@@ -66,7 +65,7 @@ static int64_t row_limit(const assembler *s)
     return limit;
 }
 
-bool cvyi_program_build(const builder *b, int index, int n, int sink, int band, program *out)
+bool cvyi_program_build(builder *b, int index, int n, int sink, int band, program *out)
 {
     assembler s = {.b = b, .p = out, .first = index, .count = n, .sink = sink};
     const int shaped_by = n ? b->g->nodes[index].out : b->g->nodes[sink].arg[0];

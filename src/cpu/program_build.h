@@ -28,7 +28,7 @@ typedef struct holder {
 } holder;
 
 typedef struct assembler {
-    const builder *b;
+    builder *b;
     program *p;
     space sp;
     int64_t strides[PROG_OPERANDS][PROG_DIMS]; /* in the space, before it is collapsed */
@@ -37,7 +37,9 @@ typedef struct assembler {
     int first, count; /* nodes */
     int sink;
     int64_t run_limit; /* a run may not be longer: rows of a norm; 0: no limit */
-    bool full;         /* a table overflowed */
+    bool full;         /* a table overflowed; what it had no room for goes into these */
+    instr lost_instr;
+    holder lost_holder;
 } assembler;
 
 /* ---- program_space.c ---- */

@@ -181,16 +181,21 @@ void cvyi_tiles_seek(tiles *t, int64_t run)
     }
 }
 
-float *cvyi_tiles_address(const tiles *t, const prog_arg *a)
+/* Where the tile of a register or of an operand lies. */
+static float *tile_of(const tiles *t, const prog_arg *a)
 {
     const operand *o;
     if (a->kind == ARG_REG) return t->reg[a->index];
-    if (a->kind == ARG_NUM) return (float *)(uintptr_t)&a->number;
     o = &t->p->operands[a->index];
     if (t->band && a->index == t->p->band)
         return t->band->data + (t->run - t->band->k0) * (t->band->i1 - t->band->i0) + t->at - t->band->i0;
     if (o->written && t->aside[a->index]) return t->reg[o->reg];
     return t->base[a->index] + t->offset[a->index] + (o->scalar ? 0 : t->at);
+}
+
+const float *cvyi_tiles_address(const tiles *t, const prog_arg *a)
+{
+    return a->kind == ARG_NUM ? &a->number : tile_of(t, a);
 }
 
 bool cvyi_tiles_scalar(const tiles *t, const prog_arg *a)
@@ -301,7 +306,7 @@ void cvyi_tiles_run(tiles *t, int64_t at, int64_t n)
     t->n = n;
     for (int k = 0; k < t->p->n_instrs; k++) {
         const instr *i = &t->p->instrs[k];
-        run[i->kind](t, i, cvyi_tiles_address(t, &i->dst));
+        run[i->kind](t, i, tile_of(t, &i->dst));
     }
     for (int o = 0; o < t->p->n_operands; o++) {
         const operand *w = &t->p->operands[o];

@@ -28,8 +28,8 @@ typedef struct tiles {
 void cvyi_tiles_seek(tiles *t, int64_t run);
 /* All instructions for columns at ... at + n - 1 of the run. */
 void cvyi_tiles_run(tiles *t, int64_t at, int64_t n);
-/* Where an argument's tile lies, or the number that stands for all of it. */
-float *cvyi_tiles_address(const tiles *t, const prog_arg *a);
+/* Where the tile of an argument that is read lies, or the number that stands for all of it. */
+const float *cvyi_tiles_address(const tiles *t, const prog_arg *a);
 bool cvyi_tiles_scalar(const tiles *t, const prog_arg *a);
 
 /* Room behind the registers, in floats; and one reduction: a row, or columns of rows. */

@@ -30,8 +30,7 @@ struct kernel_row { /* kernel_row of exec.h */
     /* Adds the steps of a pass, which m->choice is for. */
     cvy_status (*make)(maker *m);
     /* Launches a step with arguments of its own (cuda_step.tc). NULL: it has none. */
-    cvy_status (*launch)(const cuda_device *d, const cuda_step *s, const step_arguments *a, bool fresh,
-                         CUstream stream);
+    cvy_status (*launch)(const cuda_device *d, const cuda_step *s, step_arguments *a, bool fresh, CUstream stream);
     /* Is it taken rather than the best of the rows in front of it? NULL: where it is predicted to take less. */
     bool (*beats)(const cvy_plan *p, const pass *mine, const pass *best);
     /* Do two passes of this kernel run alike? NULL: always. */

@@ -18,8 +18,6 @@ static cvy_status open_cuda(cvy_plan *p)
 
     if (!state) return CVY_NO_MEMORY;
     p->state = state;
-    state->known = cvyi_arena_alloc(&p->memory, TC_KNOWN, sizeof *state->known);
-    if (!state->known) return CVY_NO_MEMORY;
     TRY(cvyi_cuda_open(p->options.ordinal, &state->device));
     TRY(cvyi_cuda_nvrtc(&rtc));
     d = state->device;
@@ -390,6 +388,7 @@ const engine cvyi_engine_cuda = {
     .open = open_cuda,
     .judge = cvyi_cuda_judge,
     .choice_bytes = sizeof(cuda_choice),
+    .notes_bytes = sizeof(tc_notes),
     .same_choice = cvyi_cuda_same,
     .why = cvyi_cuda_why,
     .prepare = prepare,

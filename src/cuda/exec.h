@@ -73,9 +73,8 @@ typedef struct cuda_state {
      * begins at no multiple of 16 bytes; -1: none. A tensor that the graph reshapes has one: in another shape its
      * strides mean nothing; and one that a tensor-core pass reads or writes. */
     int64_t *shadow;
-    int64_t kept_end;       /* of the workspace: what is in use so far */
-    bool apart;             /* blocks of a launch were found not to fit on the device at once */
-    struct tc_known *known; /* tc_form.c: TC_KNOWN tunings that were found while planning */
+    int64_t kept_end; /* of the workspace: what is in use so far */
+    bool apart;       /* blocks of a launch were found not to fit on the device at once */
 } cuda_state;
 
 /* Rows that stay on chip (held.cuh): who shares one, and how much of it each thread has. */

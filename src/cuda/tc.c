@@ -212,7 +212,7 @@ static cvy_status launch_pack(const cuda_device *d, const cuda_step *s, const st
 }
 
 /* fresh: the workspace's statistics words are not from this plan. */
-static cvy_status launch_conv_tc(const cuda_device *d, const cuda_step *s, const step_arguments *a, bool fresh,
+static cvy_status launch_conv_tc(const cuda_device *d, const cuda_step *s, step_arguments *a, bool fresh,
                                  CUstream stream)
 {
     const tc_step *t = s->tc;
@@ -229,7 +229,7 @@ static cvy_status launch_conv_tc(const cuda_device *d, const cuda_step *s, const
                          .n = (int)a->extent,
                          .eps = t->eps};
     CUtensorMap map;
-    void *list[] = {&map, &args, (void *)a};
+    void *list[] = {&map, &args, a};
     cvy_status st;
 
     if (t->packs) return launch_pack(d, s, a, stream);

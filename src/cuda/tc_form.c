@@ -321,16 +321,16 @@ static const char *check_device(const cuda_device *d)
     return NULL;
 }
 
-/* The tuner's answer; looked for once, where a network repeats its convolutions and a search judges each of them in
- * many intervals. */
-static bool find_tuning(const cvy_plan *p, const tc_problem *b, tc_tuning *out)
+/* The tuner's answer, once in a search. */
+static bool find_tuning(const cvy_plan *p, tc_notes *notes, const tc_problem *b, tc_tuning *out)
 {
-    const cuda_state *state = p->state;
-    tc_known *k = &state->known[cvyi_hash(CVYI_HASH_START, b, sizeof *b) % TC_KNOWN];
+    const cuda_device *d = ((const cuda_state *)p->state)->device;
+    struct tc_known alone = {false}, *k = &alone;
 
+    if (notes) k = &notes->known[cvyi_hash(CVYI_HASH_START, b, sizeof *b) % TC_KNOWN];
     if (!k->there || memcmp(&k->problem, b, sizeof *b)) {
-        *k = (tc_known){.there = true, .problem = *b};
-        k->fits = cvyi_tc_tune(b, state->device->shared_block, state->device->sms, p->tuning, &k->tuning);
+        *k = (struct tc_known){.there = true, .problem = *b};
+        k->fits = cvyi_tc_tune(b, d->shared_block, d->sms, p->tuning, &k->tuning);
     }
     *out = k->tuning;
     return k->fits;
@@ -338,13 +338,13 @@ static bool find_tuning(const cvy_plan *p, const tc_problem *b, tc_tuning *out)
 
 /* Few samples: with a full batch's strips some multiprocessors would have nothing to do. Decided by this, and not
  * by the number itself, so that nearly every new batch size finds its code compiled. */
-static const char *tune(const cvy_plan *p, tc_form *f)
+static const char *tune(const cvy_plan *p, tc_notes *notes, tc_form *f)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;
-    bool fits = find_tuning(p, &f->problem, &f->tuning);
+    bool fits = find_tuning(p, notes, &f->problem, &f->tuning);
 
     f->problem.few = fits && f->samples * f->tuning.strips < 2 * (int64_t)d->sms;
-    if (f->problem.few) fits = find_tuning(p, &f->problem, &f->tuning);
+    if (f->problem.few) fits = find_tuning(p, notes, &f->problem, &f->tuning);
     return fits ? NULL : "tensor cores: no tile of it fits into shared memory";
 }
 
@@ -362,6 +362,6 @@ tc_form cvyi_tc_form(const cvy_plan *p, const pass *s)
     for (int i = s->first; i < w.end; i++) views += p->graph->nodes[i].n_args;
     if (!f.why && views > MAX_VIEWS - 6) f.why = "tensor cores: more tensors than a launch takes";
     if (!f.why && p->tuning >= TUNE_GENERIC) f.why = "tensor cores: this tuning does without";
-    if (!f.why) f.why = tune(p, &f);
+    if (!f.why) f.why = tune(p, s->notes, &f);
     return f;
 }

@@ -189,11 +189,11 @@ cvy_status cvyi_product_step(maker *m, const wgmma_tile *t, const matmul_geom *e
     return CVY_OK;
 }
 
-cvy_status cvyi_product_launch(const cuda_device *d, const cuda_step *s, const step_arguments *a, bool fresh,
+cvy_status cvyi_product_launch(const cuda_device *d, const cuda_step *s, step_arguments *a, bool fresh,
                                CUstream stream)
 {
     CUtensorMap map;
-    void *list[] = {&map, (void *)a};
+    void *list[] = {&map, a};
     cvy_status st;
 
     (void)fresh;

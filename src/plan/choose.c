@@ -36,13 +36,27 @@ static void reject(cvy_plan *p, const pass *s, const char *why)
     snprintf(r->why, sizeof r->why, "%s", why);
 }
 
-/* The pass that an interval would be, with room for the engine's part of the decision; why it cannot be one, or
- * NULL.
- */
-static const char *judge(const cvy_plan *p, const interval *in, void *room, pass *s)
+/* The last interval of the best partition of nodes [start, end). */
+typedef struct step {
+    double total; /* seconds of everything up to here */
+    pass last;
+} step;
+
+typedef struct search {
+    cvy_plan *plan;
+    int start;   /* the nodes before it are prepared */
+    step *best;  /* of nodes [start, start + i) */
+    void *spare; /* room for a decision; changes places with that of an interval that is beaten */
+    void *notes; /* pass.notes */
+    uint32_t seed;
+} search;
+
+/* The pass that an interval would be, its decision in the spare room; why it cannot be one, or NULL. */
+static const char *judge(const search *at, const interval *in, pass *s)
 {
+    const cvy_plan *p = at->plan;
     const char *why = NULL;
-    *s = (pass){.first = in->first, .count = in->end - in->first, .choice = room};
+    *s = (pass){.first = in->first, .count = in->end - in->first, .choice = at->spare, .notes = at->notes};
     s->flops = in->flops;
     s->bytes = in->bytes;
     s->by_sample = in->samples > 0;
@@ -57,15 +71,11 @@ static void *new_choice(cvy_plan *p)
     return cvyi_arena_alloc(&p->memory, 1, p->engine->choice_bytes);
 }
 
-/* The last interval of the best partition of nodes [start, end). */
-typedef struct step {
-    double total; /* seconds of everything up to here */
-    pass last;
-} step;
-
-/* spare: room for a decision; changes places with that of an interval that is beaten. */
-static void extend(cvy_plan *p, step *best, int start, int end, void **spare, uint32_t *seed)
+static void extend(search *at, int end)
 {
+    cvy_plan *p = at->plan;
+    const int start = at->start;
+    step *best = at->best;
     interval in;
 
     best[end - start].total = INFINITY;
@@ -75,7 +85,7 @@ static void extend(cvy_plan *p, step *best, int start, int end, void **spare, ui
         double total;
         pass s;
         cvyi_interval_grow(p, &in);
-        why = judge(p, &in, *spare, &s);
+        why = judge(at, &in, &s);
         if (why) {
             /* Only whole tails behind a producer are news; the rest would fill pages. */
             if (cvyi_is_producer(cvyi_info(&p->graph->nodes[first])->kind) && end == p->graph->n_nodes)
@@ -83,24 +93,25 @@ static void extend(cvy_plan *p, step *best, int start, int end, void **spare, ui
             continue;
         }
         total = best[first - start].total + s.seconds;
-        if (*seed) total = (double)next_random(seed); /* any legal plan may win */
+        if (at->seed) total = (double)next_random(&at->seed); /* any legal plan may win */
         if (!(total < best[end - start].total)) continue;
-        *spare = best[end - start].last.choice;
+        at->spare = best[end - start].last.choice;
         best[end - start] = (step){total, s};
     }
 }
 
-static const char *judge_nodes(cvy_plan *p, int first, int count, void *room, pass *s)
+static const char *judge_nodes(const search *at, int first, int count, pass *s)
 {
     interval in;
-    cvyi_interval_begin(p, first + count, &in);
-    while (in.first > first) cvyi_interval_grow(p, &in);
-    return judge(p, &in, room, s);
+    cvyi_interval_begin(at->plan, first + count, &in);
+    while (in.first > first) cvyi_interval_grow(at->plan, &in);
+    return judge(at, &in, s);
 }
 
 /* Alternatives that were legal and lost: what it would have cost to cut behind each producer. */
-static void note_losers(cvy_plan *p, void *spare)
+static void note_losers(const search *at)
 {
+    cvy_plan *p = at->plan;
     for (int i = p->n_prepare; i < p->n_passes && p->n_rejections < MAX_REJECTED; i++) {
         const pass whole = p->passes[i];
         char why[120];
@@ -108,8 +119,8 @@ static void note_losers(cvy_plan *p, void *spare)
             const op_kind kind = cvyi_info(&p->graph->nodes[whole.first + cut])->kind;
             pass a, b;
             if (kind == KIND_UNARY || kind == KIND_BINARY) continue;
-            if (judge_nodes(p, whole.first, cut, spare, &a)) continue;
-            if (judge_nodes(p, whole.first + cut, whole.count - cut, spare, &b)) continue;
+            if (judge_nodes(at, whole.first, cut, &a)) continue;
+            if (judge_nodes(at, whole.first + cut, whole.count - cut, &b)) continue;
             a.seconds += b.seconds;
             a.count = whole.count;
             snprintf(why, sizeof why, "store: cut in front of %s",
@@ -119,29 +130,44 @@ static void note_losers(cvy_plan *p, void *spare)
     }
 }
 
-static cvy_status cut(cvy_plan *p, int start, int end)
+/* The passes of the best partition. */
+static void pick(const search *at, int end)
 {
-    uint32_t seed = p->options.seed;
-    step *best = cvyi_arena_alloc(&p->memory, (size_t)(end - start) + 1, sizeof *best);
-    void *spare = new_choice(p);
+    cvy_plan *p = at->plan;
     int n = 0;
 
-    if (!best || !spare) return CVY_NO_MEMORY;
-    for (int i = start + 1; i <= end; i++) {
-        if (!(best[i - start].last.choice = new_choice(p))) return CVY_NO_MEMORY;
-        extend(p, best, start, i, &spare, &seed);
-        if (isinf(best[i - start].total))
-            return cvyi_fail(
-                CVY_UNSUPPORTED, "%s: the %s device does not run it: %s", cvyi_info(&p->graph->nodes[i - 1])->name,
-                p->engine->name,
-                p->engine->judge(p, &(pass){.first = i - 1, .count = 1, .samples = 1, .choice = spare}));
-    }
-    for (int at = end; at > start; at = best[at - start].last.first) n++;
+    for (int i = end; i > at->start; i = at->best[i - at->start].last.first) n++;
     p->n_passes = p->n_prepare + n;
-    for (int at = end; at > start; at = best[at - start].last.first)
-        p->passes[p->n_prepare + --n] = best[at - start].last;
-    note_losers(p, spare);
-    return CVY_OK;
+    for (int i = end; i > at->start; i = at->best[i - at->start].last.first) {
+        pass *s = &p->passes[p->n_prepare + --n];
+        *s = at->best[i - at->start].last;
+        s->notes = NULL;
+    }
+}
+
+static cvy_status cut(cvy_plan *p, int start, int end)
+{
+    search at = {.plan = p, .start = start, .spare = new_choice(p), .seed = p->options.seed};
+    cvy_status st = CVY_OK;
+
+    at.best = cvyi_arena_alloc(&p->memory, (size_t)(end - start) + 1, sizeof *at.best);
+    at.notes = cvyi_alloc(1, p->engine->notes_bytes + 1);
+    TRY(at.best && at.spare && at.notes ? CVY_OK : CVY_NO_MEMORY);
+    for (int i = start + 1; i <= end; i++) {
+        TRY((at.best[i - start].last.choice = new_choice(p)) ? CVY_OK : CVY_NO_MEMORY);
+        extend(&at, i);
+        if (isinf(at.best[i - start].total)) {
+            pass alone;
+            const char *why = judge_nodes(&at, i - 1, 1, &alone);
+            TRY(cvyi_fail(CVY_UNSUPPORTED, "%s: the %s device does not run it: %s",
+                          cvyi_info(&p->graph->nodes[i - 1])->name, p->engine->name, why));
+        }
+    }
+    pick(&at, end);
+    note_losers(&at);
+fail:
+    cvyi_free(at.notes);
+    return st;
 }
 
 cvy_status cvyi_choose(cvy_plan *p)

@@ -116,7 +116,7 @@ static double value_bytes(const cvy_plan *p, int v)
     return (double)cvyi_value_bytes(p->graph, v);
 }
 
-static void add_bytes(const cvy_plan *p, interval *in, const node *n)
+static void add_bytes(cvy_plan *p, interval *in, const node *n)
 {
     if (p->read_by[n->out] == in->stamp) { /* later ones take it from here now */
         p->read_by[n->out] = 0;
@@ -162,7 +162,7 @@ void cvyi_interval_begin(cvy_plan *p, int end, interval *in)
     *in = (interval){.first = end, .end = end, .N = -1, .stamp = ++p->last_stamp};
 }
 
-void cvyi_interval_grow(const cvy_plan *p, interval *in)
+void cvyi_interval_grow(cvy_plan *p, interval *in)
 {
     const node *n = &p->graph->nodes[--in->first];
     in->flops += cvyi_node_flops(p->graph, n);

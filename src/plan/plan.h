@@ -31,6 +31,7 @@ typedef struct pass {
     double measured; /* seconds, by cvy_plan_measure(); 0: not yet */
     char note[120];  /* the engine's word on it, for the printed plan */
     void *choice;    /* how the engine runs it, of choice_bytes: made by judge(), read by everything after it */
+    void *notes;     /* during a search: what the engine wrote down about other intervals, of notes_bytes; NULL */
 } pass;
 
 /* An alternative that was not taken. */
@@ -86,6 +87,7 @@ typedef struct engine {
      * filled in. Else the reason in words. */
     const char *(*judge)(const cvy_plan *p, pass *s);
     size_t choice_bytes;                                    /* of the engine's own part of a decision */
+    size_t notes_bytes;                                     /* that judge() writes down during a search; 0: none */
     bool (*same_choice)(const void *a, const void *b);      /* do passes with these run alike? */
     void (*why)(const cvy_plan *p, const pass *s, text *t); /* what judge() was told, line by line; may be NULL */
     /* Passes and places stand: adds what it packs to p->prepared_bytes, sets p->workspace. */
@@ -175,7 +177,7 @@ typedef struct interval {
     int stamp;           /* read_by[v] of the plan where the interval reads v from outside */
 } interval;
 void cvyi_interval_begin(cvy_plan *p, int end, interval *in);
-void cvyi_interval_grow(const cvy_plan *p, interval *in);
+void cvyi_interval_grow(cvy_plan *p, interval *in);
 /* Has the value, in its own shape, one part for each of N samples? Statistics may have several rows a sample. */
 bool cvyi_has_samples(const cvy_plan *p, int v, int64_t N);
 /* Is value v made inside the interval / read behind it (or an output)? */
