@@ -6,6 +6,7 @@ Every kind of operator gets the numbers for which the formulas of worth.py come 
 logarithms of the errors, which a disturbed row does not spoil: a search along one number at a time, in steps that shrink. Prints what is left of the errors.
 """
 
+import argparse
 import json
 import math
 import statistics
@@ -132,9 +133,11 @@ def text_of(name, fit, path):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("measured", nargs="+", help="what bench/modules/eager.py wrote, for every device: others lose their rates")
     head = TARGET.read_text().split("RATES = {")[0]
     lines, of_device = [], {}
-    for path in sys.argv[1:]:
+    for path in parser.parse_args().measured:
         device = "cuda" if "cuda" in path else "cpu"
         fit = Fit(path, of_device.get(device, ()))
         of_device[device] = fit.data["rows"]

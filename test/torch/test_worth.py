@@ -205,6 +205,10 @@ def test_work_of_operators():
     assert works(lambda x: x.view(4, 64), a) == []
 
 
+def test_every_device_has_rates():
+    assert list(RATES) == ["cpu", "cuda", "cuda tf32"]
+
+
 @pytest.mark.parametrize("device", RATES)
 def test_predictions_grow_with_the_work(device):
     rates = RATES[device]
