@@ -21,28 +21,28 @@ DEVICES = {"cpu": binding.CVY_CPU, "cuda": binding.CVY_CUDA}
 PRECISIONS = {"fp32": binding.CVY_FP32, "tf32": binding.CVY_TF32}
 
 
-def check(status):
-    if status:
-        raise RuntimeError(lib.cvy_last_error().decode())
-
-
 class Convoy:
     """The library without anything between: the plan once, then cvy_plan_run()."""
 
-    def __init__(self, text, device="cpu", precision="fp32", threads=0, fuse=True):
+    def __init__(self, text, device="cpu", precision="fp32", threads=0, fuse=True, library=lib):
+        self.lib = library
         self.graph, self.plan = C.c_void_p(), C.c_void_p()
         options = binding.cvy_options(
             size=C.sizeof(binding.cvy_options), device=DEVICES[device], precision=PRECISIONS[precision], threads=threads,
             fuse=binding.CVY_DEFAULT if fuse else binding.CVY_OFF,
             strided=binding.CVY_OFF if device == "cuda" else binding.CVY_DEFAULT)
-        check(lib.cvy_graph_parse(text.encode(), C.byref(self.graph)))
-        check(lib.cvy_plan_create(self.graph, C.byref(options), C.byref(self.plan)))
+        self.check(self.lib.cvy_graph_parse(text.encode(), C.byref(self.graph)))
+        self.check(self.lib.cvy_plan_create(self.graph, C.byref(options), C.byref(self.plan)))
         self.tensors = []
-        for i in range(lib.cvy_graph_tensors(self.graph)):
+        for i in range(self.lib.cvy_graph_tensors(self.graph)):
             t = binding.cvy_tensor()
-            check(lib.cvy_graph_tensor(self.graph, i, C.byref(t)))
+            self.check(self.lib.cvy_graph_tensor(self.graph, i, C.byref(t)))
             self.tensors.append((t.name.decode(), t.role, tuple(t.dims[: t.rank])))
-        self.workspace = lib.cvy_plan_workspace(self.plan)
+        self.workspace = self.lib.cvy_plan_workspace(self.plan)
+
+    def check(self, status):
+        if status:
+            raise RuntimeError(self.lib.cvy_last_error().decode())
 
     def buffers(self, addresses):
         """One buffer for each of `tensors`, contiguous."""
@@ -50,26 +50,26 @@ class Convoy:
 
     def cost(self):
         cost = binding.cvy_cost()
-        check(lib.cvy_plan_cost(self.plan, C.byref(cost)))
+        self.check(self.lib.cvy_plan_cost(self.plan, C.byref(cost)))
         return {"flops": cost.flops, "passes": cost.passes, "ms_predicted": 1e3 * cost.seconds}
 
     def run(self, buffers, workspace, flags, stream=None):
-        check(lib.cvy_plan_run(self.plan, buffers, len(buffers), workspace, self.workspace, flags, stream))
+        self.check(self.lib.cvy_plan_run(self.plan, buffers, len(buffers), workspace, self.workspace, flags, stream))
 
     def close(self):
-        lib.cvy_plan_free(self.plan)
-        lib.cvy_graph_free(self.graph)
+        self.lib.cvy_plan_free(self.plan)
+        self.lib.cvy_graph_free(self.graph)
 
 
 class ConvoyPeer:
-    def __init__(self, fuse="on"):
-        self.fuse = fuse == "on"
+    def __init__(self, fuse="on", library=lib):
+        self.fuse, self.library = fuse == "on", library
 
     def version(self):
         return {"convoy": lib.cvy_version().decode()}
 
     def prepare(self, chain, inputs, params, threads):
-        convoy = Convoy(chain.text, threads=threads, fuse=self.fuse)
+        convoy = Convoy(chain.text, threads=threads, fuse=self.fuse, library=self.library)
         raw = np.empty(convoy.workspace + CVY_ALIGN, np.uint8)
         workspace = raw.ctypes.data + -raw.ctypes.data % CVY_ALIGN
         out = next(np.empty(shape, np.float32) for _, role, shape in convoy.tensors if role == CVY_OUTPUT)

@@ -163,8 +163,9 @@ def offer_nvrtc():
         os.environ["CVY_NVRTC_LIB"] = str(found[-1])
 
 
-def load():
-    paths = candidates()
+def load(named=None):
+    """The library with its functions' types; `named`: another one than this package's own."""
+    paths = [Path(named)] if named else candidates()
     path = next((p for p in paths if p.exists()), None)
     if path is None:
         raise ImportError(f"convoy: there is no {' nor '.join(map(str, paths))}; run make, or pip install .")
