@@ -1,13 +1,5 @@
-/* conv.c - what the convolution algorithms are, when they are legal, what they cost, how their work is cut into
- * units, and how weights are packed. Nothing here depends on the instruction set but through numbers of
- * cpu_conv_kernels.
- *
- * Packed weights, for a block of kt output channels (the register tile's):
- *   direct, depthwise  [block][C/groups][tap][kt]
- *   patches            [block][chunk][tap][input channel of the chunk][kt], and 1 at the end: all are finite
- *   Winograd           [block][chunk][point][input channel x kernel plane of the chunk][kt]   (G w Gt, in double)
- */
-#include <math.h>
+/* conv.c - what the convolution algorithms are, when they are legal, what they cost, and how their work is cut into
+ * units. Nothing here depends on the instruction set but through numbers of cpu_conv_kernels. */
 #include "conv.h"
 
 enum {
@@ -35,7 +27,8 @@ static const char *legal_direct(const conv_geom *g)
 
 static const char *legal_depthwise(const conv_geom *g)
 {
-    return g->C == g->groups ? NULL : "a group has more than 1 input channel, depthwise needs 1";
+    if (g->C != g->groups) return "a group has more than 1 input channel, depthwise needs 1";
+    return cvyi_conv_taps(g) <= CONV_CHAIN ? NULL : "the kernel has more than 256 taps, one chain for depthwise";
 }
 
 static const char *legal_patches(const conv_geom *g)
@@ -59,13 +52,17 @@ static double direct_flops(const conv_geom *g)
            (double)(g->C / g->groups * cvyi_conv_taps(g));
 }
 
+/* Is x copied before a direct form reads it (conv_view.h)? */
+static bool needs_copy(const conv_geom *g)
+{
+    return g->stride[1] > 1 || g->stride[2] > 1 || g->pad[0] || g->pad[1] || g->pad[2];
+}
+
 /* Does every unit copy its part of the input first? Parts of the channels then each make the same copy. */
 static bool copies_view(const conv_tiling *t)
 {
-    const conv_geom *g = &t->geom;
     if (t->algo == CONV_PATCHES) return true;
-    if (t->algo != CONV_DIRECT || g->groups > 1) return false;
-    return g->stride[1] > 1 || g->stride[2] > 1 || g->pad[0] || g->pad[1] || g->pad[2];
+    return t->algo == CONV_DIRECT && t->geom.groups == 1 && needs_copy(&t->geom);
 }
 
 /* Lanes computed of one output plane by bands of rows, each `pitch` lanes from the next, or on its own; those that
@@ -79,22 +76,31 @@ static double plane_lanes(const conv_tiling *t, int64_t pitch, bool flat)
                     cvyi_round_up((last - 1) * pitch + Q, vl));
 }
 
-/* Register tiles run at 0.96 of the peak; a float of the view's copy takes the time of 8 lanes of an FMA, of 32
- * where it is gathered one by one; weights come from the outer cache once. 8 -> 64, 3x3, 126x126 at 116 GFLOP/s:
- * rows are 128 lanes, 149 MFLOP / 0.96 / 116e9 = 1.34 ms. 256 -> 512, 4x4, stride 2, 16x16 outputs: bands of 2
- * rows, 33 of 48 lanes used: 1.6 GFLOP instead of 1.07, 14.4 ms; measured 15.3. */
+/* Floats that all units copy of x, each as often as it is copied. */
+static double copied_floats(const conv_tiling *t)
+{
+    const conv_geom *g = &t->geom;
+    const int64_t times = t->algo == CONV_DIRECT && g->groups == 1 ? t->units : t->bands * g->groups;
+    return needs_copy(g) ? (double)(times * cvyi_ceil_div(g->out[2], t->cols) * t->view_floats) : 0;
+}
+
+/* Register tiles run at 0.96 of the peak and take 40 FMAs to begin and end, blocks of channels of a band 400; a
+ * float of the view's copy takes the time of 8 lanes of an FMA, of 32 where it is gathered one by one; weights come
+ * from the outer cache once. 8 -> 64, 3x3, 126x126 on AVX-512 at 116 GFLOP/s: rows are 128 lanes, 8 x 3 tiles of 72
+ * terms, 149 MFLOP and 3 % / 0.96 / 116e9 = 1.38 ms. 256 -> 512, 4x4, stride 2, 16x16 outputs: bands of 2 rows, 33
+ * of 48 lanes used: 1.6 GFLOP instead of 1.07, 14.4 ms; measured 15.3. */
 static double cost_direct(const conv_geom *g, const conv_algo *a, const conv_machine *m)
 {
     const double terms = (double)(g->C / g->groups * cvyi_conv_taps(g));
-    double copies = 0;
+    double blocks, lanes;
     conv_tiling t;
     (void)a;
     cvyi_conv_tile(CONV_DIRECT, g, m->kernels, 1, 1, &t);
-    if (copies_view(&t))
-        copies = (g->stride[2] > 2 ? 32 : 8) * (double)(t.units * cvyi_ceil_div(g->out[2], t.cols) * t.view_floats);
-    return 2.0 * ((double)(g->K * g->out[0]) * plane_lanes(&t, t.view[1], t.flat) * terms + copies) /
-               (0.96 * m->fma_flops) +
-           4.0 * (double)g->K * terms / m->cache_bytes;
+    blocks = (double)(t.blocks * g->groups);
+    lanes = (double)g->out[0] * plane_lanes(&t, t.view[1], t.flat) *
+            ((double)g->K * terms + 40 * blocks / m->kernels->direct_vt);
+    lanes += 400 * blocks * (double)(t.bands * m->kernels->vl) + (g->stride[2] > 2 ? 32 : 8) * copied_floats(&t);
+    return 2.0 * lanes / (0.96 * m->fma_flops) + 4.0 * (double)g->K * terms / m->cache_bytes;
 }
 
 /* Outputs of an axis for which tap r reads x and not padding. */
@@ -122,28 +128,36 @@ static double live_share(const conv_geom *g)
 }
 
 /* As the direct form, but for the terms that are skipped; chunks are added up in L2, which leaves 0.84 of the peak.
- * A patch takes the time of 4 FMAs, of 8 with stride 2, of 16 beyond, and serves the output channels of a unit. 256
- * -> 256, 3x3, dilation and padding 12, 33x33, at 116 GFLOP/s: 0.76 of 1.28 GFLOP and 3 % for the patches, 10.3 ms;
- * measured 10.7. */
+ * A patch takes the time of 4 FMAs, of 8 with stride 2, of 16 beyond, and serves the output channels of a unit;
+ * every chunk of a panel 30 FMAs for a tap and 60 for a block. 256 -> 256, 3x3, dilation and padding 12, 33x33, at
+ * 116 GFLOP/s: 0.76 of 1.28 GFLOP, 3 % for the patches and 1 % for their beginnings, 10.4 ms; measured 10.7. */
 static double cost_patches(const conv_geom *g, const conv_algo *a, const conv_machine *m)
 {
     const double terms = live_share(g) * (double)(g->C / g->groups * cvyi_conv_taps(g));
     const double patch = g->stride[2] > 2 ? 16 : g->stride[2] > 1 ? 8 : 4;
     conv_tiling t;
-    double served;
+    double served, lanes, begin;
     (void)a;
     cvyi_conv_tile(CONV_PATCHES, g, m->kernels, 1, 1, &t);
     served = (double)g->K + patch * (double)cvyi_max64(t.kparts, g->groups);
-    return 2.0 * (double)g->out[0] * plane_lanes(&t, g->out[2], true) * terms * served / (0.84 * m->fma_flops) +
+    begin = (double)(t.chunks * g->groups * (60 * t.blocks + 30 * cvyi_conv_taps(g))) / m->kernels->direct_vt;
+    lanes = (double)g->out[0] * plane_lanes(&t, g->out[2], true);
+    return 2.0 * lanes * (terms * served + begin) / (0.84 * m->fma_flops) +
            4.0 * (double)g->K * terms / m->cache_bytes;
 }
 
-/* Two loads per FMA and the way to memory: a quarter of the peak. 128 channels, 3x3, 56x56 at 116 GFLOP/s:
- * 7.2 MFLOP / 0.25 / 116e9 = 0.25 ms. */
+/* FMAs of whole vectors at the peak, copies as in the direct form, and 130 FMAs of a vector for every channel. 384
+ * channels, 3x3, 14x14, on AVX-512 at 112 GFLOP/s: 126 + 128 + 130 FMAs a channel, 0.042 ms; measured 0.040. 240
+ * channels, 5x5, 28x28: 1400 + 512 + 130, 0.14 ms; measured 0.17. */
 static double cost_depthwise(const conv_geom *g, const conv_algo *a, const conv_machine *m)
 {
+    conv_tiling t;
+    double lanes;
     (void)a;
-    return direct_flops(g) / (0.25 * m->fma_flops);
+    cvyi_conv_tile(CONV_DEPTHWISE, g, m->kernels, 1, 1, &t);
+    lanes = (double)(g->K * g->out[0]) * plane_lanes(&t, 0, false) * (double)cvyi_conv_taps(g) +
+            (g->stride[2] > 2 ? 32 : 8) * copied_floats(&t) + 130.0 * (double)(m->kernels->vl * g->K * t.bands);
+    return 2.0 * lanes / m->fma_flops;
 }
 
 /* Per tile and point one FMA for each pair of channels; transforming takes the time of about 3 (input) and 3.5
@@ -218,10 +232,11 @@ static void cut_channels(conv_tiling *t, int kt)
     t->blocks = t->full + t->tails;
 }
 
-/* How many units a sample is worth. Depthwise work is bound by memory: its operations take four times as long. */
+/* How many units a sample is worth. Depthwise operations take longer, and units of 10 us are worth their claiming:
+ * a whole layer is often no longer than 50. */
 static int64_t units_wanted(const conv_tiling *t)
 {
-    const double n = direct_flops(&t->geom) / UNIT_FLOPS * (t->algo == CONV_DEPTHWISE ? 4 : 1);
+    const double n = direct_flops(&t->geom) / UNIT_FLOPS * (t->algo == CONV_DEPTHWISE ? 16 : 1);
     return n < 1 ? 1 : n > UNITS_WANTED ? UNITS_WANTED : (int64_t)n;
 }
 
@@ -296,6 +311,7 @@ static void cut_direct(conv_tiling *t)
     t->packed = g->groups * (t->full * t->kt + t->tails * t->tail_kt) * (g->C / g->groups) * cvyi_conv_taps(g);
     t->scratch =
         (size_t)(cvyi_round_up(cvyi_conv_taps(g), 8) * 8 + (t->view_floats + t->tmp_floats + cols + 4 * k->vl) * 4);
+    if (t->algo == CONV_DEPTHWISE) t->scratch += (size_t)cvyi_round_up(cvyi_conv_taps(g), 4) * sizeof(conv_column);
 }
 
 /* Patches: bands of about a strip at least, so that every weight read from afar meets all of its pixels. */
@@ -386,96 +402,7 @@ void cvyi_conv_tile(conv_algo_id algo, const conv_geom *g, const cpu_conv_kernel
     out->scratch = (out->scratch + 63) / 64 * 64;
 }
 
-/* ---- packing ---- */
-
-static void pack_direct(const conv_tiling *t, const float *weight, float *packed)
-{
-    const int64_t channels = t->geom.C / t->geom.groups, taps = cvyi_conv_taps(&t->geom), each = channels * taps;
-    for (int64_t b = 0; b < t->blocks * t->geom.groups; b++) {
-        const conv_block k = cvyi_conv_block(t, b);
-        float *dst = packed + k.slot * each;
-        for (int64_t i = 0; i < each; i++)
-            for (int j = 0; j < k.kt; j++) *dst++ = j < k.kn ? weight[(k.k0 + j) * each + i] : 0;
-    }
-}
-
-static void pack_patches(const conv_tiling *t, const float *weight, float *packed)
-{
-    const int64_t channels = t->geom.C / t->geom.groups, taps = cvyi_conv_taps(&t->geom), each = channels * taps;
-    float *dst = packed;
-    bool finite = true;
-    for (int64_t b = 0; b < t->blocks * t->geom.groups; b++) {
-        const conv_block k = cvyi_conv_block(t, b);
-        for (int64_t c0 = 0; c0 < channels; c0 += t->chunk)
-            for (int64_t i = 0; i < taps; i++)
-                for (int64_t c = c0; c < cvyi_min64(c0 + t->chunk, channels); c++)
-                    for (int j = 0; j < k.kt; j++) *dst++ = j < k.kn ? weight[(k.k0 + j) * each + c * taps + i] : 0;
-    }
-    for (int64_t i = 0; i < t->geom.K * each; i++) finite &= isfinite(weight[i]) != 0;
-    packed[t->packed - 1] = finite;
-}
-
-/* Filter transform along one axis: v = G w. F(2,3) has the points 0, 1, -1, infinity; F(4,3) 0, +-5/8, +-3/2,
- * infinity, which keeps the error of the direct form where 0, +-1, +-2 or +-1/2 lose a factor of 4 and more. Row i
- * of G holds the powers of point i over the product of its differences to the other points; for F(2,3) signs are
- * such that the input transform needs no multiplication (see conv_winograd.c). */
-static void transform_filter(int m, const double w[3], double *v)
-{
-    const double a = 0.625, b = 1.5, d = a * a - b * b;
-    if (m == 2) {
-        v[0] = -w[0];
-        v[1] = (w[0] + w[1] + w[2]) / 2;
-        v[2] = (w[0] - w[1] + w[2]) / 2;
-        v[3] = w[2];
-        return;
-    }
-    v[0] = w[0] / (a * a * b * b);
-    for (int i = 0; i < 2; i++) {
-        const double p = i ? b : a, f = 1 / (2 * p * p * (i ? -d : d));
-        v[1 + 2 * i] = f * (w[0] + p * w[1] + p * p * w[2]);
-        v[2 + 2 * i] = f * (w[0] - p * w[1] + p * p * w[2]);
-    }
-    v[5] = w[2];
-}
-
-static void transform_weight(int mh, int mw, const float *w, double *u)
-{
-    double rows[3][6];
-    for (int r = 0; r < 3; r++) {
-        const double x[3] = {(double)w[3 * r], (double)w[3 * r + 1], (double)w[3 * r + 2]};
-        transform_filter(mw, x, rows[r]);
-    }
-    for (int j = 0; j < mw + 2; j++) {
-        const double x[3] = {rows[0][j], rows[1][j], rows[2][j]};
-        double column[6];
-        transform_filter(mh, x, column);
-        for (int i = 0; i < mh + 2; i++) u[i * (mw + 2) + j] = column[i];
-    }
-}
-
-static void pack_winograd(const conv_tiling *t, const float *weight, float *packed)
-{
-    const conv_algo *a = &cvyi_conv_algos[t->algo];
-    const int64_t channels = t->geom.C * t->geom.kernel[0], kt = t->kt, points = (a->mh + 2) * (a->mw + 2);
-    double u[36];
-    for (int64_t k = 0; k < t->blocks * kt; k++)
-        for (int64_t c = 0; c < channels; c++) {
-            const int64_t chunk = c / t->chunk, n = cvyi_min64(t->chunk, channels - chunk * t->chunk);
-            float *dst = packed + (k / kt * channels + chunk * t->chunk) * points * kt + c % t->chunk * kt + k % kt;
-            if (k < t->geom.K) transform_weight(a->mh, a->mw, weight + (k * channels + c) * 9, u);
-            for (int64_t p = 0; p < points; p++) dst[p * n * kt] = k < t->geom.K ? (float)u[p] : 0;
-        }
-}
-
-void cvyi_conv_pack(const conv_tiling *t, const float *weight, float *packed)
-{
-    if (is_winograd(t->algo))
-        pack_winograd(t, weight, packed);
-    else if (t->algo == CONV_PATCHES)
-        pack_patches(t, weight, packed);
-    else
-        pack_direct(t, weight, packed);
-}
+/* ---- running ---- */
 
 void cvyi_conv_run(const conv_job *job, int64_t unit, void *scratch)
 {

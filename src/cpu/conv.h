@@ -22,9 +22,16 @@ typedef enum conv_algo_id {
     CONV_ALGO_COUNT
 } conv_algo_id;
 
-/* Patches: output pixels whose patches are made at once (a multiple of every panel's width), and terms of a chain.
- */
-enum { PATCH_PIXELS = 240, PATCH_TERMS = 256 };
+/* Terms of a chain of additions, at most. Patches: output pixels whose patches are made at once (a multiple of
+ * every panel's width), and terms of a chunk. */
+enum { CONV_CHAIN = 256, PATCH_PIXELS = 240, PATCH_TERMS = 256 };
+
+/* Depthwise: 1 to CONV_COLUMN taps that lie below each other in the view. */
+enum { CONV_COLUMN = 5 };
+typedef struct conv_column {
+    int64_t off;    /* of the first, in the view */
+    int32_t tap, n; /* number of the first in the filter; how many */
+} conv_column;
 
 struct cpu_conv_kernels;
 

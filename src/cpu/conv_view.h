@@ -15,9 +15,10 @@
 #include "simd.h"
 
 typedef struct conv_view {
-    const float *base;
+    float *copy;       /* tiling.view_floats of scratch */
+    int64_t *off;      /* [taps] of scratch */
+    const float *base; /* NULL: no view has been made */
     int64_t chan, row; /* strides of input channels and output rows */
-    int64_t *off;      /* [taps] */
 } conv_view;
 
 /* What a view is of. */
@@ -30,7 +31,7 @@ typedef struct conv_part {
  * tap r has phase number r modulo that period: the number of phases kept is min(kernel, period). */
 INLINE int64_t phase_value(int64_t index, int64_t dil, int64_t stride)
 {
-    return index * dil % stride;
+    return index ? index * dil % stride : 0;
 }
 
 INLINE void view_offsets(const conv_tiling *t, bool copied, int64_t *off)
@@ -56,69 +57,120 @@ INLINE vf view_load(const float *row, int64_t x, int64_t W)
     return x >= 0 && x + VL <= W ? v_load(row + x) : v_load_range(row + x, -x, W - x);
 }
 
-/* Row of n floats: dst[j] = src[j * stride + x0] where that lies in 0...W-1, else 0. Writes whole vectors: what is
- * too much falls on the next row, which is written later, or on the slack behind the copy. */
-INLINE void view_row(float *dst, int64_t n, const float *src, int64_t W, int64_t x0, int64_t stride)
+/* Where n floats of a row begin in x, and how far they are apart. */
+typedef struct view_cut {
+    int64_t x, stride, n;
+} view_cut;
+
+/* dst[j] = row[x + j stride] where that lies in 0...W-1, else 0. Writes whole vectors: what is too much falls on
+ * the next row, which is written later, or on the slack behind the copy. */
+INLINE void view_row(float *dst, const float *row, int64_t W, view_cut c)
 {
-    if (stride == 1) {
-        for (int64_t j = 0; j < n; j += VL) v_store(dst + j, view_load(src, x0 + j, W));
-    } else if (stride == 2) {
-        for (int64_t j = 0; j < n; j += VL)
-            v_store(dst + j, v_even(view_load(src, x0 + 2 * j, W), view_load(src, x0 + 2 * j + VL, W)));
+    if (c.stride == 1) {
+        for (int64_t j = 0; j < c.n; j += VL) v_store(dst + j, view_load(row, c.x + j, W));
+    } else if (c.stride == 2) {
+        for (int64_t j = 0; j < c.n; j += VL)
+            v_store(dst + j, v_even(view_load(row, c.x + 2 * j, W), view_load(row, c.x + 2 * j + VL, W)));
     } else {
-        for (int64_t j = 0; j < n; j++) {
-            const int64_t x = x0 + j * stride;
-            dst[j] = x >= 0 && x < W ? src[x] : 0;
+        for (int64_t j = 0; j < c.n; j++) {
+            const int64_t x = c.x + j * c.stride;
+            dst[j] = x >= 0 && x < W ? row[x] : 0;
         }
     }
 }
 
-/* Both phases of stride 2 from one look: even[j] = src[x0 + 2 j], odd[j] = src[x0 + 2 j + 1]. Writes n floats each.
- */
-INLINE void view_pair(float *even, float *odd, int64_t n, const float *src, int64_t W, int64_t x0)
+/* Both phases of stride 2 from one look: even[j] = row[x + 2 j], odd[j] = row[x + 2 j + 1]. Writes whole vectors,
+ * but nothing from `end` of the even ones on: the odd plane's first row, written before, may follow. */
+INLINE void view_pair(float *even, float *odd, const float *end, const float *row, int64_t W, view_cut c)
 {
-    int64_t j = 0;
-    for (; j + VL <= n; j += VL) {
-        const vf a = view_load(src, x0 + 2 * j, W), b = view_load(src, x0 + 2 * j + VL, W);
-        v_store(even + j, v_even(a, b));
-        v_store(odd + j, v_odd(a, b));
-    }
-    if (j < n) {
-        const vf a = view_load(src, x0 + 2 * j, W), b = view_load(src, x0 + 2 * j + VL, W);
-        v_store_n(even + j, n - j, v_even(a, b));
-        v_store_n(odd + j, n - j, v_odd(a, b));
+    for (int64_t j = 0; j < c.n; j += VL) {
+        const vf a = view_load(row, c.x + 2 * j, W), b = view_load(row, c.x + 2 * j + VL, W);
+        const vf p = v_even(a, b), q = v_odd(a, b);
+        if (even + j + VL > end) {
+            v_store_n(even + j, cvyi_min64(c.n - j, VL), p);
+            v_store_n(odd + j, cvyi_min64(c.n - j, VL), q);
+        } else {
+            v_store(even + j, p);
+            v_store(odd + j, q);
+        }
     }
 }
 
-/* One row of all column phases, which lie `apart` from each other; row NULL: zeros. */
-INLINE void view_phases(const conv_tiling *t, const conv_part *p, const float *row, float *copy, int64_t apart)
+/* Rows of the copy's plane that lie in x, those before them and those behind them: zeros. */
+typedef struct view_rows {
+    const float *first; /* of those in x */
+    int64_t apart;      /* in x */
+    int64_t before, inside, behind;
+} view_rows;
+
+/* n rows from row y of x on, every step-th, of which the first `most` are wanted. plane NULL: zeros alone. */
+INLINE view_rows view_find_rows(const conv_geom *g, const float *plane, int64_t y, int64_t n, int64_t most)
 {
-    const conv_geom *g = &t->geom;
-    const int64_t first = p->col0 * g->stride[2] - g->pad[2], n = t->view[1];
-    if (row && g->stride[2] == 2 && t->phases[1] == 2) {
-        view_pair(copy, copy + apart, n, row, g->in[2], first);
-        return;
+    const int64_t step = g->stride[1], left = g->in[1] - y;
+    const int64_t before = y >= 0 ? 0 : step == 1 ? -y : cvyi_ceil_div(-y, step);
+    const int64_t end = left <= 0 ? 0 : step == 1 ? left : cvyi_ceil_div(left, step);
+    view_rows r = {NULL, step * g->in[2], cvyi_min64(before, n), 0, 0};
+    if (plane) r.inside = cvyi_max64(cvyi_min64(end, most) - r.before, 0);
+    if (r.inside) r.first = plane + (y + r.before * step) * g->in[2];
+    r.behind = n - r.before - r.inside;
+    return r;
+}
+
+INLINE void view_zeros(float *dst, int64_t n)
+{
+    if (n > 0) memset(dst, 0, (size_t)n * sizeof *dst);
+}
+
+/* One column phase. A row of one vector has the same lanes outside x as every other. */
+INLINE void view_phase(const conv_tiling *t, const view_rows *r, view_cut c, float *copy)
+{
+    const int64_t W = t->geom.in[2];
+    const float *row = r->first;
+    view_zeros(copy, r->before * c.n);
+    copy += r->before * c.n;
+    if (c.stride == 1 && c.n <= VL)
+        for (int64_t i = 0; i < r->inside; i++, copy += c.n, row += r->apart)
+            v_store(copy, v_load_range(row + c.x, -c.x, W - c.x));
+    else
+        for (int64_t i = 0; i < r->inside; i++, copy += c.n, row += r->apart) view_row(copy, row, W, c);
+    view_zeros(copy, r->behind * c.n);
+}
+
+/* Both column phases of stride 2, whose planes lie behind each other. */
+INLINE void view_phases(const conv_tiling *t, const view_rows *r, view_cut c, float *even)
+{
+    const int64_t W = t->geom.in[2];
+    const float *row = r->first, *end = even + (r->before + r->inside) * c.n;
+    float *odd = even + t->view[0] * c.n;
+    view_zeros(even, r->before * c.n);
+    view_zeros(odd, r->before * c.n);
+    even += r->before * c.n, odd += r->before * c.n;
+    for (; c.n <= VL && even + VL <= end; even += c.n, odd += c.n, row += r->apart) {
+        const vf x = v_load_range(row + c.x, -c.x, W - c.x);
+        const vf y = v_load_range(row + c.x + VL, -c.x - VL, W - c.x - VL);
+        v_store(even, v_even(x, y));
+        v_store(odd, v_odd(x, y));
     }
-    for (int64_t b = 0; b < t->phases[1]; b++) {
-        if (!row)
-            memset(copy + b * apart, 0, (size_t)n * sizeof *copy);
-        else
-            view_row(copy + b * apart, n, row, g->in[2], first + phase_value(b, g->dil[2], g->stride[2]),
-                     g->stride[2]);
-    }
+    for (; even < end; even += c.n, odd += c.n, row += r->apart) view_pair(even, odd, end, row, W, c);
+    view_zeros(even, r->behind * c.n);
+    view_zeros(odd, r->behind * c.n);
 }
 
 INLINE void view_plane(const conv_tiling *t, const conv_part *p, const float *src, float *copy)
 {
     const conv_geom *g = &t->geom;
-    const int64_t apart = t->view[0] * t->view[1];
+    const int64_t apart = t->view[0] * t->view[1], x = p->col0 * g->stride[2] - g->pad[2];
+    const int64_t y = p->row0 * g->stride[1] - g->pad[1], most = p->rows + t->view[0] - t->rows;
     for (int64_t a = 0; a < t->phases[0]; a++, copy += t->phases[1] * apart) {
-        const int64_t y0 = p->row0 * g->stride[1] - g->pad[1] + phase_value(a, g->dil[1], g->stride[1]);
-        for (int64_t i = 0; i < t->view[0]; i++) {
-            const int64_t y = y0 + i * g->stride[1];
-            const bool in = src && y >= 0 && y < g->in[1] && i < p->rows + t->view[0] - t->rows;
-            view_phases(t, p, in ? src + y * g->in[2] : NULL, copy + i * t->view[1], apart);
-        }
+        const view_rows rows =
+            view_find_rows(g, src, y + phase_value(a, g->dil[1], g->stride[1]), t->view[0], most);
+        if (g->stride[2] == 2 && t->phases[1] == 2)
+            view_phases(t, &rows, (view_cut){x, 2, t->view[1]}, copy);
+        else
+            for (int64_t b = 0; b < t->phases[1]; b++)
+                view_phase(t, &rows,
+                           (view_cut){x + phase_value(b, g->dil[2], g->stride[2]), g->stride[2], t->view[1]},
+                           copy + b * apart);
     }
 }
 
@@ -135,31 +187,35 @@ INLINE bool view_is_source(const conv_geom *g, const conv_part *p, const int64_t
            last[1] + p->rows <= g->in[1] && last[2] + p->cols <= g->in[2] && end + p->reach <= g->C * size;
 }
 
-/* copy: tiling.view_floats of scratch; off: room for the taps' offsets. */
-INLINE conv_view view_make(const conv_tiling *t, const float *src, const conv_part *p, float *copy, int64_t *off)
+/* The view of the next part. Offsets of taps are those of the copy or of the caller's tensor; true where they are
+ * others than before. */
+INLINE bool view_make(const conv_tiling *t, const float *src, const conv_part *p, conv_view *v)
 {
     const conv_geom *g = &t->geom;
     const int64_t size = g->in[0] * g->in[1] * g->in[2], channels = g->C / g->groups;
     const int64_t at[3] = {p->plane * g->stride[0] - g->pad[0], p->row0 * g->stride[1] - g->pad[1],
                            p->col0 * g->stride[2] - g->pad[2]};
-    const bool source = view_is_source(g, p, at);
-    conv_view v = {copy, t->phases[0] * t->phases[1] * t->view[0] * t->view[1], t->view[1], off};
-    view_offsets(t, !source, off);
+    const bool source = view_is_source(g, p, at), other = !v->base || source == (v->base == v->copy);
+    float *copy = v->copy;
+    if (other) view_offsets(t, !source, v->off);
     src += p->group * channels * size;
     if (source) {
-        v.base = src + (at[0] * g->in[1] + at[1]) * g->in[2] + at[2];
-        v.chan = size, v.row = g->in[2];
-        return v;
+        v->base = src + (at[0] * g->in[1] + at[1]) * g->in[2] + at[2];
+        v->chan = size, v->row = g->in[2];
+        return other;
     }
+    v->base = copy;
+    v->chan = t->phases[0] * t->phases[1] * t->view[0] * t->view[1];
+    v->row = t->view[1];
     for (int64_t c = 0; c < channels; c++)
         for (int64_t d = 0; d < g->kernel[0]; d++) {
             const int64_t z = at[0] + d * g->dil[0];
             const bool in = z >= 0 && z < g->in[0];
             view_plane(t, p, in ? src + c * size + z * g->in[1] * g->in[2] : NULL, copy);
-            copy += v.chan;
+            copy += v->chan;
         }
-    v.chan *= g->kernel[0];
-    return v;
+    v->chan *= g->kernel[0];
+    return other;
 }
 
 #endif

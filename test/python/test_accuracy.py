@@ -32,6 +32,9 @@ OTHERS = [
     "x[1,48,64,64] | conv2d(96,4,stride=4)",
     "x[1,512,16,16] | conv2d(64,3,padding=1,groups=2)",
     "x[1,64,24,24] | conv2d(64,7,padding=3,groups=64)",
+    "x[1,96,40,40] | conv2d(96,5,padding=2,stride=2,groups=96)",
+    "x[1,64,40,40] | conv2d(64,15,padding=7,groups=64)",  # 225 terms, one chain
+    "x[1,64,40,40] | conv2d(64,17,padding=8,groups=64)",  # 289 terms
     "x[1,2048,12,12] | conv2d(128,1)",
     "x[1,2048,12,12] | conv2d(128,1,stride=2)",
     "x[64,16384] | linear(256)",
@@ -41,7 +44,7 @@ OTHERS = [
     "x[1,512,12,12] | conv_transpose2d(64,4,stride=2,padding=1)",
     "x[1,256,12,12] | conv_transpose2d(64,3,padding=1)",
 ]
-FEW = [SQUARES[i] for i in (3, 4, 8)] + [OTHERS[i] for i in (1, 2, 6, 15)]  # for instruction sets beside the best one
+FEW = [SQUARES[i] for i in (3, 4, 8)] + [OTHERS[i] for i in (1, 2, 6, 12, 18)]  # for instruction sets beside the best one
 
 
 def uniform(normals):

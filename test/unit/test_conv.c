@@ -192,7 +192,7 @@ static void random_geom(conv_geom *g, bool winograd, bool depthwise)
         const int64_t most = a == 2 && wide ? 150 : a ? 20 : 4;
         const bool fixed = winograd && a > 0;
         g->in[a] = exists || fixed ? between(1, most) : 1;
-        g->kernel[a] = fixed ? 3 : exists ? between(1, 5) : 1;
+        g->kernel[a] = fixed ? 3 : exists ? between(1, depthwise && g->spatial < 3 ? 12 : 5) : 1;
         g->stride[a] = exists && !fixed && between(0, 1) ? between(1, 3) : 1;
         g->dil[a] = exists && !fixed && between(0, 2) == 0 ? between(1, 4) : 1;
         const int64_t reach = (g->kernel[a] - 1) * g->dil[a] + 1;
@@ -499,6 +499,9 @@ static void test_refusals(void **unused)
     assert_null(cvyi_conv_algos[CONV_DIRECT].legal(&g));
     assert_null(cvyi_conv_algos[CONV_PATCHES].legal(&g));
     assert_non_null(cvyi_conv_algos[CONV_DEPTHWISE].legal(&g));
+    const conv_geom wide = {.C = 2, .K = 2, .groups = 2, .in = {1, 40, 40}, .kernel = {1, 17, 17}};
+    assert_non_null(cvyi_conv_algos[CONV_DEPTHWISE].legal(&wide)); /* 289 terms in one chain */
+    assert_null(cvyi_conv_algos[CONV_DIRECT].legal(&wide));
     for (int a = CONV_WINOGRAD_4X4; a < CONV_ALGO_COUNT; a++) assert_non_null(cvyi_conv_algos[a].legal(&g));
     assert_non_null(cvyi_conv_pool_legal(CONV_WINOGRAD_4X4, &g, 3, 3));
     assert_non_null(cvyi_conv_pool_legal(CONV_DIRECT, &g, 5, 1));

@@ -17,7 +17,7 @@
 #include "../conv_tiles.h"
 #include "../conv_view.h"
 
-enum { KT = DIRECT_KT, VT = DIRECT_VT, RUN = 8, CHAIN = 256 };
+enum { KT = DIRECT_KT, VT = DIRECT_VT, RUN = 8, CHAIN = CONV_CHAIN };
 
 typedef struct work {
     const conv_job *job;
@@ -278,10 +278,11 @@ void ISA(cvyi_conv_direct)(const conv_job *job, int64_t unit, void *scratch)
     const conv_tiling *t = job->tiling;
     const conv_geom *g = &t->geom;
     work w = {.job = job, .t = t, .span = cvyi_conv_unit(t, unit), .channels = g->C / g->groups};
-    int64_t *off = scratch;
-    float *copy = (float *)(off + cvyi_round_up(w.taps = cvyi_conv_taps(g), 8));
 
-    if (t->flat || job->pool) w.tmp = copy + t->view_floats, w.line = w.tmp + t->tmp_floats;
+    w.taps = cvyi_conv_taps(g);
+    w.view.off = scratch;
+    w.view.copy = (float *)(w.view.off + cvyi_round_up(w.taps, 8));
+    if (t->flat || job->pool) w.tmp = w.view.copy + t->view_floats, w.line = w.tmp + t->tmp_floats;
     for (w.col0 = 0; w.col0 < g->out[2]; w.col0 += t->cols) {
         int64_t group = -1;
         w.cols = cvyi_min64(t->cols, g->out[2] - w.col0);
@@ -290,7 +291,7 @@ void ISA(cvyi_conv_direct)(const conv_job *job, int64_t unit, void *scratch)
             if (w.block.group != group) {
                 conv_part p = {w.block.group, w.span.plane, w.span.row0, w.span.rows, w.col0, w.cols, 0};
                 p.reach = (p.rows - 1) * g->in[2] + p.cols + VL;
-                w.view = view_make(t, job->src, &p, copy, off);
+                view_make(t, job->src, &p, &w.view);
                 group = w.block.group;
             }
             block_rows(&w);
