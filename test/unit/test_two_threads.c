@@ -5,7 +5,7 @@
  * Every result has the bits of a run that had the process to itself. The thread sanitizer sees what bits do not
  * show: writes to anything that the two share. */
 #include <pthread.h>
-#include "../standin/fixture.h"
+#include "../support/fixture.h"
 
 #if defined(__SANITIZE_THREAD__)
 enum { TIMES = 10000 };
