@@ -88,7 +88,8 @@ golden: $(BUILD)/test/unit/test_golden $(STANDINS) ## write test/golden again: p
 
 # what tests share, in programs with and without cmocka
 SUPPORT := $(BUILD)/test/libsupport.a
-$(SUPPORT): $(patsubst %.c,$(BUILD)/%.o,$(wildcard test/support/*.c))
+SUPPORT_OBJECTS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard test/support/*.c))
+$(SUPPORT): $(SUPPORT_OBJECTS)
 	$(say) AR $@
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
@@ -201,4 +202,4 @@ help: ## this list
 	@echo '  variants: SAN=address,undefined  SAN=thread  CC=clang  BUILD=folder  V=1  PREFIX=/usr/local'
 
 .PHONY: all demo test tests check-c golden gpu-test gpu-bench bench bench-smoke never-slower fuzz check-format check-sizes check-statics format check-exports install size clean help
--include $(OBJECTS:.o=.d) $(CLI:.o=.d) $(TESTS:=.d) $(PROGRAMS:=.d) $(FUZZERS:=.d)
+-include $(OBJECTS:.o=.d) $(CLI:.o=.d) $(SUPPORT_OBJECTS:.o=.d) $(TESTS:=.d) $(PROGRAMS:=.d) $(FUZZERS:=.d)
