@@ -113,6 +113,10 @@ class Plan:
         check(lib.cvy_plan_cost(self.handle, C.byref(cost)))
         return cost
 
+    def measure(self):
+        """Runs every pass some times: from then on the plan's text shows their measured times. See cvy_plan_measure()."""
+        check(lib.cvy_plan_measure(self.handle))
+
     def launches(self, strides):
         """What a run launches, in order; strides: of the library's tensors, arrays or None. See cvy_plan_launches()."""
         buffers = (b.cvy_buffer * len(strides))(*(b.cvy_buffer(None, s) for s in strides))

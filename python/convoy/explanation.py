@@ -48,6 +48,7 @@ class Explanation:
 
 def describe(runner, verdict):
     cost = runner.plan.cost()
+    runner.plan.measure()
     return {
         "chain": str(runner.graph),
         "plan": str(runner.plan),

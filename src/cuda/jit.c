@@ -135,6 +135,18 @@ static void dump(const job *j, const jit_code *code)
     cvyi_text_free(&options);
 }
 
+static void log_source(const job *j)
+{
+    text options = {0};
+
+    if (!cvyi_logs(5)) return;
+    for (int i = 0; i < j->n_options; i++) cvyi_text_add(&options, " %s", j->options[i]);
+    if (!options.failed)
+        cvyi_log(5, "%s: %s%s\n%s", j->request->entry, j->files[0].name, options.data ? options.data : "",
+                 j->request->epilogue ? j->request->epilogue : "(no epilogue)");
+    cvyi_text_free(&options);
+}
+
 static cvy_status check_arch(const job *j)
 {
     const int wanted = j->request->major * 10 + j->request->minor;
@@ -231,6 +243,7 @@ cvy_status cvyi_jit_compile(const jit_request *request, jit_code *out)
         if (st == CVY_OK) cvyi_cache_store(&key, out->cubin, out->size);
     }
     dump(&j, out);
+    log_source(&j);
     cvyi_log(4, "%s (%s): %zu bytes%s", request->entry, j.arch, out->size, out->cached ? ", from the cache" : "");
 fail:
     cvyi_text_free(&j.log);

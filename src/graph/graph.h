@@ -106,6 +106,8 @@ typedef struct value {
     bool fixed;   /* depends on parameters alone */
     bool output;  /* one of graph.outputs */
     bool watched; /* lowered graphs: a rewrite holds only while it is finite (plan/watch.c) */
+    /* Lowered graphs: the name of the value that a rewrite put this one in the place of; NULL: there is none. */
+    const char *title;
     cvy_dtype dtype;
     shape shape;
 } value;

@@ -189,6 +189,17 @@ fail:
     return st;
 }
 
+/* What CVY_DEBUG shows of a plan. */
+static void log_plan(const cvy_plan *p, int level, const char *title, void (*print)(const cvy_plan *, text *))
+{
+    text t = {0};
+
+    if (!cvyi_logs(level)) return;
+    print(p, &t);
+    if (t.len && !t.failed) cvyi_log(level, "%s:\n%s", title, t.data);
+    cvyi_text_free(&t);
+}
+
 cvy_status cvy_plan_create(const cvy_graph *graph, const cvy_options *options, cvy_plan **out)
 {
     cvy_status st = CVY_OK;
@@ -199,6 +210,8 @@ cvy_status cvy_plan_create(const cvy_graph *graph, const cvy_options *options, c
     TRY(begin(graph, options, &p));
     if (p->options.effort == CVY_MEASURE && !p->options.seed) TRY(cvyi_measure(p, &p->tuning, &p->measured));
     TRY(finish(p));
+    log_plan(p, 2, "plan", cvyi_print_plan);
+    log_plan(p, 3, "kernels", cvyi_print_why);
     *out = p;
     return CVY_OK;
 fail:
@@ -251,15 +264,21 @@ cvy_status cvy_plan_cost(const cvy_plan *p, cvy_cost *out)
     return CVY_OK;
 }
 
+/* The end of calls that hand out a text: it goes where the caller wants it, unless there was an error. */
+static cvy_status give_text(text *t, cvy_status st, char *dst, size_t capacity, size_t *needed)
+{
+    if (!st) st = cvyi_text_copy(t, dst, capacity, needed);
+    cvyi_text_free(t);
+    return st;
+}
+
 cvy_status cvy_plan_print(const cvy_plan *p, char *dst, size_t capacity, size_t *needed)
 {
     text t = {0};
-    cvy_status st;
+
     if (!p) return cvyi_fail(CVY_INVALID, "plan is NULL");
     cvyi_print_plan(p, &t);
-    st = cvyi_text_copy(&t, dst, capacity, needed);
-    cvyi_text_free(&t);
-    return st;
+    return give_text(&t, CVY_OK, dst, capacity, needed);
 }
 
 cvy_status cvy_plan_measure(cvy_plan *p)
@@ -274,6 +293,7 @@ cvy_status cvy_plan_measure(cvy_plan *p)
     if (!seconds) return CVY_NO_MEMORY;
     TRY(p->engine->measure_passes(p, seconds));
     for (int i = p->n_prepare; i < p->n_passes; i++) p->passes[i].measured = seconds[i];
+    log_plan(p, 2, "measured", cvyi_print_plan);
 fail:
     cvyi_free(seconds);
     return st;
@@ -282,13 +302,10 @@ fail:
 cvy_status cvy_plan_why(const cvy_plan *p, char *dst, size_t capacity, size_t *needed)
 {
     text t = {0};
-    cvy_status st;
 
     if (!p) return cvyi_fail(CVY_INVALID, "plan is NULL");
     cvyi_print_why(p, &t);
-    st = cvyi_text_copy(&t, dst, capacity, needed);
-    cvyi_text_free(&t);
-    return st;
+    return give_text(&t, CVY_OK, dst, capacity, needed);
 }
 
 /* Are these the buffers of a plan? `call` is named in messages; data may be missing where nothing runs. */
@@ -383,9 +400,7 @@ cvy_status cvy_plan_launches(const cvy_plan *p, const cvy_buffer *buffers, int32
         return cvyi_fail(CVY_UNSUPPORTED, "launches: the plan is for %s, which launches no kernels",
                          p->engine->name);
     TRY(check_buffers(p, "launches", buffers, n_buffers, false));
-    TRY(p->engine->launches(p, buffers, &t));
-    TRY(cvyi_text_copy(&t, dst, capacity, needed));
+    st = p->engine->launches(p, buffers, &t);
 fail:
-    cvyi_text_free(&t);
-    return st;
+    return give_text(&t, st, dst, capacity, needed);
 }

@@ -160,6 +160,8 @@ cvy_status cvyi_digest_prepared(cvy_plan *p);
 /* measure.c: the fastest tuning and its seconds, measured now or remembered. */
 cvy_status cvyi_measure(cvy_plan *p, int *tuning, double *seconds);
 /* print.c */
+/* What the text of a plan calls a value. (title.c) */
+void cvyi_print_title(const cvy_graph *g, int v, text *t);
 void cvyi_print_plan(const cvy_plan *p, text *t);
 void cvyi_print_why(const cvy_plan *p, text *t);
 

@@ -46,7 +46,7 @@ cvy_status cvyi_digest_prepared(cvy_plan *p)
         cvyi_text_free(&t);
         return CVY_NO_MEMORY;
     }
-    cvyi_log(4, "prepared part:\n%s", t.data);
+    cvyi_log(3, "prepared part:\n%s", t.data);
     cvyi_sha256_start(&h);
     cvyi_sha256_add(&h, t.data, t.len);
     cvyi_sha256_end(&h, digest);

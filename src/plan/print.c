@@ -20,7 +20,8 @@ static void print_nodes(const cvy_plan *p, int first, int count, text *t)
 
 static void print_value(const cvy_graph *g, int v, text *t)
 {
-    cvyi_text_add(t, " %s", g->values[v].name);
+    cvyi_text_add(t, " ");
+    cvyi_print_title(g, v, t);
     cvyi_text_add_shape(t, &g->values[v].shape);
 }
 

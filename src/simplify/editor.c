@@ -171,12 +171,22 @@ void cvyi_edit_watch(editor *e, int v)
     if (v != CVY_NONE && e->mode == REWRITE_WATCH) e->g->values[v].watched = true;
 }
 
+/* What an edit made goes by the name of the value whose place it takes, if that is one of the caller's. */
+static void take_title(editor *e, int old, int now)
+{
+    value *v = &e->g->values[now];
+    const char *title = old < e->n_given ? e->g->values[old].name : e->g->values[old].title;
+
+    if (now >= e->n_given && !v->title) v->title = title;
+}
+
 void cvyi_edit_replace(editor *e, int old, int now)
 {
     cvy_graph *g = e->g;
     int use, next;
 
     if (e->st || now == CVY_NONE) return;
+    take_title(e, old, now);
     use = e->first_use[old];
     e->first_use[old] = -1;
     for (; use >= 0; use = next) {

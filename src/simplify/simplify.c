@@ -160,7 +160,7 @@ static int sweep(editor *e, const rewrite *r)
 
 cvy_status cvyi_simplify(cvy_graph *g, rewrite_mode mode, text *log)
 {
-    editor e = {.g = g, .log = log, .mode = mode};
+    editor e = {.g = g, .log = log, .mode = mode, .n_given = g->n_values};
     cvy_status st = CVY_OK;
 
     TRY(clean(&e));

@@ -19,6 +19,7 @@ typedef struct editor {
     cvy_graph *g;
     text *log;
     rewrite_mode mode;
+    int n_given;   /* values of the graph as it came; edits made the others */
     cvy_status st; /* of the first edit that failed; edits behind it do nothing */
     /* per value */
     int *first_use; /* -1: none */

@@ -24,10 +24,15 @@ int cvyi_env_int(env_var which, int otherwise)
     return value && *end ? otherwise : (int)n;
 }
 
+bool cvyi_logs(int level)
+{
+    return cvyi_env_int(ENV_DEBUG, 0) >= level;
+}
+
 void cvyi_log(int level, const char *format, ...)
 {
     va_list args;
-    if (cvyi_env_int(ENV_DEBUG, 0) < level) return;
+    if (!cvyi_logs(level)) return;
     fputs("convoy: ", stderr);
     va_start(args, format);
     vfprintf(stderr, format, args);

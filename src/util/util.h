@@ -117,6 +117,7 @@ const char *cvyi_env(env_var which); /* NULL where unset or empty */
 int cvyi_env_int(env_var which, int otherwise);
 
 /* ---- log: printed to standard error when CVY_DEBUG >= level ---- */
+bool cvyi_logs(int level);
 void cvyi_log(int level, const char *format, ...) CVYI_PRINTF(2, 3);
 
 #endif

@@ -5,6 +5,7 @@ import os
 import re
 import stat
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,6 +44,25 @@ def test_every_command_has_help(convoy, command):
     assert status == 0 and err == ""
     assert out.startswith(f"usage: convoy {command}")
     assert "--help" in out and "CVY_DEBUG" in out
+
+
+STANDINS = Path(COMMAND).parent / "test" / "standin"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_log_shows_what_its_levels_say(convoy, device, monkeypatch, tmp_path):
+    """Every level of CVY_DEBUG shows what those below it do, and something of its own."""
+    marks = {"cpu": ["convoy: cpu: ", "convoy: plan:\nchain ", "convoy: prepared part:\n", None, None],
+             "cuda": ["convoy: cuda 0: ", "convoy: plan:\nchain ", "convoy: kernels:\npass 1 ", " bytes spilled, ", "--std=c++17"]}
+    monkeypatch.setenv("CVY_CUDA_LIB", str(STANDINS / "libcuda.so.1"))
+    monkeypatch.setenv("CVY_NVRTC_LIB", str(STANDINS / "libnvrtc.so.13"))
+    monkeypatch.setenv("CVY_CACHE", str(tmp_path))
+    for level in range(6):
+        monkeypatch.setenv("CVY_DEBUG", str(level))
+        status, _, err = convoy("plan", "x[64,8,64,64] | conv2d(64,3) | group_norm(16) | relu", "--device", device)
+        assert status == 0 and (level > 0 or err == "")
+        for needed, mark in enumerate(marks[device], 1):
+            assert mark is None or (mark in err) == (level >= needed), (level, mark, err)
 
 
 def test_version_is_the_headers(convoy):

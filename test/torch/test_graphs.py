@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -157,6 +158,8 @@ def test_explain():
     assert len(found.regions) == 2
     assert "conv2d(8, 3, padding=1" in found.regions[0]["chain"]
     assert all(r["passes"] >= 1 and r["measured_ms"] > 0 and r["predicted_ms"] > 0 for r in found.regions)
+    passes = [line for r in found.regions for line in r["plan"].splitlines() if " GFLOP, predicted" in line]
+    assert passes and all(re.search(r"predicted \S+ ms, measured \S+ ms", line) for line in passes)
     text = str(found)
     assert "aten.sort.default): not in the vocabulary" in text and "2 regions by Convoy on cpu" in text
     assert json.dumps(found.regions)

@@ -547,6 +547,51 @@ static void unfused_prints(void **state)
     cvy_graph_free(g);
 }
 
+/* Values that rewrites make say what they are, at any depth, in a text that stays short. */
+static void values_have_titles(void **state)
+{
+    static const struct {
+        const char *chain, *words;
+    } cases[] = {
+        {"x[2,4,9,9] | conv2d(8,3) | add(b[8,1,1]) | mul(s[8,1,1])",
+         " conv2d.weight*s[8,4,3,3] (conv2d.bias+b)*s[8]"},
+        {"x[2,4,9,9] | conv2d(8,3) | sub(b[8,1,1]) | relu", " conv2d.bias-b[8]"},
+        {"x[2,4,9,9] | conv2d(8,3) | sub(b[8,1,1],alpha=2) | relu", " conv2d.bias-b*2[8]"},
+        {"x[2,4,9,9] | conv2d(8,3) | mul(2) | relu", " conv2d.weight*2[8,4,3,3] conv2d.bias*2[8]"},
+        {"x[2,4,9,9] | conv2d(8,3) @c | group_norm(2) @n | add(@c)", "writes   add[2,8,7,7]"},
+        {"x[2,4,9,9] | conv2d(8,3) | group_norm(2) @n", "writes   n[2,8,7,7]"},
+    };
+    cvy_graph *g = NULL;
+    cvy_plan *p;
+    char *words;
+    (void)state;
+
+    for (int i = 0; i < COUNT_OF(cases); i++) {
+        assert_ok(cvy_graph_parse(cases[i].chain, &g));
+        p = plan_with(g, (cvy_options){.threads = 1});
+        words = rig_plan_text(p);
+        if (!strstr(words, cases[i].words)) fail_msg("%s: no %s in\n%s", cases[i].chain, cases[i].words, words);
+        free(words);
+        cvy_plan_free(p);
+        cvy_graph_free(g);
+    }
+    assert_ok(cvy_graph_parse("x[2,4,9,9] | conv2d(8,3) | add(b[8,1,1]) | mul(s[8,1,1])", &g));
+    for (int i = 0; i < 40; i++) {
+        cvy_value last = g->nodes[g->n_nodes - 1].out, y;
+        cvy_call call = {.size = sizeof call, .op = i % 2 ? "mul" : "add", .n_args = 2};
+        call.args = (const cvy_value[]){last, g->nodes[i % 2 ? 2 : 1].arg[1]};
+        assert_ok(cvy_graph_apply(g, &call, &y));
+    }
+    p = plan_with(g, (cvy_options){.threads = 1});
+    words = rig_plan_text(p);
+    assert_non_null(strstr(words, "*s[8,4,3,3]"));
+    assert_non_null(strstr(words, "(...*s+b)*s"));
+    assert_true(strlen(words) < 20000);
+    free(words);
+    cvy_plan_free(p);
+    cvy_graph_free(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -556,6 +601,7 @@ int main(void)
         cmocka_unit_test(kept_parameters),       cmocka_unit_test(several_callers),
         cmocka_unit_test(options_checked),       cmocka_unit_test(runs_checked),
         cmocka_unit_test(blocks_print),          cmocka_unit_test(unfused_prints),
+        cmocka_unit_test(values_have_titles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
