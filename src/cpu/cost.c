@@ -1,6 +1,6 @@
 /* cost.c - what the CPU engine takes as one pass, and what it costs. Seconds from operations and bytes. */
 #include <stdio.h>
-#include "exec.h"
+#include "choice.h"
 
 /* ---- legal ---- */
 
@@ -41,7 +41,7 @@ static double slice_bytes(const cvy_plan *p, const pass *s)
     return bytes;
 }
 
-static const char *refusal(const cvy_plan *p, const pass *s)
+const char *cvyi_pass_refusal(const cvy_plan *p, const pass *s)
 {
     static _Thread_local char why[160];
     const cvy_graph *g = p->graph;
@@ -86,6 +86,7 @@ static double pointwise_ns(op_id op)
     }
 }
 
+/* Of an operator on one core, all samples; a convolution's is its row's. */
 static double node_seconds(const cvy_plan *p, const pass *s, int index)
 {
     const cvy_graph *g = p->graph;
@@ -95,8 +96,6 @@ static double node_seconds(const cvy_plan *p, const pass *s, int index)
     const double elements = (double)cvyi_elements(cvyi_shape_of(g, n->arg[0]));
 
     switch (cvyi_info(n)->kind) {
-    case KIND_CONV:
-        return ((const cpu_choice *)s->choice)->seconds;
     case KIND_CONVT:
         return cvyi_node_flops(g, n) / (0.5 * state->host.fma_gflops * 1e9);
     case KIND_LINEAR:
@@ -116,59 +115,49 @@ static double node_seconds(const cvy_plan *p, const pass *s, int index)
     }
 }
 
-/* Is it cheaper to run the convolution twice than to keep its result? Always, where it does not stay in cache. */
-static bool recomputes(const cvy_plan *p, const pass *s, double slices, double conv_seconds)
+double cvyi_row_seconds(const question *q, const cpu_row *row)
+{
+    (void)row;
+    return node_seconds(q->plan, q->pass, q->index);
+}
+
+/* Is it cheaper to run the convolution twice than to keep its result? Always, where it does not stay in cache. A
+ * product of matrices is not run by bands, and never twice. */
+static bool recomputes(const cvy_plan *p, const pass *s, double slices, const cpu_choice *c)
 {
     const cpu_state *state = p->state;
-    if (slices <= 0 || !cvyi_conv_twice_fits(p, s)) return false;
+    if (slices <= 0 || c->row == &cvyi_row_conv_product || !cvyi_conv_twice_fits(p, s)) return false;
     if (p->tuning == TUNE_RECOMPUTE) return true;
     if (p->options.seed)
         return (p->options.seed ^ (uint32_t)s->count) % 3 == 0 || slice_bytes(p, s) > (double)p->machine.cache;
     return slice_bytes(p, s) > (double)p->machine.cache ||
-           conv_seconds / state->host.threads < 2 * slices / p->machine.cache_bandwidth;
+           c->seconds / state->host.threads < 2 * slices / p->machine.cache_bandwidth;
 }
 
 /* seconds = work of all nodes over the threads + what goes through memory + what goes through slices.
  * A on two cores of 116 GFLOP/s and 28 GB/s: convolution 68 ms of one core -> 34 ms, pointwise on the pooled
  * sixteenth 1 ms, 98 MB -> 3.5 ms. */
-static double seconds_of(const cvy_plan *p, const pass *s, bool twice, int threads)
+static double seconds_of(const cvy_plan *p, const pass *s, double first, bool twice, int threads)
 {
-    double work = 0, slices = twice ? 0 : slice_bytes(p, s) * (double)s->samples;
-    for (int i = s->first; i < s->first + s->count; i++) {
-        const double one = node_seconds(p, s, i);
-        work += twice && i == s->first ? 2 * one : one;
-    }
+    double work = twice ? 2 * first : first, slices = twice ? 0 : slice_bytes(p, s) * (double)s->samples;
+    for (int i = s->first + 1; i < s->first + s->count; i++) work += node_seconds(p, s, i);
     return work / threads + s->bytes / p->machine.bandwidth + 2 * slices / p->machine.cache_bandwidth +
            p->machine.launch;
 }
 
-/* A pass has at most one producer, and begins with it. */
-static void choose(const cvy_plan *p, pass *s)
-{
-    const node *n = &p->graph->nodes[s->first];
-    cpu_choice *c = s->choice;
-    conv_geom geom;
-
-    *c = (cpu_choice){.algo = -1};
-    if (cvyi_info(n)->kind != KIND_CONV) return;
-    cvyi_conv_geom(p->graph, n, &geom);
-    c->algo = cvyi_conv_choose(p, p->state, &geom, &c->seconds);
-}
-
 /* The choice is made for all threads of the machine, however many this plan may use: the bits of a result must not
  * depend on their number. */
-static void cost(const cvy_plan *p, pass *s)
+void cvyi_pass_cost(const cvy_plan *p, pass *s, const cpu_choice *c)
 {
     const cpu_state *state = p->state;
     const double slices = slice_bytes(p, s) * (double)s->samples;
-    const bool twice = recomputes(p, s, slices, node_seconds(p, s, s->first));
-    const int algo = ((const cpu_choice *)s->choice)->algo;
-    const char *name = algo < 0 ? "" : cvyi_conv_algo_name(algo);
+    const bool twice = recomputes(p, s, slices, c);
+    const char *name = cvyi_info(&p->graph->nodes[s->first])->kind == KIND_CONV ? c->row->name : "";
     bool barrier = false;
 
     for (int i = s->first; i < s->first + s->count; i++)
         barrier |= cvyi_info(&p->graph->nodes[i])->kind == KIND_STATS;
-    s->seconds = seconds_of(p, s, twice, state->host.threads);
+    s->seconds = seconds_of(p, s, c->seconds, twice, state->host.threads);
     s->way = !barrier || s->count == 1 ? WAY_STREAM : twice ? WAY_RECOMPUTE : slices > 0 ? WAY_RESIDENT : WAY_FOLD;
     snprintf(s->note, sizeof s->note, "%s", name);
     if (slices > 0 && !twice)
@@ -176,36 +165,8 @@ static void cost(const cvy_plan *p, pass *s)
                  slice_bytes(p, s) * 1e-6);
 }
 
-const char *cvyi_cpu_judge(const cvy_plan *p, pass *s)
-{
-    const char *why = refusal(p, s);
-
-    if (why) return why;
-    choose(p, s);
-    cost(p, s);
-    return NULL;
-}
-
-/* Convolutions have several algorithms; every other operator has one. */
-void cvyi_cpu_why(const cvy_plan *p, const pass *s, text *t)
-{
-    const node *n = &p->graph->nodes[s->first];
-    conv_geom geom;
-
-    if (cvyi_info(n)->kind == KIND_CONV) {
-        cvyi_conv_geom(p->graph, n, &geom);
-        cvyi_conv_why(p, &geom, ((const cpu_choice *)s->choice)->algo, t);
-    }
-    cvyi_text_add(t, "    %-24s %10.4g ms %s\n", "the whole pass", s->seconds * 1e3, s->note);
-}
-
-bool cvyi_cpu_same(const void *a, const void *b)
-{
-    return ((const cpu_choice *)a)->algo == ((const cpu_choice *)b)->algo;
-}
-
 void cvyi_cpu_predict(const cvy_plan *p, pass *s)
 {
     const cpu_state *state = p->state;
-    s->seconds = seconds_of(p, s, s->way == WAY_RECOMPUTE, state->threads);
+    s->seconds = seconds_of(p, s, cvyi_cpu_choice(s)->seconds, s->way == WAY_RECOMPUTE, state->threads);
 }

@@ -1,6 +1,6 @@
 /* engine.c - the CPU engine: what it is made of on this machine, and the functions plan.h asks for. */
 #include <stdio.h>
-#include "exec.h"
+#include "choice.h"
 #include "thread.h"
 
 static cvy_status open_cpu(cvy_plan *p)

@@ -115,6 +115,11 @@ float *cvyi_unit_data(const cpu_unit *u, int v);
 void cvyi_unit_scatter(const cpu_unit *u, int v, int64_t first, int64_t n, const float *src);
 cvy_status cvyi_cpu_run(const cvy_plan *p, const cvy_buffer *buffers, const run_memory *memory, uint32_t flags,
                         void *stream);
+/* The same; NULL for CVY_NONE. */
+static inline const float *cvyi_unit_optional(const cpu_unit *u, int v)
+{
+    return v == CVY_NONE ? NULL : cvyi_unit_data(u, v);
+}
 static inline float *cvyi_packed(const cpu_unit *u, int64_t at)
 {
     return (float *)(void *)cvyi_at(u->run->memory, at);
@@ -131,29 +136,24 @@ bool cvyi_pass_many(const cpu_pass *s, int threads);
 
 /* ---- lower.c ---- */
 
-/* A convolution and what is done while its result is still in registers or in a band of rows. */
-typedef struct conv_group {
-    int algo;         /* conv_algo_id, or CONV_BY_GEMM */
-    int pool;         /* node of the maximum taken along; -1: none */
-    int stats;        /* node of the statistics taken of the result itself; -1 */
-    int prog, n_prog; /* pointwise nodes run on each band */
-    int prog_stats;   /* node of the statistics taken of the last of those; -1 */
-    bool centred;     /* the result lies in memory less its channel means (spot.shift) */
-    bool twice;       /* it runs for the statistics, and again through the program */
-} conv_group;
+typedef struct cpu_choice cpu_choice; /* choice.h */
 
 typedef struct builder {
     cvy_plan *plan;
     cpu_state *state;
     cpu_pass *out;
     cvy_graph *g;
-    int *lead;         /* per node: the node whose steps compute it */
-    bool trial;        /* leads are being found: spots are not there yet */
-    conv_group *convs; /* per node that is a convolution */
+    int *lead;                  /* per node: the node whose steps compute it */
+    const cpu_choice **choices; /* per node that leads */
 } builder;
 cvy_status cvyi_lower_passes(cvy_plan *p);
 /* Appends a step with a zeroed record of its own; NULL: out of memory. */
 step *cvyi_add_step(builder *b, const char *name, size_t data_bytes, void **data);
+/* The same for a node's step, with its functions. */
+cvy_status cvyi_add_node_step(builder *b, const char *name, size_t bytes,
+                              int64_t (*parts)(const step *, const cpu_unit *),
+                              void (*run)(const step *, const cpu_unit *, int64_t, char *), step **out,
+                              void **data);
 /* parts() of a step that is not cut. */
 int64_t cvyi_one_part(const step *s, const cpu_unit *u);
 /* The same among the steps that pack weights: run when parameters have changed, or in front of the pass where the
@@ -176,29 +176,10 @@ static inline spot *cvyi_spot(const builder *b, int v)
 }
 /* ---- steps ---- */
 
-/* What the convolution at `index` takes along, among the nodes up to `end`. (conv_group.c) */
-void cvyi_conv_group(builder *b, int index, int end, conv_group *out);
-cvy_status cvyi_lower_conv(builder *b, int index);
-/* (step_other.c) */
-cvy_status cvyi_lower_convt(builder *b, int index);
-cvy_status cvyi_lower_matmul(builder *b, int index);
-cvy_status cvyi_lower_pool(builder *b, int index);
-cvy_status cvyi_lower_stats(builder *b, int index);
-cvy_status cvyi_lower_gather(builder *b, int index); /* a reduction or softmax over dims that are not neighbours */
-
-/* Which algorithm a convolution takes: of conv.h, or CONV_BY_GEMM; and its seconds on one core, all samples. */
-enum { CONV_BY_GEMM = CONV_ALGO_COUNT };
-int cvyi_conv_choose(const cvy_plan *p, const cpu_state *s, const conv_geom *g, double *seconds);
-static inline bool cvyi_is_winograd(int algo)
+static inline bool cvyi_is_winograd(conv_algo_id algo)
 {
     return algo >= CONV_WINOGRAD_4X4 && algo <= CONV_WINOGRAD_2X2;
 }
-const char *cvyi_conv_algo_name(int algo);
-/* For every algorithm its seconds with all threads of the machine, or why it does not run the convolution. */
-void cvyi_conv_why(const cvy_plan *p, const conv_geom *g, int chosen, text *t);
-bool cvyi_conv_twice_fits(const cvy_plan *p, const pass *s);
-/* The maximum pooling that a convolution can take along; -1: none. */
-int cvyi_conv_pool_node(const cvy_plan *p, int index, int end, int algo, const conv_geom *g);
 
 /* The statistics of a slice as float fields. */
 void cvyi_store_stats(const norm_geom *e, cpu_moments m, float *out);
@@ -220,19 +201,6 @@ cvy_status cvyi_cpu_measure(const cvy_plan *p, double *seconds);
 cvy_status cvyi_cpu_measure_passes(const cvy_plan *p, double *seconds);
 /* exec.c: one pass of a run, after what it reads */
 void cvyi_cpu_run_pass(const cvy_plan *p, int index, const cvy_buffer *buffers, const run_memory *memory);
-
-/* ---- cost.c ---- */
-
-/* How a pass runs, beside its way: what pass.choice points to. */
-typedef struct cpu_choice {
-    int algo;       /* of the convolution it begins with, see cvyi_conv_choose(); -1: it begins with none */
-    double seconds; /* of that convolution on one core, all samples */
-} cpu_choice;
-bool cvyi_cpu_same(const void *a, const void *b);
-const char *cvyi_cpu_judge(const cvy_plan *p, pass *s);
-void cvyi_cpu_why(const cvy_plan *p, const pass *s, text *t);
-/* The seconds of a pass that stands, on the threads of the plan. */
-void cvyi_cpu_predict(const cvy_plan *p, pass *s);
 
 static inline int64_t cvyi_align64(int64_t bytes)
 {

@@ -2,6 +2,7 @@
  * that slices, scratch and packed weights take. */
 #include <stdlib.h>
 #include <string.h>
+#include "choice.h"
 #include "program.h"
 
 /* ---- room ---- */
@@ -39,6 +40,18 @@ static step *append(cvy_plan *p, cpu_pass *to, const char *name, size_t data_byt
 step *cvyi_add_step(builder *b, const char *name, size_t data_bytes, void **data)
 {
     return append(b->plan, b->out, name, data_bytes, data);
+}
+
+cvy_status cvyi_add_node_step(builder *b, const char *name, size_t bytes,
+                              int64_t (*parts)(const step *, const cpu_unit *),
+                              void (*run)(const step *, const cpu_unit *, int64_t, char *), step **out, void **data)
+{
+    step *s = cvyi_add_step(b, name, bytes, data);
+    if (!s) return CVY_NO_MEMORY;
+    s->parts = parts;
+    s->run = run;
+    *out = s;
+    return CVY_OK;
 }
 
 int64_t cvyi_one_part(const step *s, const cpu_unit *u)
@@ -123,26 +136,25 @@ step *cvyi_add_pack(builder *b, int weight, size_t data_bytes, void **data)
 /* ---- which nodes are computed together ---- */
 
 /* Nodes index ... index + n - 1 as one program, with `sink` behind them; does it build? */
-static bool program_fits(builder *b, int index, int n, int sink)
+static bool program_fits(const builder *b, int index, int n, int sink)
 {
-    const int64_t keep = b->out->slice_bytes;
+    const site at = {b->plan, b->out->pass, b->out->chunk, b->out->units, b->out, NULL};
     program_room room;
     program trial = cvyi_program_in(&room);
-    const bool fits = cvyi_program_build(b, index, n, sink, CVY_NONE, &trial);
-    b->out->slice_bytes = keep;
-    return fits;
+    return cvyi_program_build(&at, index, n, sink, CVY_NONE, &trial);
 }
 
 /* A sink reads the last value of the program, which has the shape of the whole. */
 static bool sink_behind(const builder *b, int index, int n, int end)
 {
     const int at = index + n;
-    return at < end && cvyi_sink_fits(b, at) && b->g->nodes[at].arg[0] == b->g->nodes[at - 1].out;
+    return at < end && cvyi_sink_fits(b->plan, b->out->pass, at) &&
+           b->g->nodes[at].arg[0] == b->g->nodes[at - 1].out;
 }
 
 static int lead_program(builder *b, int index, int end)
 {
-    int n = cvyi_program_span(b, index, end);
+    int n = cvyi_program_span(b->plan, index, end);
     if (!n) return 1; /* a sink by itself, or a node with steps of its own */
     while (n > 1 && !program_fits(b, index, n, -1)) n--;
     if (sink_behind(b, index, n, end) && program_fits(b, index, n, index + n)) n++;
@@ -150,10 +162,9 @@ static int lead_program(builder *b, int index, int end)
     return n;
 }
 
-static void lead_conv(builder *b, int index, int end)
+static void lead_conv(builder *b, int index)
 {
-    conv_group *c = &b->convs[index];
-    cvyi_conv_group(b, index, end, c);
+    const conv_along *c = &b->choices[index]->conv.along;
     if (c->pool >= 0) b->lead[c->pool] = index;
     if (c->stats >= 0) b->lead[c->stats] = index;
     if (c->prog_stats >= 0) b->lead[c->prog_stats] = index;
@@ -180,20 +191,40 @@ static void pass_shift_on(builder *b, int index)
     if (cvyi_info(n)->kind == KIND_MAXPOOL) cvyi_spot(b, n->out)->shift = cvyi_spot(b, n->arg[0])->shift;
 }
 
-static void find_leads(builder *b)
+/* The choice of the pass is its first node's; the others have one by themselves. */
+static cvy_status find_choice(builder *b, int index)
+{
+    const pass *s = b->out->pass;
+    cpu_choice *own;
+
+    b->choices[index] = s->choice;
+    if (s->choice && index == s->first) return CVY_OK;
+    own = cvyi_arena_alloc(&b->plan->memory, 1, sizeof *own);
+    if (!own) return CVY_NO_MEMORY;
+    cvyi_cpu_choose_node(b->plan, s, index, own);
+    b->choices[index] = own;
+    return CVY_OK;
+}
+
+static cvy_status find_leads(builder *b)
 {
     const pass *s = b->out->pass;
     const int end = s->first + s->count;
+    cvy_status st = CVY_OK;
+
     for (int i = s->first; i < end; i++) b->lead[i] = -1;
     for (int i = s->first; i < end; i++) {
         if (b->lead[i] >= 0) continue;
         b->lead[i] = i;
+        TRY(find_choice(b, i));
         if (cvyi_info(&b->g->nodes[i])->kind == KIND_CONV)
-            lead_conv(b, i, end);
-        else if (!is_alias(b, i))
+            lead_conv(b, i);
+        else if (b->choices[i]->row == &cvyi_row_program)
             lead_program(b, i, end);
         pass_shift_on(b, i);
     }
+fail:
+    return st;
 }
 
 /* ---- where values lie ---- */
@@ -217,8 +248,8 @@ static bool written_by_program(const builder *b, int v)
 {
     const int by = b->g->values[v].node, lead = b->lead[by];
     const op_kind kind = cvyi_info(&b->g->nodes[lead])->kind;
-    if (kind == KIND_CONV) return b->convs[lead].n_prog && by != lead;
-    return cvyi_is_pointwise(kind) || kind == KIND_SHAPE || cvyi_sink_fits(b, lead);
+    if (kind == KIND_CONV) return b->choices[lead]->conv.along.n_prog && by != lead;
+    return b->choices[lead]->row == &cvyi_row_program;
 }
 
 /* Is value w, one of those that share v's memory, seen with one part per sample? */
@@ -270,80 +301,6 @@ static void place_spot(builder *b, spot *s)
     }
 }
 
-/* ---- steps of programs ---- */
-
-static void run_coefs(const step *s, const cpu_unit *u, int64_t part, char *scratch)
-{
-    (void)part;
-    (void)scratch;
-    cvyi_program_coefs(s->data, u);
-}
-static int64_t program_parts(const step *s, const cpu_unit *u)
-{
-    return cvyi_program_parts(s->data, u);
-}
-static void run_program(const step *s, const cpu_unit *u, int64_t part, char *scratch)
-{
-    cvyi_program_run(s->data, u, part, scratch);
-}
-
-static cvy_status lower_program(builder *b, int index, int end)
-{
-    void *data, *coefs;
-    step *s = NULL, *c;
-    int n = 0, sink = -1;
-    program_room room;
-    program made = cvyi_program_in(&room);
-
-    for (int i = index; i < end && b->lead[i] == index; i++) n++;
-    if (!cvyi_is_pointwise(cvyi_info(&b->g->nodes[index + n - 1])->kind) && n && cvyi_sink_fits(b, index + n - 1))
-        sink = index + --n;
-    if (!cvyi_program_build(b, index, n, sink, CVY_NONE, &made))
-        return cvyi_fail(CVY_UNSUPPORTED, "%s: does not fit a program of the cpu engine",
-                         b->g->values[b->g->nodes[index].out].name);
-    if (cvyi_program_keep(b->plan, &made)) return CVY_NO_MEMORY;
-    if (made.n_coefs) {
-        c = cvyi_add_step(b, "coefficients", sizeof made, &coefs);
-        if (!c) return CVY_NO_MEMORY;
-        memcpy(coefs, &made, sizeof made);
-        c->parts = cvyi_one_part;
-        c->run = run_coefs;
-    }
-    s = cvyi_add_step(b, "program", sizeof made, &data);
-    if (!s) return CVY_NO_MEMORY;
-    memcpy(data, &made, sizeof made);
-    s->parts = program_parts;
-    s->run = run_program;
-    s->scratch = cvyi_program_scratch(&made);
-    return CVY_OK;
-}
-
-static cvy_status lower_node(builder *b, int index, int end)
-{
-    switch (cvyi_info(&b->g->nodes[index])->kind) {
-    case KIND_CONV:
-        return cvyi_lower_conv(b, index);
-    case KIND_CONVT:
-        return cvyi_lower_convt(b, index);
-    case KIND_LINEAR:
-    case KIND_MATMUL:
-        return cvyi_lower_matmul(b, index);
-    case KIND_MAXPOOL:
-    case KIND_AVGPOOL:
-    case KIND_ADAPTIVE:
-        return cvyi_lower_pool(b, index);
-    case KIND_STATS:
-        return cvyi_lower_stats(b, index);
-    case KIND_SHAPE:
-        return is_alias(b, index) ? CVY_OK : lower_program(b, index, end);
-    case KIND_REDUCE:
-    case KIND_SOFTMAX:
-        return cvyi_sink_fits(b, index) ? lower_program(b, index, end) : cvyi_lower_gather(b, index);
-    default:
-        return lower_program(b, index, end);
-    }
-}
-
 /* ---- passes ---- */
 
 /* Samples taken together: enough elements to be worth a unit, enough rows for a matrix product, one for
@@ -388,12 +345,10 @@ static cvy_status lower_pass(builder *b, int index)
         return CVY_OK;
     }
     out->units = cvyi_ceil_div(out->samples, out->chunk);
-    b->trial = true;
-    find_leads(b);
-    b->trial = false;
+    TRY(find_leads(b));
     for (int i = 0; i < out->n_spots; i++) place_spot(b, &out->spots[i]);
     for (int i = s->first; i < s->first + s->count; i++)
-        if (b->lead[i] == i) TRY(lower_node(b, i, s->first + s->count));
+        if (b->lead[i] == i) TRY(b->choices[i]->row->make(b, i));
     for (int i = 0; i < out->n_steps; i++)
         out->scratch_bytes = cvyi_max64(out->scratch_bytes, cvyi_align64(out->steps[i].scratch));
     cvyi_fence_pass(out);
@@ -441,8 +396,8 @@ cvy_status cvyi_lower_passes(cvy_plan *p)
     s->passes = cvyi_arena_alloc(&p->memory, (size_t)p->n_passes + 1, sizeof *s->passes);
     s->late = cvyi_arena_alloc(&p->memory, (size_t)p->n_passes + 1, sizeof *s->late);
     b.lead = cvyi_arena_alloc(&p->memory, nodes, sizeof *b.lead);
-    b.convs = cvyi_arena_alloc(&p->memory, nodes, sizeof *b.convs);
-    if (!s->passes || !s->late || !b.lead || !b.convs) return CVY_NO_MEMORY;
+    b.choices = cvyi_arena_alloc(&p->memory, nodes, sizeof *b.choices);
+    if (!s->passes || !s->late || !b.lead || !b.choices) return CVY_NO_MEMORY;
     TRY(begin_pack(&b, 0, p->graph->n_nodes, &s->pack));
     TRY(reserve_params(p, s));
     for (int i = 0; i < p->n_passes; i++) TRY(lower_pass(&b, i));

@@ -125,19 +125,34 @@ static inline bool cvyi_past_caches(const cpu_state *s, int64_t bytes)
 
 /* ---- build (program_build.c) ---- */
 
+/* The pass that a program is built for. */
+typedef struct site {
+    const cvy_plan *plan;
+    const pass *pass;
+    int64_t chunk, units;  /* samples of a unit, units */
+    const cpu_pass *spots; /* where values lie, as far as that is known; NULL: nothing is yet */
+    builder *room;         /* what takes slices; NULL: the program is only tried, spots have no places yet */
+} site;
+
+/* Of the pass that is lowered, when places are known. */
+static inline site cvyi_site(builder *b)
+{
+    return (site){b->plan, b->out->pass, b->out->chunk, b->out->units, b->out, b};
+}
+
 /* Makes a program, whose tables have been given room, of nodes index ... index + n - 1; sink: a REDUCE or SOFTMAX
  * node right after them, -1: none. band: the value whose band the convolution hands over, CVY_NONE. False: the
  * nodes do not fit one program. */
-bool cvyi_program_build(builder *b, int index, int n, int sink, int band, program *out);
+bool cvyi_program_build(const site *at, int index, int n, int sink, int band, program *out);
 /* Moves the tables of a program that stands into the plan's memory. */
 cvy_status cvyi_program_keep(cvy_plan *p, program *made);
 /* The pointwise nodes from index on that can share a program, and how many there are. */
-int cvyi_program_span(const builder *b, int index, int end);
+int cvyi_program_span(const cvy_plan *p, int index, int end);
 /* Can this node be the sink behind a program of shape `s`, or a program by itself? */
-bool cvyi_sink_fits(const builder *b, int index);
+bool cvyi_sink_fits(const cvy_plan *p, const pass *s, int index);
 
-/* Nodes first ... first + n - 1 as a program over bands of v, a convolution's result. (conv_group.c) */
-bool cvyi_band_program(builder *b, int v, int first, int n, const conv_geom *g, program *out);
+/* Nodes first ... first + n - 1 as a program over bands of v, a convolution's result. (conv_along.c) */
+bool cvyi_band_program(const site *at, int v, int first, int n, const conv_geom *g, program *out);
 
 /* ---- run (program_run.c, program_sink.c) ---- */
 

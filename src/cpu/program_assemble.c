@@ -11,7 +11,7 @@ static int new_operand(assembler *s, int v, bool written)
     }
     o = &p->operands[p->n_operands];
     *o = (operand){.v = v, .written = written, .reg = -1};
-    cvyi_strides_in(s->b, &s->sp, v, s->strides[p->n_operands]);
+    cvyi_strides_in(s->g, &s->sp, v, s->strides[p->n_operands]);
     return p->n_operands++;
 }
 
@@ -31,11 +31,17 @@ static instr *emit(assembler *s, instr_kind kind)
     return i;
 }
 
+/* NULL: not known yet. */
+static const spot *spot_of(const assembler *s, int v)
+{
+    return s->at->spots ? cvyi_find_spot(s->at->spots, s->at->plan->root[v]) : NULL;
+}
+
 static bool read_outside(const assembler *s, int v)
 {
-    const pass *at = s->b->out->pass;
-    for (int i = s->b->g->values[v].node + 1; i <= s->b->plan->last_reader[v] && i < at->first + at->count; i++) {
-        const node *n = &s->b->g->nodes[i];
+    const pass *at = s->at->pass;
+    for (int i = s->g->values[v].node + 1; i <= s->at->plan->last_reader[v] && i < at->first + at->count; i++) {
+        const node *n = &s->g->nodes[i];
         if ((i >= s->first && i < s->first + s->count) || i == s->sink) continue;
         for (int a = 0; a < n->n_args; a++)
             if (n->arg[a] == v) return true;
@@ -47,18 +53,18 @@ static bool read_outside(const assembler *s, int v)
  * the pass. */
 static bool leaves(const assembler *s, int v)
 {
-    if (!s->b->trial) return cvyi_spot(s->b, v)->kind != SPOT_NONE;
-    return cvyi_needed_behind(s->b->plan, s->b->out->pass, v) || read_outside(s, v);
+    if (s->at->room) return spot_of(s, v)->kind != SPOT_NONE;
+    return cvyi_needed_behind(s->at->plan, s->at->pass, v) || read_outside(s, v);
 }
 
 static prog_arg destination(assembler *s, int v)
 {
     if (v != CVY_NONE && leaves(s, v)) {
         const int o = new_operand(s, v, true);
-        const spot *at = cvyi_spot(s->b, v);
+        const spot *at = spot_of(s, v);
         s->p->operands[o].reg = new_reg(s);
         s->p->operands[o].stream =
-            at->kind == SPOT_TENSOR && cvyi_past_caches(s->b->state, cvyi_value_bytes(s->b->g, v));
+            at && at->kind == SPOT_TENSOR && cvyi_past_caches(s->at->plan->state, cvyi_value_bytes(s->g, v));
         return (prog_arg){ARG_MEM, o, 0};
     }
     return (prog_arg){ARG_REG, new_reg(s), 0};
@@ -107,13 +113,13 @@ static holder *find(assembler *s, int v)
 {
     const spot *at;
     int which = -1, o;
-    const int root = s->b->plan->root[v];
+    const int root = s->at->plan->root[v];
     for (int i = 0; i < s->n_held; i++)
         if (s->held[i].v == v) return &s->held[i];
     /* A reshape inside the program never happens; one in front shares its root's memory. */
-    at = cvyi_find_spot(s->b->out, root);
+    at = spot_of(s, v);
     o = new_operand(s, v, false);
-    if (at->shift >= 0) {
+    if (at && at->shift >= 0) {
         which = new_coef(s);
         chain(s, which, (coef_op){.kind = COEF_SHIFT, .v = root});
     }
@@ -141,26 +147,25 @@ static bool per_channel(const assembler *s, int v)
 {
     int64_t stride[PROG_DIMS];
     const int c = s->sp.channel;
-    if (!s->b->plan->prepared[v] || c < 0) return false;
-    cvyi_strides_in(s->b, &s->sp, v, stride);
+    if (!s->at->plan->prepared[v] || c < 0) return false;
+    cvyi_strides_in(s->g, &s->sp, v, stride);
     for (int d = 0; d < s->sp.n; d++)
         if (d != c && s->sp.dim[d] > 1 && stride[d]) return false;
-    return cvyi_elements(cvyi_shape_of(s->b->g, v)) == s->sp.dim[c] ||
-           cvyi_elements(cvyi_shape_of(s->b->g, v)) == 1;
+    return cvyi_elements(cvyi_shape_of(s->g, v)) == s->sp.dim[c] || cvyi_elements(cvyi_shape_of(s->g, v)) == 1;
 }
 
 bool cvyi_applies_by_channel(const assembler *s, const node *n)
 {
     norm_geom e;
     const int c = s->sp.channel;
-    cvyi_norm_geom(s->b->g, n, &e);
+    cvyi_norm_geom(s->g, n, &e);
     return c >= 0 && e.groups * e.chan == s->sp.dim[c] && (e.inner > 1 || e.over_outer);
 }
 
 /* A careful plan's factors stay apart: their product may be beyond the floats where what they scale is 0. */
 static bool extends_chain(const assembler *s, const node *n, const holder *h)
 {
-    if (h->coef < 0 || s->b->plan->mode == REWRITE_CAREFUL) return false;
+    if (h->coef < 0 || s->at->plan->mode == REWRITE_CAREFUL) return false;
     if (n->op != OP_add && n->op != OP_sub && n->op != OP_mul) return false;
     return n->arg[1] == CVY_NONE || per_channel(s, n->arg[1]);
 }
@@ -199,7 +204,7 @@ static prog_arg row_affine(assembler *s, const node *n, int v)
     norm_geom e;
     int64_t own = 1;
 
-    cvyi_norm_geom(s->b->g, n, &e);
+    cvyi_norm_geom(s->g, n, &e);
     for (int d = s->sp.n - 1; d >= 0; d--) {
         s->strides[a.index][d] = own < e.groups * e.chan ? own : 0;
         own *= s->sp.dim[d];
@@ -221,7 +226,7 @@ static void build_apply_row(assembler *s, const node *n)
     const prog_arg w = weight ? row_affine(s, n, n->arg[2]) : x, shift = bias ? row_affine(s, n, n->arg[3]) : x;
     norm_geom e;
 
-    cvyi_norm_geom(s->b->g, n, &e);
+    cvyi_norm_geom(s->g, n, &e);
     i = emit(s, weight && !cvyi_norm_rows(&e) ? INSTR_ROW_WEIGHTED : INSTR_ROW);
     i->a = x;
     i->stats = n->arg[1];
@@ -245,7 +250,7 @@ static void build_apply_row(assembler *s, const node *n)
 
 static void build_apply(assembler *s, int index)
 {
-    const node *n = &s->b->g->nodes[index];
+    const node *n = &s->g->nodes[index];
     coef_op apply = {.kind = COEF_APPLY, .v = CVY_NONE, .index = index};
     holder *h;
     int which;
@@ -253,7 +258,7 @@ static void build_apply(assembler *s, int index)
         build_apply_row(s, n);
         return;
     }
-    cvyi_norm_geom(s->b->g, n, &apply.norm);
+    cvyi_norm_geom(s->g, n, &apply.norm);
     h = find(s, n->arg[0]);
     which = h->coef >= 0 ? copy_coef(s, h->coef) : new_coef(s);
     chain(s, which, apply);
@@ -291,12 +296,12 @@ static void build_copy(assembler *s, const node *n)
 
 void cvyi_assemble_node(assembler *s, int index)
 {
-    const node *n = &s->b->g->nodes[index];
+    const node *n = &s->g->nodes[index];
     const op_kind kind = cvyi_info(n)->kind;
     if (kind == KIND_APPLY) {
         build_apply(s, index);
     } else if (kind == KIND_SHAPE) {
-        if (s->b->plan->root[n->out] == n->out) build_copy(s, n);
+        if (s->at->plan->root[n->out] == n->out) build_copy(s, n);
     } else {
         holder *h = kind == KIND_BINARY ? find(s, n->arg[0]) : NULL;
         if (h && extends_chain(s, n, h)) {

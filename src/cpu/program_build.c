@@ -16,7 +16,7 @@ static int64_t sink_width(const program *p, int64_t units)
 static void place_sink(assembler *s)
 {
     program *p = s->p;
-    const node *n = &s->b->g->nodes[s->sink];
+    const node *n = &s->g->nodes[s->sink];
     int first, end;
 
     cvyi_sink_dims(&s->sp, &first, &end);
@@ -38,7 +38,7 @@ static void place_sink(assembler *s)
     p->reduce_end = p->horizontal ? p->n_outer : end;
     p->reduced = p->horizontal ? p->inner : 1;
     for (int d = first; d < p->reduce_end; d++) p->reduced *= p->outer[d];
-    p->width = sink_width(p, s->b->out->units);
+    p->width = sink_width(p, s->at->units);
 }
 
 static void place_coefs(assembler *s)
@@ -49,26 +49,28 @@ static void place_coefs(assembler *s)
     p->channel = s->sp.channel;
     p->channels = s->sp.dim[p->channel];
     for (int d = 0; d <= p->channel; d++) count *= s->sp.dim[d];
-    for (int i = 0; i < p->n_coefs; i++) p->coefs[i].at = cvyi_slice(s->b, (int64_t)sizeof(affine32) * count);
+    for (int i = 0; i < p->n_coefs && s->at->room; i++)
+        p->coefs[i].at = cvyi_slice(s->at->room, (int64_t)sizeof(affine32) * count);
 }
 
 static int64_t row_limit(const assembler *s)
 {
     int64_t limit = 0;
     for (int i = s->first; i < s->first + s->count; i++) {
-        const node *n = &s->b->g->nodes[i];
+        const node *n = &s->g->nodes[i];
         norm_geom e;
         if (cvyi_info(n)->kind != KIND_APPLY || cvyi_applies_by_channel(s, n)) continue;
-        cvyi_norm_geom(s->b->g, n, &e);
+        cvyi_norm_geom(s->g, n, &e);
         limit = e.chan;
     }
     return limit;
 }
 
-bool cvyi_program_build(builder *b, int index, int n, int sink, int band, program *out)
+bool cvyi_program_build(const site *at, int index, int n, int sink, int band, program *out)
 {
-    assembler s = {.b = b, .p = out, .first = index, .count = n, .sink = sink};
-    const int shaped_by = n ? b->g->nodes[index].out : b->g->nodes[sink].arg[0];
+    const cvy_graph *g = at->plan->graph;
+    assembler s = {.at = at, .g = g, .p = out, .first = index, .count = n, .sink = sink};
+    const int shaped_by = n ? g->nodes[index].out : g->nodes[sink].arg[0];
 
     *out = (program){.instrs = out->instrs,
                      .operands = out->operands,
@@ -76,14 +78,14 @@ bool cvyi_program_build(builder *b, int index, int n, int sink, int band, progra
                      .channel = -1,
                      .band = -1,
                      .sink_v = CVY_NONE};
-    if (n && cvyi_info(&b->g->nodes[index])->kind == KIND_SHAPE)
-        s.sp = cvyi_flat_space(b, shaped_by);
+    if (n && cvyi_info(&g->nodes[index])->kind == KIND_SHAPE)
+        s.sp = cvyi_flat_space(at, shaped_by);
     else
-        s.sp = cvyi_space_of(b, cvyi_shape_of(b->g, shaped_by));
-    if (sink >= 0 && !cvyi_mark_reduced(b, &b->g->nodes[sink], &s.sp)) return false;
+        s.sp = cvyi_space_of(at->pass, at->chunk, cvyi_shape_of(g, shaped_by));
+    if (sink >= 0 && !cvyi_mark_reduced(g, &g->nodes[sink], &s.sp)) return false;
     s.run_limit = row_limit(&s);
     for (int i = index; i < index + n; i++) cvyi_assemble_node(&s, i);
-    if (sink >= 0) out->sink_arg = cvyi_settle(&s, b->g->nodes[sink].arg[0]);
+    if (sink >= 0) out->sink_arg = cvyi_settle(&s, g->nodes[sink].arg[0]);
     if (s.full) return false;
     for (int o = 0; o < out->n_operands; o++)
         if (band != CVY_NONE && out->operands[o].v == band && !out->operands[o].written) out->band = o;
@@ -120,27 +122,28 @@ cvy_status cvyi_program_keep(cvy_plan *p, program *made)
 
 /* ---- which nodes ---- */
 
-static bool has_row_apply(const builder *b, int index)
+static bool has_row_apply(const cvy_graph *g, int index)
 {
-    const node *n = &b->g->nodes[index];
+    const node *n = &g->nodes[index];
     norm_geom e;
     if (cvyi_info(n)->kind != KIND_APPLY) return false;
-    cvyi_norm_geom(b->g, n, &e);
+    cvyi_norm_geom(g, n, &e);
     return e.inner == 1 && !e.over_outer;
 }
 
-int cvyi_program_span(const builder *b, int index, int end)
+int cvyi_program_span(const cvy_plan *p, int index, int end)
 {
-    const shape *s = cvyi_shape_of(b->g, b->g->nodes[index].out);
+    const cvy_graph *g = p->graph;
+    const shape *s = cvyi_shape_of(g, g->nodes[index].out);
     int n = 0, rows = 0;
     for (int i = index; i < end && n < PROG_NODES; i++, n++) {
-        const node *at = &b->g->nodes[i];
+        const node *at = &g->nodes[i];
         const op_kind kind = cvyi_info(at)->kind;
-        const bool reshape = kind == KIND_SHAPE && b->plan->root[at->out] == at->out && n == 0;
+        const bool reshape = kind == KIND_SHAPE && p->root[at->out] == at->out && n == 0;
         if (!reshape && !cvyi_is_pointwise(kind)) break;
-        if (!cvyi_same_shape(s, cvyi_shape_of(b->g, at->out))) break;
+        if (!cvyi_same_shape(s, cvyi_shape_of(g, at->out))) break;
         if (reshape) return 1;
-        rows += has_row_apply(b, i);
+        rows += has_row_apply(g, i);
         if (rows > 1) break; /* two norms by rows may differ in their rows */
     }
     return n;

@@ -28,7 +28,8 @@ typedef struct holder {
 } holder;
 
 typedef struct assembler {
-    builder *b;
+    const site *at;
+    const cvy_graph *g;
     program *p;
     space sp;
     int64_t strides[PROG_OPERANDS][PROG_DIMS]; /* in the space, before it is collapsed */
@@ -44,15 +45,16 @@ typedef struct assembler {
 
 /* ---- program_space.c ---- */
 
-space cvyi_flat_space(const builder *b, int v);
-space cvyi_space_of(const builder *b, const shape *s);
+space cvyi_flat_space(const site *at, int v);
+/* chunk: samples of a unit */
+space cvyi_space_of(const pass *p, int64_t chunk, const shape *s);
 /* Strides of a value read in the space, 0 where it repeats. */
-void cvyi_strides_in(const builder *b, const space *sp, int v, int64_t *out);
+void cvyi_strides_in(const cvy_graph *g, const space *sp, int v, int64_t *out);
 /* The reduced dimensions [first, end) of the space. */
 void cvyi_sink_dims(const space *sp, int *first, int *end);
 /* Marks what the sink reduces; false where the space does not tell those dimensions apart, where they are not
  * neighbours, or where the samples are among them. */
-bool cvyi_mark_reduced(const builder *b, const node *n, space *sp);
+bool cvyi_mark_reduced(const cvy_graph *g, const node *n, space *sp);
 /* Splits the last dimension in two where a run may not be that long: [C] -> [C / limit][limit]. */
 void cvyi_split_last(assembler *s);
 /* Joins dimensions from the last one down to `lowest` into the run; what is left in front are outer ones. */

@@ -3,29 +3,29 @@
 #include "program_build.h"
 
 /* A copy in row-major order needs no dimensions but the samples. */
-space cvyi_flat_space(const builder *b, int v)
+space cvyi_flat_space(const site *at, int v)
 {
-    space out = {.n = 2, .channel = -1, .by_sample = b->out->samples > 1, .flat = true};
-    const int64_t all = cvyi_elements(cvyi_shape_of(b->g, v));
-    out.dim[0] = out.by_sample ? b->out->chunk : 1;
-    out.dim[1] = out.by_sample ? all / b->out->samples : all;
-    out.shape = (shape){2, {out.by_sample ? b->out->samples : 1, out.dim[1]}};
+    const int64_t samples = at->pass->samples, all = cvyi_elements(cvyi_shape_of(at->plan->graph, v));
+    space out = {.n = 2, .channel = -1, .by_sample = samples > 1, .flat = true};
+    out.dim[0] = out.by_sample ? at->chunk : 1;
+    out.dim[1] = out.by_sample ? all / samples : all;
+    out.shape = (shape){2, {out.by_sample ? samples : 1, out.dim[1]}};
     return out;
 }
 
-space cvyi_space_of(const builder *b, const shape *s)
+space cvyi_space_of(const pass *p, int64_t chunk, const shape *s)
 {
-    space out = {.by_sample = b->out->samples > 1, .shape = *s};
-    out.dim[out.n++] = out.by_sample ? b->out->chunk : 1;
+    space out = {.by_sample = p->samples > 1, .shape = *s};
+    out.dim[out.n++] = out.by_sample ? chunk : 1;
     for (int i = out.by_sample; i < s->rank; i++) out.dim[out.n++] = s->dim[i];
     out.channel = out.by_sample ? 1 : 2;
     if (out.channel >= out.n) out.channel = -1;
     return out;
 }
 
-void cvyi_strides_in(const builder *b, const space *sp, int v, int64_t *out)
+void cvyi_strides_in(const cvy_graph *g, const space *sp, int v, int64_t *out)
 {
-    const shape *from = sp->flat ? &sp->shape : cvyi_shape_of(b->g, v);
+    const shape *from = sp->flat ? &sp->shape : cvyi_shape_of(g, v);
     int64_t own[CVY_MAX_RANK], wide[CVY_MAX_RANK];
     cvyi_contiguous_strides(from, own);
     cvyi_broadcast_strides(from, own, &sp->shape, wide);
@@ -41,10 +41,10 @@ void cvyi_sink_dims(const space *sp, int *first, int *end)
     for (*end = *first; sp->reduced >> *end & 1; (*end)++) continue;
 }
 
-bool cvyi_mark_reduced(const builder *b, const node *n, space *sp)
+bool cvyi_mark_reduced(const cvy_graph *g, const node *n, space *sp)
 {
     const unsigned mask =
-        cvyi_info(n)->kind == KIND_SOFTMAX ? 1u << cvyi_softmax_dim(b->g, n) : cvyi_reduced_dims(b->g, n);
+        cvyi_info(n)->kind == KIND_SOFTMAX ? 1u << cvyi_softmax_dim(g, n) : cvyi_reduced_dims(g, n);
     int first, end;
 
     sp->reduced = mask << !sp->by_sample;
@@ -52,14 +52,15 @@ bool cvyi_mark_reduced(const builder *b, const node *n, space *sp)
     return mask && !sp->flat && !(sp->reduced >> end) && first > 0;
 }
 
-bool cvyi_sink_fits(const builder *b, int index)
+bool cvyi_sink_fits(const cvy_plan *p, const pass *s, int index)
 {
-    const node *n = &b->g->nodes[index];
+    const node *n = &p->graph->nodes[index];
     const op_kind kind = cvyi_info(n)->kind;
     space sp;
     if (kind != KIND_REDUCE && kind != KIND_SOFTMAX) return false;
-    sp = cvyi_space_of(b, cvyi_shape_of(b->g, n->arg[0]));
-    return sp.shape.rank > 0 && cvyi_elements(&sp.shape) > 0 && cvyi_mark_reduced(b, n, &sp);
+    sp = cvyi_space_of(s, 1,
+                       cvyi_shape_of(p->graph, n->arg[0])); /* whatever the chunk: it is no reduced dimension */
+    return sp.shape.rank > 0 && cvyi_elements(&sp.shape) > 0 && cvyi_mark_reduced(p->graph, n, &sp);
 }
 
 /* ---- collapsing the space ---- */

@@ -24,9 +24,9 @@ static void run_coefs(const step *s, const cpu_unit *u, int64_t part, char *scra
 
 static void reserve_record(builder *b, conv_step *c)
 {
-    const conv_geom *g = &c->geom;
-    const int64_t bands = cvyi_max64(c->tiling[0].bands, c->tiling[1].bands);
-    if (c->window) {
+    const conv_geom *g = &c->how->geom;
+    const int64_t bands = cvyi_max64(c->how->tiling[0].bands, c->how->tiling[1].bands);
+    if (c->how->means) {
         c->sums = cvyi_slice(b, 8 * g->C * cvyi_conv_taps(g));
         c->xmean = cvyi_slice(b, 8 * g->C);
         c->usable = cvyi_slice(b, 4 * g->C);
@@ -35,7 +35,8 @@ static void reserve_record(builder *b, conv_step *c)
         c->mean = cvyi_slice(b, 8 * g->K);
         c->constant = cvyi_slice(b, 8 * g->K);
         c->plain = cvyi_slice(b, 4);
-        if (c->centres) c->centred_x = cvyi_slice(b, 4 * g->C * c->copy.in[0] * c->copy.in[1] * c->copy.in[2]);
+        if (c->how->centres)
+            c->centred_x = cvyi_slice(b, 4 * g->C * c->how->copy.in[0] * c->how->copy.in[1] * c->how->copy.in[2]);
     }
     if (c->stats != CVY_NONE) c->band_sums = cvyi_slice(b, 8 * bands * g->K);
     if (c->prog_stats != CVY_NONE) c->band_sums = cvyi_slice(b, (int64_t)sizeof(cpu_moments) * bands * g->K);
@@ -53,72 +54,56 @@ static int64_t band_floats(const conv_tiling *t)
     return channels * cvyi_min64(t->rows, t->geom.out[1]) * t->geom.out[2];
 }
 
-/* The same convolution of an input that has its padding around it, as far as a tap reaches. */
-static conv_geom padded_geom(const conv_geom *g)
+/* The program that runs on bands, and the scratch it needs after the kernel's. */
+static cvy_status add_program(builder *b, int index, conv_step *c, int64_t *scratch)
 {
-    conv_geom p = *g;
-    for (int a = 0; a < 3; a++) {
-        p.pad[a] = 0;
-        p.in[a] = (g->out[a] - 1) * g->stride[a] + (g->kernel[a] - 1) * g->dil[a] + 1;
-    }
-    return p;
-}
-
-/* A product sees pixels, not rows: one long row costs less than many short ones. */
-static void one_row(conv_geom *g)
-{
-    g->in[2] = g->out[2] = g->out[0] * g->out[1] * g->out[2];
-    g->in[0] = g->in[1] = g->out[0] = g->out[1] = 1;
-}
-
-static cvy_status lower_kernel(builder *b, int index)
-{
-    const node *n = &b->g->nodes[index];
-    conv_step *c = cvyi_arena_alloc(&b->plan->memory, 1, sizeof *c);
-    int64_t scratch;
+    const conv_choice *how = c->how;
+    const site at = cvyi_site(b);
+    program_room room;
     cvy_status st = CVY_OK;
 
-    if (!c) return CVY_NO_MEMORY;
-    cvyi_conv_geom(b->g, n, &c->geom);
-    c->group = b->convs[index];
-    if (c->group.algo == CONV_BY_GEMM) one_row(&c->geom);
-    c->x = n->arg[0], c->weight = n->arg[1], c->bias = n->arg[2], c->out = n->out;
-    c->pool = value_of(b, c->group.pool);
-    c->stats = value_of(b, c->group.stats);
-    c->prog_stats = value_of(b, c->group.prog_stats);
-    c->window = c->group.centred || c->prog_stats != CVY_NONE || cvyi_is_winograd(c->group.algo);
-    c->centres = c->window && !cvyi_is_winograd(c->group.algo);
-    c->copy = padded_geom(&c->geom);
-    if (c->stats != CVY_NONE || c->prog_stats != CVY_NONE)
-        cvyi_norm_geom(b->g, &b->g->nodes[c->stats != CVY_NONE ? c->group.stats : c->group.prog_stats], &c->norm);
-    TRY(cvyi_conv_tile_and_pack(b, c));
-    reserve_record(b, c);
-    scratch = cvyi_max64((int64_t)c->tiling[0].scratch, (int64_t)c->tiling[1].scratch);
-    if (c->group.n_prog) {
-        program_room room;
-        c->prog = cvyi_program_in(&room);
-        if (!cvyi_band_program(b, n->out, c->group.prog, c->group.n_prog, &c->geom, &c->prog))
-            return cvyi_fail(CVY_UNSUPPORTED, "%s: its band program does not build", b->g->values[n->out].name);
-        TRY(cvyi_program_keep(b->plan, &c->prog));
-        c->band_bytes =
-            cvyi_align64(4 * cvyi_max64(band_floats(&c->tiling[0]), c->window ? band_floats(&c->tiling[1]) : 0));
-        scratch += c->band_bytes + cvyi_program_scratch(&c->prog);
-    }
-    if (c->window) TRY(cvyi_conv_add_means(b, c));
-    if (c->prog.n_coefs && !c->group.twice)
-        TRY(cvyi_add_conv_step(b, c, "coefficients", cvyi_one_part, run_coefs, 0));
-    TRY(cvyi_conv_add_bands(b, c, scratch));
-    TRY(cvyi_conv_add_stats(b, c));
-    if (c->group.twice) {
-        TRY(cvyi_add_conv_step(b, c, "coefficients", cvyi_one_part, run_coefs, 0));
-        TRY(cvyi_conv_add_again(b, c, scratch));
-    }
+    if (!how->along.n_prog) return CVY_OK;
+    c->prog = cvyi_program_in(&room);
+    if (!cvyi_band_program(&at, c->out, how->along.prog, how->along.n_prog, &how->geom, &c->prog))
+        return cvyi_fail(CVY_UNSUPPORTED, "%s: its band program does not build",
+                         b->g->values[b->g->nodes[index].out].name);
+    TRY(cvyi_program_keep(b->plan, &c->prog));
+    c->band_bytes =
+        cvyi_align64((int64_t)sizeof(float) *
+                     cvyi_max64(band_floats(&how->tiling[0]), how->means ? band_floats(&how->tiling[1]) : 0));
+    *scratch += c->band_bytes + cvyi_program_scratch(&c->prog);
 fail:
     return st;
 }
 
 cvy_status cvyi_lower_conv(builder *b, int index)
 {
-    const conv_group *c = &b->convs[index];
-    return c->algo == CONV_BY_GEMM && !c->centred ? cvyi_lower_product(b, index) : lower_kernel(b, index);
+    const conv_choice *how = &b->choices[index]->conv;
+    const node *n = &b->g->nodes[index];
+    const int stats = how->along.stats >= 0 ? how->along.stats : how->along.prog_stats;
+    conv_step *c = cvyi_arena_alloc(&b->plan->memory, 1, sizeof *c);
+    int64_t scratch = cvyi_max64((int64_t)how->tiling[0].scratch, (int64_t)how->tiling[1].scratch);
+    cvy_status st = CVY_OK;
+
+    if (!c) return CVY_NO_MEMORY;
+    c->how = how;
+    c->x = n->arg[0], c->weight = n->arg[1], c->bias = n->arg[2], c->out = n->out;
+    c->pool = value_of(b, how->along.pool);
+    c->stats = value_of(b, how->along.stats);
+    c->prog_stats = value_of(b, how->along.prog_stats);
+    if (stats >= 0) cvyi_norm_geom(b->g, &b->g->nodes[stats], &c->norm);
+    TRY(cvyi_conv_add_packing(b, c));
+    reserve_record(b, c);
+    TRY(add_program(b, index, c, &scratch));
+    if (how->means) TRY(cvyi_conv_add_means(b, c));
+    if (c->prog.n_coefs && !how->along.twice)
+        TRY(cvyi_add_conv_step(b, c, "coefficients", cvyi_one_part, run_coefs, 0));
+    TRY(cvyi_conv_add_bands(b, c, scratch));
+    TRY(cvyi_conv_add_stats(b, c));
+    if (how->along.twice) {
+        TRY(cvyi_add_conv_step(b, c, "coefficients", cvyi_one_part, run_coefs, 0));
+        TRY(cvyi_conv_add_again(b, c, scratch));
+    }
+fail:
+    return st;
 }

@@ -1,6 +1,6 @@
 /* step_conv.h - a convolution in a pass: the record that its steps share. Each group of steps has a file:
  *
- *   step_conv_pack.c    how the work is cut, and weights packed when parameters have changed
+ *   step_conv_pack.c    weights packed when parameters have changed
  *   step_conv_means.c   window sums of every input channel      } where statistics follow, or a Winograd form is
  *                       means of the result before it exists    } chosen: NaN, inf and huge values send the sample
  *                       where the sums of every channel start     to the direct form
@@ -15,19 +15,14 @@
 #ifndef CVYI_STEP_CONV_H
 #define CVYI_STEP_CONV_H
 
+#include "choice.h"
 #include "program.h"
 
 typedef struct conv_step {
-    conv_geom geom;
-    conv_group group;
+    const conv_choice *how;                            /* in the plan's memory */
     int x, weight, bias, out, pool, stats, prog_stats; /* values; CVY_NONE */
-    bool centres;                                      /* the direct form works on a centred copy of x */
-    conv_geom copy;                                    /* its geometry: the padding is part of the copy */
-    conv_tiling tiling[2];                             /* as chosen; direct, for samples with special values */
-    gemm_plan gemm;                                    /* in place of the first: 1x1 as a product of matrices */
-    int64_t packed[2];                                 /* bytes of the run's memory */
-    bool window;
-    norm_geom norm; /* of stats or prog_stats */
+    int64_t packed[2];                                 /* bytes of the run's memory, by tiling */
+    norm_geom norm;                                    /* of stats or prog_stats */
     /* bytes of the slices */
     int64_t sums, xmean, usable;   /* double [C][taps], double [C], int32 [C] */
     int64_t xmean32, start;        /* float [C], float [K] */
@@ -50,22 +45,16 @@ static inline const float *cvyi_conv_bias(const conv_step *c, const cpu_unit *u)
     return c->bias == CVY_NONE ? NULL : cvyi_unit_data(u, c->bias);
 }
 
-/* Does the convolution take x less its means, except in samples with special values? */
-static inline bool cvyi_conv_two_forms(const conv_step *c)
-{
-    return c->centres || cvyi_is_winograd(c->group.algo);
-}
-
 /* Does this sample take the second tiling? */
-static inline int cvyi_conv_form(const conv_step *c, const cpu_unit *u)
+static inline int cvyi_conv_second(const conv_step *c, const cpu_unit *u)
 {
-    return cvyi_conv_two_forms(c) && *(const int32_t *)cvyi_in_slices(u, c->plain);
+    return c->how->means && *(const int32_t *)cvyi_in_slices(u, c->plain);
 }
 
 /* Does this sample go through the product of matrices? */
 static inline bool cvyi_conv_is_product(const conv_step *c, const cpu_unit *u)
 {
-    return c->group.algo == CONV_BY_GEMM && !cvyi_conv_form(c, u);
+    return c->how->product && !cvyi_conv_second(c, u);
 }
 
 /* ---- adding steps ---- */
@@ -75,8 +64,8 @@ cvy_status cvyi_add_conv_step(builder *b, conv_step *c, const char *name,
                               int64_t (*parts)(const step *, const cpu_unit *),
                               void (*run)(const step *, const cpu_unit *, int64_t, char *), int64_t scratch);
 
-/* step_conv_pack.c: both tilings, and the steps that pack their weights. */
-cvy_status cvyi_conv_tile_and_pack(builder *b, conv_step *c);
+/* step_conv_pack.c: the steps that pack weights for both tilings. */
+cvy_status cvyi_conv_add_packing(builder *b, conv_step *c);
 /* step_conv_means.c: window sums, means, starts, and the centred copy where there is one. */
 cvy_status cvyi_conv_add_means(builder *b, conv_step *c);
 /* step_conv_bands.c: the convolution itself; again, through its program. */
@@ -86,10 +75,11 @@ cvy_status cvyi_conv_add_again(builder *b, conv_step *c, int64_t scratch);
 cvy_status cvyi_conv_add_stats(builder *b, conv_step *c);
 
 /* step_conv_product.c: 1x1, weights [K][C] times the sample's [C][pixels]. */
-gemm_plan cvyi_plan_product(const builder *b, const conv_geom *g);
-void cvyi_multiply(const gemm_plan *p, const conv_geom *g, const float *weight, const float *x, const float *start,
-                   float *y, int64_t unit, char *scratch);
+void cvyi_multiply(const conv_choice *how, const float *weight, const float *x, const float *start, float *y,
+                   int64_t unit, char *scratch);
 /* The whole convolution, where nothing is taken along. */
 cvy_status cvyi_lower_product(builder *b, int index);
+/* step_conv.c: by bands, or as a product whose result is centred. */
+cvy_status cvyi_lower_conv(builder *b, int index);
 
 #endif

@@ -5,7 +5,7 @@
 static int64_t conv_parts(const step *s, const cpu_unit *u)
 {
     const conv_step *c = s->data;
-    return cvyi_unit_batch(u, c->geom.N) * c->tiling[cvyi_conv_form(c, u)].units;
+    return cvyi_unit_batch(u, c->how->geom.N) * c->how->tiling[cvyi_conv_second(c, u)].units;
 }
 
 /* Output channels of a unit. */
@@ -24,8 +24,8 @@ static void finish_band(const conv_step *c, const cpu_unit *u, const conv_span *
     cpu_moments *m;
     cvyi_program_run_band(&c->prog, u, band, scratch);
     if (c->prog_stats == CVY_NONE) return;
-    y = cvyi_unit_data(u, u->run->plan->graph->nodes[c->group.prog + c->group.n_prog - 1].out);
-    m = (cpu_moments *)cvyi_in_slices(u, c->band_sums) + span->band * c->geom.K;
+    y = cvyi_unit_data(u, u->run->plan->graph->nodes[c->how->along.prog + c->how->along.n_prog - 1].out);
+    m = (cpu_moments *)cvyi_in_slices(u, c->band_sums) + span->band * c->how->geom.K;
     for (int64_t k = band->k0; k < band->k1; k++)
         m[k] = u->run->state->red->moments(y + k * c->prog.inner + band->i0, band->i1 - band->i0);
 }
@@ -33,24 +33,24 @@ static void finish_band(const conv_step *c, const cpu_unit *u, const conv_span *
 /* One unit of the convolution. sums: for the statistics; prog: through the program; else to memory or to maxima. */
 static void convolve(const conv_step *c, const cpu_unit *u, int64_t part, char *scratch, bool sums, bool prog)
 {
-    const conv_geom *g = &c->geom;
-    const conv_tiling *t = &c->tiling[cvyi_conv_form(c, u)];
+    const conv_geom *g = &c->how->geom;
+    const conv_tiling *t = &c->how->tiling[cvyi_conv_second(c, u)];
     const int64_t sample = part / t->units, unit = part % t->units, plane = g->out[1] * g->out[2];
     conv_span span;
     conv_job job = {.tiling = t, .dst_row = g->out[2], .dst_plane = plane, .dst_chan = g->out[0] * plane};
     prog_band band = {.data = (float *)(void *)(scratch + t->scratch)};
 
     if (cvyi_conv_is_product(c, u)) {
-        cvyi_multiply(&c->gemm, g, cvyi_unit_data(u, c->weight), cvyi_in_slices(u, c->centred_x),
+        cvyi_multiply(c->how, cvyi_unit_data(u, c->weight), cvyi_in_slices(u, c->centred_x),
                       cvyi_in_slices(u, c->start), cvyi_unit_data(u, c->out), unit, scratch);
         return;
     }
     span = cvyi_conv_unit(t, unit);
-    job.packed = cvyi_packed(u, c->packed[cvyi_conv_form(c, u)]);
+    job.packed = cvyi_packed(u, c->packed[cvyi_conv_second(c, u)]);
     job.src = cvyi_unit_data(u, c->x) + sample * g->C * g->in[0] * g->in[1] * g->in[2];
-    if (c->centres && !cvyi_conv_form(c, u)) job.src = cvyi_in_slices(u, c->centred_x);
-    job.bias = c->window ? cvyi_in_slices(u, c->start) : cvyi_conv_bias(c, u);
-    job.xmean = c->window && cvyi_is_winograd(t->algo) ? cvyi_in_slices(u, c->xmean32) : NULL;
+    if (c->how->centres && !cvyi_conv_second(c, u)) job.src = cvyi_in_slices(u, c->centred_x);
+    job.bias = c->how->means ? cvyi_in_slices(u, c->start) : cvyi_conv_bias(c, u);
+    job.xmean = c->how->means && cvyi_is_winograd(t->algo) ? cvyi_in_slices(u, c->xmean32) : NULL;
     if (c->pool != CVY_NONE) job.pool = cvyi_unit_data(u, c->pool);
     if (sums) job.sumsq = cvyi_in_slices(u, c->band_sums);
     if (prog) {
@@ -60,7 +60,7 @@ static void convolve(const conv_step *c, const cpu_unit *u, int64_t part, char *
         job.dst_chan = span.rows * g->out[2];
         job.dst_plane = 0;
         job.dst = band.data - band.k0 * job.dst_chan - span.row0 * g->out[2];
-    } else if (c->pool == CVY_NONE && !c->group.twice) {
+    } else if (c->pool == CVY_NONE && !c->how->along.twice) {
         job.dst = cvyi_unit_data(u, c->out) + sample * g->K * job.dst_chan;
     }
     cvyi_conv_run(&job, unit, scratch);
@@ -70,7 +70,7 @@ static void convolve(const conv_step *c, const cpu_unit *u, int64_t part, char *
 static void run_conv(const step *s, const cpu_unit *u, int64_t part, char *scratch)
 {
     const conv_step *c = s->data;
-    convolve(c, u, part, scratch, c->stats != CVY_NONE, c->group.n_prog && !c->group.twice);
+    convolve(c, u, part, scratch, c->stats != CVY_NONE, c->how->along.n_prog && !c->how->along.twice);
 }
 
 static void run_again(const step *s, const cpu_unit *u, int64_t part, char *scratch)

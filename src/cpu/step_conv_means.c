@@ -10,7 +10,7 @@ static conv_window window_of(const conv_step *c, const cpu_unit *u)
 static int64_t window_parts(const step *s, const cpu_unit *u)
 {
     (void)u;
-    return ((const conv_step *)s->data)->geom.C;
+    return ((const conv_step *)s->data)->how->geom.C;
 }
 
 static void run_window(const step *s, const cpu_unit *u, int64_t part, char *scratch)
@@ -19,7 +19,7 @@ static void run_window(const step *s, const cpu_unit *u, int64_t part, char *scr
     const conv_window w = window_of(c, u);
     int32_t *usable = cvyi_in_slices(u, c->usable);
     (void)scratch;
-    usable[part] = cvyi_conv_window_sums(u->run->state->conv, &c->geom, cvyi_unit_data(u, c->x), part, &w);
+    usable[part] = cvyi_conv_window_sums(u->run->state->conv, &c->how->geom, cvyi_unit_data(u, c->x), part, &w);
 }
 
 /* Where the sums of channel k start, and how far the result then is from y. A channel without a mean is not
@@ -32,8 +32,8 @@ static void set_start(const conv_step *c, const cpu_unit *u, int64_t k, bool pla
     float *start = cvyi_in_slices(u, c->start);
     const double whole = (bias ? bias[k] : 0) + (plain ? 0 : lacking[k]);
 
-    start[k] = (float)(c->group.centred && isfinite(mean[k]) ? whole - mean[k] : whole);
-    if (c->group.centred) ((double *)cvyi_in_slices(u, shift))[k] = whole - start[k];
+    start[k] = (float)(c->how->along.centred && isfinite(mean[k]) ? whole - mean[k] : whole);
+    if (c->how->along.centred) ((double *)cvyi_in_slices(u, shift))[k] = whole - start[k];
 }
 
 enum { MEANS_PART = 64 }; /* output channels */
@@ -41,7 +41,7 @@ enum { MEANS_PART = 64 }; /* output channels */
 static int64_t means_parts(const step *s, const cpu_unit *u)
 {
     (void)u;
-    return cvyi_ceil_div(((const conv_step *)s->data)->geom.K, MEANS_PART);
+    return cvyi_ceil_div(((const conv_step *)s->data)->how->geom.K, MEANS_PART);
 }
 
 static void run_means(const step *s, const cpu_unit *u, int64_t part, char *scratch)
@@ -49,9 +49,9 @@ static void run_means(const step *s, const cpu_unit *u, int64_t part, char *scra
     const conv_step *c = s->data;
     const conv_window w = window_of(c, u);
     (void)scratch;
-    cvyi_conv_means(u->run->state->conv, &c->geom, cvyi_unit_data(u, c->weight), cvyi_conv_bias(c, u), &w,
-                    part * MEANS_PART, cvyi_min64((part + 1) * MEANS_PART, c->geom.K), cvyi_in_slices(u, c->mean),
-                    cvyi_in_slices(u, c->constant));
+    cvyi_conv_means(u->run->state->conv, &c->how->geom, cvyi_unit_data(u, c->weight), cvyi_conv_bias(c, u), &w,
+                    part * MEANS_PART, cvyi_min64((part + 1) * MEANS_PART, c->how->geom.K),
+                    cvyi_in_slices(u, c->mean), cvyi_in_slices(u, c->constant));
 }
 
 static void run_starts(const step *s, const cpu_unit *u, int64_t part, char *scratch)
@@ -61,18 +61,18 @@ static void run_starts(const step *s, const cpu_unit *u, int64_t part, char *scr
     const int32_t *usable = cvyi_in_slices(u, c->usable);
     const double *mean = cvyi_in_slices(u, c->mean);
     float *xmean = cvyi_in_slices(u, c->xmean32);
-    bool plain = !cvyi_conv_two_forms(c);
+    bool plain = false;
 
     (void)part;
     (void)scratch;
-    for (int64_t i = 0; i < c->geom.C; i++) {
+    for (int64_t i = 0; i < c->how->geom.C; i++) {
         xmean[i] = (float)w.xmean[i];
         plain |= !usable[i];
     }
     /* a weight that is NaN or inf would spread over Winograd's tiles */
-    for (int64_t k = 0; k < c->geom.K; k++) plain |= !isfinite(mean[k]);
+    for (int64_t k = 0; k < c->how->geom.K; k++) plain |= !isfinite(mean[k]);
     *(int32_t *)cvyi_in_slices(u, c->plain) = plain;
-    for (int64_t k = 0; k < c->geom.K; k++) set_start(c, u, k, plain);
+    for (int64_t k = 0; k < c->how->geom.K; k++) set_start(c, u, k, plain);
 }
 
 /* In front of the first element, or ("same" of an even filter) behind the last alone. */
@@ -88,15 +88,15 @@ static bool has_padding(const conv_geom *g, const int64_t *to)
 static void run_centre(const step *s, const cpu_unit *u, int64_t part, char *scratch)
 {
     const conv_step *c = s->data;
-    const conv_geom *g = &c->geom;
+    const conv_geom *g = &c->how->geom;
     const cpu_vector_kernels *vec = u->run->state->vec;
-    const int64_t *in = g->in, *to = c->copy.in;
+    const int64_t *in = g->in, *to = c->how->copy.in;
     const float mean = ((const float *)cvyi_in_slices(u, c->xmean32))[part];
     const float *src = cvyi_unit_data(u, c->x) + part * in[0] * in[1] * in[2];
     float *dst = (float *)cvyi_in_slices(u, c->centred_x) + part * to[0] * to[1] * to[2];
 
     (void)scratch;
-    if (cvyi_conv_form(c, u)) return;
+    if (cvyi_conv_second(c, u)) return;
     if (has_padding(g, to)) vec->fill(dst, to[0] * to[1] * to[2], -mean);
     for (int64_t d = 0; d < in[0] && d + g->pad[0] < to[0]; d++)
         for (int64_t h = 0; h < in[1] && h + g->pad[1] < to[1]; h++)
@@ -111,7 +111,7 @@ cvy_status cvyi_conv_add_means(builder *b, conv_step *c)
     TRY(cvyi_add_conv_step(b, c, "window sums", window_parts, run_window, 0));
     TRY(cvyi_add_conv_step(b, c, "means", means_parts, run_means, 0));
     TRY(cvyi_add_conv_step(b, c, "starts", cvyi_one_part, run_starts, 0));
-    if (c->centres) TRY(cvyi_add_conv_step(b, c, "centre", window_parts, run_centre, 0));
+    if (c->how->centres) TRY(cvyi_add_conv_step(b, c, "centre", window_parts, run_centre, 0));
 fail:
     return st;
 }

@@ -5,14 +5,14 @@
 static int64_t channel_parts(const step *s, const cpu_unit *u)
 {
     (void)u;
-    return ((const conv_step *)s->data)->geom.K;
+    return ((const conv_step *)s->data)->how->geom.K;
 }
 
 /* What a convolution sums while it goes, of a product's result. */
 static void run_squares(const step *s, const cpu_unit *u, int64_t part, char *scratch)
 {
     const conv_step *c = s->data;
-    const int64_t pixels = c->geom.out[0] * c->geom.out[1] * c->geom.out[2];
+    const int64_t pixels = c->how->geom.out[0] * c->how->geom.out[1] * c->how->geom.out[2];
     (void)scratch;
     if (!cvyi_conv_is_product(c, u)) return;
     ((double *)cvyi_in_slices(u, c->band_sums))[part] =
@@ -22,9 +22,9 @@ static void run_squares(const step *s, const cpu_unit *u, int64_t part, char *sc
 /* Moments of channel k over all bands, in their order, of y itself. */
 static cpu_moments channel_moments(const conv_step *c, const cpu_unit *u, int64_t k)
 {
-    const conv_tiling *t = &c->tiling[cvyi_conv_form(c, u)];
-    const int64_t K = c->geom.K, bands = t->bands;
-    const double n = (double)(c->geom.out[0] * c->geom.out[1] * c->geom.out[2]);
+    const conv_tiling *t = &c->how->tiling[cvyi_conv_second(c, u)];
+    const int64_t K = c->how->geom.K, bands = t->bands;
+    const double n = (double)(c->how->geom.out[0] * c->how->geom.out[1] * c->how->geom.out[2]);
     cpu_moments m = {0, 0, 0};
 
     if (c->prog_stats != CVY_NONE) {
@@ -74,7 +74,7 @@ cvy_status cvyi_conv_add_stats(builder *b, conv_step *c)
 {
     cvy_status st = CVY_OK;
 
-    if (c->group.algo == CONV_BY_GEMM) TRY(cvyi_add_conv_step(b, c, "squares", channel_parts, run_squares, 0));
+    if (c->how->product) TRY(cvyi_add_conv_step(b, c, "squares", channel_parts, run_squares, 0));
     if (c->norm.groups) TRY(cvyi_add_conv_step(b, c, "statistics", cvyi_one_part, run_stats, 0));
 fail:
     return st;

@@ -1,0 +1,149 @@
+/* conv_rows.c - convolutions in the table of kernels: why one refuses, its seconds, and how it would run. */
+#include "step_conv.h"
+
+static conv_machine machine_of(const cpu_state *s)
+{
+    return (conv_machine){s->host.fma_gflops * 1e9, s->host.l3_gbps * 1e9 / s->host.threads, s->conv};
+}
+
+static bool is_conv(const question *q)
+{
+    return cvyi_info(&q->plan->graph->nodes[q->index])->kind == KIND_CONV;
+}
+
+/* ---- refuse ---- */
+
+static const char *refuse_conv(const question *q, const cpu_row *row)
+{
+    const bool winograd = cvyi_is_winograd(row->algo);
+
+    if (!is_conv(q)) return "not a convolution";
+    if (winograd && q->plan->options.winograd == CVY_OFF) return "winograd is off";
+    if (winograd && !cvyi_conv_by_sample(q)) return "not taken sample by sample, Winograd needs that";
+    return cvyi_conv_refuses(row->algo, &q->conv);
+}
+
+static const char *refuse_product(const question *q, const cpu_row *row)
+{
+    const conv_geom *g = &q->conv;
+
+    (void)row;
+    if (!is_conv(q)) return "not a convolution";
+    for (int a = 0; a < 3; a++)
+        if (g->kernel[a] != 1 || g->stride[a] != 1 || g->pad[a] != 0)
+            return "not a 1x1 filter without stride or padding";
+    return NULL;
+}
+
+/* ---- seconds ---- */
+
+static double conv_seconds(const question *q, const cpu_row *row)
+{
+    const conv_machine m = machine_of(q->plan->state);
+    const conv_algo *a = &cvyi_conv_algos[row->algo];
+    return a->cost(&q->conv, a, &m) * (double)q->conv.N;
+}
+
+/* 2 C K pixels at 90 % of the peak: 256 -> 256 channels, 28x28, 116 GFLOP/s: 0.98 ms. */
+static double product_seconds(const question *q, const cpu_row *row)
+{
+    const conv_machine m = machine_of(q->plan->state);
+    const conv_geom *g = &q->conv;
+    const double pixels = (double)(g->out[0] * g->out[1] * g->out[2]);
+    (void)row;
+    return 2.0 * (double)g->C * (double)g->K / (double)g->groups * pixels / (0.9 * m.fma_flops) * (double)g->N;
+}
+
+/* ---- decide ---- */
+
+/* The same convolution of an input that has its padding around it, as far as a tap reaches. */
+static conv_geom padded_geom(const conv_geom *g)
+{
+    conv_geom p = *g;
+    for (int a = 0; a < 3; a++) {
+        p.pad[a] = 0;
+        p.in[a] = (g->out[a] - 1) * g->stride[a] + (g->kernel[a] - 1) * g->dil[a] + 1;
+    }
+    return p;
+}
+
+/* A product sees pixels, not rows: one long row costs less than many short ones. */
+static conv_geom one_row(const conv_geom *g)
+{
+    conv_geom r = *g;
+    r.in[2] = r.out[2] = g->out[0] * g->out[1] * g->out[2];
+    r.in[0] = r.in[1] = r.out[0] = r.out[1] = 1;
+    return r;
+}
+
+static void tile_product(const cpu_state *s, conv_choice *c)
+{
+    const conv_geom *g = &c->geom;
+    cvyi_gemm_plan(s->isa, GEMM_KN, g->groups, g->K / g->groups, g->out[2], g->C / g->groups, &c->gemm);
+    c->tiling[0] = (conv_tiling){.geom = *g, .units = c->gemm.units, .bands = 1};
+    c->tiling[0].scratch = cvyi_gemm_scratch_bytes(&c->gemm);
+}
+
+static void decide(const question *q, const cpu_row *row, conv_choice *c)
+{
+    const cpu_state *s = q->plan->state;
+    const bool winograd = cvyi_is_winograd(row->algo);
+    int64_t window[2] = {1, 1}; /* of the maximum */
+
+    c->geom = c->product ? one_row(&q->conv) : q->conv;
+    c->along = cvyi_conv_take(q, row->algo, c->product);
+    c->means = c->along.centred || c->along.prog_stats >= 0 || winograd;
+    c->centres = c->means && !winograd;
+    c->copy = padded_geom(&c->geom);
+    if (c->along.pool >= 0) {
+        pool_geom pool;
+        cvyi_pool_geom(q->plan->graph, &q->plan->graph->nodes[c->along.pool], &pool);
+        window[0] = pool.kernel[1];
+        window[1] = pool.kernel[2];
+    }
+    if (c->product)
+        tile_product(s, c);
+    else
+        cvyi_conv_tile(row->algo, c->centres ? &c->copy : &c->geom, s->conv, window[0], window[1], &c->tiling[0]);
+    if (c->means) cvyi_conv_tile(CONV_DIRECT, &c->geom, s->conv, window[0], window[1], &c->tiling[1]);
+}
+
+static void decide_conv(const question *q, cpu_choice *c)
+{
+    decide(q, c->row, &c->conv);
+}
+
+static void decide_product(const question *q, cpu_choice *c)
+{
+    c->conv.product = true;
+    decide(q, c->row, &c->conv);
+}
+
+/* ---- make ---- */
+
+static cvy_status make_product(builder *b, int index)
+{
+    const conv_choice *c = &b->choices[index]->conv;
+    return c->along.centred ? cvyi_lower_conv(b, index) : cvyi_lower_product(b, index);
+}
+
+#define CONV_ROW(variable, title, id)                                                                              \
+    const cpu_row variable = {.name = title,                                                                       \
+                              .algo = id,                                                                          \
+                              .refuse = refuse_conv,                                                               \
+                              .seconds = conv_seconds,                                                             \
+                              .decide = decide_conv,                                                               \
+                              .make = cvyi_lower_conv}
+
+CONV_ROW(cvyi_row_conv_direct, "direct", CONV_DIRECT);
+CONV_ROW(cvyi_row_conv_depthwise, "depthwise", CONV_DEPTHWISE);
+CONV_ROW(cvyi_row_conv_patches, "patches", CONV_PATCHES);
+CONV_ROW(cvyi_row_conv_winograd_4x4, "winograd 4x4", CONV_WINOGRAD_4X4);
+CONV_ROW(cvyi_row_conv_winograd_2x4, "winograd 2x4", CONV_WINOGRAD_2X4);
+CONV_ROW(cvyi_row_conv_winograd_2x2, "winograd 2x2", CONV_WINOGRAD_2X2);
+
+const cpu_row cvyi_row_conv_product = {.name = "1x1 as a matrix product",
+                                       .refuse = refuse_product,
+                                       .seconds = product_seconds,
+                                       .decide = decide_product,
+                                       .make = make_product};

@@ -1,0 +1,125 @@
+/* step_matmul.c - matrix products, linear layers: their steps, and their row in the table of kernels. */
+#include "choice.h"
+
+typedef struct matmul_step {
+    matmul_geom geom;
+    int64_t rows; /* M per sample; all of M where the pass is taken as a whole */
+    bool by_sample, packs;
+    int x, other, bias, out;
+    int64_t packed;
+} matmul_step;
+
+/* The product of one unit: the number of its rows differs in the last. */
+static gemm_plan plan_of(const matmul_step *c, const cpu_unit *u)
+{
+    const gemm_b form = c->packs ? GEMM_PACKED : c->geom.other_is_nk ? GEMM_NK : GEMM_KN;
+    gemm_plan p;
+    cvyi_gemm_plan(u->run->state->isa, form, 1, c->by_sample ? u->m * c->rows : c->rows, c->geom.N, c->geom.K, &p);
+    return p;
+}
+
+static int64_t matmul_parts(const step *s, const cpu_unit *u)
+{
+    const matmul_step *c = s->data;
+    const gemm_plan p = plan_of(c, u);
+    return c->geom.batch * p.units;
+}
+
+static void run_matmul(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    const matmul_step *c = s->data;
+    const matmul_geom *g = &c->geom;
+    const gemm_plan p = plan_of(c, u);
+    const int64_t batch = part / p.units;
+    gemm_job job = {.lda = g->K, .ldb = g->other_is_nk ? g->K : g->N, .ldc = g->N};
+    int64_t x, other;
+
+    cvyi_matmul_operands(g, batch, &x, &other);
+    job.a = cvyi_unit_data(u, c->x) + x * p.M * g->K;
+    job.b = c->packs ? cvyi_packed(u, c->packed) : cvyi_unit_data(u, c->other) + other * g->K * g->N;
+    job.c = cvyi_unit_data(u, c->out) + batch * p.M * g->N;
+    job.bias_n = cvyi_unit_optional(u, c->bias);
+    cvyi_gemm_run(&p, &job, part % p.units, (float *)(void *)scratch);
+}
+
+typedef struct pack_matmul_step {
+    gemm_plan plan;
+    gemm_b from;
+    int other;
+    int64_t packed, ld;
+} pack_matmul_step;
+
+static int64_t pack_matmul_parts(const step *s, const cpu_unit *u)
+{
+    (void)u;
+    return ((const pack_matmul_step *)s->data)->plan.panels;
+}
+
+static void run_pack_matmul(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    const pack_matmul_step *c = s->data;
+    (void)scratch;
+    cvyi_gemm_pack(&c->plan, c->from, cvyi_unit_data(u, c->other), c->ld, cvyi_packed(u, c->packed), part);
+}
+
+static void print_matmul(const step *s, text *t)
+{
+    const pack_matmul_step *c = s->data;
+    cvyi_text_add(t, "matmul %d: %lld x %lld, %lld panels, rows of %lld; %d at %lld\n", (int)c->from,
+                  (long long)c->plan.N, (long long)c->plan.K, (long long)c->plan.panels, (long long)c->ld, c->other,
+                  (long long)c->packed);
+}
+
+static cvy_status pack_other(builder *b, matmul_step *c, const gemm_plan *p)
+{
+    void *data;
+    pack_matmul_step *k;
+    step *s = cvyi_add_pack(b, c->other, sizeof *k, &data);
+    if (!s) return CVY_NO_MEMORY;
+    c->packed = cvyi_packed_room(b, c->other, (int64_t)cvyi_gemm_packed_bytes(p));
+    k = data;
+    *k = (pack_matmul_step){*p, c->geom.other_is_nk ? GEMM_NK : GEMM_KN, c->other, c->packed,
+                            c->geom.other_is_nk ? c->geom.K : c->geom.N};
+    s->parts = pack_matmul_parts;
+    s->run = run_pack_matmul;
+    s->print = print_matmul;
+    return CVY_OK;
+}
+
+static cvy_status make(builder *b, int index)
+{
+    const node *n = &b->g->nodes[index];
+    step *s;
+    void *data;
+    matmul_step *c;
+    gemm_plan p;
+    cvy_status st = CVY_OK;
+
+    TRY(cvyi_add_node_step(b, "matrix product", sizeof *c, matmul_parts, run_matmul, &s, &data));
+    c = data;
+    cvyi_matmul_geom(b->g, n, &c->geom);
+    c->x = n->arg[0], c->other = n->arg[1], c->out = n->out;
+    c->bias = c->geom.bias ? n->arg[2] : CVY_NONE;
+    c->by_sample = b->out->samples > 1;
+    c->rows = c->by_sample ? c->geom.M / b->out->samples : c->geom.M;
+    c->packs = b->plan->prepared[c->other] && c->geom.batch == 1;
+    cvyi_gemm_plan(b->state->isa,
+                   c->packs              ? GEMM_PACKED
+                   : c->geom.other_is_nk ? GEMM_NK
+                                         : GEMM_KN,
+                   1, (c->by_sample ? b->out->chunk : 1) * c->rows, c->geom.N, c->geom.K, &p);
+    s->scratch = (int64_t)cvyi_gemm_scratch_bytes(&p);
+    if (c->packs) TRY(pack_other(b, c, &p));
+fail:
+    return st;
+}
+
+static const char *refuse(const question *q, const cpu_row *row)
+{
+    const op_kind kind = cvyi_info(&q->plan->graph->nodes[q->index])->kind;
+    (void)row;
+    return kind == KIND_LINEAR || kind == KIND_MATMUL ? NULL : "not a linear layer or a matrix product";
+}
+
+const cpu_row cvyi_row_matmul = {
+    .name = "matrix product", .refuse = refuse, .seconds = cvyi_row_seconds, .make = make};

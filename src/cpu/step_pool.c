@@ -1,0 +1,61 @@
+/* step_pool.c - pooling: its step, and its row in the table of kernels. */
+#include "choice.h"
+
+typedef struct pool_step {
+    pool_geom geom;
+    pool_fn fn;
+    int x, out;
+    int64_t per_part; /* planes */
+} pool_step;
+
+static int64_t planes_of(const pool_step *c, const cpu_unit *u)
+{
+    return u->pass->samples > 1 ? c->geom.planes / u->pass->samples * u->m : c->geom.planes;
+}
+
+static int64_t pool_parts(const step *s, const cpu_unit *u)
+{
+    const pool_step *c = s->data;
+    return cvyi_ceil_div(planes_of(c, u), c->per_part);
+}
+
+static void run_pool(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    const pool_step *c = s->data;
+    const pool_geom *g = &c->geom;
+    const int64_t first = part * c->per_part, n = cvyi_min64(c->per_part, planes_of(c, u) - first);
+    c->fn(g, n, cvyi_unit_data(u, c->x) + first * g->in[0] * g->in[1] * g->in[2],
+          cvyi_unit_data(u, c->out) + first * g->out[0] * g->out[1] * g->out[2], (float *)(void *)scratch);
+}
+
+static cvy_status make(builder *b, int index)
+{
+    const node *n = &b->g->nodes[index];
+    const op_kind kind = cvyi_info(n)->kind;
+    step *s;
+    void *data;
+    pool_step *c;
+    cvy_status st = CVY_OK;
+
+    TRY(cvyi_add_node_step(b, "pooling", sizeof *c, pool_parts, run_pool, &s, &data));
+    c = data;
+    cvyi_pool_geom(b->g, n, &c->geom);
+    c->fn = kind == KIND_MAXPOOL   ? b->state->pool->max
+            : kind == KIND_AVGPOOL ? b->state->pool->avg
+                                   : b->state->pool->mean;
+    c->x = n->arg[0];
+    c->out = n->out;
+    c->per_part = cvyi_max64(1, 32768 / cvyi_max64(c->geom.in[0] * c->geom.in[1] * c->geom.in[2], 1));
+    s->scratch = (int64_t)cvyi_pool_scratch_bytes(&c->geom);
+fail:
+    return st;
+}
+
+static const char *refuse(const question *q, const cpu_row *row)
+{
+    const op_kind kind = cvyi_info(&q->plan->graph->nodes[q->index])->kind;
+    (void)row;
+    return kind == KIND_MAXPOOL || kind == KIND_AVGPOOL || kind == KIND_ADAPTIVE ? NULL : "not a pooling";
+}
+
+const cpu_row cvyi_row_pool = {.name = "pooling", .refuse = refuse, .seconds = cvyi_row_seconds, .make = make};
