@@ -110,6 +110,18 @@ static int open_beside(aside *a, const struct stat *old)
     return fd;
 }
 
+/* What is no regular file. /dev/stdout is what standard output was opened as, which appends under >>; opened anew
+ * it would be cut. */
+static int open_in_place(const char *path)
+{
+    struct stat there, out;
+
+    if (!stat(path, &there) && !fstat(STDOUT_FILENO, &out) && there.st_dev == out.st_dev &&
+        there.st_ino == out.st_ino)
+        return fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    return open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY | O_CLOEXEC, 0666);
+}
+
 bool aside_open(aside *a, const char *path)
 {
     struct stat old;
@@ -117,9 +129,7 @@ bool aside_open(aside *a, const char *path)
     int fd = -1;
 
     *a = (aside){.path = strdup(path)};
-    if (a->path)
-        fd = in_place ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY | O_CLOEXEC, 0666)
-                      : open_beside(a, there ? &old : NULL);
+    if (a->path) fd = in_place ? open_in_place(path) : open_beside(a, there ? &old : NULL);
     if (fd >= 0) {
         a->file = fdopen(fd, "wb");
         if (a->file) return true;

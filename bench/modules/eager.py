@@ -25,8 +25,9 @@ from torch import nn
 
 import convoy
 from blocks import Function
-from convoy.capture import purify, trace
+from convoy.capture import trace
 from convoy.problem import machine_name
+from convoy.purify import purify
 from convoy.work import work_of
 
 

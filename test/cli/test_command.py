@@ -376,6 +376,9 @@ def test_what_is_no_file_is_written_into(convoy, tmp_path, files):
         arguments = ["run", CHAIN, "--device", "ref", "--input", "x.npy", *PARAMS, "--output", "/dev/stdout"]
         subprocess.run([COMMAND, *arguments], cwd=tmp_path, stdout=out, check=True, timeout=60)
     assert (tmp_path / "out.npy").read_bytes() == (tmp_path / "there.npy").read_bytes()
+    with open(tmp_path / "out.npy", "ab") as out:  # >>
+        subprocess.run([COMMAND, *arguments], cwd=tmp_path, stdout=out, check=True, timeout=60)
+    assert (tmp_path / "out.npy").read_bytes() == 2 * (tmp_path / "there.npy").read_bytes()
     piped = subprocess.run([COMMAND, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, check=True, timeout=60)
     assert piped.stdout == (tmp_path / "there.npy").read_bytes()
     (tmp_path / "link.npy").symlink_to("target.npy")

@@ -25,6 +25,7 @@ from shrink import shrink  # noqa: E402
 FIRST, CHAINS = int(os.environ.get("CONVOY_FOREIGN_FIRST", 0)), int(os.environ.get("CONVOY_FOREIGN", 5000))
 EMULATED = CHAINS // 100  # each takes a second of compiling
 WORKERS = len(os.sched_getaffinity(0))
+LIMIT = 1200 + CHAINS / 5  # seconds: many times what they take, so that a chain that hangs is named and not waited for
 CAMPAIGN = Path(__file__).with_name("campaign.py")
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")
 
@@ -43,11 +44,14 @@ def workers(tmp_path_factory):
     yield started
     for process, *_ in started:
         process.kill()
-        process.wait()
+        process.wait(60)
 
 
 def finish(process, output, progress):
-    status = process.wait()
+    try:
+        status = process.wait(LIMIT)
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"no end after {LIMIT:.0f} s, in chain {progress.read_text().strip()}\n{output.read_text()}")
     assert status >= 0, f"signal {-status} in chain {progress.read_text().strip()}\n{output.read_text()}"
     assert status == 0, output.read_text()
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import convoy
 from agree import assert_agrees, kept, regions
-from convoy import capture, module, work, worth
+from convoy import capture, module, partition, work, worth
 from convoy.rates import RATES
 from random_modules import Plain, assert_chain_agrees, make
 
@@ -100,11 +100,11 @@ def test_pieces_hold_every_node_once_and_read_backwards_only():
     net = Net().requires_grad_(False)
     graph, _ = capture.trace(lambda params, given: net(*given), [], [X], "fake")
     nodes = [n for n in graph.graph.nodes if n.op == "call_function" and n.name != "detach"]
-    parts = capture.pieces(nodes)
+    parts = partition.pieces(nodes)
     assert sorted(n.name for p in parts for n in p) == sorted(n.name for n in nodes)
     place = {n: i for i, p in enumerate(parts) for n in p}
     assert all(place[s] <= place[n] for n in nodes for s in n.all_input_nodes if s in place)
-    assert all(sum(map(capture.is_heavy, p)) <= 1 for p in parts) and len(parts) == 3
+    assert all(sum(map(partition.is_heavy, p)) <= 1 for p in parts) and len(parts) == 3
 
 
 # ---- calls that pass ---------------------------------------------------------------------------------------------

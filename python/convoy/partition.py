@@ -1,0 +1,218 @@
+"""Regions of a captured graph: which operators join, and which of those are worth it.
+
+Every operator of the vocabulary joins the regions it reads from, as long as no path leaves and returns, and nothing with
+side effects lies between. A region that is not worth it is tried without the operators that are not.
+"""
+
+import operator
+from dataclasses import dataclass
+
+from .program import Program
+from .purify import is_barrier, is_pointwise
+from .vocabulary import SHAPES, Emitter, emit_node, why_not
+
+
+@dataclass
+class Region:
+    """What one call computes: a program, the nodes it reads in the order of its sources, and shapes as they came."""
+
+    program: Program
+    nodes: list  # of the captured graph
+    sources: list
+    outputs: list
+
+    def shapes(self):
+        return [tuple(n.meta["val"].shape) for n in self.sources]
+
+
+def make_region(nodes, is_param):
+    inside, sources = set(nodes), {}
+    for node in nodes:
+        for source in node.all_input_nodes:
+            if source not in inside and "number" not in source.meta:
+                sources.setdefault(source, None)
+    # Views of a result stay views of it: only values that somebody outside reads are outputs.
+    outputs = [n for n in nodes if any(u not in inside for u in n.users) and not pair(n)]
+    program, numbers = Program(), {}
+    for source in sources:
+        numbers[source] = program.source(source in is_param)
+    emit = Emitter(program, numbers.__getitem__)
+    for node in nodes:
+        numbers[node] = emit_node(emit, node)
+    program.outputs = [numbers[n] for n in outputs]
+    return Region(program, nodes, list(sources), outputs)
+
+
+def pair(node):
+    return isinstance(node.meta.get("val"), (tuple, list))
+
+
+def unique_outputs(region):
+    """The library gives every value once."""
+    return len(set(region.program.outputs)) == len(region.outputs)
+
+
+# ---- partition ------------------------------------------------------------------------------------------------
+
+
+class Groups:
+    """Regions as they grow: disjoint sets of nodes, with every set's inputs, to find paths that leave and return."""
+
+    def __init__(self):
+        self.of, self.members, self.inputs = {}, {}, {}
+
+    def add(self, node):
+        self.of[node] = node
+        self.members[node] = [node]
+        self.inputs[node] = set(node.all_input_nodes)
+
+    def reaches(self, start, goal):
+        """Is there a path from `goal` to `start` through a third group?"""
+        waiting, seen = [self.of[n] for n in self.inputs[start]], {start}
+        waiting = [g for g in waiting if g is not goal and g is not start]
+        while waiting:
+            group = waiting.pop()
+            if group is goal:
+                return True
+            if group not in seen:
+                seen.add(group)
+                waiting += [self.of[n] for n in self.inputs[group]]
+        return False
+
+    def merge(self, first, second):
+        for node in self.members[second]:
+            self.of[node] = first
+        self.members[first] += self.members.pop(second)
+        self.inputs[first] = {n for n in self.inputs[first] | self.inputs.pop(second) if self.of[n] is not first}
+
+
+def candidates(graph, device, kept):
+    """Nodes of the vocabulary. `kept` receives the reasons for the others."""
+    found = set()
+    for node in graph.nodes:
+        if node.op != "call_function" or "number" in node.meta:
+            continue
+        reason = why_not(node, device)
+        if not reason:
+            found.add(node)
+        elif node.target is not operator.getitem:
+            kept[node] = reason
+    return found
+
+
+def partition(graph, wanted):
+    """The wanted nodes as regions: lists of nodes in graph order."""
+    groups, segment, where, taken = Groups(), 0, {}, set()
+    for node in graph.nodes:
+        groups.add(node)
+        segment += is_barrier(node)
+        where[node] = segment
+        if node not in wanted:
+            continue
+        taken.add(node)
+        for source in node.all_input_nodes:
+            a, b = groups.of[source], groups.of[node]
+            if source in taken and where[source] == segment and a is not b:
+                if not groups.reaches(b, a) and not groups.reaches(a, b):
+                    groups.merge(a, b)
+    order = {n: i for i, n in enumerate(graph.nodes)}
+    return [sorted(m, key=order.get) for g, m in groups.members.items() if g in taken]
+
+
+def trim(nodes):
+    """Without operators at the borders that only rename a shape: PyTorch does those for nothing."""
+    inside = set(nodes)
+    changed = True
+    while changed:
+        changed = False
+        for node in list(inside):
+            if shape_only(node) and (
+                not any(u in inside for u in node.users) or not any(s in inside for s in node.all_input_nodes)
+            ):
+                inside.remove(node)
+                changed = True
+    return [n for n in nodes if n in inside]
+
+
+def shape_only(node):
+    name = getattr(node.target, "_schema", None)
+    return name is not None and name.name.partition("::")[2].strip("_") in SHAPES | {"view", "unsafe_view"}
+
+
+def more_than_one(nodes):
+    """A single pointwise operator is no better here than there."""
+    busy = [n for n in nodes if n.target is not operator.getitem and not shape_only(n)]
+    return len(busy) > 1 or any(not is_pointwise(n) for n in busy)
+
+
+# ---- choose ---------------------------------------------------------------------------------------------------
+
+
+class Chooser:
+    """Which nodes become regions. `make_call(region)` gives what inserts its call, or None and the reason."""
+
+    def __init__(self, graph, is_param, make_call, kept):
+        self.order = {n: i for i, n in enumerate(graph.nodes)}
+        self.is_param, self.make_call, self.kept = is_param, make_call, kept
+
+    def attempt(self, nodes):
+        """((region, call), None), or (None, the reason)."""
+        nodes = trim(nodes)
+        if not more_than_one(nodes):
+            return None, "a single operator that PyTorch does as well"
+        region = make_region(nodes, self.is_param)
+        if not unique_outputs(region):
+            return None, "gives one value twice"
+        call, reason = self.make_call(region)
+        return ((region, call), None) if call is not None else (None, reason)
+
+    def choose(self, nodes):
+        """Regions of these nodes: one of all of them, or of the pieces that are worth it, or none."""
+        whole, reason = self.attempt(nodes)
+        if whole:
+            return [whole]
+        parts = pieces(nodes)
+        if len(parts) == 1:
+            self.keep(nodes, reason)
+            return []
+        found, run, taken = [], [], []
+        for part in [*parts, None]:
+            piece, reason = self.attempt(part) if part else (None, None)
+            if piece:
+                run.append(part)
+                taken.append(piece)
+                continue
+            found += self.join(run, taken)
+            run, taken = [], []
+            self.keep(part or (), reason)
+        return found
+
+    def join(self, parts, taken):
+        """Pieces next to each other as one region, if that is worth it too."""
+        nodes = sorted((n for part in parts for n in part), key=self.order.get)
+        whole = self.attempt(nodes)[0] if len(parts) > 1 else None
+        return [whole] if whole else taken
+
+    def keep(self, nodes, reason):
+        self.kept.update((n, reason) for n in trim(nodes))
+
+
+def is_heavy(node):
+    """More than pointwise, and more than another name of the same numbers."""
+    return not is_pointwise(node) and not shape_only(node) and node.target is not operator.getitem
+
+
+def pieces(nodes):
+    """A region cut after every heavy operator and what follows it, up to the next one. No piece reads from a later
+    one, so pieces next to each other can be put together again."""
+    parts, heavy, of = [], [], {}
+    for node in nodes:
+        home = max((of[s] for s in node.all_input_nodes if s in of), default=None)
+        if home is None or (is_heavy(node) and heavy[home]):
+            home = len(parts)
+            parts.append([])
+            heavy.append(False)
+        parts[home].append(node)
+        heavy[home] |= is_heavy(node)
+        of[node] = home
+    return parts

@@ -1,0 +1,194 @@
+"""Captured graphs without what stands in the way of regions: in-place operators become plain ones where nothing can tell,
+identities and constants are resolved, and results have the strides that they will have.
+"""
+
+import operator
+
+import torch
+from torch._subclasses import FakeTensor
+from torch.fx import Node
+
+from .memory import contiguous
+
+aten = torch.ops.aten
+
+
+def functional_twin(node):
+    """The operator without the underscore, for one that changes its first argument in place."""
+    packet = node.target._schema.name.partition("::")[2]
+    if not packet.endswith("_") or packet.startswith("__"):
+        return None
+    return getattr(getattr(aten, packet[:-1], None), node.target._overloadname, None)
+
+
+def is_view(node):
+    """Does the result share memory with an argument? Aliases are marked in the schema; some operators only may."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return node.op != "placeholder" and node.op != "get_attr"
+    may = (aten.reshape.default, aten.flatten.using_ints, aten.contiguous.default, aten.to.dtype)
+    return node.target in may or any(r.alias_info is not None for r in node.target._schema.returns)
+
+
+def is_mutable(node):
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def is_barrier(node):
+    """Nothing may move from one side of it to the other: it changes a tensor, or PyTorch's state."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return False
+    return is_mutable(node) or not isinstance(node.target, torch._ops.OpOverload)
+
+
+def is_pointwise(node):
+    return torch.Tag.pointwise in getattr(node.target, "tags", ())
+
+
+def resolve_in_place(graph):
+    """x.op_() becomes y = op(x) with y instead of x from there on, if x is a fresh result that nobody has a view of."""
+    for node in list(graph.nodes):
+        if node.op != "call_function" or not is_mutable(node):
+            continue
+        twin, target = functional_twin(node), node.args[0] if node.args else None
+        if twin is None or not isinstance(target, Node):
+            continue
+        if target.op != "call_function" or is_view(target) or any(is_view(u) for u in target.users if u is not node):
+            continue
+        node.target = twin
+        order = {n: i for i, n in enumerate(graph.nodes)}
+        target.replace_all_uses_with(node, delete_user_cb=lambda user: order[user] > order[node])
+
+
+DROPOUTS = {getattr(aten, kind + "dropout" + end).default
+            for kind in ("", "feature_", "alpha_", "feature_alpha_") for end in ("", "_")}  # fmt: skip
+
+
+def resolve_identities(graph):
+    """Dropout outside training gives its argument itself, in place or not."""
+    for node in list(graph.nodes):
+        if node.target in DROPOUTS and not node.args[2]:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
+def resolve_constants(module):
+    """Marks tensors without dimensions that the forward made from numbers: they are written as numbers. What it only
+    found, in a variable of its surroundings, may be another number tomorrow."""
+    for node in module.graph.nodes:
+        if node.target in (aten.lift_fresh_copy.default, aten.lift_fresh.default):
+            value = getattr(module, node.args[0].target, None) if node.args[0].op == "get_attr" else None
+            if isinstance(value, torch.Tensor) and value.dim() == 0 and value.device.type == "cpu":
+                if value.dtype in (torch.float32, torch.int64) and not value.requires_grad:
+                    node.meta["number"] = value.item()
+        elif node.target is aten.detach.default and "number" in node.args[0].meta:
+            node.meta["number"] = node.args[0].meta["number"]
+
+
+def origin(node):
+    """The node whose memory this one shows."""
+    while node.op == "call_function" and (is_view(node) or is_mutable(node)) and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def changed_in_place(graph, names):
+    """The name of a parameter, buffer or other tensor of the module that the forward changes in place and reads as
+    well. names: of the first placeholders. Its regions would keep for gradients what is no longer there; counters that
+    nothing else reads (a batch norm's) do no harm."""
+    named = dict(zip((n for n in graph.nodes if n.op == "placeholder"), names))
+    for node in graph.nodes:
+        if node.op != "call_function" or not is_mutable(node):
+            continue
+        for argument, given in zip(node.target._schema.arguments, node.args):
+            if argument.alias_info is not None and argument.alias_info.is_write and isinstance(given, Node):
+                found = origin(given)
+                if found.op == "get_attr" or (found in named and (len(found.users) > 1 or node.users)):
+                    return named.get(found, "a tensor that it does not own")
+    return None
+
+
+def purify(module):
+    graph = module.graph
+    resolve_identities(graph)
+    resolve_in_place(graph)
+    resolve_constants(module)
+    for node in reversed(list(graph.nodes)):
+        if node.op == "call_function" and not node.users and not is_barrier(node) and not has_effects(node):
+            graph.erase_node(node)
+    graph.lint()
+
+
+def has_effects(node):
+    """Batch statistics are updated without saying so in the schema; random numbers advance their generator."""
+    if node.target is operator.getitem:
+        return False
+    if node.target in (aten.batch_norm.default, aten.instance_norm.default):
+        return True
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+# ---- strides -----------------------------------------------------------------------------------------------------
+
+ANEW = {getattr(aten, name) for name in ("log_softmax", "layer_norm", "instance_norm", "rms_norm")}
+
+
+def is_ambiguous(value):
+    """Contiguous, with other strides along dimensions of one element than a new tensor would have."""
+    if not isinstance(value, torch.Tensor) or not value.is_contiguous():
+        return False
+    return value.numel() > 0 and value.stride() != contiguous(value.shape)
+
+
+def is_like_channels_last(x):
+    """PyTorch's own test: strides rise from the channels over the last dimension to the first."""
+    least = 0
+    for d in (1, *range(x.dim() - 1, 1, -1), 0):
+        if x.stride(d) < least or (d == 0 and least == x.stride(1)):
+            return False
+        least = x.stride(d) * x.shape[d]
+    return x.dim() in (4, 5)
+
+
+def settled(node, value):
+    """The result with the strides that PyTorch gives it. Pointwise operators make a new tensor for contiguous arguments
+    of one shape, group_norm goes by its argument's; on fake tensors some keep strides that only look alike."""
+    if not is_ambiguous(value) or is_view(node):
+        return value
+    packet = getattr(node.target, "overloadpacket", None)
+    if packet is aten.group_norm and is_like_channels_last(node.args[0].meta["val"]):
+        last = torch.channels_last if value.dim() == 4 else torch.channels_last_3d
+        return torch.empty_like(value, memory_format=last)
+    if packet is aten.group_norm or packet in ANEW or (is_pointwise(node) and of_one_shape(node, value)):
+        return torch.empty_like(value, memory_format=torch.contiguous_format)
+    return value
+
+
+def of_one_shape(node, value):
+    """Are all arguments contiguous tensors of the result's shape? A number beside a tensor counts as one without
+    dimensions."""
+    schema = node.target._schema
+    given = [x for a, x in zip(schema.arguments, node.args) if "Tensor" in str(a.type)]
+    tensors = [x.meta.get("val") for x in given if isinstance(x, Node)]
+    if len(tensors) < len(given) or schema.overload_name == "Scalar":
+        return False
+    return all(isinstance(t, torch.Tensor) and t.shape == value.shape and t.is_contiguous() for t in tensors)
+
+
+def settle_strides(module):
+    """Strides as PyTorch will have them. A convolution decides by them how it lays out its result, so one dimension of
+    one element can turn round everything that follows."""
+    graph = module.graph
+    fakes = [n.meta.get("val") for n in graph.nodes]
+    mode = next((v.fake_mode for v in fakes if isinstance(v, FakeTensor)), None)
+    if mode is None or not any(map(is_ambiguous, fakes)):
+        return
+    with mode, torch.no_grad():
+        for node in graph.nodes:
+            if node.target is not operator.getitem and not isinstance(node.target, torch._ops.OpOverload):
+                continue
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: value_of(module, n))
+            node.meta["val"] = settled(node, node.target(*args, **kwargs))
+
+
+def value_of(module, node):
+    return getattr(module, node.target) if node.op == "get_attr" else node.meta["val"]
