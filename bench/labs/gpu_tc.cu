@@ -268,7 +268,8 @@ static launches prepare(const build &u, const tc_layout &l, int bytes)
         r.pass[i] = kernel_of(u.cubin[i], "conv_tc");
         CK(cudaFuncSetAttribute((const void *)r.pass[i], cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     }
-    void *pack_args[] = {(void *)&r.m.a.w, &r.m.packed, &r.m.unscale};
+    const float *factor = nullptr;
+    void *pack_args[] = {(void *)&r.m.a.w, &r.m.packed, &r.m.unscale, &factor};
     CK(cudaLaunchKernel((const void *)kernel_of(u.pack, "conv_tc_pack"), dim3(l.channels), dim3(128), pack_args, 0,
                         0));
     return r;

@@ -108,7 +108,7 @@ struct alignas(64) tensor_map {
 HEAD_TMA = r"""
 // x as tensor copies see it: extents, strides in bytes, and the box that one copy brings. The driver encodes it.
 // `rows`: two dimensions, swizzled by 128 bytes; else four as they lie.
-static tensor_map tiles(void *x, bool rows, std::initializer_list<cuuint64_t> dims,
+static tensor_map tiles(void *x, CUtensorMapDataType type, bool rows, std::initializer_list<cuuint64_t> dims,
                         std::initializer_list<cuuint64_t> strides, std::initializer_list<cuuint32_t> box)
 {
     static decltype(&cuTensorMapEncodeTiled) encode = nullptr;
@@ -126,7 +126,7 @@ static tensor_map tiles(void *x, bool rows, std::initializer_list<cuuint64_t> di
 #endif
         if (!encode) throw std::runtime_error("the driver has no cuTensorMapEncodeTiled");
     }
-    if (encode((CUtensorMap *)&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, rows ? 2 : 4, x, dims.begin(), strides.begin(),
+    if (encode((CUtensorMap *)&map, type, rows ? 2 : 4, x, dims.begin(), strides.begin(),
                box.begin(), steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                rows ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
@@ -188,7 +188,9 @@ def plain_arguments(launch, pointers, name):
 
 def map_line(tc, x):
     sizes = ", ".join(map(braces, (tc["dims"], tc["steps"], tc["box"])))
-    return f"const tensor_map map = tiles({x}, {'true' if tc['product'] else 'false'}, {sizes});"
+    kind = {"fp32": "FLOAT32", "fp16": "FLOAT16", "bf16": "BFLOAT16"}[tc["dtype"]]
+    rows = "true" if tc["product"] else "false"
+    return f"const tensor_map map = tiles({x}, CU_TENSOR_MAP_DATA_TYPE_{kind}, {rows}, {sizes});"
 
 
 def product_lines(launch, pointers):
@@ -215,8 +217,7 @@ def tc_lines(launch, pointers):
 
 def pack_lines(launch, pointers):
     tc = launch["tc"]
-    named = [("w", pointers[tc["w"]]), ("packed", pointers[tc["packed"]]),
-             ("unscale", pointers[tc["unscale"]])]  # fmt: skip
+    named = [(n, "nullptr" if tc[n] < 0 else pointers[tc[n]]) for n in ("w", "packed", "unscale", "factor")]
     return [f"void *const {n} = {p};" for n, p in named], ", ".join("&" + n for n, _ in named)
 
 

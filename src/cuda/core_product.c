@@ -113,7 +113,7 @@ static cvy_status make_wgmma(maker *m, const matmul_geom *e, const wgmma_tile *t
 
     TRY(make_product_pack(m, n, e, t, row, column, packed));
     cvyi_make_start(m, "matmul_tc.cu");
-    m->many = true;
+    m->many = 4;
     define_product(m, e, row, column);
     cvyi_product_define(m, t);
     cvyi_make_define_extents(m, 'Y', &out);
@@ -148,6 +148,7 @@ static cvy_status make_product(maker *m, const matmul_geom *e, const mma_tile *m
     define_product(m, e, row, column);
     cvyi_make_define(m, "ROWS_OF_BATCH", e->batch > 1 ? e->M : 0);
     cvyi_make_define(m, "OTHER_NK", e->other_is_nk);
+    cvyi_make_define_types(m, n->arg[0], n->arg[1]);
     t = define_product_tile(m, e, mma);
     cvyi_make_define_extents(m, 'Y', &out);
     cvyi_core_first_view(m, core, &out);

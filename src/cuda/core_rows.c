@@ -92,7 +92,7 @@ static void define_held(maker *m, const held_form *f, const space *in)
     cvyi_make_define(m, "THREADS", f->threads);
     cvyi_make_define(m, "HELD", f->held);
     cvyi_make_define(m, "PARKED", f->parked);
-    m->many = true;
+    m->many = 4;
     m->step.extent = in->extent[0];
     m->step.launch.dynamic_shared = f->shared_bytes;
     cvyi_core_grid(m, cvyi_ceil_div(rows, f->threads / f->lanes), 1, 1, (unsigned)f->threads);
@@ -223,7 +223,7 @@ static void start_reduce(maker *m, const char *gather, const reduce_form *f, int
     cvyi_make_define(m, "LANES", f->lanes);
     cvyi_make_define(m, "SPLITS", f->splits);
     if (!f->inside) cvyi_make_define(m, "NOTHING_INSIDE", 1);
-    m->many = true;
+    m->many = 4;
     m->step.extent = in->extent[0];
 }
 

@@ -102,6 +102,7 @@ static cvy_status make_pack(maker *m, const node *n, const conv_geom *e, const p
     cvyi_make_define(m, "K_PAD", p->k_pad);
     cvyi_make_define(m, "TERMS_PAD", p->terms);
     if (channels_fastest) cvyi_make_define(m, "CHANNELS_FASTEST", 1);
+    cvyi_make_define_types(m, n->arg[1], n->arg[1]);
     cvyi_make_own_view(m, p->at, "packed weights");
     cvyi_make_weight_view(m, n->arg[1], e, transposed);
     cvyi_core_grid(m, cvyi_ceil_div(p->elements, 256), 1, 1, 256);
@@ -146,6 +147,7 @@ static cvy_status make_tiled(maker *m, const conv_geom *e, const mma_tile *mma)
     define_filter(m, e, transposed);
     define_extents(m, e);
     define_tile(m, &t);
+    cvyi_make_define_types(m, n->arg[0], n->arg[0]); /* packed weights are float32 */
     cvyi_core_first_view(m, core, &out);
     cvyi_make_view(m, n->arg[0], &in);
     cvyi_make_own_view(m, w.at, "packed weights");
@@ -172,6 +174,7 @@ static cvy_status make_simple(maker *m, const conv_geom *e)
     cvyi_make_start(m, "conv_simple.cu");
     define_filter(m, e, transposed);
     define_extents(m, e);
+    cvyi_make_define_types(m, n->arg[0], n->arg[1]);
     cvyi_core_first_view(m, core, &out);
     cvyi_make_view(m, n->arg[0], &in);
     cvyi_make_weight_view(m, n->arg[1], e, transposed);

@@ -89,10 +89,13 @@ static void add_tc(const tc_step *s, text *t)
         int view;
     } all[] = {{"x", s->x},       {"w", s->w},         {"packed", s->packed}, {"unscale", s->unscale},
                {"bias", s->bias}, {"gamma", s->gamma}, {"beta", s->beta},     {"y", s->y},
-               {"part", s->part}, {"state", s->state}};
+               {"part", s->part}, {"state", s->state}, {"factor", s->factor}};
 
-    cvyi_text_add(t, ", \"tc\": {\"packs\": %s, \"product\": %s, \"tma\": %s, \"zero_bytes\": %lld, \"eps\": ",
-                  word(s->packs), word(s->product), word(s->tma), (long long)s->zero_bytes);
+    cvyi_text_add(t,
+                  ", \"tc\": {\"packs\": %s, \"product\": %s, \"tma\": %s, \"dtype\": \"%s\", "
+                  "\"zero_bytes\": %lld, \"eps\": ",
+                  word(s->packs), word(s->product), word(s->tma), cvyi_dtype_name(s->dtype),
+                  (long long)s->zero_bytes);
     cvyi_text_add_number(t, s->eps);
     for (int i = 0; i < COUNT_OF(all); i++) cvyi_text_add(t, ", \"%s\": %d", all[i].name, all[i].view);
     cvyi_text_add(t, ", \"dims\": [%llu, %llu, %llu, %llu]", (unsigned long long)s->dims[0],

@@ -64,13 +64,23 @@ static void add_term(text *t, bool *any, int dim, int64_t stride)
     *any = true;
 }
 
-/* "a.t[2].p[at.i1 * 4]" */
+const char *cvyi_emit_type(cvy_dtype dtype)
+{
+    static const char *const types[DTYPE_COUNT] = {
+        [CVY_FLOAT32] = "float", [CVY_FLOAT16] = "cvy_f16", [CVY_BFLOAT16] = "cvy_bf16"};
+    return types[dtype];
+}
+
+/* "a.t[2].p[at.i1 * 4]", of bf16 "cvy_as<cvy_bf16>(a.t[2])[at.i1 * 4]" */
 static void add_element(const emit_spec *spec, text *t, int number)
 {
     const emit_view *v = &spec->views[number];
     bool any = false;
 
-    cvyi_text_add(t, "a.t[%d].p[", number);
+    if (v->dtype == CVY_FLOAT32)
+        cvyi_text_add(t, "a.t[%d].p[", number);
+    else
+        cvyi_text_add(t, "cvy_as<%s>(a.t[%d])[", cvyi_emit_type(v->dtype), number);
     if (v->whole && !spec->strided) {
         cvyi_text_add(t, "at.lin");
         any = true;
@@ -111,18 +121,28 @@ static many_form form_of(const emit_spec *spec, const emit_program *p, int numbe
     const emit_view *v = &spec->views[number];
     const int64_t run = v->whole ? 0 : dense_run(v, p);
     int64_t behind = 1; /* extent of everything behind what the view varies along */
-    bool aligned = run % EMIT_MANY == 0;
+    bool aligned = spec->many && run % spec->many == 0;
     int last = EMIT_DIMS - 1;
 
     if (!spec->many || spec->strided) return MANY_APART;
     while (last >= 0 && !v->varies[last]) behind *= p->extent[last--];
-    if (!v->whole && (last < 0 || behind % EMIT_MANY == 0)) return MANY_SAME;
+    if (!v->whole && (last < 0 || behind % spec->many == 0)) return MANY_SAME;
     for (int d = 0; d < EMIT_DIMS && run; d++)
-        aligned = aligned && (!v->varies[d] || v->stride[d] < run || v->stride[d] % EMIT_MANY == 0);
+        aligned = aligned && (!v->varies[d] || v->stride[d] < run || v->stride[d] % spec->many == 0);
     return aligned ? MANY_RUN : MANY_APART;
 }
 
-/* "a.t[2].p[at.i1 * 4]", or what was read of it in front of the loop over neighbours. */
+/* An element's value; in float32 the element itself. */
+static void add_widened(const emit_spec *spec, text *t, int number)
+{
+    const bool wide = spec->views[number].dtype == CVY_FLOAT32;
+
+    if (!wide) cvyi_text_add(t, "cvy_widen(");
+    add_element(spec, t, number);
+    if (!wide) cvyi_text_add(t, ")");
+}
+
+/* An element's value, or what was read of it in front of the loop over neighbours. */
 static void add_read(const emit_spec *spec, const emit_program *p, text *t, int number)
 {
     switch (form_of(spec, p, number)) {
@@ -133,16 +153,22 @@ static void add_read(const emit_spec *spec, const emit_program *p, text *t, int 
         cvyi_text_add(t, "r%d", number);
         break;
     case MANY_APART:
-        add_element(spec, t, number);
+        add_widened(spec, t, number);
     }
 }
 
 /* Beside stores that the compiler takes for others to the same memory, only a read-only load may go ahead. */
 static void add_load(const emit_spec *spec, const emit_program *p, text *t, int number)
 {
-    if (spec->fast) cvyi_text_add(t, "__ldg(&");
-    add_read(spec, p, t, number);
-    if (spec->fast) cvyi_text_add(t, ")");
+    const bool wide = spec->views[number].dtype == CVY_FLOAT32;
+
+    if (!spec->fast) {
+        add_read(spec, p, t, number);
+        return;
+    }
+    cvyi_text_add(t, wide ? "__ldg(&" : "cvy_get(&");
+    add_element(spec, t, number);
+    cvyi_text_add(t, ")");
 }
 
 /* The number of the slice that an element's statistics belong to. Where the channels are one dimension of the space
@@ -166,7 +192,7 @@ static void add_slice(const emit_program *p, const norm_geom *n, text *t)
 /* Have neighbours the same statistics? */
 static bool shares_slice(const emit_spec *spec, const emit_line *l)
 {
-    return spec->many && l->norm.chan * l->norm.inner % EMIT_MANY == 0;
+    return spec->many && l->norm.chan * l->norm.inner % spec->many == 0;
 }
 
 static void open_affine(const emit_line *l, const char *head, text *t)
@@ -256,18 +282,29 @@ static void add_call(const emit_spec *spec, const emit_line *l, text *t)
     cvyi_text_add(t, ")");
 }
 
+/* Into memory; among neighbours into what is stored behind their loop. */
+static void add_store(const emit_spec *spec, const emit_program *p, const emit_line *l, text *t)
+{
+    const bool later = form_of(spec, p, l->view) == MANY_RUN;
+    const bool rounds = !later && spec->views[l->view].dtype != CVY_FLOAT32;
+
+    if (rounds) cvyi_text_add(t, "cvy_put(");
+    if (later)
+        cvyi_text_add(t, "w%d[i]", l->view);
+    else
+        add_element(spec, t, l->view);
+    cvyi_text_add(t, rounds ? ", " : " = ");
+    add_variable(t, l->a);
+    if (rounds) cvyi_text_add(t, ")");
+}
+
 static void add_line(const emit_spec *spec, const emit_program *p, int number, text *t)
 {
     const emit_line *l = &p->lines[number];
 
     cvyi_text_add(t, "    ");
     if (l->kind == EMIT_STORE) {
-        if (form_of(spec, p, l->view) == MANY_RUN)
-            cvyi_text_add(t, "w%d[i]", l->view);
-        else
-            add_element(spec, t, l->view);
-        cvyi_text_add(t, " = ");
-        add_variable(t, l->a);
+        add_store(spec, p, l, t);
     } else {
         cvyi_text_add(t, "const float t%d = ", number + 1);
         if (l->kind == EMIT_LOAD) add_load(spec, p, t, l->view);
@@ -315,7 +352,7 @@ static void add_reads(const emit_spec *spec, const emit_program *p, text *t)
             seen |= (uint64_t)1 << views[k];
             cvyi_text_add(
                 t, form == MANY_RUN ? "    float r%d[N];\n    cvy_load(&" : "    const float r%d = ", views[k]);
-            add_element(spec, t, views[k]);
+            (form == MANY_RUN ? add_element : add_widened)(spec, t, views[k]);
             cvyi_text_add(t, form == MANY_RUN ? ", r%d);\n" : ";\n", views[k]);
         }
         if (l->kind != EMIT_APPLY || !shares_slice(spec, l)) continue;

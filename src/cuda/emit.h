@@ -15,6 +15,7 @@ typedef struct emit_view {
     int64_t stride[EMIT_DIMS]; /* if contiguous: along each dimension of the space; 0: it does not vary there */
     bool varies[EMIT_DIMS];    /* it has a stride of its own there, which may come with the arguments */
     bool whole;                /* element number i of the space is element number i of it, if contiguous */
+    cvy_dtype dtype;           /* of its elements in memory; values are float32 */
 } emit_view;
 
 typedef enum emit_kind {
@@ -51,20 +52,21 @@ typedef struct emit_spec {
     const char *title; /* first line of the text: what it is for */
     const emit_view *views;
     int n_views;
-    bool strided;                 /* strides come with the arguments; else all views are contiguous */
-    bool fast;                    /* fast.cuh's forms of the operators that it has */
-    bool many;                    /* functions of N neighbours: cvy_read and cvy_write, see below */
+    bool strided; /* strides come with the arguments; else all views are contiguous */
+    bool fast;    /* fast.cuh's forms of the operators that it has */
+    int many;     /* functions of so many neighbours: cvy_read and cvy_write, see below; 0: of one */
     const emit_program *prologue; /* may be NULL: the kernel does not ask for one */
     const emit_program *epilogue; /* may be NULL */
 } emit_spec;
 
 /* With `many` set the functions are templates of N, and take N elements that are neighbours in the space, N being 1
- * or EMIT_MANY; the first one's number is a multiple of N. A view in which such elements are neighbours too is
- * moved by one access, which wants its address to be a multiple of 16 bytes; of one in which all are the same, one
- * element is read. */
-enum { EMIT_MANY = 4 };
-
+ * or `many`, 4 or 8; the first one's number is a multiple of N. A view in which such elements are neighbours too is
+ * moved by one access, which wants its address to be a multiple of N elements; of one in which all are the same,
+ * one element is read. */
 void cvyi_emit(const emit_spec *spec, text *out);
+
+/* What elements of a dtype are in kernels: float, cvy_f16, cvy_bf16. */
+const char *cvyi_emit_type(cvy_dtype dtype);
 
 /* Parts of it, for functions with other heads: the first comment; a function's lines, and the return of its result.
  */

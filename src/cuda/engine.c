@@ -383,7 +383,7 @@ static void describe(const cvy_plan *p, text *t)
 const engine cvyi_engine_cuda = {
     .device = CVY_CUDA,
     .name = "cuda",
-    .dtypes = 1u << CVY_FLOAT32,
+    .dtypes = 1u << CVY_FLOAT32 | 1u << CVY_FLOAT16 | 1u << CVY_BFLOAT16,
     .lowers = true,
     .open = open_cuda,
     .judge = cvyi_cuda_judge,

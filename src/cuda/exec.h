@@ -101,6 +101,14 @@ typedef struct pattern {
 } pattern;
 pattern cvyi_cuda_pattern(const cvy_plan *p, const pass *s);
 
+/* Products that a convolution or a matrix product is made of on tensor cores: 3 where float32's accuracy is asked
+ * for. One has 11 bits of every operand, as many as fp16 has and more than bf16: data of those is exact in it, and
+ * what a float32 weight beside it loses is less than the data has lost. */
+static inline int cvyi_cuda_products(const cvy_plan *p, const node *n)
+{
+    return p->options.precision == CVY_TF32 || p->graph->values[n->arg[0]].dtype != CVY_FLOAT32 ? 1 : 3;
+}
+
 /* Steps of all passes, without code: cvyi_cuda_compile_steps() adds that. Sets p->workspace. */
 cvy_status cvyi_cuda_lower(cvy_plan *p);
 cvy_status cvyi_cuda_compile_steps(cvy_plan *p);

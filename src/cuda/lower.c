@@ -3,18 +3,24 @@
 #include "choice.h"
 #include "cores.h"
 
-enum { POINTWISE_THREADS = 256, POINTWISE_EACH = 8, STEPS_PER_NODE = 3 };
+enum { POINTWISE_THREADS = 256, STEPS_PER_NODE = 3 };
 
+/* Accesses are of 16 bytes: eight elements where some have two bytes. A thread has two of them under way. */
 static cvy_status end_pointwise(maker *m, const space *in, const space *out, const char *form)
 {
     const int64_t total = cvyi_elements(&in->logical);
+    int each;
 
+    m->many = 4;
+    for (int i = 0; i < m->step.n_views; i++)
+        if (m->seen[i].dtype != CVY_FLOAT32) m->many = 8;
+    each = 2 * m->many;
     cvyi_make_define_extents(m, 'X', in);
     cvyi_make_define_extents(m, 'Y', out);
-    cvyi_make_define(m, "EACH", POINTWISE_EACH);
-    m->many = true;
+    cvyi_make_define(m, "EACH", each);
+    if (m->many != 4) cvyi_make_define(m, "NEIGHBOURS", m->many);
     m->step.extent = in->extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(total, POINTWISE_THREADS * POINTWISE_EACH), 1, 1, POINTWISE_THREADS);
+    cvyi_core_grid(m, cvyi_ceil_div(total, POINTWISE_THREADS * each), 1, 1, POINTWISE_THREADS);
     return cvyi_make_end(m, form);
 }
 
@@ -168,6 +174,11 @@ static void mark_reshaped(const cvy_plan *p, bool *wanted)
     }
 }
 
+static void mark_tensor(const cvy_plan *p, int v, bool *wanted)
+{
+    if (v != CVY_NONE && p->places[v].kind == PLACE_TENSOR) wanted[p->places[v].at] = true;
+}
+
 /* Tensor-core passes want whole tensors, contiguous and aligned. */
 static void mark_dense(const cvy_plan *p, bool *wanted)
 {
@@ -175,11 +186,11 @@ static void mark_dense(const cvy_plan *p, bool *wanted)
         const pass *s = &p->passes[i];
         for (int k = 0; cvyi_cuda_choice(s)->kernel->dense && k < s->count; k++) {
             const node *n = &p->graph->nodes[s->first + k];
-            for (int a = -1; a < n->n_args; a++) {
-                const int v = a < 0 ? n->out : n->arg[a];
-                if (v != CVY_NONE && p->places[v].kind == PLACE_TENSOR) wanted[p->places[v].at] = true;
-            }
+            for (int a = -1; a < n->n_args; a++) mark_tensor(p, a < 0 ? n->out : n->arg[a], wanted);
         }
+        if (cvyi_cuda_choice(s)->kernel != &cvyi_kernel_conv_tc) continue;
+        mark_tensor(p, cvyi_cuda_choice(s)->tc.weight, wanted); /* not the pass's own, but packed for it */
+        mark_tensor(p, cvyi_cuda_choice(s)->tc.factor, wanted);
     }
 }
 

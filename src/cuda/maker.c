@@ -51,7 +51,8 @@ void cvyi_make_start(maker *m, const char *source)
     m->step.only_strided = CVY_NONE;
     m->n_defines = 0;
     m->text = NULL;
-    m->many = m->wide = false;
+    m->many = 0;
+    m->wide = false;
     cvyi_make_forget(m, &m->pre);
     cvyi_make_forget(m, &m->post);
 }
@@ -80,6 +81,15 @@ void cvyi_make_define_extents(maker *m, char letter, const space *s)
         /* An extent of 0 would be divided by, in code that never runs. */
         cvyi_make_define(m, name, cvyi_max64(s->extent[d], 1));
     }
+}
+
+void cvyi_make_define_types(maker *m, int x, int w)
+{
+    const cvy_dtype of_x = m->g->values[x].dtype, of_w = m->g->values[w].dtype;
+
+    if (of_x == CVY_FLOAT32 && of_w == CVY_FLOAT32) return;
+    snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-DX_TYPE=%s", cvyi_emit_type(of_x));
+    snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-DW_TYPE=%s", cvyi_emit_type(of_w));
 }
 
 /* ---- views ---- */
@@ -125,6 +135,7 @@ static int new_view(maker *m, int v, const char *name)
     if (v != CVY_NONE) {
         name_view(m, v, m->names[i]);
         if (cvyi_elements(cvyi_shape_of(m->g, v)) > INT32_MAX) m->wide = true;
+        m->seen[i].dtype = m->g->values[v].dtype;
     } else {
         snprintf(m->names[i], NAME_LENGTH, "%s", name);
     }
@@ -355,13 +366,24 @@ static cvy_status make_options(maker *m, bool strided, cuda_step *s)
     return make_text(m, strided, &s->epilogue[which]);
 }
 
-/* The name says kernel and form; its tail tells apart what differs in text or options alone. */
-static void make_name(cuda_step *s, const char *form)
+/* What a step reads or writes beside float32; float32 where that is all. */
+static const char *type_name(const maker *m)
+{
+    static const char *const names[DTYPE_COUNT] = {
+        [CVY_FLOAT32] = "f32", [CVY_FLOAT16] = "f16", [CVY_BFLOAT16] = "bf16"};
+    cvy_dtype found = CVY_FLOAT32;
+
+    for (int i = 0; i < m->step.n_views && found == CVY_FLOAT32; i++) found = m->seen[i].dtype;
+    return names[found];
+}
+
+/* The name says kernel, type and form; its tail tells apart what differs in text or options alone. */
+static void make_name(const maker *m, cuda_step *s, const char *form)
 {
     uint64_t h = cvyi_hash(CVYI_HASH_START, s->epilogue[0], strlen(s->epilogue[0]));
 
     for (int i = 0; i < s->n_options[0]; i++) h = cvyi_hash(h, s->options[0][i], strlen(s->options[0][i]) + 1);
-    snprintf(s->entry, sizeof s->entry, "%.*s_f32%s%s_%08x", (int)strcspn(s->source, "."), s->source,
+    snprintf(s->entry, sizeof s->entry, "%.*s_%s%s%s_%08x", (int)strcspn(s->source, "."), s->source, type_name(m),
              *form ? "_" : "", form, (unsigned)(h ^ h >> 32));
 }
 
@@ -380,8 +402,8 @@ cvy_status cvyi_make_end(maker *m, const char *form)
     memcpy(views, m->views, (size_t)s->n_views * sizeof *views);
     TRY(make_options(m, false, s));
     if (!m->text && !s->tc && reads_tensors(m)) TRY(make_options(m, true, s));
-    make_name(s, form);
-    s->aligned = m->many;
+    make_name(m, s, form);
+    s->aligned = m->many > 0;
     state->steps[state->n_steps] = *s;
     state->steps[state->n_steps++].views = views;
 fail:

@@ -40,7 +40,7 @@ typedef struct maker {
     char defines[MAX_DEFINES][DEFINE_BYTES];
     int n_defines;
     const char *text; /* the epilogue, where it is not made of the two programs; there is no strided code then */
-    bool many;        /* the kernel takes neighbours, some at a time (emit.h) */
+    int many;         /* neighbours that the kernel takes at a time (emit.h); 0: elements one by one */
     bool wide;        /* some contiguous tensor has more than 2^31 elements */
 } maker;
 
@@ -53,6 +53,8 @@ void cvyi_make_define(maker *m, const char *name, int64_t value);
 void cvyi_make_define_text(maker *m, const char *option); /* as it stands */
 void cvyi_make_define3(maker *m, const char *const names[3], const int64_t values[3]);
 void cvyi_make_define_extents(maker *m, char letter, const space *s); /* X1...X5 */
+/* X_TYPE and W_TYPE: elements of what a kernel reads by itself. Nothing where both are float32. */
+void cvyi_make_define_types(maker *m, int x, int w);
 /* What a value is called in generated text: the operator that makes it, "input" or "parameter". Never its own name:
  * the text is part of the compile cache's key, and a renamed value must find the same code. */
 const char *cvyi_make_label(const maker *m, int v);

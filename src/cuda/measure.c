@@ -24,20 +24,28 @@ static void *pointer(CUdeviceptr at)
     return (void *)(uintptr_t)at;
 }
 
-/* Values in 0 ... 1, the same BLOCK of them again and again: what they are matters to no kernel's speed. */
-static cvy_status fill(const bench *b, CUdeviceptr dst, int64_t n)
+/* A value from random bits: in 0 ... 1, of 16 bits in 0.5 ... 1, where the mantissa tells them apart. */
+static void put_value(cvy_dtype dtype, void *values, int i, uint32_t x)
 {
-    float *values = cvyi_alloc(BLOCK, sizeof *values);
+    if (dtype == CVY_FLOAT32)
+        ((float *)values)[i] = (float)(x >> 8) * 0x1p-24f;
+    else
+        ((uint16_t *)values)[i] = (uint16_t)(dtype == CVY_FLOAT16 ? 0x3800 | x >> 22 : 0x3f00 | x >> 25);
+}
+
+/* The same BLOCK of values again and again: what they are matters to no kernel's speed, as long as they are finite.
+ */
+static cvy_status fill(const bench *b, CUdeviceptr dst, int64_t n, cvy_dtype dtype)
+{
+    const size_t bytes = (size_t)cvyi_dtype_bytes(dtype);
+    void *values = cvyi_alloc(BLOCK, bytes);
     uint32_t x = 1;
     cvy_status st = values ? CVY_OK : CVY_NO_MEMORY;
 
-    for (int i = 0; !st && i < BLOCK; i++) {
-        x = x * 1664525u + 1013904223u;
-        values[i] = (float)(x >> 8) * 0x1p-24f;
-    }
+    for (int i = 0; !st && i < BLOCK; i++) put_value(dtype, values, i, x = x * 1664525u + 1013904223u);
     for (int64_t at = 0; !st && at < n; at += BLOCK)
-        st = cvyi_cuda_upload(b->d, dst + sizeof *values * (CUdeviceptr)at, values,
-                              sizeof *values * (size_t)cvyi_min64(BLOCK, n - at), b->stream);
+        st = cvyi_cuda_upload(b->d, dst + bytes * (CUdeviceptr)at, values,
+                              bytes * (size_t)cvyi_min64(BLOCK, n - at), b->stream);
     cvyi_free(values);
     return st;
 }
@@ -52,11 +60,11 @@ static cvy_status make_tensors(bench *b)
     TRY(cvyi_cuda_timer_create(b->d, &b->timer));
     TRY(cvyi_cuda_alloc(b->d, cvy_plan_workspace(b->p), &b->workspace));
     for (int i = 0; i < b->p->n_tensors; i++) {
-        const int64_t n = cvyi_elements(cvyi_shape_of(b->p->graph, b->p->tensor_value[i]));
+        const int v = b->p->tensor_value[i];
         CUdeviceptr at = 0;
-        TRY(cvyi_cuda_alloc(b->d, (size_t)cvyi_value_bytes(b->p->graph, b->p->tensor_value[i]), &at));
+        TRY(cvyi_cuda_alloc(b->d, (size_t)cvyi_value_bytes(b->p->graph, v), &at));
         b->buffers[i].data = pointer(at);
-        TRY(fill(b, at, n));
+        TRY(fill(b, at, cvyi_elements(cvyi_shape_of(b->p->graph, v)), b->p->graph->values[v].dtype));
     }
 fail:
     return st;

@@ -244,7 +244,7 @@ mma_form cvyi_mma_form(const cvy_plan *p, int core)
     if (f.why) return f;
     w = find_producer(p->graph, n);
     f.why = size_refusal(&w);
-    return f.why ? f : choose(d, &w, p->options.precision == CVY_TF32 ? 1 : 3, p->tuning);
+    return f.why ? f : choose(d, &w, cvyi_cuda_products(p, n), p->tuning);
 }
 
 /* ---- rows of the table ---- */

@@ -22,6 +22,36 @@ static void define_all(maker *m, const tc_problem *b, const tc_tuning *t, int ki
 #undef DEFINE
 }
 
+static cvy_dtype type_of(const maker *m, const node *n, int argument)
+{
+    return n && n->n_args > argument && n->arg[argument] != CVY_NONE ? m->g->values[n->arg[argument]].dtype
+                                                                     : CVY_FLOAT32;
+}
+
+/* Elements of the tensors that the kernels read and write by themselves; nothing where all are float32. */
+static void define_types(maker *m, const tc_form *f, bool packs)
+{
+    const node *conv = &m->g->nodes[f->conv], *norm = f->apply == CVY_NONE ? NULL : &m->g->nodes[f->apply];
+    const int factor = packs ? f->factor : CVY_NONE;
+    const struct {
+        const char *name;
+        cvy_dtype dtype;
+    } all[] = {{"X_TYPE", type_of(m, conv, 0)},
+               {"W_TYPE", packs ? m->g->values[f->weight].dtype : type_of(m, conv, 1)},
+               {"BIAS_TYPE", type_of(m, conv, 2)},
+               {"GAMMA_TYPE", type_of(m, norm, 2)},
+               {"BETA_TYPE", type_of(m, norm, 3)},
+               {"Y_TYPE", m->g->values[f->out].dtype},
+               {"FACTOR_TYPE", factor == CVY_NONE ? CVY_FLOAT32 : m->g->values[factor].dtype}};
+    const int n = packs ? COUNT_OF(all) : COUNT_OF(all) - 1;
+    bool wide = true;
+
+    for (int i = 0; i < n; i++) wide = wide && all[i].dtype == CVY_FLOAT32;
+    for (int i = 0; i < n && !wide; i++)
+        snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-D%s=%s", all[i].name, cvyi_emit_type(all[i].dtype));
+    if (f->direct) cvyi_make_define(m, "TC_DIRECT", 1);
+}
+
 tc_step *cvyi_tc_new_step(maker *m)
 {
     tc_step *t = cvyi_arena_alloc(&m->plan->memory, 1, sizeof *t);
@@ -36,7 +66,8 @@ tc_step *cvyi_tc_new_step(maker *m)
                    .beta = CVY_NONE,
                    .y = CVY_NONE,
                    .part = CVY_NONE,
-                   .state = CVY_NONE};
+                   .state = CVY_NONE,
+                   .factor = CVY_NONE};
     m->step.tc = t;
     return t;
 }
@@ -78,11 +109,13 @@ static cvy_status make_pack(maker *m, const tc_form *f, const memory_map *at)
     cvyi_make_start(m, "conv_tc_pack.cu");
     m->text = "// epilogue.cuh - conv_tc_pack.cu reads none\n";
     define_all(m, &f->problem, &f->tuning, f->tuning.pass);
+    define_types(m, f, true);
     if (!(t = cvyi_tc_new_step(m))) return CVY_NO_MEMORY;
     t->packs = true;
     t->packed = cvyi_make_own_view(m, at->packed, "packed weights");
     t->unscale = cvyi_make_own_view(m, at->unscale, "their scales and sums");
-    t->w = cvyi_make_raw_view(m, w);
+    t->w = cvyi_make_raw_view(m, f->weight);
+    if (f->factor != CVY_NONE) t->factor = cvyi_make_raw_view(m, f->factor);
     m->step.launch = (cuda_launch){.grid = {(unsigned)f->tuning.channels, 1, 1}, .block = {128, 1, 1}};
     st = cvyi_make_end(m, "");
     m->prepared = prepared;
@@ -90,16 +123,17 @@ static cvy_status make_pack(maker *m, const tc_form *f, const memory_map *at)
 }
 
 /* x as tensor copies see it: {W, H, C, samples}, boxes of whole rows of a strip and 8 channels. */
-static void fill_map(tc_step *t, const tc_form *f)
+static void fill_map(tc_step *t, const tc_form *f, cvy_dtype dtype)
 {
     const tc_problem *b = &f->problem;
 
     t->tma = f->tuning.tma;
+    t->dtype = dtype;
     t->dims[0] = (uint64_t)b->w;
     t->dims[1] = (uint64_t)b->h;
     t->dims[2] = (uint64_t)b->c;
     t->dims[3] = (uint64_t)f->samples;
-    t->strides[0] = (uint64_t)cvyi_dtype_bytes(CVY_FLOAT32) * t->dims[0];
+    t->strides[0] = (uint64_t)cvyi_dtype_bytes(dtype) * t->dims[0];
     t->strides[1] = t->strides[0] * t->dims[1];
     t->strides[2] = t->strides[1] * t->dims[2];
     t->box[0] = (unsigned)f->tuning.box_cols;
@@ -145,11 +179,12 @@ static cvy_status make_convolution(maker *m, const tc_form *f, const memory_map 
 
     cvyi_make_start(m, "conv_tc.cu");
     define_all(m, &f->problem, &f->tuning, kind);
+    define_types(m, f, false);
     cvyi_make_define_text(m, "-DTC_EPILOGUE=\"epilogue.cuh\"");
     if (!(step = cvyi_tc_new_step(m))) return CVY_NO_MEMORY;
     add_views(m, f, at, step);
     if (kind == PASS_FINISH) step->zero_bytes = 0;
-    fill_map(step, f);
+    fill_map(step, f, m->g->values[m->g->nodes[f->conv].arg[0]].dtype);
     TRY(cvyi_tc_emit(m, f, &t));
     m->text = t.data;
     m->step.extent = f->samples;
@@ -195,19 +230,23 @@ static CUdeviceptr at(const step_arguments *a, int view)
 
 cvy_status cvyi_tc_map(const cuda_device *d, const tc_step *t, CUdeviceptr x, CUtensorMap *out)
 {
-    enum { FLOAT32 = 7, NO_INTERLEAVE = 0, NO_SWIZZLE = 0, SWIZZLE_128 = 3, L2_256_BYTES = 3, ZEROS = 0 };
+    enum { NO_INTERLEAVE = 0, NO_SWIZZLE = 0, SWIZZLE_128 = 3, L2_256_BYTES = 3, ZEROS = 0 };
     static const unsigned steps[4] = {1, 1, 1, 1};
+    static const int types[DTYPE_COUNT] = {
+        [CVY_FLOAT32] = 7, [CVY_FLOAT16] = 6, [CVY_BFLOAT16] = 9}; /* the driver's */
 
     memset(out, 0, sizeof *out);
     if (!t->tma) return CVY_OK;
-    return CU(d->cu, cuTensorMapEncodeTiled, out, FLOAT32, t->product ? 2 : 4, (void *)(uintptr_t)x, t->dims,
-              t->strides, t->box, steps, NO_INTERLEAVE, t->product ? SWIZZLE_128 : NO_SWIZZLE, L2_256_BYTES, ZEROS);
+    return CU(d->cu, cuTensorMapEncodeTiled, out, types[t->dtype], t->product ? 2 : 4, (void *)(uintptr_t)x,
+              t->dims, t->strides, t->box, steps, NO_INTERLEAVE, t->product ? SWIZZLE_128 : NO_SWIZZLE,
+              L2_256_BYTES, ZEROS);
 }
 
 static cvy_status launch_pack(const cuda_device *d, const cuda_step *s, const step_arguments *a, CUstream stream)
 {
-    CUdeviceptr w = at(a, s->tc->w), packed = at(a, s->tc->packed), unscale = at(a, s->tc->unscale);
-    void *list[] = {&w, &packed, &unscale};
+    CUdeviceptr w = at(a, s->tc->w), packed = at(a, s->tc->packed), unscale = at(a, s->tc->unscale),
+                factor = at(a, s->tc->factor);
+    void *list[] = {&w, &packed, &unscale, &factor};
     return cvyi_cuda_launch(d, &s->kernel[0], &s->launch, stream, list);
 }
 

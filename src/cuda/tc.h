@@ -40,6 +40,9 @@ typedef struct tc_form {
     /* cvy_pre is sigmoid alone and nothing but the norm reads it, in tf32: tanh(x / 2) takes its place, twice as
      * large and moved by 1, which the norm does not see where its eps is four times as large. */
     bool halved;
+    bool direct;      /* x's words are the tensor cores' operand as they are */
+    int weight;       /* what is packed: the convolution's weights, or what they are made of */
+    int factor;       /* by multiplying it with one number for each output channel; CVY_NONE: nothing */
     bool signed_pool; /* weights and bias carry the sign of the norm's weight: pooling went in front of it */
     int64_t samples;
     tc_problem problem;
@@ -58,12 +61,13 @@ cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out);
 
 /* What a step of these kernels has beyond views; numbers of views, CVY_NONE: NULL. */
 struct tc_step {  /* tc_step of exec.h */
-    bool packs;   /* conv_tc_pack.cu: w, packed, unscale. Else conv_tc.cu */
+    bool packs;   /* conv_tc_pack.cu: w, packed, unscale, factor. Else conv_tc.cu */
     bool product; /* matmul_tc.cu: a map of two dimensions, swizzled by 128 bytes, and the views */
-    int x, w, packed, unscale, bias, gamma, beta, y, part, state;
+    int x, w, packed, unscale, bias, gamma, beta, y, part, state, factor;
     float eps;
     int64_t zero_bytes;           /* from part on: zero before the first launch on a workspace */
     bool tma;                     /* x comes by tensor copies */
+    cvy_dtype dtype;              /* of x */
     uint64_t dims[4], strides[3]; /* of the tensor map */
     unsigned box[4];
 };

@@ -23,6 +23,48 @@ static const char *geometry_refusal(const conv_geom *e)
     return NULL;
 }
 
+/* The node that makes v, seen through changes of shape; NULL: a parameter or an input. */
+static const node *made_by(const cvy_graph *g, int v)
+{
+    const node *n = NULL;
+
+    do {
+        n = g->values[v].node < 0 ? NULL : &g->nodes[g->values[v].node];
+        if (n) v = n->arg[0];
+    } while (n && cvyi_info(n)->kind == KIND_SHAPE);
+    return n;
+}
+
+/* A factor for each output channel, in the shape of the weights? */
+static bool is_per_output(const cvy_graph *g, int v, const shape *weight)
+{
+    const shape *s = cvyi_shape_of(g, v);
+    return s->rank == weight->rank && s->dim[0] == weight->dim[0] && cvyi_elements(s) == s->dim[0];
+}
+
+/* What of the weights is packed. Rewrites multiply them with something for each output channel, in float32; the
+ * kernel can do that with its results, and beside data of 16 bits weights of as many are exact. */
+static void find_weights(const cvy_graph *g, const node *conv, tc_form *f)
+{
+    const cvy_dtype x = g->values[conv->arg[0]].dtype;
+    const node *n = made_by(g, conv->arg[1]);
+    const bool product = x != CVY_FLOAT32 && n && n->op == OP_mul && n->arg[1] != CVY_NONE;
+
+    f->weight = conv->arg[1];
+    f->factor = CVY_NONE;
+    for (int i = 0; product && i < 2; i++) {
+        const int base = n->arg[i], factor = n->arg[1 - i];
+        if (made_by(g, base) || g->values[base].dtype != x ||
+            !cvyi_same_shape(cvyi_shape_of(g, base), cvyi_shape_of(g, conv->arg[1])) ||
+            !is_per_output(g, factor, cvyi_shape_of(g, base)))
+            continue;
+        f->weight = base;
+        f->factor = factor;
+    }
+    /* Where they are not, fp16 has as many bits as one product has. */
+    f->direct = x == CVY_FLOAT16 || (x == CVY_BFLOAT16 && g->values[f->weight].dtype == x);
+}
+
 static const char *take_conv(const cvy_plan *p, const pass *s, tc_form *f)
 {
     const cvy_graph *g = p->graph;
@@ -46,9 +88,12 @@ static const char *take_conv(const cvy_plan *p, const pass *s, tc_form *f)
                               .stride = (int)e.stride[2],
                               .pad_h = (int)e.pad[1],
                               .pad_w = (int)e.pad[2],
-                              .products = p->options.precision == CVY_TF32 ? 1 : 3,
+                              .products = cvyi_cuda_products(p, n),
                               .pool_h = 1,
-                              .pool_w = 2};
+                              .pool_w = 2,
+                              .x_half = g->values[n->arg[0]].dtype != CVY_FLOAT32,
+                              .y_half = g->values[g->nodes[s->first + s->count - 1].out].dtype != CVY_FLOAT32};
+    find_weights(g, n, f);
     return NULL;
 }
 

@@ -15,6 +15,8 @@ static const char *refusal(const cvy_plan *p, const cuda_device *d, const node *
     if (p->tuning >= TUNE_GENERIC) return "wgmma: this tuning does without tensor cores";
     if (!p->prepared[n->arg[1]]) return "wgmma: neither operand is a parameter";
     if (e->batch > 1) return "wgmma: a matrix of weights for each sample";
+    if (p->graph->values[n->arg[0]].dtype != CVY_FLOAT32 || p->graph->values[n->arg[1]].dtype != CVY_FLOAT32)
+        return "wgmma: operands that are not float32";
     if (cvyi_shape_of(p->graph, n->arg[0])->rank < 2) return "wgmma: a vector of one row";
     if (e->K % 4) return "wgmma: tensor copies want rows of whole 16 bytes";
     if (e->K < DEPTH) return "wgmma: fewer than 32 terms in a sum";
@@ -125,7 +127,7 @@ product_form cvyi_product_form(const cvy_plan *p, int core)
     if (kind != KIND_LINEAR && kind != KIND_MATMUL) return f;
     cvyi_matmul_geom(p->graph, n, &e);
     f.why = refusal(p, d, n, &e);
-    return f.why ? f : choose(d, &e, p->options.precision == CVY_TF32 ? 1 : 3, p->tuning);
+    return f.why ? f : choose(d, &e, cvyi_cuda_products(p, n), p->tuning);
 }
 
 /* ---- its row of the table ---- */

@@ -181,10 +181,11 @@ static void try_sources(search *s, tc_tuning *t, int q)
 {
     const tc_problem *b = s->b;
     const int columns = (least(t->span, q) - 1) * b->stride + b->s;
+    const int align = b->x_half ? 8 : 4; /* elements in 16 bytes */
 
-    t->tma = b->w % 4 == 0 && b->pad_w % 4 == 0 && cdiv(columns, 4) * 4 <= 256;
+    t->tma = b->w % align == 0 && b->pad_w % align == 0 && cdiv(columns, align) * align <= 256;
     for (t->coltiles = b->sink == SINK_REDUCE; t->coltiles < (b->sink == SINK_POOL ? 1 : 2); t->coltiles++)
-        for (t->rows = 0; t->rows <= (!t->tma && t->span == q && b->h * b->w >= 4); t->rows++)
+        for (t->rows = 0; t->rows <= (!t->tma && t->span == q && b->h * b->w >= align); t->rows++)
             for (t->finishers = 4; t->finishers >= 2; t->finishers -= 2) try_buffers(s, t);
 }
 

@@ -97,8 +97,9 @@ int cvyi_edit_add(editor *e, const node_spec *spec)
     if (!e->st) e->st = cvyi_graph_add(e->g, spec, &out);
     if (!e->st) e->st = make_room(e);
     if (e->st) return CVY_NONE;
-    /* What is made of parameters alone, folded weights for instance, is not rounded to their dtype in between. */
-    if (e->g->values[out].fixed) e->g->values[out].dtype = CVY_FLOAT32;
+    /* What is made of parameters alone, folded weights for instance, is not rounded to their dtype in between. In
+     * another shape they are what they were. */
+    if (e->g->values[out].fixed && cvyi_ops[spec->op].kind != KIND_SHAPE) e->g->values[out].dtype = CVY_FLOAT32;
     add_values(e, values);
     add_node(e, e->g->n_nodes - 1);
     return out;

@@ -122,6 +122,14 @@ static inline float __logf(float x)
 {
     return logf(x);
 }
+// Byte i of the result is byte (order >> 4 * i) % 8 of x and y, one after the other.
+static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned order)
+{
+    const unsigned long long both = (unsigned long long)y << 32 | x;
+    unsigned r = 0;
+    for (int i = 0; i < 4; i++) r |= (unsigned)(both >> 8 * (order >> 4 * i & 7) & 255) << 8 * i;
+    return r;
+}
 static inline int __popc(unsigned x)
 {
     return __builtin_popcount(x);

@@ -38,14 +38,15 @@ typedef struct emulated_product {
     float *d;
     unsigned long long a, b; /* descriptors */
     float a_rows[2][8];
-    int columns, tf32, accumulate;
+    int columns, tf32, bf16, accumulate; /* operands: fp16 where neither */
 } emulated_product;
 
-/* cuTensorMapEncodeTiled's result, as test/standin/cuda.c writes it: up to four dimensions of float32. */
+/* cuTensorMapEncodeTiled's result, as test/standin/cuda.c writes it: up to four dimensions. */
 typedef struct emulated_map {
     const char *base;
     unsigned long long dims[4], strides[3]; /* elements; bytes */
     unsigned box[4], rank, swizzle;         /* elements; swizzle: of 128 bytes */
+    unsigned element;                       /* bytes */
 } emulated_map;
 
 typedef struct emulated {

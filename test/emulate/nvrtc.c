@@ -180,12 +180,14 @@ static void remove_files(const struct nvrtcProgram_st *p, const char *folder)
 static int spawn_one(pid_t *child, const posix_spawn_file_actions_t *files, const char **arguments)
 {
     const char *const compilers[] = {getenv("CXX"), "g++", "clang++"};
+    char *const *list; /* the same: posix_spawnp() writes to none of them, and has another type */
     int error = ENOENT;
 
+    memcpy(&list, &arguments, sizeof list);
     for (int i = 0; i < 3 && error == ENOENT; i++) {
         if (!compilers[i] || !*compilers[i]) continue;
         arguments[0] = compilers[i];
-        error = posix_spawnp(child, arguments[0], files, NULL, (char *const *)arguments, environ);
+        error = posix_spawnp(child, arguments[0], files, NULL, list, environ);
     }
     return error;
 }

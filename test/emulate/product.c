@@ -42,8 +42,8 @@ static const char *read_descriptor(unsigned long long d, int rows, const char *s
     return end > shared_bytes ? "a wgmma descriptor that reaches behind the block's shared memory" : NULL;
 }
 
-/* Row `row` of an operand: all its k, 16 of fp16 or 8 of tf32. */
-static int read_row(const operand *o, int row, bool tf32, float out[16])
+/* Row `row` of an operand: all its k, 16 of fp16 or bf16, or 8 of tf32. */
+static int read_row(const operand *o, int row, bool tf32, bool bf16, float out[16])
 {
     const float *table = half_values();
     const char *at = o->first + (size_t)(row / CORE_ROWS) * o->stride + (size_t)(row % CORE_ROWS) * CORE_BYTES;
@@ -57,7 +57,7 @@ static int read_row(const operand *o, int row, bool tf32, float out[16])
                 memcpy(&word, at + 4 * i, sizeof word);
             else
                 memcpy(&h, at + 2 * i, sizeof h);
-            out[part * half + i] = tf32 ? emulated_tf32(word) : table[h];
+            out[part * half + i] = tf32 ? emulated_tf32(word) : bf16 ? emulated_float((uint32_t)h << 16) : table[h];
         }
     return 2 * half;
 }
@@ -74,7 +74,7 @@ static const char *read_rows(const emulated_product *const lanes[EMULATED_LANES]
     if (!p->tf32) wrong = read_descriptor(p->a, 64, shared, shared_bytes, &a);
     for (int r = 0; r < 16 && !wrong; r++) {
         float row[16];
-        if (!p->tf32) read_row(&a, 16 * warp + r, false, row);
+        if (!p->tf32) read_row(&a, 16 * warp + r, false, p->bf16, row);
         for (int k = 0; k < 8 && p->tf32; k++) row[k] = emulated_tf32(lanes[4 * (r % 8)]->a_rows[r / 8][k]);
         for (int k = 0; k < (p->tf32 ? 8 : 16); k++) rows[k][r] = row[k];
     }
@@ -92,7 +92,7 @@ const char *product_run(const emulated_product *const lanes[EMULATED_LANES], con
 
     if (!wrong) wrong = read_descriptor(p->b, p->columns, shared, shared_bytes, &b);
     for (int c = 0; c < p->columns && !wrong; c++) {
-        const int terms = read_row(&b, c, p->tf32, column), in_lane = c / 8 * 4 + c % 2;
+        const int terms = read_row(&b, c, p->tf32, p->bf16, column), in_lane = c / 8 * 4 + c % 2;
         for (int r = 0; r < 16; r++)
             sums[r] = p->accumulate ? lanes[r % 8 * 4 + c % 8 / 2]->d[in_lane + r / 8 * 2] : 0;
         for (int k = 0; k < terms; k++)

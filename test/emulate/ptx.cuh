@@ -6,6 +6,8 @@
 
 #include "numbers.h"
 
+#include "half.cuh"
+
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
@@ -120,26 +122,27 @@ static inline float log2_approx(float x)
 {
     return log2f(x);
 }
-// To the nearest of fp16, halves to the even one: a float whose last place is fp16's does the rounding.
-static inline u32 emulated_half(float x)
-{
-    const u32 bits = __float_as_uint(x), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
-    if (magnitude > 0x7f800000) return 0x7fff;
-    if (magnitude >= 0x477ff000) return sign | 0x7c00; // 65520 and more
-    if (magnitude < 0x38800000) return sign | (__float_as_uint(__uint_as_float(magnitude) + 0.5f) - 0x3f000000);
-    return sign | (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
-}
 static inline u32 pack_f16(float lo, float hi)
 {
-    return emulated_half(lo) | emulated_half(hi) << 16;
+    return emulated_to_half(lo) | emulated_to_half(hi) << 16;
 }
 static inline void unpack_f16(u32 v, float &lo, float &hi)
 {
     lo = emulated_from_half(v & 0xffff), hi = emulated_from_half(v >> 16);
 }
 
+template <class T> static inline u32 add_zero_times(u32 v, u32 sum, T)
+{
+    float halves[2];
+    for (int i = 0; i < 2; i++) {
+        const T x = {(unsigned short)(v >> 16 * i)}, y = {(unsigned short)(sum >> 16 * i)};
+        halves[i] = cvy_widen(y) + 0.0f * cvy_widen(x);
+    }
+    return cvy_narrow(halves[0], halves[1], T());
+}
+
 // ---- registers
-static inline void one_address(const float *&)
+template <class T> static inline void one_address(const T *&)
 {
 }
 template <int COUNT> static inline void registers_take()
@@ -183,9 +186,18 @@ static inline const emulated_deposit *emulated_together(const emulated_operands 
     }
     return all;
 }
-template <int COUNT> static inline void wgmma_f16(float (&d)[COUNT], u64 a, u64 b, int accumulate)
+static inline bool emulated_is_bf16(cvy_bf16)
 {
-    const emulated_product p = {.d = d, .a = a, .b = b, .columns = 2 * COUNT, .accumulate = accumulate};
+    return true;
+}
+static inline bool emulated_is_bf16(cvy_f16)
+{
+    return false;
+}
+template <int COUNT, class T> static inline void wgmma_half(float (&d)[COUNT], u64 a, u64 b, int accumulate, T type)
+{
+    const emulated_product p = {
+        .d = d, .a = a, .b = b, .columns = 2 * COUNT, .bf16 = emulated_is_bf16(type), .accumulate = accumulate};
     emulated_together({a, b, accumulate, {}});
     emulated_now.multiply(&p);
 }

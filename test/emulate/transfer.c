@@ -4,7 +4,7 @@
 #include <string.h>
 #include "run.h"
 
-enum { MOST = 4096, FLOAT = 4 };
+enum { MOST = 4096 };
 
 static transfer queue[MOST];
 static int n_queue;
@@ -13,11 +13,11 @@ static const char *check_box(transfer *t)
 {
     const emulated_map *m = &t->map;
 
-    t->bytes = FLOAT;
+    t->bytes = m->element;
     for (unsigned d = 0; d < m->rank; d++) t->bytes *= m->box[d];
     if ((uintptr_t)t->dst % (m->swizzle ? 1024 : 128)) return "a tensor copy to an address that is not aligned";
     /* The manual does not say so; the device ends the launch with an illegal instruction. */
-    return t->at[0] % 4 ? "a tensor copy from an odd column" : NULL;
+    return t->at[0] * (int)m->element % 16 ? "a tensor copy from an odd column" : NULL;
 }
 
 const char *transfer_check(transfer *t)
@@ -47,25 +47,25 @@ static void copy_row(char *dst, const emulated_map *m, const int at[4], unsigned
     }
     for (unsigned i = 0; i < m->box[0]; i++) {
         const long long x = (long long)at[0] + i;
-        const unsigned piece = i / 4 ^ (m->swizzle ? row % 8 : 0);
-        char *to = dst + piece * 16 + i % 4 * FLOAT;
+        const unsigned at_byte = i * m->element, piece = at_byte / 16 ^ (m->swizzle ? row % 8 : 0);
+        char *to = dst + piece * 16 + at_byte % 16;
         if (inside && x >= 0 && (unsigned long long)x < m->dims[0])
-            memcpy(to, src + x * FLOAT, FLOAT);
+            memcpy(to, src + x * m->element, m->element);
         else
-            memset(to, 0, FLOAT);
+            memset(to, 0, m->element);
     }
 }
 
 static void copy_box(const transfer *t)
 {
     const emulated_map *m = &t->map;
-    const unsigned rows = t->bytes / (m->box[0] * FLOAT);
+    const unsigned row_bytes = m->box[0] * m->element, rows = t->bytes / row_bytes;
 
     for (unsigned row = 0; row < rows; row++) {
         int at[4] = {t->at[0]};
         for (unsigned d = 1, rest = row; d < m->rank; rest /= m->box[d], d++)
             at[d] = t->at[d] + (int)(rest % m->box[d]);
-        copy_row(t->dst + (size_t)row * m->box[0] * FLOAT, m, at, row);
+        copy_row(t->dst + (size_t)row * row_bytes, m, at, row);
     }
 }
 
@@ -98,14 +98,14 @@ int transfer_drop(void)
 
 /* What the driver asks of them: addresses and strides of whole 16 bytes, boxes of at most 256 each way, rows of a
  * swizzled box no longer than 128 bytes. */
-CUresult device_tensor_map(void *out, unsigned rank, const void *base, const uint64_t *dims,
+CUresult device_tensor_map(void *out, unsigned element, unsigned rank, const void *base, const uint64_t *dims,
                            const uint64_t *strides, const unsigned *box, bool swizzle)
 {
-    emulated_map m = {.base = base, .rank = rank, .swizzle = swizzle};
-    bool good = rank >= 1 && rank <= 4 && (uintptr_t)base % 16 == 0 && box[0] * FLOAT % 16 == 0;
+    emulated_map m = {.base = base, .element = element, .rank = rank, .swizzle = swizzle};
+    bool good = rank >= 1 && rank <= 4 && (uintptr_t)base % 16 == 0 && box[0] * element % 16 == 0;
 
     _Static_assert(sizeof m <= sizeof(CUtensorMap), "a map has room for ours");
-    good = good && (!swizzle || box[0] * FLOAT <= 128);
+    good = good && (!swizzle || box[0] * element <= 128);
     for (unsigned d = 0; d < rank && good; d++) {
         m.dims[d] = dims[d];
         m.box[d] = box[d];

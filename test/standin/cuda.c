@@ -286,11 +286,12 @@ static CUresult fake_cuTensorMapEncodeTiled(CUtensorMap *map, int type, unsigned
                                             const unsigned *element_strides, int interleave, int swizzle,
                                             int l2_promotion, int out_of_bounds)
 {
-    enum { NO_SWIZZLE = 0, SWIZZLE_128 = 3 };
-    (void)type, (void)element_strides, (void)interleave, (void)l2_promotion, (void)out_of_bounds;
+    enum { NO_SWIZZLE = 0, SWIZZLE_128 = 3, FLOAT16 = 6, FLOAT32 = 7, BFLOAT16 = 9 };
+    (void)element_strides, (void)interleave, (void)l2_promotion, (void)out_of_bounds;
     STEP(cuTensorMapEncodeTiled);
     if (swizzle != NO_SWIZZLE && swizzle != SWIZZLE_128) return DEVICE_INVALID;
-    return device_tensor_map(map, rank, base, dims, strides, box, swizzle == SWIZZLE_128);
+    if (type != FLOAT32 && type != FLOAT16 && type != BFLOAT16) return DEVICE_INVALID;
+    return device_tensor_map(map, type == FLOAT32 ? 4 : 2, rank, base, dims, strides, box, swizzle == SWIZZLE_128);
 }
 
 /* Exported under the real name, as the one symbol the driver is entered through. */

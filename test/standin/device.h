@@ -31,7 +31,7 @@ void device_allow_shared(void *kernel, int bytes);
 int device_allowed_shared(const void *kernel);
 CUresult device_launch(void *kernel, const CUlaunchConfig *config, void **arguments);
 /* float32, out of bounds zero; strides in bytes. */
-CUresult device_tensor_map(void *out, unsigned rank, const void *base, const uint64_t *dims,
+CUresult device_tensor_map(void *out, unsigned element, unsigned rank, const void *base, const uint64_t *dims,
                            const uint64_t *strides, const unsigned *box, bool swizzle);
 const char *device_error(void);
 

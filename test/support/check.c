@@ -102,23 +102,59 @@ static void check_rig(gpu_rig *t, const doubt *d, const cvy_plan *plan, const gu
     free(first);
 }
 
-/* Of the magnitudes, twice: float32's rounding; that of an operand to 11 bits, which is also the error of the
- * hardware's tanh. */
-static const double check_moves[CHECK_PRECISIONS] = {[CVY_FP32] = 0x1p-23, [CVY_TF32] = 0x1p-10};
+/* float32's rounding; that of an operand to 11 bits, which is also the error of the hardware's tanh. Values of 16
+ * bits may be rounded to those wherever an operator ends, as PyTorch does. */
+static const doubt_rounding check_rounding[DTYPE_COUNT][CHECK_PRECISIONS] = {
+    [CVY_FLOAT32] = {[CVY_FP32] = DOUBT_FLOAT32, [CVY_TF32] = {0x1p-10, 0x1p-126, 1e36, 0x1p24}},
+    [CVY_FLOAT16] = {{0x1p-10, 0x1p-24, 3e4, 0x1p11}, {0x1p-10, 0x1p-24, 3e4, 0x1p11}},
+    [CVY_BFLOAT16] = {{0x1p-7, 0x1p-126, 1e36, 0x1p8}, {0x1p-7, 0x1p-126, 1e36, 0x1p8}},
+};
 const char *const precision_names[CHECK_PRECISIONS] = {[CVY_FP32] = "fp32", [CVY_TF32] = "tf32"};
+
+cvy_graph *graph_as(const cvy_graph *g, cvy_dtype dtype, bool parameters)
+{
+    cvy_graph *made = NULL;
+
+    assert_ok(cvyi_graph_copy(g, &made));
+    for (int v = 0; v < made->n_values; v++)
+        if (parameters || !made->values[v].fixed) made->values[v].dtype = dtype;
+    return made;
+}
+
+void round_rig(rig *r, const cvy_graph *g)
+{
+    for (int i = 0; i < r->n_sources; i++) {
+        cvy_tensor of;
+        assert_ok(cvy_graph_tensor(g, i, &of));
+        for (int64_t k = 0; k < r->t[i].count && of.dtype != CVY_FLOAT32; k++) {
+            float *x = rig_at(&r->t[i], k);
+            *x = half_value((cvy_dtype)of.dtype, half_bits((cvy_dtype)of.dtype, *x));
+        }
+    }
+}
+
+/* That of the inputs. */
+static cvy_dtype data_dtype(const cvy_graph *g)
+{
+    int v = 0;
+    while (v + 1 < g->n_values && g->values[v].kind != VALUE_INPUT) v++;
+    return g->n_values ? g->values[v].dtype : CVY_FLOAT32;
+}
 
 void check_open(checked_graph *c, const gpu *u, cvy_graph *g, rig_data kind, uint64_t seed)
 {
-    *c = (checked_graph){.u = u, .g = g};
+    *c = (checked_graph){.u = u, .g = g, .twin = graph_as(g, CVY_FLOAT32, true)};
     for (int i = 0; i < 4; i++) random_next(&seed);
     for (int i = 0; i < CHECK_RIGS; i++) {
-        rig_open(&c->rigs[i], g, &seed, kind, i ? 6 : 0);
+        rig_open(&c->rigs[i], c->twin, &seed, kind, i ? 6 : 0);
+        round_rig(&c->rigs[i], g);
         rig_reference(&c->rigs[i]);
         for (int p = 0; p < CHECK_PRECISIONS; p++)
-            doubt_open_moved(&c->doubts[p][i], &c->rigs[i], seed, check_moves[p]);
-        gpu_rig_open(&c->on_device[i], u, &c->rigs[i]);
+            doubt_open_by(&c->doubts[p][i], &c->rigs[i], seed, &check_rounding[data_dtype(g)][p]);
+        gpu_rig_open_as(&c->on_device[i], u, &c->rigs[i], g);
     }
 }
+
 void check_close(checked_graph *c)
 {
     for (int i = 0; i < CHECK_RIGS; i++) {
@@ -126,6 +162,7 @@ void check_close(checked_graph *c)
         for (int p = 0; p < CHECK_PRECISIONS; p++) doubt_close(&c->doubts[p][i]);
         rig_close(&c->rigs[i]);
     }
+    cvy_graph_free(c->twin);
 }
 
 const plan_kind plan_kinds[PLAN_KINDS] = {

@@ -27,12 +27,18 @@ extern const char *const precision_names[CHECK_PRECISIONS];
 typedef struct checked_graph {
     const gpu *u;
     cvy_graph *g;
+    cvy_graph *twin;   /* the same graph in float32, which the reference computes */
     const char *title; /* how to name it in a report */
     rig rigs[CHECK_RIGS];
     gpu_rig on_device[CHECK_RIGS];
     doubt doubts[CHECK_PRECISIONS][CHECK_RIGS];
     double worst[CHECK_PRECISIONS];
 } checked_graph;
+
+/* The same graph with every value in one dtype; parameters too, where asked for. Freed by the caller. */
+cvy_graph *graph_as(const cvy_graph *g, cvy_dtype dtype, bool parameters);
+/* Rounds a rig's sources to the dtypes that the tensors of g have. */
+void round_rig(rig *r, const cvy_graph *g);
 
 void check_open(checked_graph *c, const gpu *u, cvy_graph *g, rig_data kind, uint64_t seed);
 void check_close(checked_graph *c);

@@ -1,8 +1,7 @@
 /* check_random.c - see check_random.h. */
 #include "check_random.h"
 
-/* What a report calls a graph: its text, and what makes it again. */
-static char *random_title(const cvy_graph *g, flavour f, uint64_t seed)
+char *random_title(const cvy_graph *g, flavour f, uint64_t seed)
 {
     size_t needed = 0;
     char *words;

@@ -1,5 +1,6 @@
 /* device.c - see device.h. */
 #include <dlfcn.h>
+#include "../../src/util/half.h"
 #include "device.h"
 
 enum { BAND = 1024, BAND_BYTE = 0xa5 };
@@ -7,8 +8,39 @@ enum { BAND = 1024, BAND_BYTE = 0xa5 };
 /* A tensor's memory as it travels: all of it, or on a bare device without the rig's own guards at both ends. */
 typedef struct gpu_span {
     float *from;
-    size_t bytes;
+    int64_t cells;
+    size_t bytes; /* on the device */
 } gpu_span;
+
+/* ---- elements of 16 bits: a rig's numbers are such already ---- */
+
+uint16_t half_bits(cvy_dtype dtype, float x)
+{
+    return cvyi_narrow(dtype, x);
+}
+
+float half_value(cvy_dtype dtype, uint16_t bits)
+{
+    return cvyi_widen(dtype, bits);
+}
+
+static void narrow_cells(cvy_dtype dtype, const float *from, void *to, int64_t n)
+{
+    if (dtype == CVY_FLOAT32) memcpy(to, from, 4 * (size_t)n);
+    for (int64_t i = 0; i < n && dtype != CVY_FLOAT32; i++) ((uint16_t *)to)[i] = half_bits(dtype, from[i]);
+}
+
+/* The rig's guard stays itself. */
+static void widen_cells(cvy_dtype dtype, const void *from, float *to, int64_t n)
+{
+    const uint16_t guard = half_bits(dtype, RIG_GUARD);
+
+    if (dtype == CVY_FLOAT32) memcpy(to, from, 4 * (size_t)n);
+    for (int64_t i = 0; i < n && dtype != CVY_FLOAT32; i++) {
+        const uint16_t bits = ((const uint16_t *)from)[i];
+        to[i] = bits == guard ? RIG_GUARD : half_value(dtype, bits);
+    }
+}
 
 typedef struct graph_calls {
     CUresult (*begin)(CUstream, int);
@@ -67,25 +99,41 @@ static gpu_span span_of(const gpu_rig *t, int i)
 {
     const rig_tensor *of = &t->r->t[i];
     const int64_t skip = t->u->bare ? RIG_EDGE : 0;
-    return (gpu_span){of->memory + skip, 4 * (size_t)(of->cells - 2 * skip)};
+    const int64_t cells = of->cells - 2 * skip;
+    return (gpu_span){of->memory + skip, cells, (size_t)(cvyi_dtype_bytes(t->dtype[i]) * cells)};
 }
 
 static void gpu_rig_upload(gpu_rig *t, int i)
 {
     const gpu_span s = span_of(t, i);
-    assert_ok(cvyi_cuda_upload(t->u->device, t->memory[i].at, s.from, s.bytes, t->u->stream));
+    void *cells = malloc(s.bytes + 1);
+
+    assert_non_null(cells);
+    narrow_cells(t->dtype[i], s.from, cells, s.cells);
+    assert_ok(cvyi_cuda_upload(t->u->device, t->memory[i].at, cells, s.bytes, t->u->stream));
+    free(cells);
+}
+
+void gpu_rig_open_as(gpu_rig *t, const gpu *u, rig *r, const cvy_graph *g)
+{
+    *t = (gpu_rig){.u = u, .r = r};
+    for (int i = 0; i < r->n; i++) {
+        cvy_tensor of;
+        gpu_span s;
+        assert_ok(cvy_graph_tensor(g, i, &of));
+        t->dtype[i] = (cvy_dtype)of.dtype;
+        s = span_of(t, i);
+        assert_ok(guarded_alloc(u, s.bytes, &t->memory[i]));
+        gpu_rig_upload(t, i);
+        t->buffers[i].data = (void *)(uintptr_t)(t->memory[i].at + (size_t)(cvyi_dtype_bytes(t->dtype[i]) *
+                                                                            (r->t[i].origin - s.from)));
+        t->buffers[i].strides = r->buffers[i].strides;
+    }
 }
 
 void gpu_rig_open(gpu_rig *t, const gpu *u, rig *r)
 {
-    *t = (gpu_rig){.u = u, .r = r};
-    for (int i = 0; i < r->n; i++) {
-        const gpu_span s = span_of(t, i);
-        assert_ok(guarded_alloc(u, s.bytes, &t->memory[i]));
-        gpu_rig_upload(t, i);
-        t->buffers[i].data = (void *)(uintptr_t)(t->memory[i].at + 4 * (size_t)(r->t[i].origin - s.from));
-        t->buffers[i].strides = r->buffers[i].strides;
-    }
+    gpu_rig_open_as(t, u, r, r->g);
 }
 void gpu_rig_close(gpu_rig *t)
 {
@@ -102,7 +150,11 @@ float *gpu_rig_outputs(gpu_rig *t, int64_t *count)
 {
     for (int i = t->r->n_sources; i < t->r->n; i++) {
         const gpu_span s = span_of(t, i);
-        assert_ok(cvyi_cuda_download(t->u->device, s.from, t->memory[i].at, s.bytes, t->u->stream));
+        void *cells = malloc(s.bytes + 1);
+        assert_non_null(cells);
+        assert_ok(cvyi_cuda_download(t->u->device, cells, t->memory[i].at, s.bytes, t->u->stream));
+        widen_cells(t->dtype[i], cells, s.from, s.cells);
+        free(cells);
     }
     return rig_outputs(t->r, count);
 }
@@ -113,11 +165,13 @@ bool gpu_rig_intact(const gpu_rig *t)
 
     for (int i = 0; i < t->r->n; i++) {
         const gpu_span s = span_of(t, i);
-        void *now = i < t->r->n_sources ? malloc(s.bytes + 1) : NULL;
+        void *now = i < t->r->n_sources ? malloc(s.bytes + 1) : NULL, *before = now ? malloc(s.bytes + 1) : NULL;
         kept = kept && guarded_intact(t->u, &t->memory[i]);
         if (now) assert_ok(cvyi_cuda_download(t->u->device, now, t->memory[i].at, s.bytes, t->u->stream));
-        kept = kept && (!now || !memcmp(now, s.from, s.bytes));
+        if (now) narrow_cells(t->dtype[i], s.from, before, s.cells);
+        kept = kept && (!now || !memcmp(now, before, s.bytes));
         free(now);
+        free(before);
     }
     return kept;
 }

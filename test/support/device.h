@@ -36,16 +36,24 @@ void guarded_free(const gpu *u, guarded *g);
 /* Are both bands as they were? */
 bool guarded_intact(const gpu *u, const guarded *g);
 
+/* ---- elements of 16 bits ---- */
+
+uint16_t half_bits(cvy_dtype dtype, float x);
+float half_value(cvy_dtype dtype, uint16_t bits);
+
 /* ---- tensors on the device ---- */
 
 typedef struct gpu_rig {
     const gpu *u;
     rig *r;
+    cvy_dtype dtype[RIG_TENSORS]; /* in the device's memory; the rig's own is float32 */
     guarded memory[RIG_TENSORS];
     cvy_buffer buffers[RIG_TENSORS];
 } gpu_rig;
 
 void gpu_rig_open(gpu_rig *t, const gpu *u, rig *r);
+/* The device's tensors have the dtypes that `g` has, whose twin in float32 the rig's graph is. */
+void gpu_rig_open_as(gpu_rig *t, const gpu *u, rig *r, const cvy_graph *g);
 void gpu_rig_close(gpu_rig *t);
 
 /* Guards in the place of the outputs. */

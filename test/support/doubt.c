@@ -8,7 +8,8 @@ typedef struct doubt_run {
     double **value, **mag; /* per value of the graph */
     bool exact, beyond;
     uint64_t seed;
-    double move; /* 0: the values as they are */
+    doubt_rounding by;
+    int way; /* 1, -1: every element is moved, this way; 0: the values as they are */
 } doubt_run;
 
 enum { DOUBT_PAIRS = 2, DOUBT_SAFETY = 16 };
@@ -161,10 +162,10 @@ static double doubt_taps(const doubt_run *d, const node *n)
     return most * doubt_largest(d->mag[n->arg[0]], cvyi_elements(cvyi_shape_of(d->r->g, n->arg[0])));
 }
 
-static bool doubt_whole(const double *x, int64_t n)
+static bool doubt_whole(const double *x, int64_t n, double below)
 {
     for (int64_t i = 0; i < n; i++)
-        if (x[i] != rint(x[i]) || fabs(x[i]) >= 0x1p24) return false;
+        if (x[i] != rint(x[i]) || fabs(x[i]) >= below) return false;
     return true;
 }
 
@@ -179,17 +180,18 @@ static void doubt_node(doubt_run *d, int index)
     for (int a = 0; a < n->n_args; a++) c.arg[a] = n->arg[a] == CVY_NONE ? NULL : d->value[n->arg[a]];
     if (!count) return;
     doubt_reference[n->op](&c);
-    if (!d->move) { /* magnitudes are taken of the values as they are */
+    if (!d->way) { /* magnitudes are taken of the values as they are */
         doubt_mag(d, n, mag);
-        d->exact &= doubt_keeps_whole(n->op) && doubt_whole(y, count) && doubt_whole(mag, count);
-        d->beyond |= doubt_largest(mag, count) > 1e36 || doubt_overflows(d, n);
+        d->exact &=
+            doubt_keeps_whole(n->op) && doubt_whole(y, count, d->by.whole) && doubt_whole(mag, count, d->by.whole);
+        d->beyond |= doubt_largest(mag, count) > d->by.range || doubt_overflows(d, n);
         return;
     }
     if (cvyi_info(n)->kind == KIND_SHAPE || cvyi_info(n)->kind == KIND_MAXPOOL) return;
     if (cvyi_info(n)->kind == KIND_CONV) most = doubt_taps(d, n);
     for (int64_t i = 0; i < count; i++) {
         const double some = (double)random_next(&d->seed) * 0x1p-31 - 1;
-        y[i] += some * (d->move * fmax(mag[i], most) + copysign(0x1p-126, d->move));
+        y[i] += d->way * some * (d->by.move * fmax(mag[i], most) + d->by.tiny);
     }
 }
 
@@ -200,9 +202,9 @@ static void doubt_evaluate(doubt_run *d)
         const rig_tensor *t = &d->r->t[i];
         for (int64_t k = 0; k < t->count; k++) {
             d->value[t->info.value][k] = *rig_at(t, k);
-            if (!d->move) d->mag[t->info.value][k] = fabs(d->value[t->info.value][k]);
+            if (!d->way) d->mag[t->info.value][k] = fabs(d->value[t->info.value][k]);
         }
-        if (!d->move) d->exact &= doubt_whole(d->value[t->info.value], t->count);
+        if (!d->way) d->exact &= doubt_whole(d->value[t->info.value], t->count, d->by.whole);
     }
     for (int i = 0; i < g->n_nodes; i++) doubt_node(d, i);
 }
@@ -245,9 +247,10 @@ static void doubt_collect(doubt *out, const doubt_run *d)
     }
 }
 
-void doubt_open_moved(doubt *out, const rig *r, uint64_t seed, double move)
+void doubt_open_by(doubt *out, const rig *r, uint64_t seed, const doubt_rounding *by)
 {
-    doubt_run d = {.r = r, .value = doubt_arrays(r->g), .mag = doubt_arrays(r->g), .exact = true, .seed = seed};
+    doubt_run d = {
+        .r = r, .value = doubt_arrays(r->g), .mag = doubt_arrays(r->g), .exact = true, .seed = seed, .by = *by};
 
     *out = (doubt){0};
     for (int i = r->n_sources; i < r->n; i++) out->count += r->t[i].count;
@@ -261,7 +264,7 @@ void doubt_open_moved(doubt *out, const rig *r, uint64_t seed, double move)
     for (int i = 0; i < 2 * DOUBT_PAIRS && !out->beyond; i++) {
         if (i % 2 == 0) seed = d.seed;
         d.seed = seed;
-        d.move = i % 2 ? -move : move;
+        d.way = i % 2 ? -1 : 1;
         doubt_evaluate(&d);
         doubt_collect(out, &d);
     }
@@ -271,7 +274,7 @@ void doubt_open_moved(doubt *out, const rig *r, uint64_t seed, double move)
 
 void doubt_open(doubt *out, const rig *r, uint64_t seed)
 {
-    doubt_open_moved(out, r, seed, 0x1p-23);
+    doubt_open_by(out, r, seed, &(doubt_rounding)DOUBT_FLOAT32);
 }
 
 void doubt_close(doubt *d)

@@ -12,15 +12,25 @@
 
 #include "rig.h"
 
+/* What arithmetic and storage do to a value: a share of the magnitude, twice what is rounded away at most, and of
+ * tiny ones a number; up to where there are numbers at all, and up to where whole ones are exact. */
+typedef struct doubt_rounding {
+    double move, tiny, range, whole;
+} doubt_rounding;
+#define DOUBT_FLOAT32                                                                                              \
+    {                                                                                                              \
+        0x1p-23, 0x1p-126, 1e36, 0x1p24                                                                            \
+    }
+
 typedef struct doubt {
-    bool exact;    /* whole numbers below 2^24 throughout */
-    bool beyond;   /* some value leaves float32's range: nothing can be told */
+    bool exact;    /* whole numbers that are exact throughout */
+    bool beyond;   /* some value leaves the range: nothing can be told */
     double *slack; /* per element of all outputs, as rig_outputs() orders them; NAN: not judged */
     int64_t count;
 } doubt;
 
-/* After rig_reference(). move: of the magnitude, twice what an operator's arithmetic rounds away. */
-void doubt_open_moved(doubt *out, const rig *r, uint64_t seed, double move);
+/* After rig_reference(). */
+void doubt_open_by(doubt *out, const rig *r, uint64_t seed, const doubt_rounding *by);
 
 void doubt_open(doubt *out, const rig *r, uint64_t seed);
 

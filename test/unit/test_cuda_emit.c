@@ -94,6 +94,74 @@ static void epilogues(void)
            "}\n");
 }
 
+/* Elements of 16 bits are widened where they are read and rounded where they are stored; float32 beside them is as
+ * ever. */
+static void halves(void)
+{
+    static const emit_view views[] = {
+        {.name = "y", .stride = {30, 1}, .varies = {true, true}, .whole = true, .dtype = CVY_FLOAT16},
+        {.name = "x", .stride = {30, 1}, .varies = {true, true}, .whole = true, .dtype = CVY_BFLOAT16},
+        {.name = "column", .stride = {1}, .varies = {true}, .dtype = CVY_BFLOAT16},
+        {.name = "bias", .stride = {0, 1}, .varies = {false, true}},
+    };
+    static emit_line lines[] = {
+        {.kind = EMIT_LOAD, .view = 1, .note = "x"},
+        {.kind = EMIT_LOAD, .view = 2, .note = "column"},
+        {.kind = EMIT_OP, .op = OP_mul, .a = 0, .b = 1, .p = {0, 1}, .note = "mul"},
+        {.kind = EMIT_LOAD, .view = 3, .note = "bias"},
+        {.kind = EMIT_OP, .op = OP_add, .a = 2, .b = 3, .p = {0, 1}, .note = "add"},
+        {.kind = EMIT_STORE, .view = 0, .a = 4, .note = "y"},
+    };
+    const emit_program post = {.lines = lines, .n_lines = COUNT_OF(lines), .extent = {4, 28, 1, 1, 1, 1}};
+    emit_spec spec = {.title = "pool.cu", .views = views, .epilogue = &post};
+
+    expect("of 16 bits", &spec,
+           "// epilogue.cuh - pool.cu\n"
+           "//\n"
+           "#include \"common.cuh\"\n"
+           "#include \"ops.cuh\"\n"
+           "\n"
+           "CVY_INLINE void cvy_epilogue(const cvy_args &a, const cvy_at at, const float t0)\n"
+           "{\n"
+           "    const float t1 = cvy_widen(cvy_as<cvy_bf16>(a.t[1])[at.lin]); // x\n"
+           "    const float t2 = cvy_widen(cvy_as<cvy_bf16>(a.t[2])[at.i0]); // column\n"
+           "    const float t3 = cvy_mul(t1, t2); // mul\n"
+           "    const float t4 = a.t[3].p[at.i1]; // bias\n"
+           "    const float t5 = cvy_add(t3, t4); // add\n"
+           "    cvy_put(cvy_as<cvy_f16>(a.t[0])[at.lin], t5); // y\n"
+           "}\n");
+    spec.many = 4;
+    expect("neighbours of 16 bits", &spec,
+           "// epilogue.cuh - pool.cu\n"
+           "//\n"
+           "#include \"common.cuh\"\n"
+           "#include \"ops.cuh\"\n"
+           "\n"
+           "template <int N> CVY_INLINE void cvy_write(const cvy_args &a, const cvy_at (&all)[N], const float "
+           "(&x)[N])\n"
+           "{\n"
+           "    const cvy_at &at = all[0];\n"
+           "    float r1[N];\n"
+           "    cvy_load(&cvy_as<cvy_bf16>(a.t[1])[at.lin], r1);\n"
+           "    const float r2 = cvy_widen(cvy_as<cvy_bf16>(a.t[2])[at.i0]);\n"
+           "    float r3[N];\n"
+           "    cvy_load(&a.t[3].p[at.i1], r3);\n"
+           "    float w0[N];\n"
+           "#pragma unroll\n"
+           "    for (int i = 0; i < N; i++) {\n"
+           "        const cvy_at &at = all[i];\n"
+           "        const float t0 = x[i];\n"
+           "        const float t1 = r1[i]; // x\n"
+           "        const float t2 = r2; // column\n"
+           "        const float t3 = cvy_mul(t1, t2); // mul\n"
+           "        const float t4 = r3[i]; // bias\n"
+           "        const float t5 = cvy_add(t3, t4); // add\n"
+           "        w0[i] = t5; // y\n"
+           "    }\n"
+           "    cvy_store(&cvy_as<cvy_f16>(a.t[0])[at.lin], w0);\n"
+           "}\n");
+}
+
 static void prologues(void)
 {
     static const emit_view views[] = {
@@ -187,7 +255,7 @@ static void neighbours(void)
     };
     const emit_program pre = {.lines = read, .n_lines = 2, .result = 1, .extent = {2, 16, 6, 6, 1, 1}};
     const emit_program post = {.lines = write, .n_lines = COUNT_OF(write), .extent = {2, 16, 6, 6, 1, 1}};
-    const emit_spec spec = {.title = "norm.cu", .views = views, .many = true, .prologue = &pre, .epilogue = &post};
+    const emit_spec spec = {.title = "norm.cu", .views = views, .many = 4, .prologue = &pre, .epilogue = &post};
 
     expect("neighbours", &spec,
            "// epilogue.cuh - norm.cu\n"
@@ -274,6 +342,7 @@ int main(void)
 {
     epilogues();
     prologues();
+    halves();
     neighbours();
     every_operator_has_a_device_version();
     embedded_files_are_whole();

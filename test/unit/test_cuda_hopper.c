@@ -42,15 +42,17 @@ static const offence offences[] = {
      "extern __shared__ __align__(128) char memory[]; if (blockIdx.x) return;"
      "for (int i = threadIdx.x; i < 8192; i += 256) ((float *)memory)[i] = 0.0f;"
      "__syncthreads(); float d[32]; for (float &v : d) v = CVY_NAN;"
-     "wgmma_f16(d, wgmma_desc(0, 64), wgmma_desc(0, 64), 0); wgmma_commit();"
+     "wgmma_half(d, wgmma_desc(0, 64), wgmma_desc(0, 64), 0, cvy_f16()); wgmma_commit();"
      "wgmma_wait<1>(); a.t[0].p[at.lin] = d[0]; wgmma_wait<0>();",
      ""},
     {"an operand behind the block's shared memory",
-     "float d[32]; wgmma_f16(d, wgmma_desc(0, 64), wgmma_desc(2047, 64), 0); wgmma_commit(); wgmma_wait<0>();",
+     "float d[32]; wgmma_half(d, wgmma_desc(0, 64), wgmma_desc(2047, 64), 0, cvy_f16()); wgmma_commit(); "
+     "wgmma_wait<0>();",
      "reaches behind"},
-    {"lanes with different operands", "float d[32]; wgmma_f16(d, wgmma_desc(threadIdx.x, 64), 0, 0);",
+    {"lanes with different operands", "float d[32]; wgmma_half(d, wgmma_desc(threadIdx.x, 64), 0, 0, cvy_f16());",
      "different operands"},
-    {"half a warp multiplies", "float d[32]; if (threadIdx.x % 32 < 16) wgmma_f16(d, 0, 0, 0);", "stands still"},
+    {"half a warp multiplies", "float d[32]; if (threadIdx.x % 32 < 16) wgmma_half(d, 0, 0, 0, cvy_f16());",
+     "stands still"},
     {"words that never come", "if (at.lin == 0) while (*(volatile float *)a.t[1].p == 0.0f) __nanosleep(20);",
      "nothing happens"},
 };

@@ -6,6 +6,8 @@
 #ifndef CVY_COMMON_CUH
 #define CVY_COMMON_CUH
 
+#include "half.cuh"
+
 #ifndef TENSORS
 #define TENSORS 3 // views in the argument
 #endif
@@ -77,7 +79,58 @@ CVY_INLINE void cvy_neighbours(cvy_index lin, cvy_at (&at)[N])
     }
 }
 
-// One access of 4 or 16 bytes.
+// ---- elements: float, cvy_f16 or cvy_bf16 in memory, float32 everywhere else ----
+
+// The elements of a tensor, of type T. p itself is right for those of float32 alone.
+template <class T> CVY_INLINE T *cvy_as(const cvy_view &v)
+{
+    return reinterpret_cast<T *>(v.p);
+}
+
+CVY_INLINE float cvy_widen(float x)
+{
+    return x;
+}
+// Rounds once, to the nearest.
+CVY_INLINE void cvy_put(float &p, float x)
+{
+    p = x;
+}
+template <class T> CVY_INLINE void cvy_put(T &p, float x)
+{
+    p.bits = (unsigned short)cvy_narrow(x, 0.0f, T());
+}
+// Of memory that nobody writes meanwhile.
+CVY_INLINE float cvy_get(const float *p)
+{
+    return __ldg(p);
+}
+template <class T> CVY_INLINE float cvy_get(const T *p)
+{
+    T x;
+    x.bits = __ldg(&p->bits);
+    return cvy_widen(x);
+}
+
+template <class T> CVY_INLINE T cvy_half_of(unsigned pair, bool upper)
+{
+    T x;
+    x.bits = (unsigned short)(upper ? pair >> 16 : pair);
+    return x;
+}
+// Two neighbours, at a multiple of two.
+CVY_INLINE void cvy_get(const float *p, float (&x)[2])
+{
+    const float2 v = __ldg(reinterpret_cast<const float2 *>(p));
+    x[0] = v.x, x[1] = v.y;
+}
+template <class T> CVY_INLINE void cvy_get(const T *p, float (&x)[2])
+{
+    const unsigned v = __ldg(reinterpret_cast<const unsigned *>(p));
+    x[0] = cvy_widen(cvy_half_of<T>(v, false)), x[1] = cvy_widen(cvy_half_of<T>(v, true));
+}
+
+// One access to 1, 4 or 8 neighbours; two to 8 of float32.
 CVY_INLINE void cvy_load(const float *p, float (&x)[1])
 {
     x[0] = *p;
@@ -94,6 +147,48 @@ CVY_INLINE void cvy_store(float *p, const float (&x)[1])
 CVY_INLINE void cvy_store(float *p, const float (&x)[4])
 {
     *reinterpret_cast<float4 *>(p) = make_float4(x[0], x[1], x[2], x[3]);
+}
+CVY_INLINE void cvy_load(const float *p, float (&x)[8])
+{
+    const float4 v = reinterpret_cast<const float4 *>(p)[0], w = reinterpret_cast<const float4 *>(p)[1];
+    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+    x[4] = w.x, x[5] = w.y, x[6] = w.z, x[7] = w.w;
+}
+CVY_INLINE void cvy_store(float *p, const float (&x)[8])
+{
+    reinterpret_cast<float4 *>(p)[0] = make_float4(x[0], x[1], x[2], x[3]);
+    reinterpret_cast<float4 *>(p)[1] = make_float4(x[4], x[5], x[6], x[7]);
+}
+template <class T> CVY_INLINE void cvy_load(const T *p, float (&x)[1])
+{
+    x[0] = cvy_widen(*p);
+}
+template <class T> CVY_INLINE void cvy_load(const T *p, float (&x)[4])
+{
+    const uint2 v = *reinterpret_cast<const uint2 *>(p);
+    const unsigned pairs[2] = {v.x, v.y};
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = cvy_widen(cvy_half_of<T>(pairs[i / 2], i % 2));
+}
+template <class T> CVY_INLINE void cvy_load(const T *p, float (&x)[8])
+{
+    const uint4 v = *reinterpret_cast<const uint4 *>(p);
+    const unsigned pairs[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = cvy_widen(cvy_half_of<T>(pairs[i / 2], i % 2));
+}
+template <class T> CVY_INLINE void cvy_store(T *p, const float (&x)[1])
+{
+    cvy_put(*p, x[0]);
+}
+template <class T> CVY_INLINE void cvy_store(T *p, const float (&x)[4])
+{
+    *reinterpret_cast<uint2 *>(p) = make_uint2(cvy_narrow(x[0], x[1], T()), cvy_narrow(x[2], x[3], T()));
+}
+template <class T> CVY_INLINE void cvy_store(T *p, const float (&x)[8])
+{
+    *reinterpret_cast<uint4 *>(p) = make_uint4(cvy_narrow(x[0], x[1], T()), cvy_narrow(x[2], x[3], T()),
+                                               cvy_narrow(x[4], x[5], T()), cvy_narrow(x[6], x[7], T()));
 }
 
 CVY_INLINE cvy_index cvy_stride(const cvy_view &v, int d)

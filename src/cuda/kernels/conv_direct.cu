@@ -3,7 +3,7 @@
 // Implicit matrix product: rows are the output channels of a group, columns the output pixels of all samples in one
 // row, the sum runs over (input channel, tap). A block computes BK x BP results. Per chunk of ROWS terms it stages
 //
-//   shared memory, STAGES times:   pixels  [ROWS][BP]   gathered with cp.async, 4 bytes each, zero outside x
+//   shared memory, STAGES times:   pixels  [ROWS][BP]   gathered one by one (fetch.cuh), zero outside x
 //                                  weights [ROWS][BK]   copied from the packed weights, 16 bytes each
 //
 // while the chunk before is multiplied (tile.cuh). Results then lie in shared memory as [BK][BP] and go through the
@@ -24,7 +24,7 @@
 #define BLOCKS 3 // at least so many blocks of a multiprocessor: bounds the registers
 #endif
 
-#include "copy.cuh"
+#include "fetch.cuh"
 #include "pixels.cuh"
 #include "tile.cuh"
 
@@ -54,7 +54,7 @@ CVY_INLINE void gather(const cvy_args &a, const window *windows, const float *we
             if (TERMS % ROWS) valid = valid && c < C_IN;
             const cvy_index offset = source_offset(a, c, tap / (R * S) * axis_d::MOVE, tap / S % R * axis_h::MOVE,
                                                    tap % S * axis_w::MOVE);
-            cvy_copy4(stage + r * BP + i * THREADS + thread, v.origin + offset, valid);
+            cvy_fetch(stage + r * BP + i * THREADS + thread, v.origin + offset, valid);
         }
     }
     const float *from = weights + (long long)chunk * ROWS * K_PAD;
@@ -74,8 +74,8 @@ static __device__ __noinline__ float sum_again(const cvy_args &a, long long pixe
         const int tap = term % TAPS;
         if (tap_inside(v, tap))
             sum = fmaf(weights[(long long)term * K_PAD],
-                       v.origin[source_offset(a, term / TAPS, tap / (R * S) * axis_d::MOVE,
-                                              tap / S % R * axis_h::MOVE, tap % S * axis_w::MOVE)],
+                       cvy_widen(v.origin[source_offset(a, term / TAPS, tap / (R * S) * axis_d::MOVE,
+                                                        tap / S % R * axis_h::MOVE, tap % S * axis_w::MOVE)]),
                        sum);
     }
     return sum;

@@ -6,7 +6,7 @@
 // Where runs begin, and which places inside the source they need, is written down at the start, of long sums one
 // chunk ahead; a copy then costs a test of bits and an addition. Per chunk a block stages
 //
-//   shared memory, STAGES times:   pixels  [ROWS][BP + 8]   gathered with cp.async, 4 bytes each, zero outside x
+//   shared memory, STAGES times:   pixels  [ROWS][BP + 8]   gathered one by one (fetch.cuh), zero outside x
 //                                  weights [ROWS][BK + 8]   copied from the packed weights, 16 bytes each
 //
 // while the chunk before is multiplied (mma_tile.cuh; the 8 keep fragments off each other's banks). A stage is
@@ -39,7 +39,7 @@
 #define LEAST_STAGES 3 // of shared memory; results may have room for more
 #endif
 
-#include "copy.cuh"
+#include "fetch.cuh"
 #include "mma_tile.cuh"
 #include "pixels.cuh"
 #include "product_layout.cuh"
@@ -93,7 +93,7 @@ CVY_INLINE run_at find_run(const cvy_args &a, int chunk, int i)
 {
     const unsigned number = chunk * ROWS + i * RUN, tap = number / C_IN;
     run_at at;
-    at.offset = (bytes)4 * tap_offset(a, tap, (int)(number % C_IN));
+    at.offset = (bytes)sizeof(X_TYPE) * tap_offset(a, tap, (int)(number % C_IN));
     at.tap = AXES_FIT ? tap < TAPS ? tap_axes(tap) : NO_TAP : tap;
     return at;
 }
@@ -103,9 +103,9 @@ CVY_INLINE bool is_inside(const window &v, unsigned tap)
     return AXES_FIT ? !(tap & ~v.axes) : v.exists && tap < TAPS && tap_inside(v, tap);
 }
 
-CVY_INLINE const float *behind(const float *p, bytes offset)
+CVY_INLINE const X_TYPE *behind(const X_TYPE *p, bytes offset)
 {
-    return reinterpret_cast<const float *>(reinterpret_cast<const char *>(p) + offset);
+    return reinterpret_cast<const X_TYPE *>(reinterpret_cast<const char *>(p) + offset);
 }
 
 // Begins the copy of a chunk's pixels into a stage.
@@ -121,7 +121,7 @@ CVY_INLINE void gather(const cvy_args &a, const window *windows, const run_at *c
 #pragma unroll
         for (int i = 0; i < PIXELS; i++) {
             const run_at &run = runs[r / RUN];
-            cvy_copy4(to + r * PITCH_P + i * ACROSS,
+            cvy_fetch(to + r * PITCH_P + i * ACROSS,
                       behind(windows[i].origin, run.offset) + source_offset(a, r % RUN, 0, 0, 0),
                       is_inside(windows[i], run.tap));
         }
@@ -151,7 +151,7 @@ static __device__ __noinline__ float sum_again(const cvy_args &a, long long pixe
     for (int number = 0; number < TERMS; number++) {
         const int tap = number / C_IN;
         const bool inside = v.exists && tap_inside(v, tap);
-        const float x = inside ? v.origin[tap_offset(a, tap, number % C_IN)] : 0.0f;
+        const float x = inside ? cvy_widen(v.origin[tap_offset(a, tap, number % C_IN)]) : 0.0f;
         if (inside || !TRANSPOSED) sum = fmaf(weights[(long long)number * K_PAD], x, sum);
     }
     return sum;

@@ -30,6 +30,10 @@
 #ifndef SRC_DENSE
 #define SRC_DENSE 1 // source and weights are contiguous: their inner strides are known
 #endif
+#ifndef X_TYPE
+#define X_TYPE float // elements of source and weights
+#define W_TYPE float
+#endif
 #ifndef THREADS
 #define THREADS 256
 #endif
@@ -67,7 +71,7 @@ CVY_INLINE cvy_index weight_offset(const cvy_args &a, int t, int r, int s)
     return t * cvy_stride(a.t[2], 2) + r * cvy_stride(a.t[2], 3) + s * cvy_stride(a.t[2], 4);
 }
 
-CVY_INLINE float window_sum(const cvy_args &a, const cvy_at &at, const float *source, const float *weight)
+CVY_INLINE float window_sum(const cvy_args &a, const cvy_at &at, const X_TYPE *source, const W_TYPE *weight)
 {
     float sum = 0.0f;
 #pragma unroll UNROLL
@@ -78,8 +82,8 @@ CVY_INLINE float window_sum(const cvy_args &a, const cvy_at &at, const float *so
         const bool ok_h = place<STRIDE_H, PAD_H, DIL_H, IN_H>(at.i3, r, h);
         const bool ok_w = place<STRIDE_W, PAD_W, DIL_W, IN_W>(at.i4, s, w);
         const bool inside = ok_d && ok_h && ok_w;
-        const float x = inside ? source[source_offset(a, d, h, w)] : 0.0f;
-        if (inside || !TRANSPOSED) sum = fmaf(x, weight[weight_offset(a, t, r, s)], sum);
+        const float x = inside ? cvy_widen(source[source_offset(a, d, h, w)]) : 0.0f;
+        if (inside || !TRANSPOSED) sum = fmaf(x, cvy_widen(weight[weight_offset(a, t, r, s)]), sum);
     }
     return sum;
 }
@@ -100,8 +104,8 @@ CVY_INLINE void compute(const cvy_args &a, int n, int group, int element)
     at.lin = ((cvy_index)n * (GROUPS * K_OUT) + at.i1) * PLANE + in_plane;
     for (int c = 0; c < C_IN; c++) {
         const long long channel = (long long)group * C_IN + c;
-        sum += window_sum(a, at, a.t[1].p + n * a.t[1].s[0] + channel * a.t[1].s[1],
-                          a.t[2].p + group * a.t[2].s[5] + k * a.t[2].s[0] + c * a.t[2].s[1]);
+        sum += window_sum(a, at, cvy_as<X_TYPE>(a.t[1]) + n * a.t[1].s[0] + channel * a.t[1].s[1],
+                          cvy_as<W_TYPE>(a.t[2]) + group * a.t[2].s[5] + k * a.t[2].s[0] + c * a.t[2].s[1]);
     }
     cvy_epilogue(a, at, sum);
 }

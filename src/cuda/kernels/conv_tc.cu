@@ -56,6 +56,8 @@ __device__ __forceinline__ void put_results(shared_memory &s, int b, float (&d)[
         for (int px = 0; px < TILE; px += HALF)
             put_partial(s, b, block * 4 + threadIdx.x / 32 % 4, *(half_tile *)(d + px / 2), made_values{l}, px,
                         at.cols - tile.ct * TILE);
+    else if constexpr (OUT_HALF)
+        put_rounded<Y_TYPE>(s.out[b], d, at, tile, l, k0, index);
     else
         put_tile(s.out[b], d, at, tile, l, k0, index);
 }
@@ -335,7 +337,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     if (warp == WARP_MERGE) { // NaN: a weight of that channel is not finite
         bool odd = false;
-        for (int k = tid % 32; k < KP; k += 32) odd |= !(__ldg(a.unscale + k) > 0.f);
+        for (int k = tid % 32; k < KP; k += 32) odd |= !(fabsf(__ldg(a.unscale + k)) < __int_as_float(0x7f800000));
         odd = __any_sync(~0u, odd);
         if (tid % 32 == 0) s.odd_weights = odd;
     } else if (!STREAM)

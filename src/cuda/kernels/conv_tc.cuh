@@ -9,8 +9,21 @@
 // the descriptor's leading offset is their distance. M = 64 rows are ROWS_M output rows x 64/ROWS_M output channels
 // (weights of rows outside a tap's reach are zero), N = TILE pixels.
 #pragma once
+#include "common.cuh"
 #include "ptx.cuh"
 #include "conv_tc_layout.cuh"
+
+#ifndef X_TYPE // elements of the tensors
+#define X_TYPE     float
+#define W_TYPE     float
+#define Y_TYPE     float
+#define BIAS_TYPE  float
+#define GAMMA_TYPE float
+#define BETA_TYPE  float
+#endif
+#ifndef TC_DIRECT
+#define TC_DIRECT 0 // x's words of 16 bits are the operand, as they are
+#endif
 
 #ifndef TC_C // the macros of conv_tc_layout.cuh, so that the file compiles by itself
 #define TC_C         8
@@ -44,6 +57,24 @@
 #define TC_ROWS      0
 #define TC_FINISHERS 4
 #endif
+
+// Words of the operands: x's own (DIRECT), else fp16. That has a short range: weights come with a scale.
+template <bool AS_X, class T> struct operand_of {
+    typedef cvy_f16 type;
+};
+template <class T> struct operand_of<true, T> {
+    typedef T type;
+};
+typedef operand_of<TC_DIRECT, X_TYPE>::type operand_word;
+CVY_CONST bool is_short(cvy_f16)
+{
+    return true;
+}
+CVY_CONST bool is_short(cvy_bf16)
+{
+    return false;
+}
+constexpr bool SCALED = is_short(operand_word());
 
 // What an epilogue's text may name.
 constexpr int C = TC_C, K = TC_K, H = TC_H, W = TC_W, R = TC_R, S = TC_S, ST = TC_STRIDE, G = TC_G;
@@ -89,7 +120,8 @@ CVY_CONST int floor_pow2(int v)
 }
 
 #define TC_VALUE(NAME, field, meaning) TC_##NAME,
-constexpr tc_problem PROBLEM = {TC_PROBLEM(TC_VALUE) TC_EXTERN};
+constexpr bool X_HALF = sizeof(X_TYPE) == 2, Y_HALF = sizeof(Y_TYPE) == 2, DIRECT = TC_DIRECT;
+constexpr tc_problem PROBLEM = {TC_PROBLEM(TC_VALUE) TC_EXTERN, 0, 0, 0, X_HALF, Y_HALF};
 constexpr tc_tuning TUNING = {TC_TUNING(TC_VALUE)};
 constexpr tc_layout L = tc_find_layout(&PROBLEM, &TUNING);
 
@@ -113,6 +145,7 @@ constexpr int LINEROWS = L.line_rows, LINES = L.lines, CT = L.col_tiles, CPC = L
 constexpr int CHUNKM = L.chunk_blocks, CHUNKK = CHUNKM * KM, CHUNKW = L.chunk_w; // CHUNKK: channels of a chunk
 constexpr bool BOTH = TC_PASS == PASS_BOTH, KEEP = TC_PASS == PASS_KEEP, EARLY = L.early, BULK = L.bulk,
                PARTIAL = L.partial;
+constexpr bool OUT_HALF = L.out_half;
 constexpr bool EXPONENTS = PARTIAL && TC_REDUCE == REDUCE_LSE; // results are powers of two
 constexpr int OUTS = TC_PASS == PASS_STATS ? 0 : TC_OUTS, OUTROWS = L.out_rows, OPITCH = (int)L.out_pitch,
               PEAKS = L.peaks;
@@ -126,7 +159,8 @@ constexpr int TAIL = QS % TILE, LAST = CSTRIPS > 1 ? Q % QS % TILE : 0; // colum
 constexpr int SAFE = least(TAIL ? TAIL / 8 : NJ, LAST ? LAST / 8 : NJ); // groups of 8 pixels that every tile has
 // One product: a power of two near the mean of a stage's values is taken off them, and comes back as so many times
 // the sum of the weights: what fp16 rounds off goes with the distance from the mean, not from zero.
-constexpr bool SHIFTED = PARTS == 1 && TC_TMA && !STREAM;
+// Numbers of 16 bits need no such thing.
+constexpr bool SHIFTED = PARTS == 1 && TC_TMA && !STREAM && !X_HALF;
 constexpr int HALF = 64;           // pixels whose partial results are made and judged together
 typedef float half_tile[HALF / 2]; // their accumulators
 constexpr int SLOTS = STATW * ROWSM;           // partial statistics of a channel inside the block
@@ -160,9 +194,10 @@ static_assert(!TC_BEFORE || EARLY, "the convolution's own result is known to the
 static_assert(!KEEP || CHUNKM == 1, "statistics of a chunk are those of one block of channels");
 static_assert(!KEEP || (OUTS >= CHUNKS * MBLOCKS && OUTS % TEAMS == 0),
               "a strip waits whole; each team has buffers of its own and sees all their phases");
-static_assert(!TC_TMA || (W % 4 == 0 && TC_PADW % 4 == 0 && UCOLS <= 256),
+static_assert(!DIRECT || (X_HALF && PARTS == 1), "words as they are: one part, of 16 bits");
+static_assert(!TC_TMA || (W * sizeof(X_TYPE) % 16 == 0 && TC_PADW * sizeof(X_TYPE) % 16 == 0 && UCOLS <= 256),
               "tensor copies start and step by whole 16 bytes");
-static_assert(!TC_ROWS || (!TC_TMA && CSTRIPS == 1 && H * W >= 4),
+static_assert(!TC_ROWS || (!TC_TMA && CSTRIPS == 1 && H * W * sizeof(X_TYPE) >= 16),
               "rows are copied whole; what is left of x behind the last 16 bytes is one channel's");
 static_assert(!STREAM || (!POOL && CT * LINES <= least(STATW, FINW) && CHUNKS == 1),
               "a strip of several stages is one tile per warpgroup, one chunk");
@@ -171,7 +206,7 @@ static_assert(TC_SINK != SINK_REDUCE || (LPC == 1 && CPC == 1 && ROWSM == 1), "a
 
 struct shared_memory {
     alignas(128) char x[TC_STAGES * XSTAGE];                                         // staged strips, fp16
-    alignas(128) float raw[COPIED ? TC_RAWS : 1][COPIED ? 8 : 1][COPIED ? UNIT : 1]; // units as they arrive
+    alignas(128) X_TYPE raw[COPIED ? TC_RAWS : 1][COPIED ? 8 : 1][COPIED ? UNIT : 1]; // units as they arrive
     alignas(128) char w[STREAM ? TC_STAGES * MWIDE * WSTAGE
                                : MBLOCKS * WSTAGE]; // [stage][block][part][step][k half][64][8] fp16
     alignas(128) float out[OUTS ? OUTS : 1][OUTS ? OUTROWS : 1]
@@ -197,19 +232,21 @@ struct shared_memory {
 
 static_assert(sizeof(shared_memory) <= tc_shared_bytes(&PROBLEM, &TUNING, &L), "the host launches less");
 
-// TMA: the map of x that cuTensorMapEncodeTiled makes: float32, 4 dimensions {W, H, C, n}, strides {4W, 4HW, 4CHW}
-// bytes, box {UCOLS, UROWS, 8, 1}, element strides 1, no interleave, no swizzle, out of bounds zero. Else its
+// TMA: the map of x that cuTensorMapEncodeTiled makes: 4 dimensions {W, H, C, n}, strides {W, HW, CHW} elements, box {UCOLS, UROWS, 8, 1}, element strides 1, no interleave, no swizzle, out of bounds zero. Else its
 // content does not matter.
 struct alignas(64) tensor_map {
     char opaque[128];
 };
 
 struct tc_args {
-    const float *x, *w;               // [n][C][H][W]; [K][C][R][S], read only where x or they hold an inf or a NaN
+    const X_TYPE *x;                  // [n][C][H][W]
+    const W_TYPE *w;                  // [K][C][R][S], read only where x or they hold an inf or a NaN
     const u32 *packed;                // conv_tc_pack's weights
     const float *unscale;             // [KP] 1 / scale of an output channel, NaN: not finite; [KP] sums of weights
-    const float *bias, *gamma, *beta; // [K], NULL: 0, 1, 0
-    float *y;                         // [n][K][OH][OW], reduced: [n][OH][OW]
+    const BIAS_TYPE *bias;            // [K], NULL: 0
+    const GAMMA_TYPE *gamma;          // [K], NULL: 1
+    const BETA_TYPE *beta;            // [K], NULL: 0
+    Y_TYPE *y;                        // [n][K][OH][OW], reduced: [n][OH][OW]
     u64 *part;                        // [n][STRIPS][G] tagged partial statistics, zero before the first launch
     int *state;                       // {epoch, blocks done}, zero before the first launch
     int n;
@@ -235,6 +272,12 @@ CVY_CONST int operand_offset(int t)
 {
     const int u = t < SPS * TAPS ? t : SPS * TAPS - 1;
     return u / TAPS * SLICE + tap_position(u % TAPS).offset;
+}
+
+// OUT_HALF: which of the 8 elements in 16 bytes of y the rows of channel k begin with, from output row `row` on.
+__device__ __forceinline__ int shift_of(int n, int k, int row)
+{
+    return (int)((((u32)n * K + k) * OH + row) * OW) & 7;
 }
 
 // A warp hands over what its lanes wrote or read: behind __syncwarp the first one arrives for all.

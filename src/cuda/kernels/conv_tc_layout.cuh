@@ -57,6 +57,7 @@ typedef struct tc_problem {
     int before;   // cvy_post reads what cvy_pre was given: results may not wait, for they are cvy_pre's alone
     int few;      // tuned for few samples: many small strips
     int apart;    // blocks may not wait for each other: statistics and finishing are launches of their own
+    int x_half, y_half; // elements of x, of the result have 16 bits
 } tc_problem;
 typedef struct tc_tuning {
     TC_TUNING(TC_FIELD)
@@ -84,10 +85,10 @@ typedef struct tc_layout {
     int pitch;                        // pixels of 16 bytes of a row
     long long phase, slice;           // and of a stride phase, of a slice of 8 channels
     long long x_part, x_stage;        // pixels; bytes
-    // x arrives in units of unit_rows rows of 8 channels, [channel][row][column] float32. TMA: one tensor copy. ROWS:
+    // x arrives in units of unit_rows rows of 8 channels, [channel][row][column]. TMA: one tensor copy. ROWS:
     // the image's own rows, a copy for each channel, from a multiple of 16 bytes in front of them on.
     bool copied;
-    int unit_cols, unit_rows, unit; // unit: floats of a channel
+    int unit_cols, unit_rows, unit; // unit: elements of a channel
     // A line is what one row of tiles covers: rowsm rows, a pooling row, or (FLAT) the strip.
     int line_rows, lines, col_tiles, tiles_chunk, lines_chunk, chunks; // chunks: of a strip and a block of channels
     int chunk_blocks, chunk_w, chunk_rows;                             // blocks of M of a chunk; columns, rows
@@ -98,6 +99,9 @@ typedef struct tc_layout {
     bool early, bulk, partial;
     int out_rows, peaks; // of a chunk: rows, rows of maxima
     long long out_pitch; // floats of a row; + 8: no bank conflicts
+    // Results of 16 bits that leave as bulk copies wait as such, each row where it lies in 16 bytes of the output: what
+    // stands in front of its first and behind its last whole ones is stored by itself.
+    bool out_half;
     // Threads, whole warpgroups: some multiply; 8 or 12 warps more, of which the first finish, the last merges
     // statistics and those between stage. PASS_BOTH: the first multiplying warpgroup takes the statistics and the
     // other two finish. Where all that follows the norm is left to the finishing role, two teams of it take turns.
@@ -131,7 +135,7 @@ CVY_CONST void tc_find_taps(const tc_problem *b, const tc_tuning *t, tc_layout *
 
 CVY_CONST void tc_find_strips(const tc_problem *b, const tc_tuning *t, tc_layout *l)
 {
-    const int st = b->stride;
+    const int st = b->stride, align = b->x_half ? 8 : 4; // elements in 16 bytes
 
     l->span = least(t->span, l->q);
     l->row_strips = cdiv(l->p, t->strip);
@@ -146,9 +150,9 @@ CVY_CONST void tc_find_strips(const tc_problem *b, const tc_tuning *t, tc_layout
     l->x_part = t->slices * l->slice;
     l->x_stage = l->x_part * l->parts * 16;
     l->copied = t->tma || t->rows;
-    l->unit_cols = t->rows ? b->w : cdiv(l->cols_in, 4) * 4;
+    l->unit_cols = t->rows ? b->w : cdiv(l->cols_in, align) * align;
     l->unit_rows = least(most(256 / l->unit_cols, 1), l->rows_in);
-    l->unit = cdiv(l->unit_cols * l->unit_rows + 3 * t->rows, 4) * 4;
+    l->unit = cdiv(l->unit_cols * l->unit_rows + (align - 1) * t->rows, align) * align;
 }
 
 CVY_CONST void tc_find_chunks(const tc_problem *b, const tc_tuning *t, tc_layout *l)
@@ -173,12 +177,16 @@ CVY_CONST void tc_find_chunks(const tc_problem *b, const tc_tuning *t, tc_layout
 
 CVY_CONST void tc_find_results(const tc_problem *b, const tc_tuning *t, tc_layout *l)
 {
+    const int run = l->line_rows * l->out_w; // elements of a line's rows
+    const bool aligned = b->y_half ? l->out_w % 2 == 0 && run >= 16 : run % 4 == 0 && l->out_h * l->out_w % 4 == 0;
+
     l->early = b->sink != SINK_POOL && t->pass != PASS_KEEP && !b->external;
-    l->bulk = l->early && b->sink == SINK_STORE && l->chunk_w == l->out_w && l->line_rows * l->out_w % 4 == 0 &&
-              l->out_h * l->out_w % 4 == 0 && l->p % l->line_rows == 0;
+    l->bulk = l->early && b->sink == SINK_STORE && l->chunk_w == l->out_w && aligned && l->p % l->line_rows == 0;
+    l->out_half = l->bulk && b->y_half;
     l->partial = l->early && b->sink == SINK_REDUCE;
     l->out_rows = l->partial ? l->blocks * 32 : l->chunk_blocks * l->km;
     l->out_pitch = ((l->partial ? t->tile : (long long)l->chunk_rows * l->chunk_w) + 31) / 32 * 32 + 8;
+    if (l->out_half) l->out_pitch = ((long long)l->chunk_rows * l->chunk_w + 8 + 63) / 64 * 32 + 4;
     l->peaks = l->partial && b->reduce == REDUCE_LSE ? l->blocks * 4 : 1;
 }
 
@@ -218,7 +226,7 @@ CVY_CONST long long tc_shared_bytes(const tc_problem *b, const tc_tuning *t, con
     const long long peaks = l->peaks > 1 ? (long long)l->peaks * t->tile : 1;
     long long bytes = (t->stages * l->x_stage + 127) / 128 * 128;
 
-    bytes += l->copied ? (long long)TC_RAWS * 32 * l->unit : 128;
+    bytes += l->copied ? (long long)TC_RAWS * 8 * (b->x_half ? 2 : 4) * l->unit : 128;
     bytes += (long long)blocks * l->w_stage;
     bytes += t->outs * (l->out_rows * l->out_pitch + peaks + l->blocks * 4 * (t->tile / 64)) * 4;
     if (b->groups) bytes += 32ll * l->stat_groups * t->rowsm * l->channels;

@@ -1,4 +1,4 @@
-// conv_tc_load.cuh - the staging role: fp32 NCHW from global memory -> scaled fp16 planes in shared memory.
+// conv_tc_load.cuh - the staging role: NCHW from global memory -> planes of 16-bit words in shared memory.
 //
 // A thread takes BATCH packs of one or two pixels and 8 channels at a time (8 loads each, neighbouring threads
 // neighbouring columns) and writes 16 bytes per pixel and part: neither side conflicts. Padding, ragged channels
@@ -9,9 +9,9 @@
 // 2^15 (SHIFTED: 13 for 15, since values may move away from zero by 1.5 times as much). The role tries the last
 // one, and converts the stage again where that was another; fp16 never overflows, and what it rounds away is below
 // 2^-24 of the largest value. An inf or NaN marks the stage, one among the weights every stage: the multiplying
-// role then sums it exactly (0 * inf of a padded operand would spread it too far).
+// role then sums it exactly (0 * inf of a padded operand would spread it too far). DIRECT: nothing is scaled.
 #pragma once
-#include "conv_tc.cuh"
+#include "conv_tc_pixel.cuh"
 
 constexpr bool ALL_CHANNELS = C % 8 == 0 && cdiv(C, 8) % SPS == 0;        // every slice of every stage has eight
 constexpr int BATCH = (THREADS == 640 && (ST > 1 || SPS > 1 || (BOTH && PARTS == 2)) ? 2 : 4) / XVEC,
@@ -19,89 +19,7 @@ constexpr int BATCH = (THREADS == 640 && (ST > 1 || SPS > 1 || (BOTH && PARTS ==
 
 constexpr int OCTAVES = SHIFTED ? 13 : 15; // of the largest |x| that a scale is for
 
-// How values are staged: (x - offset) * scale. All are powers of two, so that shift is exact.
-struct x_range {
-    float scale, offset, shift;
-    __device__ __forceinline__ void set(float factor, float off)
-    {
-        scale = factor, offset = off, shift = -off * factor;
-    }
-    __device__ __forceinline__ float of(float x) const
-    {
-        return SHIFTED ? fmaf(x, scale, shift) : x * scale;
-    }
-};
-
-// Eight channels of a pixel, scaled, as 16 bytes of hi and of lo.
-struct pixel_parts {
-    uint4 part[PARTS];
-};
-__device__ __forceinline__ pixel_parts convert_pixel(const float (&v)[8], x_range range)
-{
-    u32 hi[4], lo[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float a = range.of(v[2 * i]), b = range.of(v[2 * i + 1]);
-        hi[i] = pack_f16(a, b);
-        if (PARTS == 2) {
-            float fa, fb;
-            unpack_f16(hi[i], fa, fb);
-            lo[i] = pack_f16(a - fa, b - fb);
-        }
-    }
-    pixel_parts p;
-    p.part[0] = make_uint4(hi[0], hi[1], hi[2], hi[3]);
-    if (PARTS == 2) p.part[PARTS - 1] = make_uint4(lo[0], lo[1], lo[2], lo[3]);
-    return p;
-}
-__device__ __forceinline__ uint4 either(bool first, const uint4 &a, const uint4 &b)
-{
-    return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
-}
-__device__ __forceinline__ void store_pixel(char *dst, const pixel_parts &a)
-{
-#pragma unroll
-    for (int i = 0; i < PARTS; i++) *(uint4 *)(dst + i * (XPART * 16)) = a.part[i];
-}
-// Two neighbouring pixels of one plane; lanes 4-7 of each 8 store them in the other order, so that 8 lanes meet 8
-// different banks of 16 bytes. One part: exchange the results, two: the values, which are fewer and die sooner.
-__device__ __forceinline__ void store_pair(char *dst, float (&x)[8], float (&y)[8], x_range range)
-{
-    const bool straight = !(threadIdx.x & 4);
-    char *first = dst + (straight ? 0 : 16), *second = dst + (straight ? 16 : 0);
-    if constexpr (PARTS == 1) {
-        const pixel_parts a = convert_pixel(x, range), b = convert_pixel(y, range);
-        *(uint4 *)first = either(straight, a.part[0], b.part[0]);
-        *(uint4 *)second = either(straight, b.part[0], a.part[0]);
-    } else {
-#pragma unroll
-        for (int c = 0; c < 8; c++) {
-            const float a = x[c], b = y[c];
-            x[c] = straight ? a : b, y[c] = straight ? b : a;
-        }
-        store_pixel(first, convert_pixel(x, range));
-        store_pixel(second, convert_pixel(y, range));
-    }
-}
-// A pack of XVEC neighbours into its plane; row, col: of the staged strip.
-__device__ __forceinline__ void put_pack(char *plane, int row, int col, float (&v)[XVEC][8], x_range range)
-{
-    char *to = plane + (row % ST * ST * PHASE + row / ST * PITCH) * 16;
-    if constexpr (XVEC == 2 && ST == 1)
-        store_pair(to + col * 16, v[0], v[1], range);
-    else // neighbours belong to different phases
-#pragma unroll
-        for (int j = 0; j < XVEC; j++)
-            store_pixel(to + ((col + j) % ST * PHASE + (col + j) / ST) * 16, convert_pixel(v[j], range));
-}
-__device__ __forceinline__ float largest_of(float largest, const float (&v)[XVEC][8])
-{
-#pragma unroll
-    for (int i = 0; i < 8 * XVEC; i++) largest = max_nan(largest, fabsf(v[i / 8][i % 8]));
-    return largest;
-}
-
-__device__ __forceinline__ const float *stage_source(const tc_args &a, const strip_at &at, int first)
+__device__ __forceinline__ const X_TYPE *stage_source(const tc_args &a, const strip_at &at, int first)
 {
     return a.x + ((size_t)at.n * C + first) * (H * W);
 }
@@ -142,14 +60,6 @@ __device__ __forceinline__ void prefetch_strip(const tc_args &a, const strip_at 
 
 // ---- ordinary loads ----
 
-__device__ __forceinline__ void load_pack(float (&v)[XVEC][8], int c, const float *p) // neighbours of channel c
-{
-    if constexpr (XVEC == 2) {
-        const float2 t = __ldg((const float2 *)p);
-        v[0][c] = t.x, v[1][c] = t.y;
-    } else
-        v[0][c] = __ldg(p);
-}
 struct x_loads {
     const tc_args &a;
     int t;
@@ -158,38 +68,37 @@ struct x_loads {
     {
     }
     // One slice of 8 channels.
-    __device__ __forceinline__ float convert_slice(char *dst, const float *x, const strip_at &at, int channels,
+    __device__ __forceinline__ float convert_slice(char *dst, const X_TYPE *x, const strip_at &at, int channels,
                                                    x_range range)
     {
         constexpr int PACKS = ROWSIN * COLPACKS;
         const int h0 = at.p0 * ST - TC_PADH, w0 = at.q0 * ST - TC_PADW;
-        float largest = 0;
+        x_seen seen;
 #pragma unroll 1
         for (int base = t; base < PACKS; base += LOADERS * BATCH) {
-            float v[BATCH][XVEC][8];
+            x_pack v[BATCH];
 #pragma unroll
             for (int u = 0; u < BATCH; u++) {
                 const int i = base + u * LOADERS, row = i / COLPACKS, h = h0 + row,
                           w = w0 + (i - row * COLPACKS) * XVEC;
                 const bool inside =
                     i < PACKS && (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W; // W is whole packs
-                const float *src = x + (inside ? h * W + w : 0);
+                const X_TYPE *src = x + (inside ? h * W + w : 0);
                 one_address(src);
 #pragma unroll
                 for (int c = 0; c < 8; c++) {
-#pragma unroll
-                    for (int j = 0; j < XVEC; j++) v[u][j][c] = 0.f;
-                    if (inside && c < channels) load_pack(v[u], c, src + c * (H * W));
+                    v[u].clear(c);
+                    if (inside && c < channels) v[u].load(c, src + c * (H * W));
                 }
             }
 #pragma unroll
             for (int u = 0; u < BATCH; u++) {
                 const int i = base + u * LOADERS, row = i / COLPACKS;
-                largest = largest_of(largest, v[u]);
+                seen.add(v[u]);
                 if (i < PACKS) put_pack(dst, row, (i - row * COLPACKS) * XVEC, v[u], range);
             }
         }
-        return largest;
+        return seen.largest();
     }
     // Stages the slices from `channel` on; returns the largest |x| this thread saw (NaN if it saw one). May choose
     // the shift.
@@ -219,7 +128,7 @@ __device__ __forceinline__ void copy_role(shared_memory &s, const tensor_map &ma
         for (int i = 0; i < SPS * UNITS; i++, u++) {
             const int b = u % TC_RAWS;
             mbar_wait(&s.rawempty[b], (u / TC_RAWS & 1) ^ 1);
-            mbar_arrive_expect(&s.rawfull[b], UNIT * 32);
+            mbar_arrive_expect(&s.rawfull[b], UNIT * 8 * (u32)sizeof(X_TYPE));
             tensor_load(s.raw[b], &map, at.q0 * ST - TC_PADW, at.p0 * ST - TC_PADH + i % UNITS * UROWS,
                         (g % NSTAGE * SPS + i / UNITS) * 8, at.n, &s.rawfull[b]);
         }
@@ -240,9 +149,9 @@ struct x_units {
     // SHIFTED: a power of two near the middle of the lanes' means of 8 values all over a unit; 0 where these are of
     // both signs, or so large that sums might overflow. Whatever it is, it depends on the stage's own values alone,
     // and all warps find the same. Few instructions: the role waits for it, and in C the others wait for the role.
-    __device__ __forceinline__ float offset(const float *unit) const
+    __device__ __forceinline__ float offset(const void *unit) const
     {
-        const float *from = unit + t % least(8, C) * UNIT + t / 8 % 4 * (UNIT / 32 * 4);
+        const float *from = (const float *)unit + t % least(8, C) * UNIT + t / 8 % 4 * (UNIT / 32 * 4);
         const float4 a = *(const float4 *)from, b = *(const float4 *)(from + UNIT / 8 * 4);
         const int key = order_key(__float_as_int(((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w))));
         const int low = __reduce_min_sync(~0u, key), high = __reduce_max_sync(~0u, key);
@@ -255,7 +164,7 @@ struct x_units {
     {
         constexpr u32 PACKS = UNIT / XVEC, ROW = UCOLS / XVEC, TURNS = cdiv(PACKS, LOADERS);
         constexpr bool ROWS_FIT = ROWSIN % UROWS == 0, COLS_FIT = UCOLS <= COLPACKS * XVEC;
-        float largest = 0;
+        x_seen seen;
 #pragma unroll 1
         for (int slice = 0; slice < SPS; slice++)
 #pragma unroll 1
@@ -267,21 +176,23 @@ struct x_units {
                 for (u32 turn = 0; turn < TURNS; turn++) {
                     const u32 p = t + turn * LOADERS, row = row0 + p / ROW, col = p % ROW * XVEC;
                     if (PACKS % LOADERS && p >= PACKS) break;
-                    float v[XVEC][8];
+                    x_pack v;
 #pragma unroll
-                    for (int i = 0; i < XVEC * 8; i++)
-                        v[i % XVEC][i / XVEC] = s.raw[b][i / XVEC][XVEC * p + i % XVEC];
-                    largest = largest_of(largest, v);
+                    for (int c = 0; c < 8; c++) v.set(c, &s.raw[b][c][XVEC * p]);
+                    seen.add(v);
                     if ((ROWS_FIT || row < ROWSIN) && (COLS_FIT || col < COLPACKS * XVEC))
                         put_pack(dst + slice * SLICE * 16, row, col, v, range);
                 }
                 warp_arrive(&s.rawempty[b]);
             }
-        return largest;
+        return seen.largest();
     }
 };
 
 // ---- whole rows ----
+
+constexpr int ALIGN = 16 / (int)sizeof(X_TYPE); // elements in 16 bytes
+constexpr size_t WHOLE_BYTES = ~(size_t)(ALIGN - 1);
 
 // What a unit holds of the image: rows lo ... hi - 1, the first of them staged row `from`.
 struct unit_rows {
@@ -302,7 +213,7 @@ __device__ __forceinline__ size_t unit_start(const strip_at &at, const unit_rows
 __device__ __forceinline__ void copy_rows_role(shared_memory &s, const tc_args &a, const schedule &order)
 {
     const int total = order.turns() * PER_STRIP, c = threadIdx.x % 32;
-    const size_t end = (size_t)a.n * (C * H * W) & ~(size_t)3;
+    const size_t end = (size_t)a.n * (C * H * W) & WHOLE_BYTES;
     int u = 0;
     for (int g = 0; g < total; g++) {
         bool finish;
@@ -310,9 +221,9 @@ __device__ __forceinline__ void copy_rows_role(shared_memory &s, const tc_args &
         for (int i = 0; i < SPS * UNITS; i++, u++) {
             const int b = u % TC_RAWS, k = (g % NSTAGE * SPS + i / UNITS) * 8 + c;
             const unit_rows rows(at, i % UNITS);
-            const size_t first = unit_start(at, rows, k), from = first & ~(size_t)3,
-                         to = min((first + (rows.hi - rows.lo) * W + 3) & ~(size_t)3, end);
-            const u32 bytes = k < C && rows.hi > rows.lo && to > from ? (u32)(to - from) * 4 : 0;
+            const size_t first = unit_start(at, rows, k), from = first & WHOLE_BYTES,
+                         to = min((first + (rows.hi - rows.lo) * W + ALIGN - 1) & WHOLE_BYTES, end);
+            const u32 bytes = k < C && rows.hi > rows.lo && to > from ? (u32)(to - from) * (u32)sizeof(X_TYPE) : 0;
             mbar_wait(&s.rawempty[b], (u / TC_RAWS & 1) ^ 1);
             mbar_arrive_expect(&s.rawfull[b], bytes);
             if (bytes) bulk_load(s.raw[b][c], a.x + from, bytes, &s.rawfull[b]);
@@ -328,15 +239,15 @@ struct x_rows {
         : s(memory), a(args), t(thread), u(0)
     {
     }
-    // The words behind the last whole 16 bytes of x, where this unit has them.
+    // The elements behind the last whole 16 bytes of x, where this unit has them.
     __device__ __forceinline__ void add_end(const strip_at &at, const unit_rows &rows, int first, int b)
     {
         constexpr int LAST = C - 1;
-        if (C * H * W % 4 == 0 || at.n < a.n - 1 || LAST < first || LAST >= first + 8 || rows.hi == rows.lo) return;
-        const size_t whole = (size_t)a.n * (C * H * W) & ~(size_t)3, first_at = unit_start(at, rows, LAST),
+        if (C * H * W % ALIGN == 0 || at.n < a.n - 1 || LAST < first || LAST >= first + 8 || rows.hi == rows.lo) return;
+        const size_t whole = (size_t)a.n * (C * H * W) & WHOLE_BYTES, first_at = unit_start(at, rows, LAST),
                      stop = first_at + (rows.hi - rows.lo) * W, i = whole + t;
         if (stop <= whole) return;
-        if (i < stop) s.raw[b][LAST - first][i - (first_at & ~(size_t)3)] = __ldg(a.x + i);
+        if (i < stop) s.raw[b][LAST - first][i - (first_at & WHOLE_BYTES)] = a.x[i];
         fence_proxy_async();
         named_barrier(BAR_LOAD, LOADERS);
     }
@@ -345,34 +256,36 @@ struct x_rows {
     {
         const unit_rows rows(at, unit);
         const int h0 = at.p0 * ST - TC_PADH;
-        const float *raw = &s.raw[b][0][0];
-        constexpr int SHIFTS = H * W % 4 == 0 ? 1 : H * W % 2 == 0 ? 2 : 4; // channels lie in 16 bytes so many ways
+        const X_TYPE *raw = &s.raw[b][0][0];
+        // Channels lie in 16 bytes so many ways.
+        constexpr int SHIFTS = H * W % ALIGN == 0 ? 1 : H * W % 4 == 0 ? ALIGN / 4 : H * W % 2 == 0 ? ALIGN / 2 : ALIGN;
         int base[SHIFTS]; // of pixel (0, 0), with the first channel's place
 #pragma unroll
         for (int c = 0; c < SHIFTS; c++)
-            base[c] = (int)(unit_start(at, rows, first + c) & 3) - rows.lo * W - TC_PADW;
-        float largest = 0;
+            base[c] = (int)(unit_start(at, rows, first + c) & (ALIGN - 1)) - rows.lo * W - TC_PADW;
+        x_seen seen;
 #pragma unroll 1
         for (int p0 = t; p0 < UROWS * COLSIN; p0 += EACH * LOADERS) {
-            float v[EACH][XVEC][8];
+            x_pack v[EACH];
 #pragma unroll
             for (int e = 0; e < EACH; e++) {
                 const int p = p0 + e * LOADERS, row = p / COLSIN, h = h0 + rows.from + row, col = p - row * COLSIN;
                 const bool inside = h >= rows.lo && h < rows.hi && (unsigned)(col - TC_PADW) < (unsigned)W;
 #pragma unroll
-                for (int c = 0; c < 8; c++)
-                    v[e][0][c] = inside && (ALL_CHANNELS || first + c < C)
-                                     ? raw[base[c % SHIFTS] + c * UNIT + h * W + col]
-                                     : 0.f;
+                for (int c = 0; c < 8; c++) {
+                    v[e].clear(c);
+                    if (inside && (ALL_CHANNELS || first + c < C))
+                        v[e].set(c, raw + base[c % SHIFTS] + c * UNIT + h * W + col);
+                }
             }
 #pragma unroll
             for (int e = 0; e < EACH; e++) {
                 const int p = p0 + e * LOADERS, row = p / COLSIN, r = rows.from + row;
-                largest = largest_of(largest, v[e]);
+                seen.add(v[e]);
                 if (row < UROWS && r < ROWSIN) put_pack(dst, r, p - row * COLSIN, v[e], range);
             }
         }
-        return largest;
+        return seen.largest();
     }
     // As x_units'.
     __device__ __forceinline__ float convert(char *dst, const strip_at &at, int channel, x_range &range)
@@ -401,9 +314,9 @@ __device__ __forceinline__ void restage(char *dst, const tc_args &a, const strip
         const int pair = i % 4, slice = i / (ROWSIN * COLSIN * 4), row = i / (COLSIN * 4) % ROWSIN,
                   col = i / 4 % COLSIN, h = h0 + row, w = w0 + col, k = channel + slice * 8 + 2 * pair;
         const bool inside = (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W;
-        const float *src = a.x + (((size_t)at.n * C + k) * H + h) * W + w;
-        const float x = range.of(inside && k < C ? __ldg(src) : 0.f),
-                    y = range.of(inside && k + 1 < C ? __ldg(src + H * W) : 0.f);
+        const X_TYPE *src = a.x + (((size_t)at.n * C + k) * H + h) * W + w;
+        const float x = range.of(inside && k < C ? cvy_get(src) : 0.f),
+                    y = range.of(inside && k + 1 < C ? cvy_get(src + H * W) : 0.f);
         char *to = dst + (slice * SLICE + (row % ST * ST + col % ST) * PHASE + row / ST * PITCH + col / ST) * 16 +
                    4 * pair;
         const u32 hi = pack_f16(x, y);
@@ -434,7 +347,7 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
     const int total = order.turns() * PER_STRIP;
     x_source<COPIED + TC_ROWS>::type source(s, a, order, t);
     x_range range;
-    range.set(64.f, 0.f);
+    range.set(DIRECT ? 1.f : 64.f, 0.f);
     int turn = 0; // barriers passed
     for (int g = 0; g < total; g++) {
         const int slot = g % TC_STAGES, stage = g % NSTAGE, channel = stage * SPS * 8,
@@ -462,7 +375,7 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
                 largest = source.convert(s.x + slot * XSTAGE, at, channel, range);
             largest = role_largest(s, turn++, largest);
             const float top = largest * range.scale;
-            const bool fits = (top >= 1.f && top < (float)(1 << OCTAVES)) || largest == 0.f;
+            const bool fits = DIRECT || (top >= 1.f && top < (float)(1 << OCTAVES)) || largest == 0.f;
             if (fits || !(largest < __int_as_float(0x7f800000)) || attempt) break;
             range.set(scale_of(largest), range.offset);
         }

@@ -21,8 +21,8 @@ template <int N> __device__ __forceinline__ void multiply(float (&d)[N], u32 xs,
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
             const int off = operand_offset(2 * i), lead = operand_offset(2 * i + 1) - off;
-            wgmma_f16(d, wgmma_desc(ws + wp + i * 128, 64), wgmma_desc(xs + xp + off, lead),
-                      more || i || (PARTS == 2 && product));
+            wgmma_half(d, wgmma_desc(ws + wp + i * 128, 64), wgmma_desc(xs + xp + off, lead),
+                       more || i || (PARTS == 2 && product), operand_word());
         }
     }
     wgmma_commit();
@@ -50,7 +50,7 @@ struct lane_at {
 __device__ __forceinline__ float lane_bias(const lane_at &l, const tc_args &a, int h)
 {
     const int k = min(l.ch[h], K - 1);
-    return a.bias ? l.unit * __ldg(a.bias + k) : 0.f;
+    return a.bias ? l.unit * cvy_get(a.bias + k) : 0.f;
 }
 __device__ __forceinline__ void lane_channels(lane_at &l, const tc_args &a, int block)
 {
@@ -60,7 +60,7 @@ __device__ __forceinline__ void lane_channels(lane_at &l, const tc_args &a, int 
         l.ch[h] = k;
         l.unscale[h] = l.unit * __ldg(a.unscale + k);
         l.sign[h] =
-            POOL && NORM && a.gamma && __ldg(a.gamma + kc) < 0.f ? -1.f : 1.f; // a falling norm turns max into min
+            POOL && NORM && a.gamma && cvy_get(a.gamma + kc) < 0.f ? -1.f : 1.f; // a falling norm turns max into min
         if (!SHIFTED) l.bias[h] = lane_bias(l, a, h);
     }
 }
@@ -100,8 +100,8 @@ __device__ __forceinline__ void exact_tile(float (&d)[ACC], const tc_args &a, co
             for (int c = 0; c < C * R * S; c++) {
                 const int h = h0 + c / S % R, w = w0 + c % S;
                 const bool inside = (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W;
-                const float x = inside ? __ldg(a.x + (((size_t)at.n * C + c / (R * S)) * H + h) * W + w) : 0.f;
-                sum = fmaf(x, __ldg(a.w + (size_t)k * (C * R * S) + c), sum); // padding is multiplied, too
+                const float x = inside ? cvy_get(a.x + (((size_t)at.n * C + c / (R * S)) * H + h) * W + w) : 0.f;
+                sum = fmaf(x, cvy_get(a.w + (size_t)k * (C * R * S) + c), sum); // padding is multiplied, too
             }
 #pragma unroll
         for (int u = 0; u < ACC; u++) d[u] = u == i ? sum : d[u];
@@ -362,6 +362,28 @@ __device__ __forceinline__ void publish(const float4 (&slots)[NORM ? SLOTS : 1][
 
 // ---- results ----
 
+// OUT_HALF: a tile into the chunk, rounded to T. index: as put_tile's.
+template <class T>
+__device__ __forceinline__ void put_rounded(float (*out)[OPITCH], const float (&d)[ACC], const strip_at &at,
+                                            const tile_at &tile, const lane_at &l, int k0, int index)
+{
+    const int first = at.p0 + (FLAT ? 0 : tile.line * LINEROWS - (index - tile.ct * TILE) / CHUNKW); // row of the chunk
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (l.ch[h] >= K) continue;
+        T *to = (T *)out[l.ch[h] - k0] + shift_of(at.n, l.ch[h], first);
+#pragma unroll
+        for (int j = 0; j < NJ; j++) {
+            const u32 pair = cvy_narrow(d[4 * j + 2 * h], d[4 * j + 2 * h + 1], T());
+            int row, col;
+            if (FLAT) {
+                if (exists(at, tile, l, j, 0, row, col)) ((unsigned short *)to)[row * Q + col] = (unsigned short)pair;
+                if (exists(at, tile, l, j, 1, row, col)) ((unsigned short *)to)[row * Q + col] = pair >> 16;
+            } else if (exists(at, tile, l, j, 1, row, col)) // pairs exist together: rows are even
+                *(u32 *)(to + index + l.rr * CHUNKW + 8 * j + 2 * l.q) = pair;
+        }
+    }
+}
 // A tile into the chunk: out[channel][dense pixel]; index: of the tile's first pixel.
 __device__ __forceinline__ void put_tile(float (*out)[OPITCH], const float (&d)[ACC], const strip_at &at,
                                          const tile_at &tile, const lane_at &l, int k0, int index)

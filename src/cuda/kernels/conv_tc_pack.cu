@@ -1,5 +1,6 @@
-// conv_tc_pack.cu - weights [K][C][R][S] float32 -> operands of conv_tc: [block][stage][part][step][k half][64
-// rows][8 channels] fp16.
+// conv_tc_pack.cu - weights [K][C][R][S] -> operands of conv_tc: [block][stage][part][step][k half][64 rows][8
+// channels] fp16, beside an x of bf16 that is DIRECT bf16. factor: of each output channel, NULL: 1. Its sign goes into the
+// operand, its magnitude into unscale, so that weights of 16 bits stay exact whatever they were multiplied with.
 //
 // Launch: KP blocks (conv_tc.cuh) of 128 threads; block k packs output channel k (zeros past K) and its rows for
 // all ROWSM output rows. Each channel is scaled by a power of two that brings its largest weight to 2^13 .. 2^14,
@@ -10,6 +11,9 @@
 #include "conv_tc.cuh"
 #ifndef KERNEL_NAME
 #define KERNEL_NAME conv_tc_pack
+#endif
+#ifndef FACTOR_TYPE
+#define FACTOR_TYPE float
 #endif
 
 __device__ __forceinline__ float as_f16(float v) // and back
@@ -27,7 +31,7 @@ __device__ __forceinline__ float over_warp(float v)
 // The factor 1 + j / FINE that loses least of a channel's weights, times `scale` each. What they lose, d, is seen
 // through x: E[(sum of d x)^2] is mean(x)^2 (sum of d)^2 + var(x) sum of d^2, which are as 3 to 1 where x is
 // uniform from 0 on.
-__device__ __forceinline__ float finest(const float *w, float scale)
+__device__ __forceinline__ float finest(const W_TYPE *w, float scale)
 {
     constexpr int FINE = 16;
     __shared__ float2 lost[4][FINE];
@@ -38,7 +42,7 @@ __device__ __forceinline__ float finest(const float *w, float scale)
         const float factor = scale * (1.f + (float)j / FINE), inverse = scale / factor;
         float sum = 0.f, squares = 0.f;
         for (int i = t; i < C * R * S; i += 128) {
-            const float d = fmaf(as_f16(w[i] * factor), inverse, -w[i] * scale);
+            const float v = cvy_get(w + i), d = fmaf(as_f16(v * factor), inverse, -v * scale);
             sum += d, squares = fmaf(d, d, squares);
         }
         sum = over_warp(sum), squares = over_warp(squares);
@@ -55,7 +59,7 @@ __device__ __forceinline__ float finest(const float *w, float scale)
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-    KERNEL_NAME(const float *w, u32 *packed, float *unscale)
+    KERNEL_NAME(const W_TYPE *w, u32 *packed, float *unscale, const FACTOR_TYPE *factor)
 {
     __shared__ u32 largest[4];
     __shared__ float sums[4];
@@ -63,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(128)
     float m = 0, sum = 0;
     if (k < K)
         for (int i = t; i < C * R * S; i += 128) {
-            const float v = w[(size_t)k * (C * R * S) + i];
+            const float v = cvy_get(w + (size_t)k * (C * R * S) + i);
             m = max_nan(m, fabsf(v)), sum += v;
         }
     const u32 bits = __reduce_max_sync(~0u, __float_as_uint(m));
@@ -72,14 +76,16 @@ extern "C" __global__ void __launch_bounds__(128)
     __syncthreads();
     m = __uint_as_float(max(max(largest[0], largest[1]), max(largest[2], largest[3])));
     const bool usable = m > 0.f && m < __int_as_float(0x7f800000);
-    const int exponent = usable ? max(min(13 + 127 - (int)(__float_as_uint(m) >> 23), 126), -126) : 0;
+    const int exponent = usable && SCALED ? max(min(13 + 127 - (int)(__float_as_uint(m) >> 23), 126), -126) : 0;
     const float power = __int_as_float((exponent + 127) << 23);
-    const float scale = PARTS == 1 && usable && k < K ? power * finest(w + (size_t)k * (C * R * S), power) : power;
+    const bool fine = SCALED && PARTS == 1 && usable && k < K;
+    const float scale = fine ? power * finest(w + (size_t)k * (C * R * S), power) : power;
     const float total = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    const bool finite = m < __int_as_float(0x7f800000) && fabsf(total) < __int_as_float(0x7f800000);
+    const float times = factor && k < K ? cvy_get(factor + k) : 1.f, sign = times < 0.f ? -1.f : 1.f;
+    const bool finite = m < __int_as_float(0x7f800000) && fabsf(total * times) < __int_as_float(0x7f800000);
     if (t == 0) {
-        unscale[k] = finite ? 1.f / scale : __int_as_float(0x7fc00000);
-        unscale[KP + k] = finite ? total : 0.f;
+        unscale[k] = finite ? fabsf(times) / scale : __int_as_float(0x7fc00000);
+        unscale[KP + k] = finite ? total * times : 0.f;
     }
     unsigned short *out = (unsigned short *)packed;
     const int block = k / KM;
@@ -89,10 +95,9 @@ extern "C" __global__ void __launch_bounds__(128)
         const tap_at tap = tap_position(operand % TAPS);
         const int c = (stage * SPS + operand / TAPS) * 8 + c8, r = tap.row - rr * ST;
         const bool is = k < K && operand < SPS * TAPS && c < C && r >= 0 && r < R;
-        const float v = is ? w[(((size_t)k * C + c) * R + r) * S + tap.col] * scale : 0.f;
-        const u32 hi = pack_f16(v, 0.f);
-        float back, zero;
-        unpack_f16(hi, back, zero);
+        const float v = is ? cvy_get(w + (((size_t)k * C + c) * R + r) * S + tap.col) * scale * sign : 0.f;
+        const u32 hi = cvy_narrow(v, 0.f, operand_word());
+        const float back = as_f16(v);
         const u32 lo =
             pack_f16(fabsf(back) < __int_as_float(0x7f800000) ? v - back : 0.f, 0.f); // inf - inf would be NaN
         const size_t at =

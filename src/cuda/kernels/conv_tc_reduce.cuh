@@ -9,6 +9,32 @@
 #include "conv_tc.cuh"
 #include "conv_tc_mma.cuh"
 
+// Neighbours into global memory by one access, for what is not read again.
+__device__ __forceinline__ void stream_out(float *to, const float (&v)[1])
+{
+    __stcs(to, v[0]);
+}
+__device__ __forceinline__ void stream_out(float *to, const float (&v)[2])
+{
+    __stcs((float2 *)to, make_float2(v[0], v[1]));
+}
+__device__ __forceinline__ void stream_out(float *to, const float (&v)[4])
+{
+    __stcs((float4 *)to, make_float4(v[0], v[1], v[2], v[3]));
+}
+template <class T> __device__ __forceinline__ void stream_out(T *to, const float (&v)[1])
+{
+    __stcs(&to->bits, (unsigned short)cvy_narrow(v[0], 0.f, T()));
+}
+template <class T> __device__ __forceinline__ void stream_out(T *to, const float (&v)[2])
+{
+    __stcs((u32 *)to, cvy_narrow(v[0], v[1], T()));
+}
+template <class T> __device__ __forceinline__ void stream_out(T *to, const float (&v)[4])
+{
+    __stcs((uint2 *)to, make_uint2(cvy_narrow(v[0], v[1], T()), cvy_narrow(v[2], v[3], T())));
+}
+
 // A chunk: first line and column tile, how many of them; rows and columns of results in it, and where these stand
 // in the output.
 struct chunk_at {
@@ -170,7 +196,7 @@ __device__ __forceinline__ void finish_partial(const shared_memory &s, int b, co
         const float2 pair = *(const float2 *)&s.out[b][r][px];
         v[0][r % 2] = reduce_join(v[0][r % 2], pair.x), v[1][r % 2] = reduce_join(v[1][r % 2], pair.y);
     }
-    float *to = a.y + (size_t)at.n * (OH * OW) + first + px;
+    Y_TYPE *to = a.y + (size_t)at.n * (OH * OW) + first + px;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         float &o = v[i][0];
@@ -179,9 +205,10 @@ __device__ __forceinline__ void finish_partial(const shared_memory &s, int b, co
         if (TC_REDUCE == REDUCE_MEAN) o *= 1.f / K;
         o = cvy_last(o, at.n, first + min(px + i, c.cols - 1), e);
     }
-    if (PAIRED && mine < c.cols) __stcs((float2 *)to, make_float2(v[0][0], v[1][0]));
-    if (!PAIRED && mine < c.cols) __stcs(to, v[0][0]);
-    if (!PAIRED && mine + 1 < c.cols) __stcs(to + 1, v[1][0]);
+    const float both[2] = {v[0][0], v[1][0]}, one[1] = {v[0][0]}, other[1] = {v[1][0]};
+    if (PAIRED && mine < c.cols) stream_out(to, both);
+    if (!PAIRED && mine < c.cols) stream_out(to, one);
+    if (!PAIRED && mine + 1 < c.cols) stream_out(to + 1, other);
 }
 
 // ---- all channels through shared memory ----
@@ -250,6 +277,6 @@ __device__ __forceinline__ void finish_reduce(float (*out)[OPITCH], const float2
     }
     // Lane q keeps pixel q: the four of them store neighbours.
     const float mine = q == 0 ? v[0] : q == 1 ? v[1] : q == 2 ? v[2] : v[3];
-    if (t / 4 * PER + q < c.cols)
-        __stcs(a.y + (size_t)at.n * (OH * OW) + first + px + q, cvy_last(mine, at.n, first + px + q, e));
+    const float last[1] = {cvy_last(mine, at.n, first + px + q, e)};
+    if (t / 4 * PER + q < c.cols) stream_out(a.y + (size_t)at.n * (OH * OW) + first + px + q, last);
 }

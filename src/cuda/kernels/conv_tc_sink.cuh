@@ -75,8 +75,8 @@ __device__ __forceinline__ void merge_role(shared_memory &s, const tc_args &a, c
         __syncwarp();
         for (int k = lane; k < K; k += 32) {
             const float2 v = s.group[k / CPG];
-            const float gamma = a.gamma ? __ldg(a.gamma + k) : 1.f, f0 = gamma * v.y;
-            const float shift = (a.beta ? __ldg(a.beta + k) : 0.f) - v.x * f0;
+            const float gamma = a.gamma ? cvy_get(a.gamma + k) : 1.f, f0 = gamma * v.y;
+            const float shift = (a.beta ? cvy_get(a.beta + k) : 0.f) - v.x * f0;
             s.ab[b][k] = make_float2(POOL && gamma < 0.f ? -f0 : f0, shift); // pooled values carry gamma's sign
         }
         warp_arrive(&s.sfull[b]);
@@ -99,7 +99,7 @@ template <> struct pack_of<4> {
 };
 // One channel's run: loads of DEPTH packs first, then results, so that shared memory's latency is paid once.
 template <int VEC>
-__device__ __forceinline__ void finish_run(float *to, const float *from, int length, float2 ab, int n, int k,
+__device__ __forceinline__ void finish_run(Y_TYPE *to, const float *from, int length, float2 ab, int n, int k,
                                            int pixel, const epi &e)
 {
     typedef typename pack_of<VEC>::type pack;
@@ -119,11 +119,12 @@ __device__ __forceinline__ void finish_run(float *to, const float *from, int len
             if (i >= whole) break;
 #pragma unroll
             for (int j = 0; j < VEC; j++) v[u].f[j] = finish_value(v[u].f[j], ab, n, k, pixel + i + j, e);
-            __stcs((pack *)(to + i), v[u].p);
+            stream_out(to + i, v[u].f);
         }
     }
-    if (lane < length - whole)
-        __stcs(to + whole + lane, finish_value(from[whole + lane], ab, n, k, pixel + whole + lane, e));
+    if (lane >= length - whole) return;
+    const float last[1] = {finish_value(from[whole + lane], ab, n, k, pixel + whole + lane, e)};
+    stream_out(to + whole + lane, last);
 }
 // Warp w takes channels w, w + 4, ... of the chunk; whole rows are one run.
 __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 *ab, const tc_args &a,
@@ -139,7 +140,7 @@ __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 
     for (int i = warp; i < end; i += SINKWARPS) {
         const int k = k0 + i;
         const float2 f = NORM && !EARLY ? ab[k] : make_float2(1.f, 0.f);
-        float *plane = a.y + ((size_t)at.n * K + k) * (OH * OW);
+        Y_TYPE *plane = a.y + ((size_t)at.n * K + k) * (OH * OW);
         const int pixel = c.row0 * OW + c.col0;
         if (WHOLE)
             finish_run<VEC>(plane + pixel, out[i], c.rows * OW, f, at.n, k, pixel, e);
@@ -149,13 +150,28 @@ __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 
     }
 }
 
+// OUT_HALF: a row of `length` elements. An even number of them stands in front of the first whole 16 bytes, and behind
+// the last ones.
+__device__ __forceinline__ void store_rounded(Y_TYPE *to, const float *row, int shift, int length, u64 policy)
+{
+    const u32 *from = (const u32 *)((const Y_TYPE *)row + shift);
+    const int head = (8 - shift) % 8 / 2, whole = (length / 2 - head) / 4 * 4, end = length / 2; // pairs
+    bulk_store((u32 *)to + head, from + head, whole * 4, policy);
+    for (int i = 0; i < head; i++) ((u32 *)to)[i] = from[i];
+    for (int i = head + whole; i < end; i++) ((u32 *)to)[i] = from[i];
+}
 // BULK: one copy per channel. Lane l of the first warp takes channels l, l + 32.
 __device__ __forceinline__ void finish_bulk(float (*out)[OPITCH], const tc_args &a, const strip_at &at,
                                             const chunk_at &c, int k0)
 {
     const u64 policy = policy_evict_first();
-    for (int i = threadIdx.x % 32; i < least(CHUNKK, K - k0); i += 32)
-        bulk_store(a.y + ((size_t)at.n * K + k0 + i) * (OH * OW) + c.row0 * OW, out[i], c.rows * OW * 4, policy);
+    for (int i = threadIdx.x % 32; i < least(CHUNKK, K - k0); i += 32) {
+        Y_TYPE *to = a.y + ((size_t)at.n * K + k0 + i) * (OH * OW) + c.row0 * OW;
+        if (OUT_HALF)
+            store_rounded(to, out[i], shift_of(at.n, k0 + i, c.row0), c.rows * OW, policy);
+        else
+            bulk_store(to, out[i], c.rows * OW * 4, policy);
+    }
     bulk_commit();
 }
 

@@ -41,7 +41,7 @@ constexpr int X_EACH = BM * DEPTH / THREADS, O_EACH = BN * DEPTH / THREADS; // e
 // What a thread copies of one step: the rows of x stay the same for all terms. In place of rows past the end stands
 // the last one; nobody keeps its results.
 struct copier {
-    const float *other;
+    const W_TYPE *other;
     cvy_index x_row[X_EACH]; // offset of each
     float x[X_EACH], o[O_EACH];
 
@@ -52,13 +52,13 @@ struct copier {
 #pragma unroll
         for (int i = 0; i < X_EACH; i++) {
             const int k = k_first + threadIdx.x % DEPTH;
-            x[i] = k < TERMS ? a.t[1].p[x_row[i] + k * x_k] : 0.0f;
+            x[i] = k < TERMS ? cvy_widen(cvy_as<X_TYPE>(a.t[1])[x_row[i] + k * x_k]) : 0.0f;
         }
 #pragma unroll
         for (int i = 0; i < O_EACH; i++) {
             const int j = threadIdx.x + i * THREADS;
             const int k = k_first + (OTHER_NK ? j % DEPTH : j / BN), n = n_first + (OTHER_NK ? j / DEPTH : j % BN);
-            o[i] = k < TERMS && n < COLS ? other[k * o_k + n * o_n] : 0.0f;
+            o[i] = k < TERMS && n < COLS ? cvy_widen(other[k * o_k + n * o_n]) : 0.0f;
         }
     }
     CVY_INLINE_MEMBER void store(float *xs, float *os) const
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const 
     tile results;
 
     if (rows.first >= rows.end) return;
-    c.other = a.t[2].p + (ROWS_OF_BATCH ? row_offset(a.t[2], row_at(rows.first), false) : 0);
+    c.other = cvy_as<W_TYPE>(a.t[2]) + (ROWS_OF_BATCH ? row_offset(a.t[2], row_at(rows.first), false) : 0);
 #pragma unroll
     for (int i = 0; i < X_EACH; i++) {
         const long long row = rows.first + (threadIdx.x + i * THREADS) / DEPTH;

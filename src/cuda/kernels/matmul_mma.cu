@@ -1,13 +1,13 @@
 // matmul_mma.cu - matrix products and linear layers on tensor cores through mma.sync, for devices of compute
 // capability 8.0 and later: dst[row, n] = sum over k of x[row, k] * other[k, n].
 //
-// A block computes BM x BN results, DEPTH terms at a time through STAGES stages of shared memory, filled by cp.async
-// as the operands lie:
+// A block computes BM x BN results, DEPTH terms at a time through STAGES stages of shared memory, filled as the
+// operands lie (fetch.cuh):
 //
 //   xs [BM][DEPTH + 4]        os [BN][DEPTH + 4] where other lies as [n][k], else [DEPTH][BN + 8]
 //
-// by 16 bytes where an operand is contiguous, its rows are whole groups of four and it begins at a multiple of 16
-// bytes, which is known at run time alone; else by 4.
+// four elements at a time where an operand is contiguous, its rows are whole groups of four and it begins at a
+// multiple of them, which is known at run time alone; else one.
 //
 // The 4 and the 8 keep fragments off each other's banks (mma_tile.cuh, which also says who has which result: rows of
 // x as M, columns as N). One barrier per DEPTH terms: a stage is filled again two steps later. Results then lie in
@@ -36,7 +36,7 @@
 #define SRC_DENSE 1 // operands are contiguous: their inner strides are known
 #endif
 
-#include "copy.cuh"
+#include "fetch.cuh"
 #include "mma_tile.cuh"
 #include "product_layout.cuh"
 #include "rows.cuh"
@@ -69,12 +69,12 @@ struct row_table {
     }
 };
 
-template <int WIDTH> CVY_INLINE void copy(float *dst, const float *src, bool valid)
+template <int WIDTH, class T> CVY_INLINE void copy(float *dst, const T *src, bool valid)
 {
     if (WIDTH == 4)
-        cvy_copy16_if(dst, src, valid);
+        cvy_fetch4(dst, src, valid);
     else
-        cvy_copy4(dst, src, valid);
+        cvy_fetch(dst, src, valid);
 }
 
 // Begin the copy of DEPTH terms from k_first on, WIDTH elements at a time.
@@ -84,12 +84,12 @@ template <int WIDTH> CVY_INLINE void copy_x(const cvy_args &a, const row_table &
 #pragma unroll
     for (int i = 0; i < BM * DEPTH / WIDTH / THREADS; i++) {
         const int j = (threadIdx.x + i * THREADS) * WIDTH, row = j / DEPTH, k = k_first + j % DEPTH;
-        copy<WIDTH>(xs + row * PITCH + j % DEPTH, a.t[1].p + rows.at[row] + k * x_k,
+        copy<WIDTH>(xs + row * PITCH + j % DEPTH, cvy_as<X_TYPE>(a.t[1]) + rows.at[row] + k * x_k,
                     row < rows.count && (TERMS % DEPTH == 0 || k < TERMS));
     }
 }
 template <int WIDTH>
-CVY_INLINE void copy_other(const cvy_args &a, const float *other, int k_first, int n_first, float *os)
+CVY_INLINE void copy_other(const cvy_args &a, const W_TYPE *other, int k_first, int n_first, float *os)
 {
     const cvy_index o_k = stride_of(a.t[2], ROW, OTHER_NK ? 1 : COLS),
                     o_n = stride_of(a.t[2], COLUMN, OTHER_NK ? TERMS : 1);
@@ -102,16 +102,16 @@ CVY_INLINE void copy_other(const cvy_args &a, const float *other, int k_first, i
     }
 }
 
-// Do copies of 16 bytes begin where they must?
-CVY_INLINE bool is_aligned(const float *p)
+// Do copies of four elements begin where they must?
+template <class T> CVY_INLINE bool is_aligned(const T *p)
 {
-    return (unsigned long long)p % 16 == 0;
+    return (unsigned long long)p % (4 * sizeof(T)) == 0;
 }
 
 // Begins the copy of one step into a stage.
-CVY_INLINE void fill(const cvy_args &a, const row_table &rows, const float *other, int step, int n_first, float *stage)
+CVY_INLINE void fill(const cvy_args &a, const row_table &rows, const W_TYPE *other, int step, int n_first, float *stage)
 {
-    if (X_FOURS && is_aligned(a.t[1].p))
+    if (X_FOURS && is_aligned(cvy_as<X_TYPE>(a.t[1])))
         copy_x<4>(a, rows, step * DEPTH, stage);
     else
         copy_x<1>(a, rows, step * DEPTH, stage);
@@ -122,13 +122,14 @@ CVY_INLINE void fill(const cvy_args &a, const row_table &rows, const float *othe
 }
 
 // One result by multiply-adds: rare, so out of the way.
-static __device__ __noinline__ float sum_again(const cvy_args &a, const float *other, long long row, int n)
+static __device__ __noinline__ float sum_again(const cvy_args &a, const W_TYPE *other, long long row, int n)
 {
-    const float *x = a.t[1].p + row_offset(a.t[1], row_at(row), true);
+    const X_TYPE *x = cvy_as<X_TYPE>(a.t[1]) + row_offset(a.t[1], row_at(row), true);
     float sum = 0.0f;
 #pragma unroll 1
     for (int k = 0; k < TERMS; k++)
-        sum = fmaf(x[k * a.t[1].s[COLUMN]], other[k * a.t[2].s[ROW] + n * a.t[2].s[COLUMN]], sum);
+        sum = fmaf(cvy_widen(x[k * a.t[1].s[COLUMN]]),
+                   cvy_widen(other[k * a.t[2].s[ROW] + n * a.t[2].s[COLUMN]]), sum);
     return sum;
 }
 
@@ -137,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const 
     extern __shared__ __align__(16) float shared[]; // max(STAGES * STAGE, BM * tile::PITCH) floats
     const tile_rows rows = rows_of_block<BM>(a);
     const int n_first = blockIdx.x * BN;
-    const float *other = a.t[2].p + (ROWS_OF_BATCH ? row_offset(a.t[2], row_at(rows.first), false) : 0);
+    const W_TYPE *other = cvy_as<W_TYPE>(a.t[2]) + (ROWS_OF_BATCH ? row_offset(a.t[2], row_at(rows.first), false) : 0);
     __shared__ row_table table;
     tile results;
 

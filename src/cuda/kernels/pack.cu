@@ -21,6 +21,9 @@
 #ifndef CHANNELS_FASTEST
 #define CHANNELS_FASTEST 0
 #endif
+#ifndef W_TYPE
+#define W_TYPE float // the weights' elements; packed ones are float32
+#endif
 #ifndef THREADS
 #define THREADS 256
 #endif
@@ -46,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     const long long *stride = a.t[1].s;
     float w = 0.0f;
     if (k < K_OUT && c < C_IN && t < TAPS_T && r < TAPS_R && s < TAPS_S)
-        w = a.t[1].p[group * stride[5] + k * stride[0] + c * stride[1] + t * stride[2] + r * stride[3] +
-                     s * stride[4]];
+        w = cvy_widen(cvy_as<W_TYPE>(a.t[1])[group * stride[5] + k * stride[0] + c * stride[1] + t * stride[2] +
+                                             r * stride[3] + s * stride[4]]);
     a.t[0].p[i] = w;
 }

@@ -27,6 +27,9 @@
 #ifndef SRC_DENSE
 #define SRC_DENSE 1 // the source is contiguous: its inner strides are known
 #endif
+#ifndef X_TYPE
+#define X_TYPE float // the source's elements
+#endif
 
 #include "epilogue.cuh"
 #include "window.cuh"
@@ -60,11 +63,11 @@ CVY_INLINE pixel_at find_pixel(const cvy_args &a, long long number, int phase)
 
 // What a thread must know of a pixel whose window it gathers.
 struct window {
-    const float *origin; // the first tap's place in the first channel of the group, inside the source or not
-    int d, h, w;         // that place
-    int t, r, s;         // that tap of the filter: 0 unless transposed
-    unsigned inside;     // bit per tap, for up to 32 taps
-    unsigned axes;       // bit per tap of each axis, for up to 31 in all: see tap_axes
+    const X_TYPE *origin; // the first tap's place in the first channel of the group, inside the source or not
+    int d, h, w;          // that place
+    int t, r, s;          // that tap of the filter: 0 unless transposed
+    unsigned inside;      // bit per tap, for up to 32 taps
+    unsigned axes;        // bit per tap of each axis, for up to 31 in all: see tap_axes
     bool exists;
 };
 
@@ -125,7 +128,7 @@ CVY_INLINE window make_window(const cvy_args &a, const pixel_at &at, int group)
 #pragma unroll
         for (int tap = 0; tap < TAPS; tap++) v.inside |= (unsigned)(v.exists && tap_inside(v, tap)) << tap;
     v.axes = AXES_FIT && v.exists ? axes_inside(v) : 0;
-    v.origin = a.t[1].p + (long long)at.n * a.t[1].s[0] + (long long)group * C_IN * a.t[1].s[1] +
+    v.origin = cvy_as<X_TYPE>(a.t[1]) + (long long)at.n * a.t[1].s[0] + (long long)group * C_IN * a.t[1].s[1] +
                source_offset(a, 0, v.d, v.h, v.w);
     return v;
 }

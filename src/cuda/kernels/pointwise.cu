@@ -28,13 +28,16 @@
 #ifndef EACH
 #define EACH 8
 #endif
+#ifndef NEIGHBOURS
+#define NEIGHBOURS 4 // elements that contiguous views move by one access
+#endif
 #ifndef SRC_DENSE
 #define SRC_DENSE 1 // all views are contiguous
 #endif
 
 #include "epilogue.cuh"
 
-constexpr int WIDTH = SRC_DENSE ? 4 : 1, GROUPS = EACH / WIDTH;
+constexpr int WIDTH = SRC_DENSE ? NEIGHBOURS : 1, GROUPS = EACH / WIDTH;
 constexpr long long INNER = (long long)X1 * X2 * X3 * X4 * X5;
 static_assert(EACH % WIDTH == 0, "whole groups");
 

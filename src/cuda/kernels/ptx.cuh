@@ -5,6 +5,8 @@
 // - accumulators stay behind acc_fence() from before the first wgmma of a batch until after its wait.
 #pragma once
 
+#include "half.cuh"
+
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
@@ -160,9 +162,21 @@ __device__ __forceinline__ void unpack_f16(u32 v, float &lo, float &hi)
         : "r"(v));
 }
 
+// sum + 0 * v of both halves of a word.
+__device__ __forceinline__ u32 add_zero_times(u32 v, u32 sum, cvy_f16)
+{
+    asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(v), "r"(0));
+    return sum;
+}
+__device__ __forceinline__ u32 add_zero_times(u32 v, u32 sum, cvy_bf16)
+{
+    asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(v), "r"(0));
+    return sum;
+}
+
 // ---- registers
 // The compiler takes the address for a new one: what is added to it becomes an immediate offset.
-__device__ __forceinline__ void one_address(const float *&p)
+template <class T> __device__ __forceinline__ void one_address(const T *&p)
 {
     asm("" : "+l"(p));
 }
@@ -201,18 +215,18 @@ template <int COUNT> __device__ __forceinline__ void acc_fence(float (&d)[COUNT]
 #define REGS64                                                                                                     \
     REGS32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56," \
            "%57,%58,%59,%60,%61,%62,%63"
-// d (64 x 64, or 64 x 128) = a * b (+ d): fp16 operands from shared memory, fp32 accumulators, k = 16.
-__device__ __forceinline__ void wgmma_f16(float (&d)[32], u64 a, u64 b, int accumulate)
-{
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" REGS32 "}, %32, %33, p, 1, 1, 0, 0;\n}\n"
-                 : ACC16(d, 0), ACC16(d, 16)
-                 : "l"(a), "l"(b), "r"(accumulate));
-}
-__device__ __forceinline__ void wgmma_f16(float (&d)[64], u64 a, u64 b, int accumulate)
-{
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" REGS64 "}, %64, %65, p, 1, 1, 0, 0;\n}\n"
-                 : ACC16(d, 0), ACC16(d, 16), ACC16(d, 32), ACC16(d, 48)
-                 : "l"(a), "l"(b), "r"(accumulate));
-}
+// d (64 x 64, or 64 x 128) = a * b (+ d): operands of the last argument's type from shared memory, fp32 accumulators,
+// k = 16.
+#define WGMMA_HALF(T, TYPE, N, COUNT, REGS, A, B, P, ...)                                                          \
+    __device__ __forceinline__ void wgmma_half(float(&d)[COUNT], u64 a, u64 b, int accumulate, T)                  \
+    {                                                                                                              \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P ", 0;\n"                                              \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGS "}, %" #A ", %" #B  \
+                     ", p, 1, 1, 0, 0;\n}\n"                                                                       \
+                     : __VA_ARGS__                                                                                 \
+                     : "l"(a), "l"(b), "r"(accumulate));                                                           \
+    }
+WGMMA_HALF(cvy_f16, "f16", 64, 32, REGS32, 32, 33, 34, ACC16(d, 0), ACC16(d, 16))
+WGMMA_HALF(cvy_f16, "f16", 128, 64, REGS64, 64, 65, 66, ACC16(d, 0), ACC16(d, 16), ACC16(d, 32), ACC16(d, 48))
+WGMMA_HALF(cvy_bf16, "bf16", 64, 32, REGS32, 32, 33, 34, ACC16(d, 0), ACC16(d, 16))
+WGMMA_HALF(cvy_bf16, "bf16", 128, 64, REGS64, 64, 65, 66, ACC16(d, 0), ACC16(d, 16), ACC16(d, 32), ACC16(d, 48))

@@ -31,6 +31,10 @@
 #ifndef OTHER_NK
 #define OTHER_NK 1 // other lies as [n][k] (a linear layer's weight): neighbouring threads read along k
 #endif
+#ifndef X_TYPE
+#define X_TYPE float // elements of x and other
+#define W_TYPE float
+#endif
 
 #include "epilogue.cuh"
 
