@@ -163,15 +163,15 @@ never-slower: all ## every module of bench/modules/cases.py: none may be slower 
 	    bench/modules/never_slower.py $(NEVER)
 
 # ---- housekeeping (the vector headers are tables, laid out by hand) ----------------------------------------------------------------------------------------
-FORMATTED = $(filter-out src/cpu/simd%.h,$(shell git ls-files '*.c' '*.h'))
+FORMATTED = $(filter-out src/cpu/simd%.h,$(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh'))
 
-check-format: check-sizes ## is every C file formatted, and no function or file too long?
+check-format: check-sizes ## is every C and CUDA file formatted, and no function or file too long?
 	@clang-format --dry-run -Werror $(FORMATTED)
 
 check-sizes:
 	@test/sizes.sh
 
-format: ## format every C file
+format: ## format every C and CUDA file
 	@clang-format -i $(FORMATTED)
 
 check-statics: $(OBJECTS) ## is nothing in the library written by all threads, but what is listed with its guard?

@@ -1,8 +1,8 @@
 // device.cuh - CUDA C++ for a host compiler: as much of it as the kernels of src/cuda/kernels use.
 //
-// Stands in front of every kernel that nvrtc.c compiles. Threads are fibers of one system thread (run.c), so atomics
-// are plain arithmetic, and everything that waits (barriers, shuffles, votes) is a call of the emulator. Inline PTX
-// is not understood: a header that holds it is replaced by the one of its name in this folder.
+// Stands in front of every kernel that nvrtc.c compiles. Threads are fibers of one system thread (run.c), so
+// atomics are plain arithmetic, and everything that waits (barriers, shuffles, votes) is a call of the emulator.
+// Inline PTX is not understood: a header that holds it is replaced by the one of its name in this folder.
 //
 // Arithmetic is the host's. It rounds as the device's does, except that a * b + c is two roundings here where NVRTC
 // makes one, and that functions of libm are not those of CUDA's: results agree within bounds, not in bits.
@@ -23,13 +23,13 @@ emulated emulated_now;
 #define __align__(n) __attribute__((aligned(n)))
 // Static shared memory lies in one section, so that it can be filled with NaNs before a block starts. nvrtc.c turns
 // `extern __shared__ T name[];` into a pointer.
-#define __shared__     static __attribute__((section("shared_memory")))
-#define __CUDA_ARCH__  800
-#define threadIdx      (emulated_now.thread)
-#define blockIdx       (emulated_now.block)
-#define gridDim        (emulated_now.grid)
-#define blockDim       (emulated_now.threads)
-#define INFINITY       __builtin_inff()
+#define __shared__    static __attribute__((section("shared_memory")))
+#define __CUDA_ARCH__ 800
+#define threadIdx     (emulated_now.thread)
+#define blockIdx      (emulated_now.block)
+#define gridDim       (emulated_now.grid)
+#define blockDim      (emulated_now.threads)
+#define INFINITY      __builtin_inff()
 
 typedef emulated_place uint3;
 typedef emulated_place dim3;
@@ -37,10 +37,12 @@ typedef emulated_place dim3;
 // ---- vectors ----
 
 #define EMULATED_VECTORS(T, name, size)                                                                            \
-    struct __align__(2 * size) name##2 {                                                                           \
+    struct __align__(2 * size) name##2                                                                             \
+    {                                                                                                              \
         T x, y;                                                                                                    \
     };                                                                                                             \
-    struct __align__(4 * size < 16 ? 4 * size : 16) name##4 {                                                      \
+    struct __align__(4 * size < 16 ? 4 * size : 16) name##4                                                        \
+    {                                                                                                              \
         T x, y, z, w;                                                                                              \
     };                                                                                                             \
     static inline name##2 make_##name##2(T x, T y)                                                                 \

@@ -1,7 +1,7 @@
 // mma.cuh - the functions of src/cuda/kernels/mma.cuh by the emulator, written from the tables of the PTX manual.
 //
-// cvt.rna.tf32: 10 of the 23 bits behind the point are kept, halves go away from zero. mma.m16n8k8 with .tf32: every
-// lane puts its parts into whole matrices, rows and columns by the manual's formulas (groupID = lane / 4,
+// cvt.rna.tf32: 10 of the 23 bits behind the point are kept, halves go away from zero. mma.m16n8k8 with .tf32:
+// every lane puts its parts into whole matrices, rows and columns by the manual's formulas (groupID = lane / 4,
 // threadID_in_group = lane % 4), and takes its own results from their product. Operands lose the bits tf32 has not;
 // products (exact) and accumulator are added in double, and the sum is cut off, not rounded: the manual leaves the
 // rounding open, and this is the worst of those that devices are known to have.
@@ -51,7 +51,8 @@ CVY_INLINE void cvy_load_blocks(float d[4], const float *row)
 
     if ((unsigned long long)row % 16) emulated_now.fail("a row of ldmatrix that is not aligned");
     all = emulated_now.meet(0xffffffffu, row, 16);
-    for (int block = 0; block < 4; block++) memcpy(&d[block], all[8 * block + lane / 4] + 4 * (lane % 4), sizeof *d);
+    for (int block = 0; block < 4; block++)
+        memcpy(&d[block], all[8 * block + lane / 4] + 4 * (lane % 4), sizeof *d);
 }
 
 #endif

@@ -52,7 +52,8 @@ constexpr int ACROSS = THREADS / SHARERS, PIXELS = BP / ACROSS;                 
 constexpr int EACH = ROWS / SHARERS;                                              // rows of a chunk that it gathers
 constexpr int RUN = cvy_gcd(C_IN, EACH), RUNS = ROWS / RUN; // rows of a tap and neighbouring channels; of a chunk
 constexpr int PITCH_P = BP + 8, PITCH_K = BK + 8;
-constexpr int STAGE = conv_mma_stage(BK, BP), SHARED = mma_shared_bytes(STAGE, LEAST_STAGES, BK, BP), // floats; bytes
+constexpr int STAGE = conv_mma_stage(BK, BP),
+              SHARED = mma_shared_bytes(STAGE, LEAST_STAGES, BK, BP), // floats; bytes
     STAGES = least(SHARED / (4 * STAGE), CONV_MMA_MOST_STAGES);
 static_assert(BP % ACROSS == 0 && ROWS % SHARERS == 0, "every thread gathers as many rows of as many pixels");
 static_assert(BK % 4 == 0 && STAGE % 4 == 0, "weights are copied by 16 bytes");

@@ -264,7 +264,8 @@ __device__ __forceinline__ int hold_strip(shared_memory &s, const tc_args &a, co
     return o;
 }
 
-// The role: all strips of this warpgroup's kind. PASS_BOTH: the first warpgroup takes statistics, the others finish.
+// The role: all strips of this warpgroup's kind. PASS_BOTH: the first warpgroup takes statistics, the others
+// finish.
 template <bool STATS, bool OUT>
 __device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a, const epi &e,
                                               const schedule &order, u32 tag)

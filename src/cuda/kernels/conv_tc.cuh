@@ -161,8 +161,8 @@ constexpr int SAFE = least(TAIL ? TAIL / 8 : NJ, LAST ? LAST / 8 : NJ); // group
 // the sum of the weights: what fp16 rounds off goes with the distance from the mean, not from zero.
 // Numbers of 16 bits need no such thing.
 constexpr bool SHIFTED = PARTS == 1 && TC_TMA && !STREAM && !X_HALF;
-constexpr int HALF = 64;           // pixels whose partial results are made and judged together
-typedef float half_tile[HALF / 2]; // their accumulators
+constexpr int HALF = 64;                       // pixels whose partial results are made and judged together
+typedef float half_tile[HALF / 2];             // their accumulators
 constexpr int SLOTS = STATW * ROWSM;           // partial statistics of a channel inside the block
 constexpr int CPG = NORM ? K / most(G, 1) : 1; // channels of a group
 enum { BAR_LOAD = 1, BAR_STATS = 2 };          // named barriers
@@ -205,7 +205,7 @@ static_assert(MBLOCKS % MWIDE == 0 && (STREAM || MWIDE == 1), "a stage has the w
 static_assert(TC_SINK != SINK_REDUCE || (LPC == 1 && CPC == 1 && ROWSM == 1), "a reduced chunk is one tile");
 
 struct shared_memory {
-    alignas(128) char x[TC_STAGES * XSTAGE];                                         // staged strips, fp16
+    alignas(128) char x[TC_STAGES * XSTAGE];                                          // staged strips, fp16
     alignas(128) X_TYPE raw[COPIED ? TC_RAWS : 1][COPIED ? 8 : 1][COPIED ? UNIT : 1]; // units as they arrive
     alignas(128) char w[STREAM ? TC_STAGES * MWIDE * WSTAGE
                                : MBLOCKS * WSTAGE]; // [stage][block][part][step][k half][64][8] fp16
@@ -217,38 +217,39 @@ struct shared_memory {
     float2 group[most(G, 1)];   // mean and 1 / deviation, for the merging warp
     float peaks[OUTS ? OUTS : 1][PEAKS][PEAKS > 1 ? TILE : 1]; // PARTIAL: maxima that were taken out, and whether
     int flags[OUTS ? OUTS : 1][PEAKS][TILE / HALF];
-    float unscale[TC_STAGES];  // 1 / the power of two of a stage
-    float offset[TC_STAGES];   // SHIFTED: what was taken off its values
-    int odd[TC_STAGES];        // the stage is not for tensor cores: it, or some weight, is not finite
-    int odd_weights;           // some weight is not finite
-    // Per staging warp: bits of the largest |x|. Rows of whole 16 bytes: a wider load than needed would reach into the
-    // other row, which racecheck reports.
+    float unscale[TC_STAGES]; // 1 / the power of two of a stage
+    float offset[TC_STAGES];  // SHIFTED: what was taken off its values
+    int odd[TC_STAGES];       // the stage is not for tensor cores: it, or some weight, is not finite
+    int odd_weights;          // some weight is not finite
+    // Per staging warp: bits of the largest |x|. Rows of whole 16 bytes: a wider load than needed would reach into
+    // the other row, which racecheck reports.
     alignas(16) u32 largest[2][cdiv(LOADWARPS, 4) * 4];
-    u64 full[2][TC_STAGES];    // for the warpgroups that take statistics (or all), that finish: a waiter must see
-                               // every phase
+    u64 full[2][TC_STAGES]; // for the warpgroups that take statistics (or all), that finish: a waiter must see
+                            // every phase
     u64 rawfull[TC_RAWS], rawempty[TC_RAWS];
     u64 empty[TC_STAGES], ofull[OUTS ? OUTS : 1], oempty[OUTS ? OUTS : 1], sfull[NORMS], sempty[NORMS];
 };
 
 static_assert(sizeof(shared_memory) <= tc_shared_bytes(&PROBLEM, &TUNING, &L), "the host launches less");
 
-// TMA: the map of x that cuTensorMapEncodeTiled makes: 4 dimensions {W, H, C, n}, strides {W, HW, CHW} elements, box {UCOLS, UROWS, 8, 1}, element strides 1, no interleave, no swizzle, out of bounds zero. Else its
-// content does not matter.
+// TMA: the map of x that cuTensorMapEncodeTiled makes: 4 dimensions {W, H, C, n}, strides {W, HW, CHW} elements,
+// box {UCOLS, UROWS, 8, 1}, element strides 1, no interleave, no swizzle, out of bounds zero. Else its content does
+// not matter.
 struct alignas(64) tensor_map {
     char opaque[128];
 };
 
 struct tc_args {
-    const X_TYPE *x;                  // [n][C][H][W]
-    const W_TYPE *w;                  // [K][C][R][S], read only where x or they hold an inf or a NaN
-    const u32 *packed;                // conv_tc_pack's weights
-    const float *unscale;             // [KP] 1 / scale of an output channel, NaN: not finite; [KP] sums of weights
-    const BIAS_TYPE *bias;            // [K], NULL: 0
-    const GAMMA_TYPE *gamma;          // [K], NULL: 1
-    const BETA_TYPE *beta;            // [K], NULL: 0
-    Y_TYPE *y;                        // [n][K][OH][OW], reduced: [n][OH][OW]
-    u64 *part;                        // [n][STRIPS][G] tagged partial statistics, zero before the first launch
-    int *state;                       // {epoch, blocks done}, zero before the first launch
+    const X_TYPE *x;         // [n][C][H][W]
+    const W_TYPE *w;         // [K][C][R][S], read only where x or they hold an inf or a NaN
+    const u32 *packed;       // conv_tc_pack's weights
+    const float *unscale;    // [KP] 1 / scale of an output channel, NaN: not finite; [KP] sums of weights
+    const BIAS_TYPE *bias;   // [K], NULL: 0
+    const GAMMA_TYPE *gamma; // [K], NULL: 1
+    const BETA_TYPE *beta;   // [K], NULL: 0
+    Y_TYPE *y;               // [n][K][OH][OW], reduced: [n][OH][OW]
+    u64 *part;               // [n][STRIPS][G] tagged partial statistics, zero before the first launch
+    int *state;              // {epoch, blocks done}, zero before the first launch
     int n;
     float eps;
 };

@@ -53,10 +53,10 @@ enum { TC_STRIP_MOST = 64, TC_RAWS = 4, TC_WIDEST = 4 };
 #define TC_FIELD(NAME, field, meaning) int field;
 typedef struct tc_problem {
     TC_PROBLEM(TC_FIELD)
-    int external; // cvy_post reads tensors at a pixel
-    int before;   // cvy_post reads what cvy_pre was given: results may not wait, for they are cvy_pre's alone
-    int few;      // tuned for few samples: many small strips
-    int apart;    // blocks may not wait for each other: statistics and finishing are launches of their own
+    int external;       // cvy_post reads tensors at a pixel
+    int before;         // cvy_post reads what cvy_pre was given: results may not wait, for they are cvy_pre's alone
+    int few;            // tuned for few samples: many small strips
+    int apart;          // blocks may not wait for each other: statistics and finishing are launches of their own
     int x_half, y_half; // elements of x, of the result have 16 bits
 } tc_problem;
 typedef struct tc_tuning {
@@ -75,10 +75,10 @@ typedef struct tc_tuning {
 typedef struct tc_layout {
     int p, q, parts; // output rows, columns; fp16 parts of an operand
     // M and taps. Tap row t of rowsm output rows is input row t of the first one's window.
-    int km, blocks, channels; // channels of a block of M; blocks; channels of all
-    int tap_rows, taps, stages, steps;   // of a filter; stages of a strip; k16 steps of a stage
-    int w_part, w_stage;                 // bytes of weights
-    bool stream;                         // weights travel with the stages; else they stay in shared memory
+    int km, blocks, channels;          // channels of a block of M; blocks; channels of all
+    int tap_rows, taps, stages, steps; // of a filter; stages of a strip; k16 steps of a stage
+    int w_part, w_stage;               // bytes of weights
+    bool stream;                       // weights travel with the stages; else they stay in shared memory
     // Strips and what of x they stage.
     int span, row_strips, col_strips; // columns; strips of a sample
     int rows_in, cols_in, vec, packs; // of x; columns taken at once, and of a row
@@ -94,13 +94,13 @@ typedef struct tc_layout {
     int chunk_blocks, chunk_w, chunk_rows;                             // blocks of M of a chunk; columns, rows
     int out_w, out_h;                                                  // stored columns and rows
     // What follows the norm runs in the multiplying role where that knows the norm and reads no other tensors
-    // (early); else in the finishing one. Whole aligned rows that need nothing more leave as bulk copies. A reduction
-    // over the channels leaves partial results of 2 channels.
+    // (early); else in the finishing one. Whole aligned rows that need nothing more leave as bulk copies. A
+    // reduction over the channels leaves partial results of 2 channels.
     bool early, bulk, partial;
     int out_rows, peaks; // of a chunk: rows, rows of maxima
     long long out_pitch; // floats of a row; + 8: no bank conflicts
-    // Results of 16 bits that leave as bulk copies wait as such, each row where it lies in 16 bytes of the output: what
-    // stands in front of its first and behind its last whole ones is stored by itself.
+    // Results of 16 bits that leave as bulk copies wait as such, each row where it lies in 16 bytes of the output:
+    // what stands in front of its first and behind its last whole ones is stored by itself.
     bool out_half;
     // Threads, whole warpgroups: some multiply; 8 or 12 warps more, of which the first finish, the last merges
     // statistics and those between stage. PASS_BOTH: the first multiplying warpgroup takes the statistics and the

@@ -13,7 +13,7 @@
 #pragma once
 #include "conv_tc_pixel.cuh"
 
-constexpr bool ALL_CHANNELS = C % 8 == 0 && cdiv(C, 8) % SPS == 0;        // every slice of every stage has eight
+constexpr bool ALL_CHANNELS = C % 8 == 0 && cdiv(C, 8) % SPS == 0; // every slice of every stage has eight
 constexpr int BATCH = (THREADS == 640 && (ST > 1 || SPS > 1 || (BOTH && PARTS == 2)) ? 2 : 4) / XVEC,
               AHEAD = 2; // packs of a thread in flight, 8 loads each; strips prefetched ahead
 
@@ -243,7 +243,8 @@ struct x_rows {
     __device__ __forceinline__ void add_end(const strip_at &at, const unit_rows &rows, int first, int b)
     {
         constexpr int LAST = C - 1;
-        if (C * H * W % ALIGN == 0 || at.n < a.n - 1 || LAST < first || LAST >= first + 8 || rows.hi == rows.lo) return;
+        if (C * H * W % ALIGN == 0 || at.n < a.n - 1 || LAST < first || LAST >= first + 8 || rows.hi == rows.lo)
+            return;
         const size_t whole = (size_t)a.n * (C * H * W) & WHOLE_BYTES, first_at = unit_start(at, rows, LAST),
                      stop = first_at + (rows.hi - rows.lo) * W, i = whole + t;
         if (stop <= whole) return;
@@ -258,7 +259,10 @@ struct x_rows {
         const int h0 = at.p0 * ST - TC_PADH;
         const X_TYPE *raw = &s.raw[b][0][0];
         // Channels lie in 16 bytes so many ways.
-        constexpr int SHIFTS = H * W % ALIGN == 0 ? 1 : H * W % 4 == 0 ? ALIGN / 4 : H * W % 2 == 0 ? ALIGN / 2 : ALIGN;
+        constexpr int SHIFTS = H * W % ALIGN == 0 ? 1
+                               : H * W % 4 == 0   ? ALIGN / 4
+                               : H * W % 2 == 0   ? ALIGN / 2
+                                                  : ALIGN;
         int base[SHIFTS]; // of pixel (0, 0), with the first channel's place
 #pragma unroll
         for (int c = 0; c < SHIFTS; c++)

@@ -39,8 +39,8 @@ __device__ __forceinline__ float2 norm_of(const float2 *ab, int k)
     return NORM ? make_float2(ab[k].x * (ZUNIT / YUNIT), ab[k].y * ZUNIT) : make_float2(1.f, 0.f);
 }
 
-// The position of a thread in a tile, and the constants of its two channels. Where pooling is, weights and bias come
-// with the norm's sign; after a PRE it is a factor of its own.
+// The position of a thread in a tile, and the constants of its two channels. Where pooling is, weights and bias
+// come with the norm's sign; after a PRE it is a factor of its own.
 struct lane_at {
     int q, row, rr; // lane % 4; row of M for h = 0; which of ROWSM output rows
     float unit;     // of what leaves the tensor cores: a factor of scale and bias
@@ -59,8 +59,9 @@ __device__ __forceinline__ void lane_channels(lane_at &l, const tc_args &a, int 
         const int k = block * KM + (l.row + 8 * h) % KM, kc = min(k, K - 1);
         l.ch[h] = k;
         l.unscale[h] = l.unit * __ldg(a.unscale + k);
-        l.sign[h] =
-            POOL && NORM && a.gamma && cvy_get(a.gamma + kc) < 0.f ? -1.f : 1.f; // a falling norm turns max into min
+        l.sign[h] = POOL && NORM && a.gamma && cvy_get(a.gamma + kc) < 0.f
+                        ? -1.f
+                        : 1.f; // a falling norm turns max into min
         if (!SHIFTED) l.bias[h] = lane_bias(l, a, h);
     }
 }
@@ -155,8 +156,8 @@ __device__ __forceinline__ float convolve(float (&d)[ACC], shared_memory &s, con
     return odd ? -1.f : unscale;
 }
 // STREAM: MWIDE blocks of a tile, over all stages, which are given back. g: the first of them. As convolve, but
-// exact tiles are left to do. APART: the sums of a stage start from zero and are added up by ordinary additions: tensor
-// cores cut off at every step, which shows in a sum of thousands of terms (doc/KERNELS.md).
+// exact tiles are left to do. APART: the sums of a stage start from zero and are added up by ordinary additions:
+// tensor cores cut off at every step, which shows in a sum of thousands of terms (doc/KERNELS.md).
 __device__ __forceinline__ float convolve_stages(float (&d)[MWIDE][ACC], shared_memory &s, const tile_at &tile,
                                                  stage_view &view, int g)
 {
@@ -367,7 +368,8 @@ template <class T>
 __device__ __forceinline__ void put_rounded(float (*out)[OPITCH], const float (&d)[ACC], const strip_at &at,
                                             const tile_at &tile, const lane_at &l, int k0, int index)
 {
-    const int first = at.p0 + (FLAT ? 0 : tile.line * LINEROWS - (index - tile.ct * TILE) / CHUNKW); // row of the chunk
+    const int first =
+        at.p0 + (FLAT ? 0 : tile.line * LINEROWS - (index - tile.ct * TILE) / CHUNKW); // row of the chunk
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         if (l.ch[h] >= K) continue;
@@ -377,7 +379,8 @@ __device__ __forceinline__ void put_rounded(float (*out)[OPITCH], const float (&
             const u32 pair = cvy_narrow(d[4 * j + 2 * h], d[4 * j + 2 * h + 1], T());
             int row, col;
             if (FLAT) {
-                if (exists(at, tile, l, j, 0, row, col)) ((unsigned short *)to)[row * Q + col] = (unsigned short)pair;
+                if (exists(at, tile, l, j, 0, row, col))
+                    ((unsigned short *)to)[row * Q + col] = (unsigned short)pair;
                 if (exists(at, tile, l, j, 1, row, col)) ((unsigned short *)to)[row * Q + col] = pair >> 16;
             } else if (exists(at, tile, l, j, 1, row, col)) // pairs exist together: rows are even
                 *(u32 *)(to + index + l.rr * CHUNKW + 8 * j + 2 * l.q) = pair;

@@ -1,12 +1,12 @@
 // descriptor.cuh - how wgmma is told where an operand lies in shared memory.
 //
-// Operands are K-major without swizzle: core matrices of 8 rows x 16 bytes, rows contiguous, 128 bytes from 8 rows to
-// the next 8.
+// Operands are K-major without swizzle: core matrices of 8 rows x 16 bytes, rows contiguous, 128 bytes from 8 rows
+// to the next 8.
 #pragma once
 #include "ptx.cuh"
 
-// What a descriptor says of an address, in units of 16 bytes. In a cluster the upper bits of addresses are the block's
-// rank, and would reach into the descriptor's next field.
+// What a descriptor says of an address, in units of 16 bytes. In a cluster the upper bits of addresses are the
+// block's rank, and would reach into the descriptor's next field.
 __device__ __forceinline__ u32 desc_address(const void *p)
 {
     return smem_u32(p) >> 4 & 0x3fff;

@@ -1,10 +1,9 @@
 // fast.cuh - cheaper forms of some pointwise operators, for epilogues that run beside tensor cores.
 //
 // No branches, no divisions: a warp that multiplies has nobody to take its turn while it waits.
-// TC_PRODUCTS 3 (float32): an absolute error of about 2e-7, against 1 for the largest value; where that would be much
-// of a small value (a norm may follow), the exact form.
-// TC_PRODUCTS 1 (tf32): the hardware's tanh, 2^-11 at most: the size of an operand's rounding to tf32; else 1e-6,
-// absolute: softplus far below 0 is 0, as sigmoid is.
+// TC_PRODUCTS 3 (float32): an absolute error of about 2e-7, against 1 for the largest value; where that would be
+// much of a small value (a norm may follow), the exact form. TC_PRODUCTS 1 (tf32): the hardware's tanh, 2^-11 at
+// most: the size of an operand's rounding to tf32; else 1e-6, absolute: softplus far below 0 is 0, as sigmoid is.
 // unit: a factor of the result, where constants can carry it.
 #pragma once
 #include "ops.cuh"
@@ -55,8 +54,8 @@ CVY_INLINE float cvy_fast_softplus(const float x, const float beta, const float 
     if (TC_PRODUCTS != 1) return cvy_softplus(x, beta, threshold);
     return y > threshold ? x : log2 * (0.6931471805599453f / beta);
 }
-// x times the normal distribution's integral. Its tail from z = |x| / sqrt(2) on: exp(-z^2) / 2 times a polynomial of
-// 1 / (1 + p z), which is 1.5e-7 off at most (Abramowitz and Stegun, 7.1.26).
+// x times the normal distribution's integral. Its tail from z = |x| / sqrt(2) on: exp(-z^2) / 2 times a polynomial
+// of 1 / (1 + p z), which is 1.5e-7 off at most (Abramowitz and Stegun, 7.1.26).
 CVY_INLINE float cvy_fast_gelu(const float x)
 {
     const float t = reciprocal(fmaf(fabsf(x), 0.3275911f * 0.70710678118654752f, 1.0f));

@@ -3,8 +3,8 @@
 //   take(x)    one more value          join(other)   merges two, in either order of arrival the same shape gives
 //   result(n)  of n values             shuffle(by)   the gatherer of the lane `by` further on
 //
-// An infinity to start from is assigned in a constructor's body: nvcc shows a member's initializer, and a constructor's,
-// to the host compiler as well, which has no CVY_INF (ejected files are compiled for both).
+// An infinity to start from is assigned in a constructor's body: nvcc shows a member's initializer, and a
+// constructor's, to the host compiler as well, which has no CVY_INF (ejected files are compiled for both).
 #ifndef CVY_GATHER_CUH
 #define CVY_GATHER_CUH
 

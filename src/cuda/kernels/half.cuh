@@ -1,5 +1,5 @@
-// half.cuh - numbers of 16 bits, fp16 and bf16, to and from float32: one instruction per function, and nothing else,
-// so that test/emulate can put its own in their place. How tensors of them are read and written: common.cuh.
+// half.cuh - numbers of 16 bits, fp16 and bf16, to and from float32: one instruction per function, and nothing
+// else, so that test/emulate can put its own in their place. How tensors of them are read and written: common.cuh.
 #ifndef CVY_HALF_CUH
 #define CVY_HALF_CUH
 
@@ -22,8 +22,8 @@ static __device__ __forceinline__ float cvy_widen(cvy_bf16 x)
     return __uint_as_float((unsigned)x.bits << 16);
 }
 
-// Two numbers of the last argument's type, the first in the lower bits. To the nearest, halves to the even one; what is
-// too large becomes inf, a NaN stays one.
+// Two numbers of the last argument's type, the first in the lower bits. To the nearest, halves to the even one;
+// what is too large becomes inf, a NaN stays one.
 static __device__ __forceinline__ unsigned cvy_narrow(float lo, float hi, cvy_f16)
 {
     unsigned y;

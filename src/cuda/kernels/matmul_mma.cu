@@ -9,11 +9,11 @@
 // four elements at a time where an operand is contiguous, its rows are whole groups of four and it begins at a
 // multiple of them, which is known at run time alone; else one.
 //
-// The 4 and the 8 keep fragments off each other's banks (mma_tile.cuh, which also says who has which result: rows of
-// x as M, columns as N). One barrier per DEPTH terms: a stage is filled again two steps later. Results then lie in
-// shared memory as [BM][BN + 8] and go through the epilogue in the order of memory; those that are not finite are
-// first summed again by multiply-adds. Expected bound: tensor cores with three products, copies with one, memory for
-// few rows.
+// The 4 and the 8 keep fragments off each other's banks (mma_tile.cuh, which also says who has which result: rows
+// of x as M, columns as N). One barrier per DEPTH terms: a stage is filled again two steps later. Results then lie
+// in shared memory as [BM][BN + 8] and go through the epilogue in the order of memory; those that are not finite
+// are first summed again by multiply-adds. Expected bound: tensor cores with three products, copies with one,
+// memory for few rows.
 //
 //   views, epilogue space and grid: rows.cuh
 #ifndef BM // tile of a block, and of a warp
@@ -25,8 +25,8 @@
 #ifndef PRODUCTS
 #define PRODUCTS 3 // 1: tf32's accuracy, 3: float32's
 #endif
-// At least so many blocks of a multiprocessor, which bounds the registers; from sm_100 on the compiler wants more of
-// them for three products.
+// At least so many blocks of a multiprocessor, which bounds the registers; from sm_100 on the compiler wants more
+// of them for three products.
 #if PRODUCTS == 3 && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 #define BLOCKS (BN == 64 ? 2 : 1)
 #else
@@ -43,8 +43,8 @@
 
 typedef cvy_mma_tile<BM, BN, WM, WN, PRODUCTS> tile;
 constexpr int THREADS = tile::THREADS, DEPTH = tile::K, STEPS = (TERMS + DEPTH - 1) / DEPTH;
-constexpr int PITCH = DEPTH + 4;                                                      // of operands that lie along k
-constexpr int O_K = OTHER_NK ? 1 : BN + 8, O_N = OTHER_NK ? PITCH : 1;                // strides of os
+constexpr int PITCH = DEPTH + 4;                                       // of operands that lie along k
+constexpr int O_K = OTHER_NK ? 1 : BN + 8, O_N = OTHER_NK ? PITCH : 1; // strides of os
 constexpr int STAGE = matmul_mma_stage(BM, BN, OTHER_NK), STAGES = MATMUL_MMA_STAGES; // floats
 constexpr bool X_FOURS = SRC_DENSE && TERMS % 4 == 0, O_FOURS = SRC_DENSE && (OTHER_NK ? TERMS : COLS) % 4 == 0;
 static_assert(BM * DEPTH / 4 % THREADS == 0 && BN * DEPTH / 4 % THREADS == 0, "every thread copies the same");
@@ -109,7 +109,8 @@ template <class T> CVY_INLINE bool is_aligned(const T *p)
 }
 
 // Begins the copy of one step into a stage.
-CVY_INLINE void fill(const cvy_args &a, const row_table &rows, const W_TYPE *other, int step, int n_first, float *stage)
+CVY_INLINE void fill(const cvy_args &a, const row_table &rows, const W_TYPE *other, int step, int n_first,
+                     float *stage)
 {
     if (X_FOURS && is_aligned(cvy_as<X_TYPE>(a.t[1])))
         copy_x<4>(a, rows, step * DEPTH, stage);
@@ -128,8 +129,8 @@ static __device__ __noinline__ float sum_again(const cvy_args &a, const W_TYPE *
     float sum = 0.0f;
 #pragma unroll 1
     for (int k = 0; k < TERMS; k++)
-        sum = fmaf(cvy_widen(x[k * a.t[1].s[COLUMN]]),
-                   cvy_widen(other[k * a.t[2].s[ROW] + n * a.t[2].s[COLUMN]]), sum);
+        sum = fmaf(cvy_widen(x[k * a.t[1].s[COLUMN]]), cvy_widen(other[k * a.t[2].s[ROW] + n * a.t[2].s[COLUMN]]),
+                   sum);
     return sum;
 }
 
@@ -138,7 +139,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const 
     extern __shared__ __align__(16) float shared[]; // max(STAGES * STAGE, BM * tile::PITCH) floats
     const tile_rows rows = rows_of_block<BM>(a);
     const int n_first = blockIdx.x * BN;
-    const W_TYPE *other = cvy_as<W_TYPE>(a.t[2]) + (ROWS_OF_BATCH ? row_offset(a.t[2], row_at(rows.first), false) : 0);
+    const W_TYPE *other =
+        cvy_as<W_TYPE>(a.t[2]) + (ROWS_OF_BATCH ? row_offset(a.t[2], row_at(rows.first), false) : 0);
     __shared__ row_table table;
     tile results;
 

@@ -11,8 +11,8 @@
 
 #include "common.cuh"
 
-// To the nearest of tf32's 11 significant bits, ties away from zero; inf and NaN stay. Finite values within 2^-12 of
-// the largest float become inf.
+// To the nearest of tf32's 11 significant bits, ties away from zero; inf and NaN stay. Finite values within 2^-12
+// of the largest float become inf.
 CVY_INLINE float cvy_to_tf32(float x)
 {
     unsigned y;
@@ -30,8 +30,8 @@ CVY_INLINE void cvy_mma(float d[4], const float a[4], const float b[2])
           "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
 }
 
-// Four blocks of 8 rows x 4 floats out of shared memory: lane 8b + r says where row r of block b begins, at a multiple
-// of 16 bytes; lane 4g + t gets float t of row g of each block.
+// Four blocks of 8 rows x 4 floats out of shared memory: lane 8b + r says where row r of block b begins, at a
+// multiple of 16 bytes; lane 4g + t gets float t of row g of each block.
 CVY_INLINE void cvy_load_blocks(float d[4], const float *row)
 {
     unsigned r[4];

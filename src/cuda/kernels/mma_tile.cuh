@@ -1,20 +1,22 @@
 // mma_tile.cuh - a block's matrix product out of shared memory on tensor cores: mma.sync, sm_80 and later.
 //
-//   acc[m][n] += sum over k of A(k, m) * B(k, n)      A(k, m) = A[k * A_K + m * A_M], B(k, n) = B[k * B_K + n * B_N]
+//   acc[m][n] += sum over k of A(k, m) * B(k, n)
+//   A(k, m) = A[k * A_K + m * A_M]
+//   B(k, n) = B[k * B_K + n * B_N]
 //
 // A warp owns M_EACH x N_EACH results as M_EACH / 16 x N_EACH / 8 tiles of mma.m16n8k8; which lane has what of a
 // tile stands in mma.cuh. Lane 4g + t reads A(t, g), so reads of a warp fall on 32 different banks where one stride
-// is 1 and the other 8 or 24 modulo 32 (rows of k), or 1 and 4, 12, 20 or 28 modulo 32 (rows of m or n). Rows of m or n
-// must begin at multiples of 16 bytes: four blocks of 8 x 4 of them arrive at once.
+// is 1 and the other 8 or 24 modulo 32 (rows of k), or 1 and 4, 12, 20 or 28 modulo 32 (rows of m or n). Rows of m
+// or n must begin at multiples of 16 bytes: four blocks of 8 x 4 of them arrive at once.
 //
 // One product: operands are rounded to tf32, errors are up to 2^-11 of each. Three: x = big + small, both tf32's,
 // and small * big, big * small, big * big are added, small ones first; what is left out or rounded off is below
 // 3 * 2^-22 of a product. Tensor cores cut off when they add, always towards zero, and over a long sum that is a
 // bias: sums of 16 terms therefore start from zero and are added to acc by an ordinary, rounded addition.
 //
-// An operand that is inf or NaN, or so large that it rounds to inf, makes small a NaN or an inf, and every result it
-// has a part in is not finite. Those are for the kernel to compute in another way (is_sound): with three products
-// even inf * 1 would be inf * 1 + inf * 0.
+// An operand that is inf or NaN, or so large that it rounds to inf, makes small a NaN or an inf, and every result
+// it has a part in is not finite. Those are for the kernel to compute in another way (is_sound): with three
+// products even inf * 1 would be inf * 1 + inf * 0.
 #ifndef CVY_MMA_TILE_CUH
 #define CVY_MMA_TILE_CUH
 
@@ -75,16 +77,15 @@ template <int M, int N, int M_EACH, int N_EACH, int N_PRODUCTS> struct cvy_mma_t
 #pragma unroll
         for (int s = 0; s < K / 8; s++)
 #pragma unroll
-            for (int i = 0; i < TILES_M; i++)
-                cvy_mma(N_PRODUCTS == 3 ? part[i] : acc[i][j], a[i][s].big, b[s].big);
+            for (int i = 0; i < TILES_M; i++) cvy_mma(N_PRODUCTS == 3 ? part[i] : acc[i][j], a[i][s].big, b[s].big);
 #pragma unroll
         for (int i = 0; i < TILES_M && N_PRODUCTS == 3; i++)
 #pragma unroll
             for (int e = 0; e < 4; e++) acc[i][j][e] += part[i][e];
     }
 
-    // K terms of the 16 rows of a tile, A being the lane's place in it. Blocks 0 and 2 are rows 0 to 7, k 0 to 3 and 4 to
-    // 7; blocks 1 and 3 are rows 8 to 15.
+    // K terms of the 16 rows of a tile, A being the lane's place in it. Blocks 0 and 2 are rows 0 to 7, k 0 to 3
+    // and 4 to 7; blocks 1 and 3 are rows 8 to 15.
     template <int A_K, int A_M> static CVY_INLINE_MEMBER void load_a(operand<4> a[K / 8], const float *A)
     {
 #pragma unroll
@@ -92,7 +93,8 @@ template <int M, int N, int M_EACH, int N_EACH, int N_PRODUCTS> struct cvy_mma_t
             float x[4];
             if (A_K == 1) cvy_load_blocks(x, A + 8 * s);
 #pragma unroll
-            for (int e = 0; e < 4; e++) a[s].set(e, A_K == 1 ? x[e] : A[(8 * s + e / 2 * 4) * A_K + e % 2 * 8 * A_M]);
+            for (int e = 0; e < 4; e++)
+                a[s].set(e, A_K == 1 ? x[e] : A[(8 * s + e / 2 * 4) * A_K + e % 2 * 8 * A_M]);
         }
     }
     // K terms of the 8 columns of a tile; a block is four of the terms.
@@ -122,7 +124,8 @@ template <int M, int N, int M_EACH, int N_EACH, int N_PRODUCTS> struct cvy_mma_t
         }
     }
 
-    // Lays the results out as [M][PITCH] in shared memory, from where the epilogue takes them in the order of memory.
+    // Lays the results out as [M][PITCH] in shared memory, from where the epilogue takes them in the order of
+    // memory.
     CVY_INLINE_MEMBER void spread(float *tile) const
     {
 #pragma unroll

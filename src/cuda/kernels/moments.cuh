@@ -28,8 +28,9 @@ CVY_INLINE cvy_moments cvy_merge(const cvy_moments a, const cvy_moments b)
     return r;
 }
 
-// Of the first `count` values (1...CVY_RUN). Sums are of distances from the first value: where all are equal they are
-// 0 exactly, and so is what a norm makes of them; a mean rounded in the seventh digit, times 1 / sqrt(eps), is not.
+// Of the first `count` values (1...CVY_RUN). Sums are of distances from the first value: where all are equal they
+// are 0 exactly, and so is what a norm makes of them; a mean rounded in the seventh digit, times 1 / sqrt(eps), is
+// not.
 CVY_INLINE cvy_moments cvy_run_moments(const float (&x)[CVY_RUN], int count)
 {
     const float shift = CENTRED ? x[0] : 0.0f;

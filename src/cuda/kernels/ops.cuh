@@ -90,10 +90,10 @@ CVY_INLINE float cvy_erf(const float x)
 }
 // x Phi(x) without a branch. With a = |x|, r = 1 / (a + c) and u = a r,
 //   Phi(-a) = exp(-a^2 / 2) r g(u),   g(u) = c / 2 + u polynomial(u), fit 3e-8
-// the rounding errors of a^2, a + c, r and r exp(...) are known, and go into `rest` and `low`. Below 0 the result is x
-// Phi(-a), good to 4 ULP (less where Phi is denormal, below -12.9); above it is x / 2 + x (1/2 - Phi(-a)), which rounds
-// once where x is small: 2 ULP, of which the exponential's own come on top. A NaN fails the comparison; inf stays, and
-// -inf times 0 is the NaN that PyTorch has.
+// the rounding errors of a^2, a + c, r and r exp(...) are known, and go into `rest` and `low`. Below 0 the result
+// is x Phi(-a), good to 4 ULP (less where Phi is denormal, below -12.9); above it is x / 2 + x (1/2 - Phi(-a)),
+// which rounds once where x is small: 2 ULP, of which the exponential's own come on top. A NaN fails the
+// comparison; inf stays, and -inf times 0 is the NaN that PyTorch has.
 CVY_INLINE float cvy_gelu(const float x)
 {
     const float c = 1.6875f, a = fminf(fabsf(x), 15.0f), d = a + c, about = __fdividef(1.0f, d);
@@ -101,7 +101,7 @@ CVY_INLINE float cvy_gelu(const float x)
     const float rest = fmaf(-0.5f, fmaf(a, a, -square), fmaf(d - c - a, r, fmaf(-d, r, 1.0f)));
     const float e = expf(-0.5f * square), p = r * e, low = fmaf(p, rest, fmaf(r, e, -p));
     const float k[] = {-0.29229927f, -0.227017947f, -0.0388379824f, 0.0546508564f, 0.0119991066f,
-                       0.215836723f, -0.447530978f, 0.640741236f, -0.521007077f, 0.158672985f};
+                       0.215836723f, -0.447530978f, 0.640741236f,   -0.521007077f, 0.158672985f};
     float g = k[9];
 #pragma unroll
     for (int i = 8; i >= 0; i--) g = fmaf(g, u, k[i]);

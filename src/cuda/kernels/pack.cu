@@ -1,5 +1,5 @@
-// pack.cu - weights as conv_direct.cu and conv_mma.cu copy them: [GROUPS][PHASES][TERMS_PAD][K_PAD], zero where it is
-// padding. Terms run over (channel, tap), the tap fastest, or over (tap, channel).
+// pack.cu - weights as conv_direct.cu and conv_mma.cu copy them: [GROUPS][PHASES][TERMS_PAD][K_PAD], zero where it
+// is padding. Terms run over (channel, tap), the tap fastest, or over (tap, channel).
 //
 //   t[0]  packed weights        t[1]  weights, strides k, c, t, r, s, group (k and c of the group's own)
 //   grid: x elements over THREADS

@@ -30,7 +30,12 @@ CVY_CONST wgmma_layout wgmma_find_layout(int m, int n, int products)
     const int resident = m * n <= 64 * (products == 3 ? 32 : 128) ? 2 : 1;
     const int bytes = 4 * (x_stage + w_stage), fit = (resident == 2 ? 112 : 225) * 1024 / bytes;
     const int stages = least(fit, WGMMA_MOST_STAGES);
-    const wgmma_layout l = {parts, x_stage, w_stage, resident, stages, 128 * (m / 64 + 1),
+    const wgmma_layout l = {parts,
+                            x_stage,
+                            w_stage,
+                            resident,
+                            stages,
+                            128 * (m / 64 + 1),
                             most(stages * bytes, results_bytes(m, n)) + 16 * stages};
     return l;
 }

@@ -215,8 +215,8 @@ template <int COUNT> __device__ __forceinline__ void acc_fence(float (&d)[COUNT]
 #define REGS64                                                                                                     \
     REGS32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56," \
            "%57,%58,%59,%60,%61,%62,%63"
-// d (64 x 64, or 64 x 128) = a * b (+ d): operands of the last argument's type from shared memory, fp32 accumulators,
-// k = 16.
+// d (64 x 64, or 64 x 128) = a * b (+ d): operands of the last argument's type from shared memory, fp32
+// accumulators, k = 16.
 #define WGMMA_HALF(T, TYPE, N, COUNT, REGS, A, B, P, ...)                                                          \
     __device__ __forceinline__ void wgmma_half(float(&d)[COUNT], u64 a, u64 b, int accumulate, T)                  \
     {                                                                                                              \

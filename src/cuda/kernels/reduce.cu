@@ -5,15 +5,15 @@
 //   1  the elements of every result cut into gridDim.y parts, one gatherer of each part - for few, long results
 //   2  results from those, one warp each, in the order of the parts
 //
-// Elements are read in one of two ways. TRAILING: the reduced dimensions are the last ones, so a result's elements are
-// neighbours in memory. LANES threads share a result and read WIDTH neighbours each, UNROLL accesses under way at once.
-// Otherwise coordinates are worked out for every element. Where the innermost dimension is reduced, LANES threads share a
-// result. Where it is kept, LANES is 1: neighbouring threads make neighbouring results and read neighbouring elements, and
-// SPLITS rows of threads share the sum through shared memory. Expected bound: memory.
+// Elements are read in one of two ways. TRAILING: the reduced dimensions are the last ones, so a result's elements
+// are neighbours in memory. LANES threads share a result and read WIDTH neighbours each, UNROLL accesses under way
+// at once. Otherwise coordinates are worked out for every element. Where the innermost dimension is reduced, LANES
+// threads share a result. Where it is kept, LANES is 1: neighbouring threads make neighbouring results and read
+// neighbouring elements, and SPLITS rows of threads share the sum through shared memory. Expected bound: memory.
 //
-//   prologue space (0, 1): inner extents X1...X5, REDUCED says which     epilogue space (0, 2): the same with extent 1 there
-//   1: t[0] gatherers [results][parts]       2: t[PARTIALS] the same
-//   grid: x results over THREADS / LANES / SPLITS (2: over warps), y parts (2: 1)
+//   prologue space (0, 1): inner extents X1...X5, REDUCED says which     epilogue space (0, 2): the same with
+//   extent 1 there 1: t[0] gatherers [results][parts]       2: t[PARTIALS] the same grid: x results over THREADS /
+//   LANES / SPLITS (2: over warps), y parts (2: 1)
 #ifndef GATHER
 #define GATHER logsumexp // sum, mean, max, min, logsumexp
 #endif
@@ -120,7 +120,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     const int part = LANES > 1 ? threadIdx.x % LANES : threadIdx.x / RESULTS;
     const long long result = (long long)blockIdx.x * RESULTS + column;
     // Parts of whole accesses: all but the last are as long as each other.
-    const long long share = FORM ? ((inside - 1) / gridDim.y / WIDTH + 1) * WIDTH : inside, begin = blockIdx.y * share;
+    const long long share = FORM ? ((inside - 1) / gridDim.y / WIDTH + 1) * WIDTH : inside,
+                    begin = blockIdx.y * share;
     gatherer g;
 
     if (result < kept) gather(a, result, part, begin, begin + share < inside ? begin + share : inside, g);

@@ -1,5 +1,5 @@
-// rows.cuh - matrix products over the rows of all batches in one list: which rows a block has, and where they lie in
-// the operands. Shared by matmul.cu and matmul_mma.cu.
+// rows.cuh - matrix products over the rows of all batches in one list: which rows a block has, and where they lie
+// in the operands. Shared by matmul.cu and matmul_mma.cu.
 //
 //   t[1]  x: strides along the result's dimensions; slot COLUMN holds the one along k
 //   t[2]  other: strides along the result's dimensions; slot ROW holds the one along k
