@@ -176,17 +176,54 @@ static int64_t cache_bytes(int level, int64_t otherwise)
  * FMAs per cycle. */
 static const double estimated_gflops[CPU_ISA_COUNT] = {24, 90, 120};
 
+static void estimate_rates(machine *out)
+{
+    out->fma_gflops = estimated_gflops[out->isa];
+    /* Two cores nearly fill a memory channel or two of a shared server; more cores reach a few channels more. */
+    out->mem_gbps = out->threads == 1 ? 14 : out->threads < 8 ? 28 : 28 + 4.0 * (out->threads - 8);
+    out->l3_gbps = 40.0 * out->threads;
+}
+
 void cvyi_machine_estimate(cpu_isa isa, machine *out)
 {
     *out = (machine){.threads = cvyi_threads_available(),
                      .isa = isa,
                      .l1 = cache_bytes(1, 32 << 10),
-                     .l2 = cache_bytes(2, 512 << 10),
-                     .fma_gflops = estimated_gflops[isa]};
+                     .l2 = cache_bytes(2, 512 << 10)};
     out->l3 = cache_bytes(3, out->l2);
-    /* Two cores nearly fill a memory channel or two of a shared server; more cores reach a few channels more. */
-    out->mem_gbps = out->threads == 1 ? 14 : out->threads < 8 ? 28 : 28 + 4.0 * (out->threads - 8);
-    out->l3_gbps = 40.0 * out->threads;
+    estimate_rates(out);
+}
+
+/* "avx512,16": an instruction set whose kernels are built, and cores. Caches are those of a usual server. */
+static cvy_status machine_elsewhere(const char *words, machine *out)
+{
+    int isa = CPU_ISA_COUNT - 1, threads = 0, end = 0;
+
+    while (isa >= 0 && strncmp(words, isa_names[isa], strlen(isa_names[isa])) != 0) isa--;
+    if (isa >= 0) sscanf(words + strlen(isa_names[isa]), ",%d%n", &threads, &end);
+    if (isa < 0 || !end || words[strlen(isa_names[isa]) + (size_t)end] || threads < 1 || threads > CVYI_MAX_THREADS)
+        return cvyi_fail(CVY_INVALID,
+                         "CVY_MACHINE is '%s', expected portable, avx2 or avx512, a comma, and 1 to %d cores",
+                         words, CVYI_MAX_THREADS);
+    if (!probes[isa])
+        return cvyi_fail(CVY_UNSUPPORTED, "CVY_MACHINE is '%s', for which no kernels are built", words);
+    *out = (machine){.threads = threads, .isa = (cpu_isa)isa, .l1 = 32 << 10, .l2 = 2 << 20, .elsewhere = true};
+    out->l3 = threads * (INT64_C(2) << 20);
+    estimate_rates(out);
+    return CVY_OK;
+}
+
+cvy_status cvyi_machine_choose(machine *out)
+{
+    const char *words = cvyi_env(ENV_MACHINE);
+    cpu_isa isa;
+    cvy_status st = CVY_OK;
+
+    if (words) return machine_elsewhere(words, out);
+    TRY(cvyi_isa_choose(&isa));
+    cvyi_machine_estimate(isa, out);
+fail:
+    return st;
 }
 
 static double seconds(void)

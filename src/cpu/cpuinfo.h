@@ -35,7 +35,12 @@ typedef struct machine {
     double mem_gbps;    /* reading memory, all cores together */
     double l3_gbps;     /* reading the last cache, all cores together */
     bool measured;      /* false: estimates */
+    bool elsewhere;     /* CVY_MACHINE's: what is planned for it is not run here */
 } machine;
+
+/* The machine to plan for: this one, with the instruction set of cvyi_isa_choose() and estimated rates, or that of
+ * CVY_MACHINE, which is the same everywhere. */
+cvy_status cvyi_machine_choose(machine *out);
 
 /* Sizes as the system tells them, rates as estimates for the instruction set. */
 void cvyi_machine_estimate(cpu_isa isa, machine *out);

@@ -12,11 +12,12 @@ static cvy_status open_cpu(cvy_plan *p)
 
     if (!s) return CVY_NO_MEMORY;
     p->state = s;
-    TRY(cvyi_isa_choose(&s->isa));
-    s->threads = cvyi_threads_choose(p->options.threads);
+    TRY(cvyi_machine_choose(&s->host));
+    s->isa = s->host.isa;
+    s->threads =
+        cvyi_threads_choose(s->host.elsewhere && !p->options.threads ? s->host.threads : p->options.threads);
     p->options.threads = s->threads;
-    TRY(cvyi_threads_reserve(s->threads));
-    cvyi_machine_estimate(s->isa, &s->host);
+    if (!s->host.elsewhere) TRY(cvyi_threads_reserve(s->threads));
     s->vec = vectors[s->isa];
     s->red = s->vec->reduce;
     s->conv = convs[s->isa];

@@ -239,6 +239,8 @@ cvy_status cvyi_cpu_run(const cvy_plan *p, const cvy_buffer *buffers, const run_
     const cpu_run run = {p, s, buffers, memory};
 
     (void)stream;
+    if (s->host.elsewhere)
+        return cvyi_fail(CVY_UNSUPPORTED, "run: the plan is for the machine of CVY_MACHINE, not for this one");
     if (!(flags & CVY_KEEP_PREPARED)) {
         copy_params(&run);
         for (int i = 0; i < p->n_prepare; i++) run_pass(&run, &s->passes[i]);

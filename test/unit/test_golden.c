@@ -4,13 +4,14 @@
  *   test_golden            compares
  *   test_golden --write    writes the files again (`make golden`)
  *
- * The device is the stand-in, which is always the same. A file has the printed plan, then every kernel's answer for
- * every pass. Names of kernels end in a digest of text and options, which is left out: it changes with every
- * comment.
+ * The GPU is the stand-in, which is always the same; the CPU is that of CVY_MACHINE, the same everywhere. A file
+ * has the printed plan, then every kernel's answer for every pass. Names of kernels end in a digest of text and
+ * options, which is left out: it changes with every comment.
  */
 #include <ctype.h>
 #include "../support/fixture.h"
 #include "../../src/plan/plan.h"
+#include "../../src/util/asan.h"
 
 static const struct {
     const char *file, *chain;
@@ -45,6 +46,9 @@ static const struct {
     {"norm_large", "x[2,8,300,301] | group_norm(2) | relu", CVY_FP32},
     {"batch_norm_training", "x[32,64,56,56] | conv2d(64,3,padding=1) | batch_norm(training=True) | relu", CVY_FP32},
     {"softmax_long", "x[1,100001] | softmax(1)", CVY_FP32},
+    {"conv_norm_1x1", "x[16,256,28,28] | conv2d(128,1) | group_norm(8) | silu", CVY_FP32},
+    {"conv_unbatched", "x[64,56,56] | conv2d(64,3,padding=1) | relu", CVY_FP32},
+    {"reduce_apart", "x[16,24,32,40] | mean((1,3)) | relu", CVY_FP32},
     {"pointwise", "x[64,1000] | add(y[1000]) | gelu | mul(0.5) | reshape(640,100) | tanh", CVY_FP32},
 };
 
@@ -64,10 +68,63 @@ static void drop_digests(char *plan)
     *to = '\0';
 }
 
-static void check_case(const char *folder, int i, bool write)
+/* The CPU's kernels are built on one architecture alone; the address sanitizer's fences take room in its plans. */
+static bool has_cpu(void)
+{
+#if defined(__x86_64__)
+    return !CVYI_ASAN;
+#else
+    return false;
+#endif
+}
+
+static cvy_plan *plan_case(cvy_device device, int i)
+{
+    const cvy_options options = {.size = sizeof options,
+                                 .device = (int32_t)device,
+                                 .threads = device == CVY_CPU ? 2 : 0,
+                                 .precision = (int32_t)cases[i].precision};
+    cvy_graph *g = NULL;
+    cvy_plan *p = NULL;
+    const bool made = !cvy_graph_parse(cases[i].chain, &g) && !cvy_plan_create(g, &options, &p);
+
+    CHECK(made, "%s: %s", cases[i].chain, cvy_last_error());
+    cvy_graph_free(g);
+    return p;
+}
+
+/* What CVY_MACHINE must not say; and what is planned for another machine is not run on this one. */
+static void check_machine(void)
+{
+    static const char *const wrong[] = {"avx512", "avx512,", "avx512,0", "avx512,2 cores",
+                                        "sse,2",  ",2",      "avx2,-1"};
+    const cvy_options options = {.size = sizeof options, .device = CVY_CPU};
+    float x[4] = {0}, y[4] = {0};
+    const cvy_buffer buffers[] = {{x, NULL}, {y, NULL}};
+    void *workspace;
+    cvy_graph *g = NULL;
+    cvy_plan *p = NULL;
+
+    CHECK(!cvy_graph_parse("x[4] | relu", &g), "%s", cvy_last_error());
+    for (int i = 0; i < COUNT_OF(wrong); i++) {
+        setenv("CVY_MACHINE", wrong[i], 1);
+        CHECK(cvy_plan_create(g, &options, &p) == CVY_INVALID && !p, "%s", wrong[i]);
+        CHECK(strstr(cvy_last_error(), "CVY_MACHINE is"), "%s: %s", wrong[i], cvy_last_error());
+    }
+    setenv("CVY_MACHINE", "portable,2", 1);
+    CHECK(!cvy_plan_create(g, &options, &p), "%s", cvy_last_error());
+    workspace = aligned_alloc(CVY_ALIGN, cvy_plan_workspace(p) + CVY_ALIGN);
+    CHECK(cvy_plan_run(p, buffers, 2, workspace, cvy_plan_workspace(p), 0, NULL) == CVY_UNSUPPORTED, "it ran");
+    CHECK(strstr(cvy_last_error(), "CVY_MACHINE"), "%s", cvy_last_error());
+    free(workspace);
+    cvy_plan_free(p);
+    cvy_graph_free(g);
+}
+
+static void check_case(const char *folder, cvy_device device, int i, bool write)
 {
     static char want[1 << 16];
-    cvy_plan *p = chain_plan(cases[i].chain, cases[i].precision, 0);
+    cvy_plan *p = plan_case(device, i);
     char path[600];
     text got = {0};
     FILE *f;
@@ -77,7 +134,7 @@ static void check_case(const char *folder, int i, bool write)
     cvyi_text_add(&got, "\n");
     cvyi_print_why(p, &got);
     drop_digests(got.data);
-    snprintf(path, sizeof path, "%s/cuda_%s.txt", folder, cases[i].file);
+    snprintf(path, sizeof path, "%s/%s_%s.txt", folder, device == CVY_CPU ? "cpu" : "cuda", cases[i].file);
     f = fopen(path, write ? "w" : "r");
     CHECK(f, "%s: not there; `make golden` writes it", path);
     if (f && write) fputs(got.data, f);
@@ -97,7 +154,13 @@ int main(int argc, char **argv)
     use_standin(argv[0], "libcuda.so.1", "CVY_CUDA_LIB");
     use_standin(argv[0], "libnvrtc.so.13", "CVY_NVRTC_LIB");
     setenv("CVY_CACHE", "off", 1);
-    for (int i = 0; i < COUNT_OF(cases); i++)
-        check_case(root ? root : "test/golden", i, argc > 1 && !strcmp(argv[1], "--write"));
+    setenv("CVY_MACHINE", "avx512,2", 1);
+    for (int i = 0; i < COUNT_OF(cases); i++) {
+        const bool write = argc > 1 && !strcmp(argv[1], "--write");
+        check_case(root ? root : "test/golden", CVY_CUDA, i, write);
+        /* The CPU has one precision. */
+        if (cases[i].precision == CVY_FP32 && has_cpu()) check_case(root ? root : "test/golden", CVY_CPU, i, write);
+    }
+    check_machine();
     return finish("golden");
 }
