@@ -64,7 +64,8 @@ typedef enum cvy_status {
     CVY_NO_MEMORY = 2,   /* an allocation failed; nothing was kept */
     CVY_UNSUPPORTED = 3, /* a legal graph that this device or precision does not take */
     CVY_NO_DEVICE = 4,   /* the device, its driver or its compiler is not there */
-    CVY_FAILED = 5       /* a call of the device or of the system failed */
+    CVY_FAILED = 5,      /* a call of the device or of the system failed */
+    CVY_STALE = 6        /* cvy_plan_repeat(): what the run relied on has changed; nothing was done */
 } cvy_status;
 
 /* The version of the library that is running; compare with CVY_VERSION, the version of this header. */
@@ -256,6 +257,40 @@ typedef struct cvy_memory {
 /* The same as cvy_plan_run(), for callers who run several plans on the same parameters. */
 CVY_API cvy_status cvy_plan_run_in(const cvy_plan *plan, const cvy_buffer *buffers, int32_t n_buffers,
                                    const cvy_memory *memory, uint32_t flags, void *stream);
+
+/* A word of memory with the value that it must still have, and bytes with a copy of what they were. */
+typedef struct cvy_word {
+    const uint64_t *at;
+    uint64_t value;
+} cvy_word;
+typedef struct cvy_copy {
+    const void *at;
+    const void *copy;
+    size_t size; /* in bytes */
+} cvy_copy;
+
+/* 1 if every word has its value, else 0; the first that has not is the last that is looked at. */
+CVY_API int32_t cvy_words_hold(const cvy_word *words, size_t n_words);
+
+/* A run that is made again and again. All of it stays as it is from call to call but for the words at `call`, so
+ * that a caller whose language makes every argument dear writes a few numbers and hands over one pointer. */
+typedef struct cvy_repeat {
+    size_t size;          /* sizeof(cvy_repeat) */
+    const cvy_plan *plan; /* CVY_KEEP_PREPARED holds */
+    cvy_buffer *buffers;  /* strides are the caller's, data is written by the call */
+    int32_t n_buffers;
+    uint32_t flags;         /* of cvy_plan_run_in() */
+    cvy_memory memory;      /* workspace is written by the call */
+    const uint64_t *call;   /* n_buffers addresses, the address of the workspace, the stream */
+    const cvy_word *words;  /* n_words that must hold, such as addresses and versions of parameters */
+    const cvy_copy *copies; /* n_copies that must be equal */
+    size_t n_words;
+    size_t n_copies;
+} cvy_repeat;
+
+/* cvy_plan_run_in() on what the call names, or CVY_STALE: a word or a copy differs, or a plan made for aligned
+ * buffers (option strided) got another one. One call at a time for each cvy_repeat. */
+CVY_API cvy_status cvy_plan_repeat(cvy_repeat *repeat);
 
 /* What cvy_plan_run() launches on buffers with these strides (of data only the alignment is looked at), as JSON:
  * for each launch the kernel with its text, grid, block and arguments, in order, and the texts they include. Plans

@@ -17,7 +17,7 @@ CVY_KEEP_WORKSPACE = 2
 
 ENUMS = {
     "cvy_status": dict(
-        CVY_OK=0, CVY_INVALID=1, CVY_NO_MEMORY=2, CVY_UNSUPPORTED=3, CVY_NO_DEVICE=4, CVY_FAILED=5
+        CVY_OK=0, CVY_INVALID=1, CVY_NO_MEMORY=2, CVY_UNSUPPORTED=3, CVY_NO_DEVICE=4, CVY_FAILED=5, CVY_STALE=6
     ),
     "cvy_dtype": dict(CVY_FLOAT32=0, CVY_FLOAT16=1, CVY_BFLOAT16=2),
     "cvy_role": dict(CVY_INPUT=0, CVY_PARAM=1, CVY_OUTPUT=2),
@@ -107,6 +107,30 @@ class cvy_memory(C.Structure):
     ]
 
 
+class cvy_word(C.Structure):
+    _fields_ = [("at", C.POINTER(C.c_uint64)), ("value", C.c_uint64)]
+
+
+class cvy_copy(C.Structure):
+    _fields_ = [("at", C.c_void_p), ("copy", C.c_void_p), ("size", C.c_size_t)]
+
+
+class cvy_repeat(C.Structure):
+    _fields_ = [
+        ("size", C.c_size_t),
+        ("plan", C.c_void_p),
+        ("buffers", C.POINTER(cvy_buffer)),
+        ("n_buffers", C.c_int32),
+        ("flags", C.c_uint32),
+        ("memory", cvy_memory),
+        ("call", C.POINTER(C.c_uint64)),
+        ("words", C.POINTER(cvy_word)),
+        ("copies", C.POINTER(cvy_copy)),
+        ("n_words", C.c_size_t),
+        ("n_copies", C.c_size_t),
+    ]
+
+
 # Handles are void pointers; cvy_value is int32_t; enums are int.
 _P = C.POINTER
 _HANDLE, _OUT, _DIMS, _SIZE, _VALUE = C.c_void_p, _P(C.c_void_p), _P(C.c_int64), _P(C.c_size_t), _P(C.c_int32)
@@ -139,6 +163,8 @@ FUNCTIONS = {
     "cvy_plan_why": (C.c_int, [_HANDLE, C.c_char_p, C.c_size_t, _SIZE]),
     "cvy_plan_run": (C.c_int, [_HANDLE, _P(cvy_buffer), C.c_int32, C.c_void_p, C.c_size_t, C.c_uint32, C.c_void_p]),
     "cvy_plan_run_in": (C.c_int, [_HANDLE, _P(cvy_buffer), C.c_int32, _P(cvy_memory), C.c_uint32, C.c_void_p]),
+    "cvy_words_hold": (C.c_int32, [_P(cvy_word), C.c_size_t]),
+    "cvy_plan_repeat": (C.c_int, [_P(cvy_repeat)]),
     "cvy_plan_launches": (C.c_int, [_HANDLE, _P(cvy_buffer), C.c_int32, C.c_char_p, C.c_size_t, _SIZE]),
 }
 

@@ -14,6 +14,7 @@ import torch
 from . import binding as b
 from . import eject_text as texts
 from .eject_model import GRAD_MODE, Traced, Writer, build_model, input_names, problem_text
+from .eject_runtime import RUNTIME
 from .engine import ConvoyError, Graph, Plan
 from .problem import Bad, load
 from .region import strides_of
@@ -22,11 +23,14 @@ from .settings import Settings
 # ---- the file ----------------------------------------------------------------------------------------------------
 
 
-def checks_text(names, inputs, training):
+def checks_text(names, inputs, training, looked_at):
+    """looked_at: names of tensors that need no look here."""
     lines = []
     if training:
         lines += ["if self.training:", '    raise RuntimeError("ModelNew was made for evaluation: call .eval() first")']
     for name, value in zip(names, inputs):
+        if name in looked_at:
+            continue
         if isinstance(value, torch.Tensor):
             lines.append(f'expect("{name}", {name}, {value.dtype}, {tuple(value.shape)})')
         else:
@@ -54,7 +58,7 @@ def file_text(path, model_text, names, inputs, writer, plans, training, precisio
     head, launches = texts.launches_text(plans, functions)
     every = [launch for plan in plans for launch in plan["launches"]]
     major, minor = plans[0]["capability"]
-    forward = [*checks_text(names, inputs, training), *writer.lines]
+    forward = [*checks_text(names, inputs, training, writer.looked_at), *writer.lines]
     return texts.FILE.format(
         title=Path(path).name,
         version=b.CVY_VERSION,
@@ -64,7 +68,7 @@ def file_text(path, model_text, names, inputs, writer, plans, training, precisio
         problem=model_text,
         signature=", ".join(["self", *names]),
         forward="\n".join("        " + line for line in forward),
-        runtime=texts.RUNTIME,
+        runtime=RUNTIME,
         major=major,
         minor=minor,
         together=max([launch["grid"][0] for launch in every if launch["cooperative"]], default=0),

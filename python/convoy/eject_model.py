@@ -18,7 +18,8 @@ from .region import Runner
 from .state import State
 
 # Names that the new file gives itself.
-OWN = {"ModelNew", "Region", "Forward", "expect", "fit", "versions", "getter", "current_stream", "library", "compiled",
+OWN = {"ModelNew", "Region", "Last", "Forward", "expect", "fit", "versions", "getter", "public_stream", "current_stream",
+       "current_device", "maker", "library", "compiled", "GRADIENTS",
        "source", "kernel", "expand", "functools", "hashlib", "inspect", "operator", "os", "re", "load_inline", "POINTER",
        "STRIDE", "VERSION", "KIND", "NEEDS_GRADIENT", "CAPABILITY", "BLOCKS_AT_ONCE", "ARCHITECTURE",
        "FLAGS", "FUNCTIONS", "HEAD", "DECLARATIONS", "LAUNCHES", "KERNELS", "FILES"}  # fmt: skip
@@ -203,6 +204,9 @@ class Writer:
         self.taken = {*names, "self", "torch", "device", *OWN, *(f"region{i}" for i in range(len(entry.runners)))}
         self.device = f"{tensors[0]}.device" if tensors else "torch.device('cuda')"
         self.regions = []  # (runner, labels of its sources in the library's order)
+        # Tensors that regions alone read: those look at them themselves.
+        self.looked_at = {self.text[n] for n in placeholders[len(params) :] if n.users and
+                          all(isinstance(u.target, Runner) for u in n.users)}  # fmt: skip
         last = {}
         for node in graph.nodes:
             last.update((source, node) for source in node.all_input_nodes)

@@ -13,9 +13,11 @@ import torch
 from torch import _C as native
 from torch import nn
 from torch.autograd import forward_ad
+from torch.compiler import is_dynamo_compiling
 from torch.nn.modules import module as nn_module
 from torch.utils import _pytree as pytree
 
+from . import lane
 from .capture import capture
 from .engine import ConvoyError
 from .prepared import Stale
@@ -44,6 +46,7 @@ class Entry:
         self.state, self.reason, self.served = state, None, 0
         self.params, self.loose, self.kinds, self.hooks = [], [], [], []
         self.capture, self.runners, self.verdicts, self.invoke = None, [], [], None
+        self.fixed, self.whole = [], None  # the first placeholders; only_region() where a lane may run it
         self.leaves = []  # per region: the placeholders that it depends on (training.py)
 
     def holds(self):
@@ -89,12 +92,11 @@ def only_region(found):
     return call.target, [placeholders.index(s) for s in call.args], [r.args[1] for r in results]
 
 
-def invoker(found, params):
+def invoker(found, params, whole):
     """tensors -> results. The captured graph as a function, by the shortest way there is. params: the first of its
-    placeholders, the same in every call."""
+    placeholders, the same in every call. whole: of only_region()."""
     spec = found.out_spec
     nested = not spec.is_leaf()
-    whole = only_region(found)
     if whole is None:
         forward = found.graph.forward
 
@@ -131,6 +133,7 @@ class Dispatcher:
         self.vain = 0  # captures in a row that went stale before they had served
         self.rest = 0  # calls that PyTorch still gets for that
         self.passing = Passing()
+        self.lanes = ()
 
     def call(self, module, forward, args, kwargs):
         if not ordinary_world():
@@ -173,14 +176,26 @@ class Dispatcher:
                 self.trained = Trained(module, entry.params)
                 return forward(module, *args, **(nested[0] if nested else {}))
             try:
-                return entry.invoke(tensors)
+                results = entry.invoke(tensors)
             except Stale:
                 self.entries.pop(key, None)
+                self.lanes = ()
                 return self.dispatch(module, forward, key, tensors, args, nested)
+            if entry.whole is not None and nested is None and not key[0]:
+                self.open_lane(module, entry, args)
+            return results
         settled = entry is not None and (entry.capture is not None or entry.served >= IN_A_ROW)
         if settled and entry.invoke is None and nested is None and not any(entry.hooks):
             self.passing.add(module, args)
         return forward(module, *args, **(nested[0] if nested else {}))
+
+    def open_lane(self, module, entry, args):
+        """For the next call like this, unless the module's __call__ or forward are somebody else's."""
+        cls = type(module)
+        plain = cls is compiled_class(cls._original) and cls.__call__ is call_by_lane
+        own = module.__dict__
+        if plain and args and lane.USABLE and "forward" not in own and own.get("_compiled_call_impl") is None:
+            self.lanes = lane.lanes_with(self.lanes, entry, args, module, [*entry.hooks, *hooks_of([module])])
 
     def make(self, module, forward, key, tensors, nested):
         """A new entry, or None where the module changes so often that captures do not pay."""
@@ -197,6 +212,7 @@ class Dispatcher:
             while len(self.entries) >= MOST_ENTRIES:
                 del self.entries[next(iter(self.entries))]
                 self.passing.clear()
+                self.lanes = ()
             entry = self.entries[key] = build_entry(module, forward, tensors, nested, self.settings)
             return entry
 
@@ -205,6 +221,7 @@ class Dispatcher:
         was captured in the other mode waits for that to come back."""
         here = [(k, e) for k, e in self.entries.items() if k[2] == training]
         stale = [self.entries.pop(k) for k, e in here if not e.holds()]
+        self.lanes = () if stale else self.lanes
         if any(e.served >= WORTH for e in stale):
             self.vain = 0
         elif stale:
@@ -367,7 +384,9 @@ def fill_entry(entry, run, tensors, settings):
         entry.reason = f"not captured: {type(error).__name__}: {lines[0]}"
         return entry
     if entry.runners:
-        entry.invoke = invoker(entry.capture, [*entry.params, *entry.loose])
+        entry.fixed, whole = [*entry.params, *entry.loose], only_region(entry.capture)
+        entry.invoke = invoker(entry.capture, entry.fixed, whole)
+        entry.whole = whole if entry.capture.out_spec.is_leaf() and settings.precision != "torch" else None
         entry.leaves = leaves_of(entry.capture.graph.graph, lambda target: isinstance(target, Runner))
     else:
         entry.reason = "nothing for Convoy in it"
@@ -414,10 +433,22 @@ def dispatcher_of(module):
         return module._convoy
 
 
+def call_by_lane(self, *args, **kwargs):
+    """nn.Module.__call__, after a look whether the call is one that was made before (lane.py)."""
+    if not is_dynamo_compiling() and not kwargs:
+        for candidate in dispatcher_of(self).lanes:
+            if len(args) == candidate.count and candidate.check(*args):
+                result = candidate.run(args)
+                if result is not lane.MISS:
+                    return result
+                break
+    return nn.Module.__call__(self, *args, **kwargs)
+
+
 @functools.lru_cache(maxsize=None)
 def compiled_class(original):
     def forward(self, *args, **kwargs):
-        if torch.compiler.is_dynamo_compiling():
+        if is_dynamo_compiling():
             return original.forward(self, *args, **kwargs)
         dispatcher = dispatcher_of(self)
         passing = dispatcher.passing
@@ -430,6 +461,8 @@ def compiled_class(original):
 
     functools.update_wrapper(forward, original.forward)
     contents = {"__slots__": ("_convoy",), "_original": original, "forward": forward, "__doc__": original.__doc__}
+    if original.__call__ is nn.Module.__call__:
+        contents["__call__"] = call_by_lane
     made = type(original.__name__, (Compiled, original), contents)
     made.__module__, made.__qualname__ = original.__module__, original.__qualname__
     return made

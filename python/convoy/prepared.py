@@ -15,13 +15,11 @@ import weakref
 
 import torch
 
-from .binding import CVY_ALIGN
+from .binding import CVY_ALIGN, cvy_copy
 
 COMPARED = 1 << 16  # bytes of a parameter that are compared with what they were
 MOST_LAYOUTS = 4
 
-_libc = C.CDLL(None)
-_libc.memcmp.restype, _libc.memcmp.argtypes = C.c_int, [C.c_void_p, C.c_void_p, C.c_size_t]
 TICKS = itertools.count()
 POINTER, VERSION = torch.Tensor.data_ptr, operator.attrgetter("_version")
 
@@ -31,78 +29,74 @@ class Stale(Exception):
 
 
 def seen(tensors):
-    """Addresses and versions, which show most changes; an inference tensor does not count its own, and is new each time.
-    Lists that functions of C make: every call does this."""
+    """Addresses and versions, which show most changes; None where an inference tensor does not count its own."""
     try:
         return list(map(POINTER, tensors)), list(map(VERSION, tensors))
     except RuntimeError:
-        return object()
+        return None
 
 
-class Param:
-    """The bytes of a parameter on the CPU as they were when it was prepared: `parameter.data` changes without a new
-    version. Of large ones that is the beginning."""
+class Contents:
+    """What was prepared from parameters as they were then. It never changes; whoever runs on it holds it.
 
-    __slots__ = ("kind", "bytes", "copy")
+    On the CPU the parameters' bytes are kept as well, since `parameter.data` changes without a new version; of large ones
+    that is the beginning."""
 
-    def __init__(self, tensor, kind):
-        self.kind, self.copy = kind, None
-        # Of a tensor with gaps or repetitions only the first element is surely there.
-        dense = tensor.numel() if tensor.is_contiguous() else min(tensor.numel(), 1)
-        self.bytes = min(4 * dense, COMPARED) if tensor.device.type == "cpu" else 0
+    __slots__ = ("token", "memory", "address", "seen", "bytes", "copies")
 
-    def changed(self, pointer):
-        return _libc.memcmp(self.copy, pointer, self.bytes)
+    def __init__(self, memory, tensors):
+        self.token = object()  # by which slots know it: holding it itself they would hold the memory
+        self.memory, self.seen = memory, seen(tensors)
+        self.address = -(-memory.data_ptr() // CVY_ALIGN) * CVY_ALIGN
+        sizes = [compared(t) for t in tensors]
+        self.bytes = [C.string_at(t.data_ptr(), n) for t, n in zip(tensors, sizes) if n]
+        places = [(t.data_ptr(), n) for t, n in zip(tensors, sizes) if n]
+        self.copies = (cvy_copy * len(places))(*((at, C.cast(b, C.c_void_p), n) for (at, n), b in zip(places, self.bytes)))
 
-    def take(self, tensor):
-        if (tensor.shape, tensor.stride(), tensor.dtype, tensor.device) != self.kind:
-            raise Stale
-        self.copy = C.string_at(tensor.data_ptr(), self.bytes) if self.bytes else None
+    def fits(self, tensors):
+        """Do these parameters still give it?"""
+        if self.seen is None or seen(tensors) != self.seen:
+            return False
+        return all(C.string_at(c.at, c.size) == b for c, b in zip(self.copies, self.bytes))
+
+
+def compared(tensor):
+    """How many bytes of a parameter are looked at. Of a tensor with gaps or repetitions only the first element is surely
+    there."""
+    dense = tensor.numel() if tensor.is_contiguous() else min(tensor.numel(), 1)
+    return min(4 * dense, COMPARED) if tensor.device.type == "cpu" else 0
 
 
 class Prepared:
-    """One layout of one set of parameters. What it holds is only read while it is current, by any number of threads."""
+    """One layout of one set of parameters."""
 
     def __init__(self, size, tensors, kinds, family, device):
-        self.size, self.family, self.device = size, family, device
-        self.params = [Param(t, kind) for t, kind in zip(tensors, kinds)]
-        self.compared = [(i, p) for i, p in enumerate(self.params) if p.bytes]
-        self.seen = None  # of the parameters, when they were taken
+        self.size, self.kinds, self.family, self.device = size, kinds, family, device
         self.tensors = [weakref.ref(t) for t in tensors]
         self.lock = threading.Lock()  # held by who prepares
-        self.memory, self.valid, self.used = None, False, next(TICKS)
-        self.generation = 0  # counts what was taken: addresses may be others
+        self.memory, self.used = None, next(TICKS)
+        self.contents = None  # of the memory; None while it holds nothing of use
 
     def ready(self, tensors):
-        """The memory that holds what these parameters give now; None where there is none. Other threads may drop it or
-        prepare anew at any time: what was looked at must be of one generation."""
-        memory, generation = self.memory, self.generation
-        if memory is None or not self.valid:
-            return None
-        now = seen(tensors)
-        if now != self.seen:
-            return None
-        for i, param in self.compared:
-            if param.changed(now[0][i]):
-                return None
-        return memory if self.valid and self.generation == generation else None
+        """The contents that these parameters give now, else None. Other threads may drop them at any time."""
+        contents = self.contents
+        return contents if contents is not None and contents.fits(tensors) else None
 
     def take(self, tensors):
-        """Makes room, which is returned; the caller prepares, and says whether it is valid then."""
-        self.valid = False
-        for param, tensor in zip(self.params, tensors):
-            param.take(tensor)
-        self.seen = seen(tensors)
-        self.generation += 1
+        """Contents that the caller prepares, and puts here then."""
+        self.contents = None
+        for tensor, kind in zip(tensors, self.kinds):
+            if (tensor.shape, tensor.stride(), tensor.dtype, tensor.device) != kind:
+                raise Stale
         memory = self.memory
         if memory is None:
             room = self.size and self.size + CVY_ALIGN
             memory = self.memory = torch.empty(room, dtype=torch.uint8, device=self.device)
             self.family.bound(self)
-        return memory
+        return Contents(memory, tensors)
 
     def drop(self):
-        self.valid, self.memory = False, None
+        self.contents = self.memory = None
 
 
 class Family:

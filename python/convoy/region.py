@@ -1,25 +1,29 @@
 """Running a region: its plan, its workspaces, and its gradients.
 
-A slot is what one call needs for itself: the array of buffers that run() is handed, with everything filled in that does
-not change. Calls that overlap, from several threads or streams, use different slots. What was derived from parameters
+A slot is what one call needs for itself: what the library is handed, with everything filled in that does not change, so that
+a call writes a few numbers and hands over one pointer (cvy_repeat). Calls that overlap, from several threads or streams, use different slots. What was derived from parameters
 is shared (prepared.py), and so is the workspace: on the CPU by all runs of a thread, on the GPU by PyTorch's allocator.
 """
 
 import ctypes as C
 import functools
+import struct
+from itertools import chain
 
 import torch
 
 from . import binding as b
 from .binding import lib
 from .engine import ConvoyError, Plan
-from .memory import allocator, contiguous, scratch
-from .prepared import STORE, TICKS
+from .memory import allocator, contiguous, empty, scratch
+from .prepared import POINTER, STORE, TICKS, VERSION
 from .training import saving_is_watched
 
 OWN_WORKSPACE = 256 << 10  # bytes up to which a slot on the GPU keeps a workspace to itself
 
+STRIDE = torch.Tensor.stride
 _run = lib.cvy_plan_run_in
+_repeat = C.CFUNCTYPE(C.c_int, C.c_void_p)(("cvy_plan_repeat", lib))  # an address is handed over faster than a struct
 
 
 def strides_of(shape, stride):
@@ -51,31 +55,73 @@ def aligned(address):
 
 
 class Slot:
+    """inputs, params: numbers of the sources in the library's order."""
+
+    __slots__ = ("inputs", "params", "strides", "makers", "prepared", "buffers", "call", "write", "words", "repeat",
+                 "ticket", "token", "take", "give_back", "owns", "kept")  # fmt: skip
+
     def __init__(self, runner, tensors, stream):
-        order, sources, outputs = runner.program.order(), runner.sources, runner.outputs
-        self.buffers = (b.cvy_buffer * (len(order) + len(outputs)))()
-        self.inputs, self.params, kinds = [], [], []
-        for position, i in enumerate(order):
-            shape, stride = sources[i]
-            entry = self.buffers[position]
+        order, sources, plan = runner.program.order(), runner.sources, runner.plan
+        described = [*(sources[i] for i in order), *runner.outputs]
+        self.buffers = (b.cvy_buffer * len(described))()
+        for entry, (shape, stride) in zip(self.buffers, described):
             entry.strides = strides_of(shape, stride)
-            if runner.program.params[i]:
-                self.params.append((entry, i))
-                kinds.append((shape, stride, torch.float32, runner.device))
-            else:
-                self.inputs.append((entry, i, stride))
-        self.outputs = []
-        for position, (shape, stride) in enumerate(outputs, len(order)):
-            entry = self.buffers[position]
-            entry.strides = strides_of(shape, stride)
-            self.outputs.append((entry, allocator(shape, stride, runner.device)))
-        self.prepared = STORE.find(runner.plan, [tensors[i] for _, i in self.params], kinds, stream,
-                                   runner.device)
-        self.generation = None  # of prepared, when addresses of parameters were written into buffers
-        self.memory = b.cvy_memory(size=C.sizeof(b.cvy_memory), prepared_size=runner.plan.prepared)
-        self.workspace = workspace_of(runner.plan.scratch, runner.device)
-        self.owns = runner.device.type == "cuda" and runner.plan.scratch <= OWN_WORKSPACE
+        self.inputs = [i for i in order if not runner.program.params[i]]
+        self.params = [i for i in order if runner.program.params[i]]
+        self.strides = [sources[i][1] for i in self.inputs]
+        self.makers = [allocator(shape, stride, runner.device) for shape, stride in runner.outputs]
+        kinds = [(*sources[i], torch.float32, runner.device) for i in self.params]
+        self.prepared = STORE.find(plan, [tensors[i] for i in self.params], kinds, stream, runner.device)
+        self.take, self.give_back = workspace_of(plan.scratch, runner.device)
+        self.owns = runner.device.type == "cuda" and plan.scratch <= OWN_WORKSPACE
         self.kept = False  # the workspace is as the plan's last run left it
+        self.token = None  # contents that addresses and versions of parameters were written down for
+        self.describe_call(plan)
+
+    def describe_call(self, plan):
+        """The words of a call: addresses of buffers and workspace, the stream, versions of the parameters. Addresses
+        and versions of parameters are watched."""
+        n, m = len(self.buffers), len(self.params)
+        self.call = (C.c_uint64 * (n + 2 + m))()
+        self.write = struct.Struct(f"{n + 2 + m}Q").pack_into
+        watched = [*range(len(self.inputs), len(self.inputs) + m), *range(n + 2, n + 2 + m)]
+        self.words = (b.cvy_word * (2 * m))()
+        for word, i in zip(self.words, watched):
+            word.at = C.cast(C.byref(self.call, 8 * i), C.POINTER(C.c_uint64))
+        self.repeat = b.cvy_repeat(size=C.sizeof(b.cvy_repeat), plan=plan.handle, buffers=self.buffers, n_buffers=n,
+                                   call=self.call, words=self.words, n_words=2 * m)  # fmt: skip
+        given = self.repeat.memory
+        given.size, given.prepared_size, given.workspace_size = C.sizeof(given), plan.prepared, plan.scratch
+        self.ticket = C.c_void_p(C.addressof(self.repeat))
+
+    def rely_on(self, contents):
+        """From now on a call is a repetition as long as these hold."""
+        repeat = self.repeat
+        for word, value in zip(self.words, chain.from_iterable(contents.seen or ())):
+            word.value = value
+        repeat.memory.prepared = contents.address if self.prepared.size else None
+        repeat.copies, repeat.n_copies = contents.copies, len(contents.copies)
+        self.token = contents.token if contents.seen else None
+
+    def again(self, inputs, params, stream):
+        """The last run once more, on these tensors; None where something that it relied on has changed."""
+        prepared = self.prepared
+        contents = prepared.contents  # held while this runs, whoever drops it meanwhile
+        if contents is None or contents.token is not self.token:
+            return None
+        results = [make() for make in self.makers]
+        address, owner = self.take()
+        self.write(self.call, 0, *map(POINTER, inputs), *map(POINTER, params), *map(POINTER, results), address,
+                   stream or 0, *map(VERSION, params))  # fmt: skip
+        status = _repeat(self.ticket)
+        if self.give_back is not None:
+            self.give_back(owner)
+        if status:
+            if status == b.CVY_STALE:
+                return None
+            raise ConvoyError(status)
+        prepared.used = next(TICKS)
+        return results
 
 
 def workspace_of(size, device):
@@ -87,8 +133,10 @@ def workspace_of(size, device):
         place = aligned(memory.data_ptr()), memory
         return lambda: place, None
 
+    make = empty((size + b.CVY_ALIGN,), (1,), torch.uint8, device)
+
     def fresh():
-        memory = torch.empty(size + b.CVY_ALIGN, dtype=torch.uint8, device=device)
+        memory = make()
         return aligned(memory.data_ptr()), memory
 
     return fresh, None
@@ -110,7 +158,6 @@ class Runner:
         self.slots = {}  # by stream
         self.stream = stream_reader(device)
         self.__name__ = self.__qualname__ = "convoy_region"  # fx writes code that calls this object by its name
-        self.n_buffers = len(sources) + len(outputs)
 
     def __call__(self, *tensors):
         if torch.is_grad_enabled():
@@ -135,56 +182,64 @@ class Runner:
             slot = free.pop()
         except IndexError:
             slot = Slot(self, tensors, stream)
-        for entry, index, stride in slot.inputs:
-            tensor = tensors[index]
-            entry.data = pointer = tensor.data_ptr()
-            if pointer & self.misaligned or tensor.stride() != stride:
+        inputs = [tensors[i] for i in slot.inputs]
+        if list(map(STRIDE, inputs)) != slot.strides:
+            return self.run_restrided(slot, tensors, free)
+        params = [tensors[i] for i in slot.params]
+        results = slot.again(inputs, params, stream)
+        if results is None:
+            if self.misaligned and any(t.data_ptr() & self.misaligned for t in tensors):
                 return self.run_restrided(slot, tensors, free)
-        params = [tensors[index] for _, index in slot.params]
-        prepared = slot.prepared
-        memory = prepared.ready(params)  # stays while this runs, whoever drops it meanwhile
-        if memory is not None:
-            results = self.launch(slot, params, memory, b.CVY_KEEP_PREPARED, stream)
-        else:
-            if self.misaligned and any(p.data_ptr() & self.misaligned for p in params):
-                return self.run_restrided(slot, tensors, free)
-            with prepared.lock:
-                memory = prepared.ready(params)  # by another thread
-                done = memory is not None
-                if not done:
-                    memory = prepared.take(params)
-                results = self.launch(slot, params, memory, b.CVY_KEEP_PREPARED if done else 0, stream)
-                # A captured run has prepared nothing yet: its graph does that whenever it is replayed.
-                prepared.valid = prepared.memory is memory and (done or not (stream and capturing(self.device)))
+            results = self.run_anew(slot, inputs, params, stream)
         free.append(slot)
         return results
 
-    def launch(self, slot, params, memory, flags, stream):
-        """One run of the plan."""
+    def again(self, inputs, params):
+        """run() for tensors in the library's order, whose strides are right; None where it is not simply a repetition."""
+        stream = self.stream()
+        free = self.slots.get(stream)
+        if not free:
+            return None
+        try:
+            slot = free.pop()
+        except IndexError:  # another thread was faster
+            return None
+        results = slot.again(inputs, params, stream)
+        free.append(slot)
+        return results
+
+    def run_anew(self, slot, inputs, params, stream):
+        """Prepares, unless another thread has done so meanwhile."""
         prepared = slot.prepared
-        if slot.generation != prepared.generation:
-            for (entry, _), tensor in zip(slot.params, params):
-                entry.data = tensor.data_ptr()
-            slot.generation = prepared.generation
-        results = []
-        for entry, make in slot.outputs:
-            result = make()
-            entry.data = result.data_ptr()
-            results.append(result)
-        take, give_back = slot.workspace
-        address, owner = take()
-        given = slot.memory
-        given.prepared = aligned(memory.data_ptr()) if prepared.size else None
-        given.workspace, given.workspace_size = address, self.plan.scratch
-        status = _run(self.plan.handle, slot.buffers, self.n_buffers, C.byref(given),
-                      flags | (b.CVY_KEEP_WORKSPACE if slot.kept else 0), stream)
-        if give_back is not None:
-            give_back(owner)
+        with prepared.lock:
+            contents = prepared.ready(params)
+            done = contents is not None
+            if not done:
+                contents = prepared.take(params)
+            slot.rely_on(contents)
+            results = self.launch(slot, inputs, params, b.CVY_KEEP_PREPARED if done else 0, stream)
+            # A captured run has prepared nothing yet: its graph does that whenever it is replayed.
+            if not done and prepared.memory is contents.memory and not (stream and capturing(self.device)):
+                prepared.contents = contents
+        return results
+
+    def launch(self, slot, inputs, params, flags, stream):
+        """One run of the plan."""
+        results = [make() for make in slot.makers]
+        for entry, tensor in zip(slot.buffers, (*inputs, *params, *results)):
+            entry.data = tensor.data_ptr()
+        given = slot.repeat.memory
+        given.workspace, owner = slot.take()
+        kept = b.CVY_KEEP_WORKSPACE if slot.kept else 0
+        status = _run(self.plan.handle, slot.buffers, len(slot.buffers), C.byref(given), flags | kept, stream)
+        if slot.give_back is not None:
+            slot.give_back(owner)
         if status:
             raise ConvoyError(status)
         if slot.owns and not slot.kept:
             slot.kept = not capturing(self.device)
-        prepared.used = next(TICKS)
+            slot.repeat.flags = b.CVY_KEEP_WORKSPACE if slot.kept else 0
+        slot.prepared.used = next(TICKS)
         return results
 
     def run_restrided(self, slot, tensors, free):
@@ -193,14 +248,14 @@ class Runner:
         free.append(slot)
         copies = [restride(t, shape, stride) if t.stride() != stride or t.data_ptr() & self.misaligned
                   else t.as_strided(shape, stride) for t, (shape, stride) in zip(tensors, self.sources)]
-        if any(copies[i].data_ptr() != tensors[i].data_ptr() for _, i in slot.params):
-            slot.prepared.valid = False  # a copy of a parameter does not tell whether that has changed
+        if any(copies[i].data_ptr() != tensors[i].data_ptr() for i in slot.params):
+            slot.prepared.contents = None  # a copy of a parameter does not tell whether that has changed
         return self.run(copies)
 
     def refresh(self):
         for slots in list(self.slots.values()):
             for slot in list(slots):
-                slot.prepared.valid = False
+                slot.prepared.contents = None
 
 
 def restride(tensor, shape, stride):

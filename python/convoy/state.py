@@ -180,7 +180,9 @@ class State:
         while self.waiting:
             self.visit(*self.waiting.pop())
         del self.seen, self.waiting
-        self.watch(root)
+        self.objects = [o for o in self.objects if o is not root]
+        self.types = list(map(type, self.objects))
+        self.same, self.views, self.elements, self.lengths = self.watch()
 
     # -- finding --
 
@@ -260,33 +262,24 @@ class State:
 
     # -- is it as it was? --
 
-    def watch(self, root):
-        """Prepares unchanged(): dictionaries by their count of writes, all else element by element."""
-        self.counted, self.views = [], []
+    def watch(self):
+        """(same, views, elements, lengths) for unchanged(): what a watcher sees, and all else element by element."""
+        watcher, seen, views = versions.watcher, [], []
         for x in (held.container for held in self.held if held.guarded):
             x = versions.class_dictionary(x) if isinstance(x, type) else x
-            if versions.reader and type(x) is dict:  # an OrderedDict can be put into another order without a write
-                self.counted.append(x)
+            if type(x) in watcher.kinds:  # an OrderedDict can be put into another order without a write
+                seen.append(x)
             else:
-                self.views += [x.keys(), x.values()] if isinstance(x, dict) else [x]
-        self.written = versions.reader(self.counted) if versions.reader else tuple
-        self.writes = self.written()
-        self.elements, self.lengths = list(chain.from_iterable(self.views)), list(map(len, self.views))
-        self.objects = [o for o in self.objects if o is not root]
-        self.types = list(map(type, self.objects))
+                views += [x.keys(), x.values()] if isinstance(x, dict) else [x]
+        return watcher(seen, self.objects), views, list(chain.from_iterable(views)), list(map(len, views))
 
     def unchanged(self):
-        if (
-            self.written() == self.writes
-            and list(map(type, self.objects)) == self.types
-            and (not self.views or self.elements_unchanged())
-        ):
+        if self.same() and (not self.views or self.elements_unchanged()):
             return True
-        writes = self.written()
+        now = self.watch()
         if self.difference() is not None:
             return False
-        self.writes = writes  # the same again was written
-        self.elements = list(chain.from_iterable(self.views))
+        self.same, self.views, self.elements, self.lengths = now  # the same again was written
         return True
 
     def elements_unchanged(self):

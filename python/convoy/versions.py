@@ -1,33 +1,87 @@
-"""Has any of many dictionaries been written to? One question for all of them, in nanoseconds each.
+"""Has any of many objects been changed? One question for all of them, in about a nanosecond each.
 
 CPython counts writes to dictionaries: up to 3.13 every dictionary carries the number of its latest write (PEP 509). It
-has no public name, so it is read where it lies, and a probe must have shown that it counts; else PyTorch's own count
-(Dynamo's) is asked; else nobody knows, and whoever asks has to compare.
+has no public name, so it is read where it lies, as are the class of an object and the elements of a list, by one call of
+the library (cvy_words_hold) with the interpreter's lock held. A probe must have shown that every kind of write shows;
+else PyTorch's own count of writes (Dynamo's) is asked; else nobody knows, and whoever asks has to compare.
+
+A watcher is made for objects as they are now. Called, it says whether they still are: dictionaries by their writes,
+lists by their elements, objects by their class, `empty` dictionaries by having no entry.
 """
 
 import ctypes as C
 import gc
 import sys
+from collections import OrderedDict
+
+from .binding import lib
 
 WORD = C.sizeof(C.c_void_p)
-TAG = 3 * WORD  # after reference count, type and number of entries
+CLASS, LENGTH = WORD, 2 * WORD  # after the reference count; of dictionaries and lists
+TAG, ELEMENTS = 3 * WORD, 3 * WORD  # of a dictionary: its latest write; of a list: where its elements are
+
+_hold = C.PyDLL(str(lib.path)).cvy_words_hold  # keeps the lock: nobody else writes meanwhile
+_hold.restype, _hold.argtypes = C.c_int32, [C.c_void_p, C.c_void_p]
 
 
-def tags(dictionaries):
-    """The numbers themselves, 12 ns each. The dictionaries must outlive the answer."""
-    if sys.implementation.name != "cpython" or sys.version_info >= (3, 14):
-        return None
-    cells = [memoryview((C.c_char * 8).from_address(id(d) + TAG)) for d in dictionaries]
-    return lambda: b"".join(cells)
+def word(address):
+    return C.c_uint64.from_address(address).value
 
 
-def dynamo(dictionaries):
-    """40 ns each."""
-    try:
+class Words:
+    """1 ns each, and 200 for the call."""
+
+    kinds = (dict, list)
+    __slots__ = ("kept", "words", "place", "count")
+
+    def __init__(self, containers, objects=(), empty=()):
+        # While elements and classes are alive no other object has their address.
+        elements = [list(c) for c in containers if type(c) is list]
+        self.kept = containers, objects, empty, elements, list(map(type, objects))
+        at = [id(d) + TAG for d in containers if type(d) is dict] + [id(o) + CLASS for o in objects]
+        for x in containers:
+            if type(x) is list:  # the elements are there only if length and place are what they were: first
+                place = word(id(x) + ELEMENTS)
+                at += [id(x) + LENGTH, id(x) + ELEMENTS, *range(place, place + WORD * len(x), WORD)]
+        pairs = [n for a in at for n in (a, word(a))] + [n for d in empty for n in (id(d) + LENGTH, 0)]
+        self.words = (C.c_uint64 * len(pairs))(*pairs)  # as cvy_word lies: an address, a value
+        self.place, self.count = C.c_void_p(C.addressof(self.words)), C.c_void_p(len(pairs) // 2)
+
+    def __call__(self):
+        return _hold(self.place, self.count)
+
+
+class Counted:
+    """40 ns a dictionary."""
+
+    kinds = (dict,)
+    __slots__ = ("dictionaries", "objects", "empty", "writes", "types")
+
+    def __init__(self, dictionaries, objects=(), empty=()):
+        self.dictionaries, self.objects, self.empty = dictionaries, objects, empty
+        self.writes, self.types = self.count(), list(map(type, objects))
+
+    def count(self):
         from torch._C._dynamo.guards import dict_version
-    except ImportError:
-        return None
-    return lambda: list(map(dict_version, dictionaries))
+
+        return list(map(dict_version, self.dictionaries))
+
+    def __call__(self):
+        return self.count() == self.writes and list(map(type, self.objects)) == self.types and not any(self.empty)
+
+
+class Compared:
+    """Where nothing is counted: the caller compares what its containers hold."""
+
+    kinds = ()
+    __slots__ = ("objects", "empty", "types")
+
+    def __init__(self, containers, objects=(), empty=()):
+        assert not containers
+        self.objects, self.empty, self.types = objects, empty, list(map(type, objects))
+
+    def __call__(self):
+        return list(map(type, self.objects)) == self.types and not any(self.empty)
 
 
 def class_dictionary(cls):
@@ -36,23 +90,24 @@ def class_dictionary(cls):
     return found
 
 
+# ---- which of them is right here ---------------------------------------------------------------------------------
+
+
 class Probe:
     value = 0
 
 
-def counts(reader):
-    """Does every kind of write show? Attributes are stored often, so that the interpreter takes its shortest way."""
-    probe, plain = Probe(), {"key": 0}
-    probe.value = 0
-    owned, shared = probe.__dict__, class_dictionary(Probe)
-    read = reader([plain, owned, shared])
-    if read is None:
-        return False
+class Other(Probe):
+    pass
+
+
+def dictionary_writes(plain, probe, owned):
+    """Attributes are stored often, so that the interpreter takes its shortest way."""
 
     def store(i):
         probe.value = i
 
-    writes = [
+    return [
         lambda i: plain.__setitem__("key", i),
         lambda i: plain.update(key=-i),
         lambda i: plain.__setitem__(i, i),
@@ -65,15 +120,53 @@ def counts(reader):
         lambda i: delattr(probe, "value"),
         lambda i: setattr(probe, "value", i),
         lambda i: setattr(Probe, "value", i),
+        lambda i: setattr(probe, "__class__", Other if type(probe) is Probe else Probe),
     ]
-    for i in range(1, 65):
+
+
+def list_writes(some):
+    return [
+        lambda i: some.append(i),
+        lambda i: some.__setitem__(0, -i),
+        lambda i: some.insert(0, object()),
+        lambda i: some.reverse(),
+        lambda i: some.clear(),
+        lambda i: some.extend(object() for _ in range(i)),
+    ]
+
+
+def shows(watcher, rounds=24):
+    """Does every kind of write show, and nothing else?"""
+    probe, plain, some, hooks = Probe(), {"key": 0}, [0], OrderedDict()
+    probe.value = 0
+    owned, shared = probe.__dict__, class_dictionary(Probe)
+    writes = dictionary_writes(plain, probe, owned)
+    containers = [plain, owned, shared]
+    if list in watcher.kinds:
+        containers.append(some)
+        writes += list_writes(some)
+    for i in range(1, rounds + 1):
         for write in writes:
-            before = read()
-            write(i)
-            if read() == before:
+            same = watcher(containers, [probe], [hooks])
+            if not same():
                 return False
-    return read() == read()
+            write(i)
+            if same():
+                return False
+    same = watcher(containers, [probe], [hooks])
+    hooks["a"] = 1
+    return not same()
 
 
-READERS = (tags, dynamo)
-reader = next((r for r in READERS if counts(r)), None)
+def counts(watcher):
+    if watcher is Words and (sys.implementation.name != "cpython" or sys.version_info >= (3, 14) or WORD != 8
+                             or not getattr(sys, "_is_gil_enabled", lambda: True)()):  # fmt: skip
+        return False
+    try:
+        return shows(watcher)
+    except ImportError:
+        return False
+
+
+WATCHERS = (Words, Counted, Compared)
+watcher = next((w for w in WATCHERS[:-1] if counts(w)), Compared)

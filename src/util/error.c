@@ -42,8 +42,8 @@ const char *cvy_version(void)
 
 const char *cvy_status_name(cvy_status status)
 {
-    static const char *const names[] = {"ok",          "invalid argument", "out of memory",
-                                        "unsupported", "no device",        "failed"};
+    static const char *const names[] = {"ok",        "invalid argument", "out of memory", "unsupported",
+                                        "no device", "failed",           "stale"};
     const int i = (int)status;
     return i >= 0 && i < COUNT_OF(names) ? names[i] : "unknown status";
 }

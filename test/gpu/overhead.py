@@ -81,16 +81,12 @@ def kernels_us(call, flush, writes=8):
 
 def library_call(new):
     """What a call of the block calls in the library, by itself."""
-    import ctypes
-
-    from convoy import binding, region
+    from convoy import region
     from convoy.module import dispatcher_of
 
     runner = list(dispatcher_of(new).entries.values())[-1].runners[0]
     slot = runner.slots[runner.stream()][0]
-    flags = binding.CVY_KEEP_PREPARED | binding.CVY_KEEP_WORKSPACE
-    arguments = (runner.plan.handle, slot.buffers, runner.n_buffers, ctypes.byref(slot.memory), flags, runner.stream())
-    return lambda: region._run(*arguments)
+    return lambda: region._repeat(slot.ticket)
 
 
 def call_us(new, x, flush):

@@ -12,10 +12,11 @@ HEADER = (Path(__file__).resolve().parents[2] / "include" / "convoy.h").read_tex
 TEXT = re.sub(r"/\*.*?\*/", "", HEADER, flags=re.S)
 
 SCALARS = {
-    "int32_t": C.c_int32, "uint32_t": C.c_uint32, "int64_t": C.c_int64, "size_t": C.c_size_t, "double": C.c_double,
-    "cvy_value": C.c_int32, "char": C.c_char, "void": None,
+    "int32_t": C.c_int32, "uint32_t": C.c_uint32, "int64_t": C.c_int64, "uint64_t": C.c_uint64, "size_t": C.c_size_t,
+    "double": C.c_double, "cvy_value": C.c_int32, "char": C.c_char, "void": None,
 }  # fmt: skip
-STRUCTS = {"cvy_attr", "cvy_call", "cvy_tensor", "cvy_options", "cvy_cost", "cvy_buffer", "cvy_prepared", "cvy_memory"}
+STRUCTS = {"cvy_attr", "cvy_call", "cvy_tensor", "cvy_options", "cvy_cost", "cvy_buffer", "cvy_prepared", "cvy_memory",
+           "cvy_word", "cvy_copy", "cvy_repeat"}  # fmt: skip
 HANDLES = {"cvy_graph", "cvy_plan"}
 
 

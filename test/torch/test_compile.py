@@ -108,7 +108,7 @@ def test_what_is_prepared_is_kept(net):
     (slots,) = list(fast._convoy.entries.values())[-1].runners[0].slots.values()
     params = [p for p in (*net.parameters(), *net.buffers()) if p.is_floating_point()]
     prepared = slots[0].prepared
-    assert prepared.valid and {r() for r in prepared.tensors} <= set(params)
+    assert prepared.contents and {r() for r in prepared.tensors} <= set(params)
     assert prepared.ready([r() for r in prepared.tensors]) is not None
 
 

@@ -351,8 +351,8 @@ def on_cpu(ejected, monkeypatch):
     monkeypatch.setattr(module, "expect", lambda *_: None)
     monkeypatch.setattr(module, "library", lambda index: SimpleNamespace(region0=region0))
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: SimpleNamespace(cuda_stream=world.stream))
+    monkeypatch.setattr(module, "current_device", lambda: None)  # what the CPU's tensors have
+    monkeypatch.setattr(module, "current_stream", lambda index: world.stream)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: world.capturing)
     return module, calls, world
 
@@ -381,6 +381,43 @@ def test_prepares_when_it_must(on_cpu):
         other = module.ModelNew(64)  # parameters whose changes nobody counts
         other(x), other(x)
     assert calls[-2][1] and calls[-1][1]
+
+
+def test_a_call_like_the_one_before_goes_the_short_way(on_cpu, monkeypatch):
+    module, calls, world = on_cpu
+    new, x, region = module.ModelNew(64), module.get_inputs()[0], module.region0
+    short = []
+    again = region.again
+
+    def watched(owner, inputs):
+        results = again(owner, inputs)
+        short.append(results is not None)
+        return results
+
+    monkeypatch.setattr(region, "again", watched)
+    strided = x.transpose(2, 3).contiguous().transpose(2, 3)
+    odd = torch.empty(x.numel() + 1)[1:].view(x.shape).copy_(x)
+    with torch.no_grad():
+        for given in (x, x, x.clone(), strided, odd, x):
+            new(given)
+        assert short == [False, True, True, False, False, True]
+        for change in (lambda: new.scale.add_(1), lambda: setattr(new.scale, "data", new.scale.data.clone()),
+                       lambda: setattr(new, "scale", torch.nn.Parameter(new.scale.clone()))):  # fmt: skip
+            change()
+            new(x), new(x)
+            assert short[-2:] == [False, True] and [prepare for _, prepare, _ in calls[-2:]] == [True, False]
+        world.stream = 9
+        new(x), new(x)
+        assert short[-2:] == [False, True]
+        world.fails = True
+        with pytest.raises(RuntimeError, match="launch failed"):
+            new(x)
+        assert len(short) == 14  # the short way failed, and no other was tried
+        world.fails = False
+        new(x), new(x)
+        assert short[-2:] == [False, True] and calls[-2][1]  # nothing was left of the call that failed
+    new(x)
+    assert not short[-1]  # gradients are wanted
 
 
 def test_failures_and_captures_leave_nothing_prepared(on_cpu):

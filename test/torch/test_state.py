@@ -478,17 +478,21 @@ def test_names_of_changes():
         assert state.unchanged() and state.difference() is None
 
 
-@pytest.mark.parametrize("reader", [versions.tags, versions.dynamo, None])
-def test_every_way_of_counting_writes(reader, monkeypatch):
-    if reader and not versions.counts(reader):
+@pytest.mark.parametrize("watcher", versions.WATCHERS)
+def test_every_way_of_seeing_writes(watcher, monkeypatch):
+    if watcher.kinds and not versions.counts(watcher):
         pytest.skip("this interpreter does not count")
-    monkeypatch.setattr(versions, "reader", reader)
+    monkeypatch.setattr(versions, "watcher", watcher)
     model = Net()
     model.table = OrderedDict(a=1, b=2)
+    model.numbers = [1, 2.5, [3]]
     state = State(model)
     changes = [
         lambda: setattr(model.conv, "stride", (2, 2)),
         lambda: model.table.move_to_end("a"),
+        lambda: model.numbers.reverse(),
+        lambda: model.numbers.append(4),
+        lambda: model.numbers[2].clear(),
         lambda: model._modules.update(act=nn.ReLU()),
         lambda: setattr(model.conv, "bias", None),
         lambda: setattr(Net, "order", 3),
