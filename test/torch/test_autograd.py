@@ -136,8 +136,16 @@ def test_inference_saves_nothing():
 @pytest.fixture
 def runs(monkeypatch):
     """Grows by one with every run of a plan."""
-    found, run = [], convoy.region._run
-    monkeypatch.setattr(convoy.region, "_run", lambda *given: found.append(given) or run(*given))
+    found = []
+    for name in ("_run", "_repeat"):
+
+        def watched(*given, run=getattr(convoy.region, name)):
+            status = run(*given)
+            if not status:  # what cannot be repeated is run
+                found.append(given)
+            return status
+
+        monkeypatch.setattr(convoy.region, name, watched)
     return found
 
 
