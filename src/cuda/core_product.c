@@ -89,11 +89,12 @@ static cvy_status make_product_pack(maker *m, const node *n, const matmul_geom *
     cvyi_make_start(m, "matmul_tc_pack.cu");
     define_product(m, e, row, column);
     cvyi_product_define(m, t);
+    cvyi_make_define_types(m, n->arg[1], n->arg[1]);
     cvyi_make_own_view(m, at, "packed weights");
     other_view(m, n, row, column);
     m->step.extent = t->column_tiles;
     cvyi_core_grid(m, cvyi_ceil_div(t->column_tiles * t->steps * t->n * 8, 256), 1, 1,
-                   256); /* four terms per thread */
+                   256); /* 16 bytes of terms per thread */
     st = cvyi_make_end(m, "");
     m->prepared = prepared;
     return st;
@@ -116,6 +117,7 @@ static cvy_status make_wgmma(maker *m, const matmul_geom *e, const wgmma_tile *t
     m->many = 4;
     define_product(m, e, row, column);
     cvyi_product_define(m, t);
+    cvyi_make_define_types(m, n->arg[0], n->arg[1]);
     cvyi_make_define_extents(m, 'Y', &out);
     cvyi_core_first_view(m, core, &out);
     x_view(m, n, row, column);

@@ -9,17 +9,26 @@ enum { DEPTH = WGMMA_DEPTH };
 
 /* ---- what it takes ---- */
 
+/* Terms of a step: 128 bytes of them. */
+static int depth_of(cvy_dtype dtype)
+{
+    return (int)(4 * WGMMA_DEPTH / cvyi_dtype_bytes(dtype));
+}
+
 static const char *refusal(const cvy_plan *p, const cuda_device *d, const node *n, const matmul_geom *e)
 {
+    const int depth = depth_of(p->graph->values[n->arg[0]].dtype);
+
     if (d->major != 9) return "wgmma: needs compute capability 9.x";
     if (p->tuning >= TUNE_GENERIC) return "wgmma: this tuning does without tensor cores";
     if (!p->prepared[n->arg[1]]) return "wgmma: neither operand is a parameter";
     if (e->batch > 1) return "wgmma: a matrix of weights for each sample";
-    if (p->graph->values[n->arg[0]].dtype != CVY_FLOAT32 || p->graph->values[n->arg[1]].dtype != CVY_FLOAT32)
-        return "wgmma: operands that are not float32";
+    if (p->graph->values[n->arg[0]].dtype != p->graph->values[n->arg[1]].dtype)
+        return "wgmma: weights of another dtype than the data";
     if (cvyi_shape_of(p->graph, n->arg[0])->rank < 2) return "wgmma: a vector of one row";
-    if (e->K % 4) return "wgmma: tensor copies want rows of whole 16 bytes";
-    if (e->K < DEPTH) return "wgmma: fewer than 32 terms in a sum";
+    if (e->K % (depth / 8)) return "wgmma: tensor copies want rows of whole 16 bytes";
+    if (e->K < depth)
+        return depth == 32 ? "wgmma: fewer than 32 terms in a sum" : "wgmma: fewer than 64 terms in a sum";
     if (e->N < 8) return "wgmma: fewer than 8 columns";
     return e->M > INT32_MAX ? "wgmma: more rows than tensor copies count" : NULL;
 }
@@ -38,7 +47,7 @@ static const tile_row rows[] = {
     {64, 128, 1, 1, 3},  {64, 64, 1, 1, 3},   {64, 64, 1, 2, 3},   {64, 32, 1, 1, 3},   {64, 32, 1, 2, 3},
 };
 
-static wgmma_tile make_tile(const matmul_geom *e, const tile_row *row, int products)
+static wgmma_tile make_tile(const matmul_geom *e, const tile_row *row, int products, int depth)
 {
     const wgmma_layout l = wgmma_find_layout(row->m, row->n, products);
     wgmma_tile t = {.m = row->m,
@@ -51,7 +60,7 @@ static wgmma_tile make_tile(const matmul_geom *e, const tile_row *row, int produ
                     .resident = l.resident,
                     .row_tiles = cvyi_round_up(cvyi_ceil_div(e->M, row->m), row->cluster_m),
                     .column_tiles = cvyi_round_up(cvyi_ceil_div(e->N, row->n), row->cluster_n),
-                    .steps = cvyi_ceil_div(e->K, DEPTH)};
+                    .steps = cvyi_ceil_div(e->K, depth)};
 
     t.packed_bytes = 4 * t.column_tiles * t.steps * l.w_stage;
     return t;
@@ -59,10 +68,10 @@ static wgmma_tile make_tile(const matmul_geom *e, const tile_row *row, int produ
 
 /* ---- how fast ---- */
 
-/* Cycles of a multiprocessor for a step of a block: the longest of three, and an eighth of the others.
- *   tensor cores: 1024 multiply-adds of tf32 per cycle
- *   shared memory, 128 bytes per cycle: x once, weights once for each product and 64 rows, and what is filled in
- *   L2, 40 bytes per cycle: 32 to 40 were seen on an H200; what a cluster shares was not seen to be faster
+/* Cycles of a multiprocessor for a step of a block: the longest of three, and an eighth of the others. A step of
+ * 16-bit numbers has twice the terms in as many bytes, at twice the rate. tensor cores: 1024 multiply-adds of tf32
+ * per cycle shared memory, 128 bytes per cycle: x once, weights once for each product and 64 rows, and what is
+ * filled in L2, 40 bytes per cycle: 32 to 40 were seen on an H200; what a cluster shares was not seen to be faster
  * 128 x 128 on an H200, one product: 512, 640 and 819; three: 1536, 1280 and 1229. */
 static double step_cycles(const wgmma_tile *t)
 {
@@ -99,13 +108,13 @@ static double believed_seconds(const wgmma_tile *t, const cuda_device *d)
 /* ---- forms ---- */
 
 /* Number `rank` of the tiles that fit, the fastest first; the last where there are fewer. */
-static product_form choose(const cuda_device *d, const matmul_geom *e, int products, int rank)
+static product_form choose(const cuda_device *d, const matmul_geom *e, int products, int depth, int rank)
 {
     product_form best[COUNT_OF(rows)] = {{.why = "wgmma: its tiles do not fit into shared memory"}};
     int n = 0;
 
     for (int i = 0; i < COUNT_OF(rows); i++) {
-        product_form f = {.tile = make_tile(e, &rows[i], products)};
+        product_form f = {.tile = make_tile(e, &rows[i], products, depth)};
         int at = n;
         if (products > rows[i].products || f.tile.shared_bytes > d->shared_block) continue;
         f.seconds = believed_seconds(&f.tile, d);
@@ -127,7 +136,8 @@ product_form cvyi_product_form(const cvy_plan *p, int core)
     if (kind != KIND_LINEAR && kind != KIND_MATMUL) return f;
     cvyi_matmul_geom(p->graph, n, &e);
     f.why = refusal(p, d, n, &e);
-    return f.why ? f : choose(d, &e, cvyi_cuda_products(p, n), p->tuning);
+    return f.why ? f
+                 : choose(d, &e, cvyi_cuda_products(p, n), depth_of(p->graph->values[n->arg[0]].dtype), p->tuning);
 }
 
 /* ---- its row of the table ---- */
@@ -183,10 +193,11 @@ cvy_status cvyi_product_step(maker *m, const wgmma_tile *t, const matmul_geom *e
     m->step.launch.dynamic_shared = (unsigned)t->shared_bytes;
     s->product = s->tma = true;
     s->x = x;
+    s->dtype = m->seen[x].dtype;
     s->dims[0] = (uint64_t)e->K;
     s->dims[1] = (uint64_t)e->M;
-    s->strides[0] = (uint64_t)cvyi_dtype_bytes(CVY_FLOAT32) * s->dims[0];
-    s->box[0] = DEPTH;
+    s->strides[0] = (uint64_t)cvyi_dtype_bytes(s->dtype) * s->dims[0];
+    s->box[0] = (unsigned)depth_of(s->dtype);
     s->box[1] = (unsigned)(t->m / t->cluster_n);
     return CVY_OK;
 }

@@ -32,12 +32,13 @@ typedef struct emulated_mbarrier {
 enum { EMULATED_MADE = 0x2a };
 typedef char emulated_mbarrier_is_a_word[sizeof(emulated_mbarrier) == 8 ? 1 : -1];
 
-/* A wgmma as one thread sees it: d = a * b (+ d) of its two rows. a comes from shared memory in fp16, or in tf32 as
- * these rows themselves. */
+/* A wgmma as one thread sees it: d = a * b (+ d) of its two rows. a comes from shared memory, or as these rows
+ * themselves (in_rows), always in tf32. */
 typedef struct emulated_product {
     float *d;
     unsigned long long a, b; /* descriptors */
-    float a_rows[2][8];
+    float a_rows[2][16];
+    int in_rows;
     int columns, tf32, bf16, accumulate; /* operands: fp16 where neither */
 } emulated_product;
 

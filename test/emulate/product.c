@@ -71,12 +71,13 @@ static const char *read_rows(const emulated_product *const lanes[EMULATED_LANES]
     const char *wrong = NULL;
     operand a;
 
-    if (!p->tf32) wrong = read_descriptor(p->a, 64, shared, shared_bytes, &a);
+    if (!p->in_rows) wrong = read_descriptor(p->a, 64, shared, shared_bytes, &a);
     for (int r = 0; r < 16 && !wrong; r++) {
         float row[16];
-        if (!p->tf32) read_row(&a, 16 * warp + r, false, p->bf16, row);
-        for (int k = 0; k < 8 && p->tf32; k++) row[k] = emulated_tf32(lanes[4 * (r % 8)]->a_rows[r / 8][k]);
-        for (int k = 0; k < (p->tf32 ? 8 : 16); k++) rows[k][r] = row[k];
+        const int terms = p->tf32 ? 8 : 16;
+        if (!p->in_rows) read_row(&a, 16 * warp + r, false, p->bf16, row);
+        for (int k = 0; k < terms && p->in_rows; k++) row[k] = lanes[4 * (r % 8)]->a_rows[r / 8][k];
+        for (int k = 0; k < terms; k++) rows[k][r] = row[k];
     }
     return wrong;
 }

@@ -43,14 +43,32 @@ static inline void bulk_load_many(void *dst, const void *src, u32 size, u64 *b, 
 }
 
 // ---- wgmma
-// A row's k are four lanes': words 0 and 2 of row g are k t and t + 4, words 1 and 3 those of row g + 8.
-template <int COUNT> static inline void wgmma_tf32(float (&d)[COUNT], const float (&a)[4], u64 b, int accumulate)
+// What word i of lane t of four is of row g, or for an odd i of row g + 8: words 2 and 3 are those of the upper k.
+static inline void emulated_put(float (&row)[16], int t, int i, float word, float)
 {
-    emulated_product p = {.d = d, .b = b, .columns = 2 * COUNT, .tf32 = 1, .accumulate = accumulate};
+    row[t + i / 2 * 4] = emulated_tf32(word);
+}
+template <class T> static inline void emulated_put(float (&row)[16], int t, int i, float word, T)
+{
+    for (int e = 0; e < 2; e++) {
+        const T x = {(unsigned short)(__float_as_uint(word) >> 16 * e)};
+        row[2 * t + i / 2 * 8 + e] = cvy_widen(x);
+    }
+}
+static inline bool emulated_is_bf16(float)
+{
+    return false;
+}
+template <int COUNT, class T>
+static inline void wgmma_rows(float (&d)[COUNT], const float (&a)[4], u64 b, int accumulate, T type)
+{
+    emulated_product p = {.d = d, .b = b};
     const emulated_deposit *all = emulated_together({0, b, accumulate, {a[0], a[1], a[2], a[3]}});
+    p.in_rows = 1, p.columns = 2 * COUNT, p.accumulate = accumulate;
+    p.tf32 = sizeof(T) == 4, p.bf16 = emulated_is_bf16(type);
     for (int t = 0; t < 4; t++)
         for (int i = 0; i < 4; i++)
-            p.a_rows[i % 2][t + i / 2 * 4] =
-                ((const emulated_operands *)all[emulated_lane() / 4 * 4 + t])->words[i];
+            emulated_put(p.a_rows[i % 2], t, i,
+                         ((const emulated_operands *)all[emulated_lane() / 4 * 4 + t])->words[i], type);
     emulated_now.multiply(&p);
 }

@@ -1,6 +1,7 @@
 /* test_cuda_compile.c - every kernel of representative plans, compiled by the real NVRTC for every architecture
- * that is supported; no GPU is needed. Fails on spilled registers. Skipped, and says so, where there is no NVRTC
- * (CVY_NVRTC_LIB, a toolkit, or the wheel nvidia-cuda-nvrtc in the virtual environment of the tests). */
+ * that is supported; no GPU is needed. With an argument: what has elements of 16 bits. Fails on spilled registers.
+ * Skipped, and says so, where there is no NVRTC (CVY_NVRTC_LIB, a toolkit, or the wheel nvidia-cuda-nvrtc in the
+ * virtual environment of the tests). */
 #include <glob.h>
 #include "../support/fixture.h"
 #include "../../src/cuda/exec.h"
@@ -28,6 +29,14 @@ static const char *const chains[] = {
 #define BLOCK_B                                                                                                    \
     "x[128,8,128,128] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)"
 #define BLOCK_C "x[128,8,256,256] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)"
+
+#define HALF_A(T)                                                                                                  \
+    "x[128,8,128,128]" T " | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)"
+#define HALF_B(T)                                                                                                  \
+    "x[128,8,128,128]" T                                                                                           \
+    " | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)"
+#define HALF_C(T)                                                                                                  \
+    "x[128,8,256,256]" T " | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)"
 
 /* Both kinds of producers: through mma.sync and wgmma, with all tiles, and by multiply-adds. */
 #define CONV   "x[4,8,20,22] | conv2d(64,3) | add(bias[64,1,1]) | relu"
@@ -153,6 +162,41 @@ static void compile_blocks(const char *dump)
     }
 }
 
+/* Elements of 16 bits: the blocks, weights that are not exact, every kernel that reads elements by itself. */
+static void compile_halves(const char *dump)
+{
+    static const struct {
+        const char *chain, *source;
+        int capability;
+    } halves[] = {
+        {HALF_A(":bf16"), "conv_tc.cu", 90},
+        {HALF_B(":bf16"), "conv_tc.cu", 90},
+        {HALF_C(":bf16"), "conv_tc.cu", 90},
+        {HALF_A(":fp16"), "conv_tc.cu", 90},
+        {HALF_B(":fp16"), "conv_tc.cu", 90},
+        {HALF_C(":fp16"), "conv_tc.cu", 90},
+        {"x[64,64,56,56]:bf16 | conv2d(64,3,padding=1) | batch_norm | mul(s[64,1,1]) | relu", "conv_tc.cu", 90},
+        {"x[12,128,28,28]:bf16 | conv2d(128,3) | group_norm(8) | relu", "conv_tc.cu", 90},
+        {"x[16,64,57,57]:fp16 | conv2d(64,3,padding=1) | relu", "conv_tc.cu", 90},
+        {"x[900,304]:bf16 | linear(1500) | gelu", "matmul_tc.cu", 90},
+        {"x[900,304]:fp16 | linear(1500) | gelu", "matmul_tc.cu", 90},
+        {"x[900,300]:bf16 | linear(1500) | gelu", "matmul_mma.cu", 80},
+        {"x[900,300]:fp16 | matmul(w[300,1500]) | relu", "matmul_mma.cu", 80},
+        {"x[400,64,20,22]:bf16 | conv2d(256,3,dilation=2) | gelu", "conv_mma.cu", 80},
+        {"x[4,8,20,22]:fp16 | conv2d(64,3) | relu", "conv_direct.cu", 89},
+        {"x[2,12,14,13]:bf16 | conv2d(12,3,padding=1,groups=12) | mish", "conv_simple.cu", 80},
+        {"x[900,1024]:bf16 | add(r[900,1024]) | layer_norm(1024) | gelu", "norm.cu", 80},
+        {"x[4,63504]:fp16 | softmax(1) | gelu", "softmax_row.cu", 80},
+        {"x[16,64,126,126]:bf16 | add(y[64,1,1]) | mul(z[126,126]) | relu", "pointwise.cu", 80},
+    };
+
+    for (int i = 0; i < COUNT_OF(halves); i++) {
+        gpu->capability = halves[i].capability;
+        compile_chain(halves[i].chain, CVY_FP32, 0, halves[i].source, dump);
+    }
+    gpu->capability = 0;
+}
+
 static void remove_folder(const char *path, const char *name)
 {
     (void)name;
@@ -160,12 +204,23 @@ static void remove_folder(const char *path, const char *name)
     rmdir(path);
 }
 
+static void compile_all(const char *dump)
+{
+    for (int i = 0; i < COUNT_OF(chains); i++) compile_chain(chains[i], CVY_FP32, 0, NULL, dump);
+    for (int i = 0; i < COUNT_OF(producers); i++) {
+        gpu->capability = producers[i].capability;
+        for (int k = 0; k < producers[i].tiles; k++)
+            compile_chain(producers[i].chain, producers[i].precision, k, producers[i].source, dump);
+    }
+    gpu->capability = 0;
+    compile_blocks(dump);
+}
+
 int main(int argc, char **argv)
 {
     const nvrtc_api *rtc = NULL;
     char dump[SCRATCH_BYTES + 32];
 
-    (void)argc;
     if (getenv("CONVOY_TEST_QUICK")) {
         printf("cuda_compile: skipped: what NVRTC compiles does not depend on how this program was built\n");
         return 0;
@@ -179,14 +234,8 @@ int main(int argc, char **argv)
     snprintf(dump, sizeof dump, "%s/dump", cache_dir);
     setenv("CVY_DUMP", dump, 1);
     gpu = use_standin(argv[0], "libcuda.so.1", "CVY_CUDA_LIB");
-    for (int i = 0; i < COUNT_OF(chains); i++) compile_chain(chains[i], CVY_FP32, 0, NULL, dump);
-    for (int i = 0; i < COUNT_OF(producers); i++) {
-        gpu->capability = producers[i].capability;
-        for (int k = 0; k < producers[i].tiles; k++)
-            compile_chain(producers[i].chain, producers[i].precision, k, producers[i].source, dump);
-    }
-    gpu->capability = 0;
-    compile_blocks(dump);
+    if (argc == 1) compile_all(dump);
+    compile_halves(dump);
     each_entry(dump, remove_folder);
     rmdir(dump);
     return finish("cuda_compile");

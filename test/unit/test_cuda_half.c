@@ -62,6 +62,10 @@ static const char *const hopper[] = {
     "x[2,8,40] | conv1d(64,5) | instance_norm | silu",
     "x[3,3,11,13] | conv2d(48,5,padding=2) | group_norm(3) | silu",
     "x[2,5,7,9] | conv2d(24,3,padding=1) | batch_norm | relu",
+    /* matmul_tc */
+    "x[70,128] | linear(52) | gelu",
+    "x[130,200] | linear(264,bias=False)",
+    "x[3,9,64] | linear(8) | softmax(2)",
     /* rows that leave by bulk copies from the middle of 16 bytes */
     "x[3,8,16,64] | conv2d(32,3) | relu",
     "x[3,8,15,24] | conv2d(24,3) | mul(s[24,1,1]) | sigmoid | group_norm(3)",

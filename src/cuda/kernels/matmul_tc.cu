@@ -1,19 +1,19 @@
 // matmul_tc.cu - linear layers on Hopper's tensor cores: dst[row, n] = sum over k of x[row, k] * weight[n, k], by
-// wgmma in tf32. sm_90a.
+// wgmma in tf32, or in fp16 or bf16 where both operands are. sm_90a.
 //
 // A block has BM x BN results; DEPTH terms at a time come through STAGES stages of shared memory, by copies that
 // one thread begins:
 //
-//   x [BM][DEPTH]                    tensor copies; piece c (16 bytes) of row r lies at r * 128 + (c ^ r % 8) * 16
-//   w [PARTS][DEPTH / 4][BN][4]      packed so (matmul_tc.cuh): one bulk copy
+//   x [BM][DEPTH]              tensor copies; piece c (16 bytes) of row r lies at r * 128 + (c ^ r % 8) * 16
+//   w [PARTS][8][BN][PIECE]    packed so (matmul_tc.cuh): one bulk copy
 //
 //   role      warps                waits for                   signals
 //   multiply  0 .. 4 * GROUPS - 1  full: all bytes are there   empty: 64 rows are through with the stage
 //   copy      one of the last 4    empty                       full (the copies do)
 //
 // A warpgroup multiplies 64 rows. Fragments of x go through registers: loaded (rows of 8 pieces fall on 32
-// different banks), rounded to tf32, with three products taken apart; those of the next stage while the tensor
-// cores work on this one. Weights are read by wgmma itself.
+// different banks), of float32 rounded to tf32, with three products taken apart; those of the next stage while the
+// tensor cores work on this one. Weights are read by wgmma itself.
 //
 // Clusters of CLUSTER_M x CLUSTER_N blocks fetch what they share once: a block begins the copies of its share of
 // the rows of x, into all blocks with the same rows, and of its share of the weights, into all with the same
@@ -29,7 +29,8 @@
 // bound: tensor cores with three products; with one, what comes from the L2: without clusters 4 * DEPTH * (BM + BN)
 // bytes for BM * BN * DEPTH multiply-adds.
 //
-//   t[1]  x: contiguous, at a multiple of 16 bytes, TERMS a multiple of 4; map: the same as {TERMS, rows}, boxes of
+//   t[1]  x: contiguous, at a multiple of 16 bytes, rows of whole 16 bytes; map: the same as {TERMS, rows}, boxes
+//   of
 //         {DEPTH, BM / CLUSTER_N}, swizzled by 128 bytes
 //   t[2]  weights as they are: slots COLUMN and ROW hold the strides along columns and terms; t[PACKED] packed
 //   views, epilogue space and grid: rows.cuh; the grid has whole clusters
@@ -61,23 +62,24 @@ struct shared_memory {
     u64 full[STAGES], empty[STAGES];
 };
 static_assert(BM % 64 == 0 && BM <= 128 && BN % 32 == 0 && BM / CLUSTER_N % 8 == 0, "whole warpgroups and copies");
-static_assert(STAGES >= 2 && TERMS % 4 == 0 && W_STAGE % (4 * CLUSTER_M) == 0, "copies of whole 16 bytes");
+static_assert(STAGES >= 2 && TERMS % PIECE == 0 && W_STAGE % (4 * CLUSTER_M) == 0, "copies of whole 16 bytes");
+constexpr int ROW_WORDS = WGMMA_DEPTH, SUBSTEPS = 4; // of a stage: a row of x; of two pieces each
 static_assert(sizeof(shared_memory) <= LAYOUT.shared_bytes, "the host launches less");
 
 // DEPTH terms of a warp's 16 rows as wgmma's first operand.
 struct fragments {
-    float big[DEPTH / 8][4], small[DEPTH / 8][4]; // small: of three products
+    float big[SUBSTEPS][4], small[SUBSTEPS][4]; // small: of three products. Words of 16-bit pairs are no floats
 
     // at: the lane's first piece. Pieces 2s and 2s + 1 differ from it in bits 5 and 6.
     CVY_INLINE_MEMBER void load(const float *x, int at)
     {
 #pragma unroll
-        for (int s = 0; s < DEPTH / 8; s++) {
+        for (int s = 0; s < SUBSTEPS; s++) {
             float v[4];
             cvy_load_blocks(v, x + (at ^ 8 * s));
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                big[s][e] = cvy_to_tf32(v[e]);
+                big[s][e] = HALF ? v[e] : cvy_to_tf32(v[e]);
                 if (PARTS == 2) small[s][e] = cvy_to_tf32(v[e] - big[s][e]);
             }
         }
@@ -87,7 +89,7 @@ struct fragments {
 // Lane l says where row l % 16 begins, piece l / 16 of two (mma.cuh); in floats.
 CVY_INLINE int lane_place(int warp, int lane)
 {
-    return (16 * warp + lane % 16) * DEPTH + (lane / 16 ^ lane % 8) * 4;
+    return (16 * warp + lane % 16) * ROW_WORDS + (lane / 16 ^ lane % 8) * 4;
 }
 
 // ---- copy
@@ -107,7 +109,7 @@ CVY_INLINE void copy_role(shared_memory &s, const tensor_map &map, const float *
     for (int step = 0; step < STEPS; step++) {
         const int slot = step % STAGES;
         u64 *full = &s.full[slot];
-        float *x = s.stages[slot].x + n * X_ROWS * DEPTH, *w = s.stages[slot].w + m * W_PART;
+        float *x = s.stages[slot].x + n * X_ROWS * ROW_WORDS, *w = s.stages[slot].w + m * W_PART;
         mbar_wait_cluster(&s.empty[slot], (step / STAGES & 1) ^ 1);
         mbar_arrive_expect(full, STAGE_BYTES);
         if (CLUSTER_N == 1)
@@ -158,12 +160,12 @@ struct multiplier {
     }
 
     // One product of a stage: part `part` of the weights.
-    static CVY_INLINE_MEMBER void product(float (&d)[BN / 2], const float (&a)[DEPTH / 8][4], u32 w16, int part,
+    static CVY_INLINE_MEMBER void product(float (&d)[BN / 2], const float (&a)[SUBSTEPS][4], u32 w16, int part,
                                           bool accumulate)
     {
 #pragma unroll
-        for (int s = 0; s < DEPTH / 8; s++)
-            wgmma_tf32(d, a[s], wgmma_desc(w16 + (part * (DEPTH / 4) + 2 * s) * BN, BN), accumulate || s > 0);
+        for (int s = 0; s < SUBSTEPS; s++)
+            wgmma_rows(d, a[s], wgmma_desc(w16 + (part * 8 + 2 * s) * BN, BN), accumulate || s > 0, X_TYPE());
     }
 
     // Sums go on from stage to stage: one batch works while the fragments of the next are loaded.
@@ -241,10 +243,11 @@ struct multiplier {
 // One result by multiply-adds.
 CVY_INLINE float sum_again(const cvy_args &a, long long row, int n)
 {
-    const float *x = a.t[1].p + row * TERMS, *w = a.t[2].p + n * a.t[2].s[COLUMN];
+    const X_TYPE *x = cvy_as<X_TYPE>(a.t[1]) + row * TERMS;
+    const W_TYPE *w = cvy_as<W_TYPE>(a.t[2]) + n * a.t[2].s[COLUMN];
     float sum = 0.0f;
 #pragma unroll 1
-    for (int k = 0; k < TERMS; k++) sum = fmaf(x[k], w[k * a.t[2].s[ROW]], sum);
+    for (int k = 0; k < TERMS; k++) sum = fmaf(cvy_widen(x[k]), cvy_widen(w[k * a.t[2].s[ROW]]), sum);
     return sum;
 }
 

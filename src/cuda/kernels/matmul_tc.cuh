@@ -1,11 +1,11 @@
 // matmul_tc.cuh - the tile of matmul_tc.cu, and the weights as matmul_tc_pack.cu lays them out for it.
 //
-//   packed [column tiles][STEPS][PARTS][DEPTH / 4][BN][4] float32: what a block needs of DEPTH terms is one piece,
-//   in wgmma's order without swizzle: 8 columns x 16 bytes are contiguous, BN * 16 bytes from four terms to the
-//   next four
+//   packed [column tiles][STEPS][PARTS][8][BN][PIECE]: what a block needs of DEPTH terms is one piece, in wgmma's
+//   order without swizzle: 8 columns x 16 bytes are contiguous, BN * 16 bytes from PIECE terms to the next ones
 //
-// Part 0 is the weights rounded to tf32; part 1, with three products, what that leaves, rounded again. Columns past
-// COLS and terms past TERMS are zeros; there are whole clusters of column tiles.
+// Part 0 is the weights rounded to tf32; part 1, with three products, what that leaves, rounded again. Operands of
+// 16 bits are as they are, one part, twice as many terms in as many bytes. Columns past COLS and terms past TERMS
+// are zeros; there are whole clusters of column tiles.
 #ifndef CVY_MATMUL_TC_CUH
 #define CVY_MATMUL_TC_CUH
 
@@ -25,7 +25,11 @@
 #include "rows.cuh"
 
 constexpr wgmma_layout LAYOUT = wgmma_find_layout(BM, BN, PRODUCTS);
-constexpr int DEPTH = WGMMA_DEPTH, STEPS = (TERMS + DEPTH - 1) / DEPTH, PARTS = LAYOUT.parts;
+constexpr bool HALF = sizeof(X_TYPE) == 2;
+constexpr int PIECE = 16 / (int)sizeof(X_TYPE), DEPTH = 8 * PIECE; // terms in 16 bytes; in a row of a stage
+constexpr int STEPS = (TERMS + DEPTH - 1) / DEPTH, PARTS = LAYOUT.parts;
+static_assert(sizeof(X_TYPE) == sizeof(W_TYPE) && (!HALF || PARTS == 1), "both operands alike");
+static_assert(WGMMA_DEPTH * 4 == DEPTH * sizeof(X_TYPE), "rows of 128 bytes");
 constexpr int X_STAGE = LAYOUT.x_stage, W_STAGE = LAYOUT.w_stage; // floats
 
 #endif

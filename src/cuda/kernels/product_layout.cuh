@@ -13,7 +13,7 @@ CVY_CONST int results_bytes(int m, int n)
 
 // ---- matmul_tc.cu: a tile of m rows x n columns ----
 
-enum { WGMMA_DEPTH = 32, WGMMA_MOST_STAGES = 8 }; // terms of a step
+enum { WGMMA_DEPTH = 32, WGMMA_MOST_STAGES = 8 }; // terms of a step in float32, words of it in any type
 
 typedef struct wgmma_layout {
     int parts;            // of the weights: 2 where three products are to have float32's accuracy
