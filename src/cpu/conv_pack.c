@@ -2,8 +2,9 @@
  *
  * For a block of kt output channels (the register tile's):
  *   direct, depthwise  [block][C/groups][tap][kt]
- *   patches            [block][chunk][tap][input channel of the chunk][kt], and 1 at the end: all are finite
- *   Winograd           [block][chunk][point][input channel x kernel plane of the chunk][kt]   (G w Gt, in double)
+ *   patches            [group][chunk][block][tap][input channel of the chunk][kt], and 1 at the end: all are
+ * finite; what is multiplied with a panel lies in one piece Winograd           [block][chunk][point][input channel
+ * x kernel plane of the chunk][kt]   (G w Gt, in double)
  */
 #include <math.h>
 #include "conv.h"
@@ -24,13 +25,15 @@ static void pack_patches(const conv_tiling *t, const float *weight, float *packe
     const int64_t channels = t->geom.C / t->geom.groups, taps = cvyi_conv_taps(&t->geom), each = channels * taps;
     float *dst = packed;
     bool finite = true;
-    for (int64_t b = 0; b < t->blocks * t->geom.groups; b++) {
-        const conv_block k = cvyi_conv_block(t, b);
+    for (int64_t g = 0; g < t->geom.groups; g++)
         for (int64_t c0 = 0; c0 < channels; c0 += t->chunk)
-            for (int64_t i = 0; i < taps; i++)
-                for (int64_t c = c0; c < cvyi_min64(c0 + t->chunk, channels); c++)
-                    for (int j = 0; j < k.kt; j++) *dst++ = j < k.kn ? weight[(k.k0 + j) * each + c * taps + i] : 0;
-    }
+            for (int64_t b = g * t->blocks; b < (g + 1) * t->blocks; b++) {
+                const conv_block k = cvyi_conv_block(t, b);
+                for (int64_t i = 0; i < taps; i++)
+                    for (int64_t c = c0; c < cvyi_min64(c0 + t->chunk, channels); c++)
+                        for (int j = 0; j < k.kt; j++)
+                            *dst++ = j < k.kn ? weight[(k.k0 + j) * each + c * taps + i] : 0;
+            }
     for (int64_t i = 0; i < t->geom.K * each; i++) finite &= isfinite(weight[i]) != 0;
     packed[t->packed - 1] = finite;
 }

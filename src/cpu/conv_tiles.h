@@ -18,4 +18,34 @@ enum { DIRECT_KT = 6, DIRECT_VT = 2, WINO_KT = 4, WINO_NT = 2 };
 enum { DIRECT_KT = 4, DIRECT_VT = 2, WINO_KT = 4, WINO_NT = 2 };
 #endif
 
+/* A function per shape of the direct forms' tile, 1, 2, 4 and DIRECT_KT channels times 1, 2 and DIRECT_VT vectors,
+ * and their table `tiles`; which are written as one always-inlined function
+ *
+ *     tile(ARGUMENTS..., const int kt, const int vt)
+ *
+ * CONV_TILES((PARAMETERS...), ARGUMENTS...). */
+#define CONV_TILE_OF(kt, vt, params, ...)                                                                          \
+    static void tile_##kt##_##vt params                                                                            \
+    {                                                                                                              \
+        tile(__VA_ARGS__, kt, vt);                                                                                 \
+    }
+#define CONV_TILES_OF(kt, params, ...)                                                                             \
+    CONV_TILE_OF(kt, 1, params, __VA_ARGS__)                                                                       \
+    CONV_TILE_OF(kt, 2, params, __VA_ARGS__)                                                                       \
+    CONV_TILE_OF(kt, DIRECT_VT, params, __VA_ARGS__)
+#define CONV_TILE_ROW(kt)                                                                                          \
+    {                                                                                                              \
+        tile_##kt##_1, tile_##kt##_2, tile_##kt##_DIRECT_VT                                                        \
+    }
+#define CONV_TILES(params, ...)                                                                                    \
+    CONV_TILES_OF(1, params, __VA_ARGS__)                                                                          \
+    CONV_TILES_OF(2, params, __VA_ARGS__)                                                                          \
+    CONV_TILES_OF(4, params, __VA_ARGS__)                                                                          \
+    CONV_TILES_OF(DIRECT_KT, params, __VA_ARGS__)                                                                  \
+    static void(*const tiles[4][3])                                                                                \
+        params = {CONV_TILE_ROW(1), CONV_TILE_ROW(2), CONV_TILE_ROW(4), CONV_TILE_ROW(DIRECT_KT)};
+/* Where a shape stands in the table. */
+#define CONV_TILE_KT(kt) ((kt) == DIRECT_KT ? 3 : (kt) / 2)
+#define CONV_TILE_VT(vt) ((vt) == DIRECT_VT ? 2 : (vt)-1)
+
 #endif

@@ -120,33 +120,16 @@ INLINE void tile(work *w, const float *x, float *dst, int64_t chan, int64_t left
     }
 }
 
-/* A function per shape of tile: 1, 2, 4 and KT channels times 1, 2 and VT vectors. */
-typedef void tile_fn(work *w, const float *x, float *dst, int64_t chan, int64_t left);
-#define TILE(name, kt, vt)                                                                                         \
-    static void name(work *w, const float *x, float *dst, int64_t chan, int64_t left)                              \
-    {                                                                                                              \
-        tile(w, x, dst, chan, left, kt, vt);                                                                       \
-    }
-#define TILES(kt) TILE(tile_##kt##_1, kt, 1) TILE(tile_##kt##_2, kt, 2) TILE(tile_##kt##_VT, kt, VT)
-#define TILE_ROW(kt)                                                                                               \
-    {                                                                                                              \
-        tile_##kt##_1, tile_##kt##_2, tile_##kt##_VT                                                               \
-    }
-TILES(1)
-TILES(2)
-TILES(4)
-TILES(KT)
-static tile_fn *const tiles[4][3] = {TILE_ROW(1), TILE_ROW(2), TILE_ROW(4), TILE_ROW(KT)};
+CONV_TILES((struct work * w, const float *x, float *dst, int64_t chan, int64_t left), w, x, dst, chan, left)
 
 /* `n` neighbouring outputs from x on. dst NULL: statistics only. */
 static void line(work *w, const float *x, float *dst, int64_t chan, int64_t n)
 {
-    tile_fn *const *fn = tiles[w->block.kt == KT ? 3 : w->block.kt / 2];
     for (int64_t q = 0; q < n;) {
         const int64_t vectors = (n - q + VL - 1) / VL;
         int vt = vectors < VT ? (int)vectors : VT;
         if (vectors == VT + 1 && VT > 2) vt = 2; /* 4 = 2 + 2, not 3 + 1 */
-        fn[vt == VT ? 2 : vt - 1](w, x + q, dst ? dst + q : NULL, chan, n - q);
+        tiles[CONV_TILE_KT(w->block.kt)][CONV_TILE_VT(vt)](w, x + q, dst ? dst + q : NULL, chan, n - q);
         q += vt * VL;
     }
 }

@@ -5,7 +5,7 @@
  * PATCH_PIXELS of them, cut into panels of VT vectors at most. Per strip, chunk of input channels and panel:
  *
  *   1. patches    B[term][width]      term = (d, r, s, c of the chunk): what the tap reads of x, 0 in the padding
- *   2. products   S[k][strip] += W B  KT x VT register tiles, weights broadcast    packed[block][chunk][term][KT]
+ *   2. products   S[k][strip] += W B  KT x VT register tiles, weights broadcast    packed[chunk][block][term][KT]
  *
  * and after the last chunk S goes to dst and into the statistics. B (256 terms, 48 KiB on AVX-512, 16 on AVX2)
  * stays in the inner caches for all output channels of the unit, the chunk's weights and S in L2 for all panels of
@@ -84,60 +84,115 @@ static void place(work *w)
     }
 }
 
-/* Up to VL outputs of a row from x on: whole vectors where there is room, else `n` floats. */
-INLINE void gather(float *dst, int64_t room, int64_t n, const float *row, int64_t W, int64_t x, int64_t stride)
+/* VL values of a row from x on, every stride-th; zeros outside. */
+INLINE vf every(const float *row, int64_t W, int64_t x, const int stride)
 {
-    if (stride > 2) {
-        for (int64_t j = 0; j < n; j++, x += stride) dst[j] = x >= 0 && x < W ? row[x] : 0;
-        return;
-    }
-    const vf v = stride == 1 ? view_load(row, x, W) : v_even(view_load(row, x, W), view_load(row, x + VL, W));
-    if (room >= VL)
-        v_store(dst, v);
-    else
-        v_store_n(dst, room, v);
+    vf v[4];
+    UNROLL for (int i = 0; i < stride; i++) v[i] = view_load(row, x + i * VL, W);
+    if (stride == 4) v[0] = v_even(v[0], v[1]), v[1] = v_even(v[2], v[3]);
+    return stride == 1 ? v[0] : v_even(v[0], v[1]);
 }
 
-/* What a tap reads for the outputs of a panel, in the chunk's channels: at (y, x) for output (0, 0). Vectors that
- * run over the end of a row write where the next one is written later. */
-static void patch(const work *w, const panel *p, const float *plane, int64_t y, int64_t x, float *B)
+/* Up to VL outputs of a row, in some channels. */
+typedef struct lanes {
+    const float *row; /* of x, in the first channel */
+    int64_t from;     /* where the first output reads it */
+    float *dst;       /* B of the first channel; the next ones are `width` apart */
+    int64_t width, n; /* outputs */
+    int64_t room;     /* floats of B from dst on: whole vectors are written where they fit */
+} lanes;
+
+/* Strides 1, 2 and 4: vectors. */
+INLINE void gather_vectors(const work *w, const lanes *l, int64_t channels, const int stride)
 {
     const conv_geom *g = &w->t->geom;
-    const int64_t W = g->in[2], chan = g->in[0] * g->in[1] * W, width = p->vt * VL, stride = g->stride[2];
-    int64_t at = 0;
-    for (int i = 0; i < p->n_runs; at += p->runs[i++].n) {
+    const int64_t W = g->in[2], chan = g->in[0] * g->in[1] * W;
+    const bool whole = l->from >= 0 && l->from + stride * VL <= W;
+    for (int64_t c = 0; c < channels; c++) {
+        const float *row = l->row + c * chan;
+        const vf v = whole ? every(row, INT64_MAX, l->from, stride) : every(row, W, l->from, stride);
+        if (l->room >= VL)
+            v_store(l->dst + c * l->width, v);
+        else
+            v_store_n(l->dst + c * l->width, l->room, v);
+    }
+}
+
+static void gather(const work *w, const lanes *l, int64_t channels)
+{
+    const int64_t stride = w->t->geom.stride[2];
+    if (!l->row)
+        for (int64_t c = 0; c < channels; c++) v_store_n(l->dst + c * l->width, l->n, v_zero());
+    else if (stride == 1)
+        gather_vectors(w, l, channels, 1);
+    else if (stride == 2)
+        gather_vectors(w, l, channels, 2);
+    else
+        gather_vectors(w, l, channels, 4);
+}
+
+/* Other strides: all taps of a row for n outputs from column col on, float by float. B is that of the first tap. */
+static void gather_floats(const work *w, const float *row, int64_t col, int64_t n, float *B, int64_t width)
+{
+    const conv_geom *g = &w->t->geom;
+    const int64_t W = g->in[2], stride = g->stride[2], dil = g->dil[2];
+    int64_t x = col * stride - g->pad[2] + w->columns.first * dil;
+    float *dst = B + w->columns.first * w->cn * width;
+    for (int64_t s = w->columns.first; s < w->columns.end; s++, x += dil, dst += w->cn * width) {
+        if (x >= 0 && x + (n - 1) * stride < W)
+            for (int64_t j = 0; j < n; j++) dst[j] = row[x + j * stride];
+        else
+            for (int64_t j = 0; j < n; j++) {
+                const int64_t at = x + j * stride;
+                dst[j] = at >= 0 && at < W ? row[at] : 0;
+            }
+    }
+}
+
+/* What a row of taps reads for the outputs of a panel, in some channels, the first of which has its planes at
+ * `plane` (NULL: in the padding) and its patches of the row's first tap at B: output row 0 reads row y of x.
+ * Vectors that run over the end of a row write where the next one is written later. */
+static void patch_row(const work *w, const panel *p, const float *plane, int64_t y, float *B, int64_t channels)
+{
+    const conv_geom *g = &w->t->geom;
+    const int64_t W = g->in[2], size = g->in[0] * g->in[1] * W, width = p->vt * VL, stride = g->stride[2];
+    const bool floats = stride != 1 && stride != 2 && stride != 4;
+    for (int64_t i = 0, at = 0; i < p->n_runs; at += p->runs[i++].n) {
         const run *o = &p->runs[i];
         const int64_t row = o->row * g->stride[1] + y;
-        const bool inside = plane && row >= 0 && row < g->in[1];
-        for (int64_t j = 0; j < o->n; j += VL) {
-            const int64_t room = width - at - j, n = cvyi_min64(o->n - j, VL), from = (o->col + j) * stride + x;
-            const bool whole = inside && stride == 1 && from >= 0 && from + VL <= W && room >= VL;
-            const float *src = inside ? plane + row * W : NULL;
-            float *dst = B + at + j;
-            if (whole)
-                for (int64_t c = 0; c < w->cn; c++) v_store(dst + c * width, v_load(src + c * chan + from));
-            else if (inside)
-                for (int64_t c = 0; c < w->cn; c++)
-                    gather(dst + c * width, room, n, src + c * chan, W, from, stride);
-            else
-                for (int64_t c = 0; c < w->cn; c++) v_store_n(dst + c * width, n, v_zero());
+        lanes l = {.row = plane && row >= 0 && row < g->in[1] ? plane + row * W : NULL, .width = width};
+        if (floats && l.row) {
+            for (int64_t c = 0; c < channels; c++)
+                gather_floats(w, l.row + c * size, o->col, o->n, B + at + c * width, width);
+            continue;
         }
+        for (int64_t s = w->columns.first; s < w->columns.end; s++)
+            for (int64_t j = 0; j < o->n; j += VL) {
+                l.from = (o->col + j) * stride + s * g->dil[2] - g->pad[2];
+                l.dst = B + s * w->cn * width + at + j;
+                l.n = cvyi_min64(o->n - j, VL);
+                l.room = width - at - j;
+                gather(w, &l, channels);
+            }
     }
 }
 
-/* The patches of the chunk's channels, which begin at src, for one panel. */
+/* The patches of the chunk's channels, which begin at src, for one panel; a few channels at a time, whose rows stay
+ * in L1 from tap to tap. */
 static void patches(const work *w, const panel *p, const float *src)
 {
+    enum { FEW = 16 };
     const conv_geom *g = &w->t->geom;
-    const int64_t width = p->vt * VL;
-    for (int64_t d = w->planes.first; d < w->planes.end; d++) {
-        const int64_t z = w->span.plane * g->stride[0] - g->pad[0] + d * g->dil[0];
-        const float *plane = z >= 0 && z < g->in[0] ? src + z * g->in[1] * g->in[2] : NULL;
-        for (int64_t r = p->rows.first; r < p->rows.end; r++)
-            for (int64_t s = w->columns.first; s < w->columns.end; s++)
-                patch(w, p, plane, r * g->dil[1] - g->pad[1], s * g->dil[2] - g->pad[2],
-                      w->B + ((d * g->kernel[1] + r) * g->kernel[2] + s) * w->cn * width);
-    }
+    const int64_t width = p->vt * VL, plane = g->in[1] * g->in[2];
+    for (int64_t c = 0; c < w->cn; c += FEW)
+        for (int64_t d = w->planes.first; d < w->planes.end; d++) {
+            const int64_t z = w->span.plane * g->stride[0] - g->pad[0] + d * g->dil[0];
+            const float *x = z >= 0 && z < g->in[0] ? src + (c * g->in[0] + z) * plane : NULL;
+            for (int64_t r = p->rows.first; r < p->rows.end; r++)
+                patch_row(w, p, x, r * g->dil[1] - g->pad[1],
+                          w->B + ((d * g->kernel[1] + r) * g->kernel[2] * w->cn + c) * width,
+                          cvyi_min64(FEW, w->cn - c));
+        }
 }
 
 /* One register tile: S = (first chunk: 0, else S) + W B over the terms that are not skipped. */
@@ -169,23 +224,7 @@ INLINE void tile(const work *w, const panel *p, const float *f, float *S, const 
     }
 }
 
-/* A function per shape of tile: 1, 2, 4 and KT channels times 1, 2 and VT vectors. */
-typedef void tile_fn(const work *w, const panel *p, const float *f, float *S);
-#define TILE(name, kt, vt)                                                                                         \
-    static void name(const work *w, const panel *p, const float *f, float *S)                                      \
-    {                                                                                                              \
-        tile(w, p, f, S, kt, vt);                                                                                  \
-    }
-#define TILES(kt) TILE(tile_##kt##_1, kt, 1) TILE(tile_##kt##_2, kt, 2) TILE(tile_##kt##_VT, kt, VT)
-#define TILE_ROW(kt)                                                                                               \
-    {                                                                                                              \
-        tile_##kt##_1, tile_##kt##_2, tile_##kt##_VT                                                               \
-    }
-TILES(1)
-TILES(2)
-TILES(4)
-TILES(KT)
-static tile_fn *const tiles[4][3] = {TILE_ROW(1), TILE_ROW(2), TILE_ROW(4), TILE_ROW(KT)};
+CONV_TILES((const work *w, const panel *p, const float *f, float *S), w, p, f, S)
 
 /* Sums of output channel k, less its bias so far, to dst; sum of squares. */
 static double finish(const work *w, int64_t k)
@@ -216,16 +255,17 @@ static void strip_of_group(work *w, int64_t b0, int64_t b1)
     const conv_tiling *t = w->t;
     const conv_geom *g = &t->geom;
     const int64_t size = g->in[0] * g->in[1] * g->in[2], group = cvyi_conv_block(t, b0).group;
+    const int64_t slots = t->full * t->kt + t->tails * t->tail_kt;
     for (w->c0 = 0; w->c0 < w->channels; w->c0 += t->chunk) {
+        const float *W = w->job->packed + (group * w->channels + w->c0) * slots * w->taps;
         w->cn = cvyi_min64(t->chunk, w->channels - w->c0);
         for (int i = 0; i < w->n_panels; i++) {
             const panel *p = &w->panels[i];
             patches(w, p, w->job->src + (group * w->channels + w->c0) * size);
             for (int64_t b = b0; b < b1; b++) {
                 const conv_block k = cvyi_conv_block(t, b);
-                tiles[k.kt == KT ? 3 : k.kt / 2][p->vt == VT ? 2 : p->vt - 1](
-                    w, p, w->job->packed + (k.slot * w->channels + w->c0 * k.kt) * w->taps,
-                    w->S + (k.k0 - w->k0) * t->cols + p->at);
+                tiles[CONV_TILE_KT(k.kt)][CONV_TILE_VT(p->vt)](w, p, W + (k.slot - group * slots) * w->cn * w->taps,
+                                                               w->S + (k.k0 - w->k0) * t->cols + p->at);
             }
         }
     }
