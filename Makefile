@@ -18,7 +18,7 @@ SOURCES := $(wildcard src/*/*.c)
 KERNELS := $(wildcard src/cpu/kernels/*.c)
 ISAS := portable $(if $(filter x86_64,$(shell uname -m)),avx2 avx512)
 FLAGS_portable := -DCVY_ISA_PORTABLE
-FLAGS_avx2 := -DCVY_ISA_AVX2 -mavx2 -mfma
+FLAGS_avx2 := -DCVY_ISA_AVX2 -mavx2 -mfma -mf16c
 FLAGS_avx512 := -DCVY_ISA_AVX512 -mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx2 -mfma
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach i,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$i.o)) \
     $(BUILD)/src/cuda/embedded.o

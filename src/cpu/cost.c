@@ -41,6 +41,21 @@ static double slice_bytes(const cvy_plan *p, const pass *s)
     return bytes;
 }
 
+/* Would the pass take statistics of values before they are rounded to fp16 or bf16, for another pass to apply to
+ * them afterwards? Where they hardly differ from each other, that would leave the rounding alone, many times
+ * enlarged. */
+static bool parts_statistics(const cvy_plan *p, const pass *s)
+{
+    const cvy_graph *g = p->graph;
+    for (int i = s->first; i < s->first + s->count; i++) {
+        const node *n = &g->nodes[i];
+        if (cvyi_info(n)->kind == KIND_STATS && g->values[n->arg[0]].dtype != CVY_FLOAT32 &&
+            cvyi_made_inside(p, s, n->arg[0]) && cvyi_needed_behind(p, s, n->out))
+            return true;
+    }
+    return false;
+}
+
 const char *cvyi_pass_refusal(const cvy_plan *p, const pass *s)
 {
     static _Thread_local char why[160];
@@ -51,6 +66,8 @@ const char *cvyi_pass_refusal(const cvy_plan *p, const pass *s)
     if (!s->by_sample) return "an operator works across samples: the others would wait for all of them";
     for (int i = s->first + 1; i < s->first + s->count; i++)
         if (cvyi_is_producer(cvyi_info(&g->nodes[i])->kind)) return "a second producer starts a pass of its own";
+    if (parts_statistics(p, s))
+        return "statistics of values that are stored in half precision are taken of the stored";
     if (slice_bytes(p, s) > (double)p->machine.cache && !cvyi_conv_twice_fits(p, s)) {
         snprintf(why, sizeof why, "a slice of %.1f MB does not stay in the %.1f MB of cache that a thread has",
                  slice_bytes(p, s) * 1e-6, (double)p->machine.cache * 1e-6);

@@ -22,7 +22,8 @@ const char *cvyi_isa_name(cpu_isa isa)
 bool cvyi_isa_supported(cpu_isa isa)
 {
 #if defined(__x86_64__)
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const bool avx2 =
+        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
     const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
                         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
     return isa == CPU_PORTABLE || (isa == CPU_AVX2 && avx2) || (isa == CPU_AVX512 && avx512);

@@ -7,6 +7,7 @@ static cvy_status open_cpu(cvy_plan *p)
 {
     static const cpu_vector_kernels *const vectors[] = CPU_KERNELS(cvyi_vector);
     static const cpu_conv_kernels *const convs[] = CPU_KERNELS(cvyi_conv);
+    static const cpu_convert_kernels *const converts[] = CPU_KERNELS(cvyi_convert);
     cpu_state *s = cvyi_arena_alloc(&p->memory, 1, sizeof *s);
     cvy_status st = CVY_OK;
 
@@ -21,6 +22,7 @@ static cvy_status open_cpu(cvy_plan *p)
     s->vec = vectors[s->isa];
     s->red = s->vec->reduce;
     s->conv = convs[s->isa];
+    s->convert = converts[s->isa];
     s->pool = cvyi_pool_kernels(s->isa);
     p->machine = (device_model){
         .flops = s->host.fma_gflops * 1e9 * s->threads,
@@ -66,7 +68,7 @@ static const char *const tunings[TUNE_COUNT + 1] = {"by cost",      "direct conv
 
 const engine cvyi_engine_cpu = {.device = CVY_CPU,
                                 .name = "cpu",
-                                .dtypes = 1u << CVY_FLOAT32,
+                                .dtypes = (1u << DTYPE_COUNT) - 1,
                                 .lowers = true,
                                 .watches = true,
                                 .open = open_cpu,

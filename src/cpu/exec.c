@@ -1,5 +1,6 @@
 /* exec.c - running a plan on the CPU: units over threads, steps in order. See exec.h. */
 #include <string.h>
+#include "../util/half.h"
 #include "exec.h"
 #include "thread.h"
 
@@ -21,15 +22,28 @@ static int64_t unit_offset(const cpu_unit *u, const spot *s)
     return s->sliced ? u->n0 * s->per * cvyi_dtype_bytes(u->run->plan->graph->values[s->v].dtype) : 0;
 }
 
-static char *tensor_data(const cpu_unit *u, const spot *s)
+static cvy_dtype dtype_of(const cpu_run *r, const spot *s)
 {
-    const cpu_run *r = u->run;
-    if (tensor_strided(r, s->at)) {
-        const int64_t copy = r->state->param_copy[s->at];
-        if (copy >= 0) return cvyi_at(r->memory, copy);
-        return s->shadow >= 0 ? u->slices + s->shadow : NULL;
-    }
-    return (char *)r->buffers[s->at].data + unit_offset(u, s);
+    return r->plan->graph->values[s->v].dtype;
+}
+
+static bool spot_strided(const cpu_run *r, const spot *s)
+{
+    return s->kind == SPOT_TENSOR && tensor_strided(r, s->at);
+}
+
+/* Where the unit's part of a value lies in the caller's tensor or the workspace. */
+static char *memory_of(const cpu_unit *u, const spot *s)
+{
+    char *base = s->kind == SPOT_TENSOR ? u->run->buffers[s->at].data : cvyi_at(u->run->memory, s->at);
+    return base + unit_offset(u, s);
+}
+
+/* A parameter's contiguous floats; -1: it is used where it lies, or is none. */
+static int64_t param_copy(const cpu_run *r, const spot *s)
+{
+    const bool as_it_is = s->kind != SPOT_TENSOR || (dtype_of(r, s) == CVY_FLOAT32 && !spot_strided(r, s));
+    return as_it_is ? -1 : r->state->param_copy[s->at];
 }
 
 spot *cvyi_find_spot(const cpu_pass *s, int root)
@@ -49,87 +63,118 @@ float *cvyi_unit_data(const cpu_unit *u, int v)
 {
     const spot *s = cvyi_unit_spot(u, v);
     char *data = NULL;
-    if (s->kind == SPOT_TENSOR)
-        data = tensor_data(u, s);
-    else if (s->kind == SPOT_WORKSPACE)
-        data = cvyi_at(u->run->memory, s->at) + unit_offset(u, s);
-    else if (s->kind == SPOT_SLICE)
+    if (s->kind == SPOT_SLICE)
         data = u->slices + s->at;
+    else if (s->kind != SPOT_NONE && param_copy(u->run, s) >= 0)
+        data = cvyi_at(u->run->memory, param_copy(u->run, s));
+    else if (s->kind != SPOT_NONE && (s->staged || spot_strided(u->run, s)))
+        data = s->shadow >= 0 ? u->slices + s->shadow : NULL;
+    else if (s->kind != SPOT_NONE && dtype_of(u->run, s) == CVY_FLOAT32)
+        data = memory_of(u, s);
     return (float *)(void *)data;
 }
 
-/* ---- strided tensors ---- */
-
-/* A piece of one row of a strided tensor. */
-typedef struct strided_row {
-    int64_t offset, stride, count; /* elements: of the first from the tensor's own, between two; how many */
-} strided_row;
-
-/* The piece that begins at element `first`, counted in row-major order, of n elements at most. */
-static strided_row row_at(const shape *s, const int64_t *strides, int64_t first, int64_t n)
+uint16_t *cvyi_unit_words(const cpu_unit *u, int v)
 {
+    const spot *s = cvyi_unit_spot(u, v);
+    if (s->kind != SPOT_TENSOR && s->kind != SPOT_WORKSPACE) return NULL;
+    if (dtype_of(u->run, s) == CVY_FLOAT32 || s->staged) return NULL;
+    if (spot_strided(u->run, s) || param_copy(u->run, s) >= 0) return NULL;
+    return (uint16_t *)(void *)memory_of(u, s);
+}
+
+/* ---- strided tensors, and those of another dtype ---- */
+
+/* n elements `apart` from each other to contiguous floats, or back. */
+static void copy_run(const cpu_convert_kernels *convert, cvy_dtype dtype, void *memory, int64_t apart, int64_t n,
+                     float *run, bool gather)
+{
+    if (dtype != CVY_FLOAT32 && apart == 1 && gather)
+        convert->widen[dtype](run, memory, n);
+    else if (dtype != CVY_FLOAT32 && apart == 1)
+        convert->narrow[dtype](memory, run, n);
+    else if (gather)
+        for (int64_t i = 0; i < n; i++) run[i] = (float)cvyi_element(dtype, memory, i * apart);
+    else
+        for (int64_t i = 0; i < n; i++) cvyi_element_set(dtype, memory, i * apart, run[i]);
+}
+
+/* Copies n elements of a tensor, counted from `first` in row-major order, to contiguous floats or back. */
+static void copy_elements(const cpu_run *r, const value *v, const cvy_buffer *tensor, int64_t first, int64_t n,
+                          float *run, bool gather)
+{
+    const shape *s = &v->shape;
     const int last = s->rank - 1;
-    const int64_t width = s->rank ? s->dim[last] : 1, column = first % width;
-    strided_row r = {0, s->rank ? strides[last] : 1, cvyi_min64(n, width - column)};
-    int64_t rest = first / width;
+    const bool whole = cvyi_is_contiguous(s, tensor->strides);
+    const int64_t width = whole ? INT64_MAX : s->dim[last], apart = whole ? 1 : tensor->strides[last];
 
-    for (int d = last - 1; d >= 0; d--) {
-        r.offset += rest % s->dim[d] * strides[d];
-        rest /= s->dim[d];
-    }
-    r.offset += column * r.stride;
-    return r;
-}
-
-/* n elements from `first` on, counted in row-major order, out of a strided tensor and into one. */
-static void gather(const shape *s, const cvy_buffer *from, int64_t first, int64_t n, float *dst)
-{
-    for (int64_t done = 0; done < n;) {
-        const strided_row r = row_at(s, from->strides, first + done, n - done);
-        const float *at = (const float *)from->data + r.offset;
-        for (int64_t i = 0; i < r.count; i++) dst[done + i] = at[i * r.stride];
-        done += r.count;
+    while (n > 0) {
+        int64_t rest = first / width, offset = first % width * apart;
+        const int64_t count = cvyi_min64(n, width - first % width);
+        for (int d = last - 1; !whole && d >= 0; d--) {
+            offset += rest % s->dim[d] * tensor->strides[d];
+            rest /= s->dim[d];
+        }
+        copy_run(r->state->convert, v->dtype, (char *)tensor->data + offset * cvyi_dtype_bytes(v->dtype), apart,
+                 count, run, gather);
+        first += count;
+        run += count;
+        n -= count;
     }
 }
 
-static void scatter(const shape *s, const cvy_buffer *to, int64_t first, int64_t n, const float *src)
+/* A spot as a tensor: the caller's, or contiguous in the workspace. */
+static cvy_buffer tensor_of(const cpu_run *r, const spot *s)
 {
-    for (int64_t done = 0; done < n;) {
-        const strided_row r = row_at(s, to->strides, first + done, n - done);
-        float *at = (float *)to->data + r.offset;
-        for (int64_t i = 0; i < r.count; i++) at[i * r.stride] = src[done + i];
-        done += r.count;
-    }
+    if (s->kind == SPOT_TENSOR) return r->buffers[s->at];
+    return (cvy_buffer){cvyi_at(r->memory, s->at), NULL};
+}
+
+static const value *value_of(const cpu_run *r, const spot *s)
+{
+    return &r->plan->graph->values[s->kind == SPOT_TENSOR ? r->plan->tensor_value[s->at] : s->v];
 }
 
 void cvyi_unit_scatter(const cpu_unit *u, int v, int64_t first, int64_t n, const float *src)
 {
     const spot *s = cvyi_unit_spot(u, v);
+    const cvy_buffer b = tensor_of(u->run, s);
     const int64_t start = first + (s->sliced ? u->n0 * s->per : 0);
-    scatter(tensor_shape(u->run, s->at), &u->run->buffers[s->at], start, n, src);
+    copy_elements(u->run, value_of(u->run, s), &b, start, n, (float *)(uintptr_t)src, false);
 }
 
-static void fill_shadow(const cpu_unit *u, const spot *s)
+/* Elements of a shadow that are copied at a time: as much as a part of a step does. */
+enum { SHADOW_PART = 32768 };
+
+/* Elements of the unit that go through the shadow of a spot: values that the pass reads (an earlier pass's output
+ * may be one), or else those that it makes. 0: none do. */
+static int64_t shadowed(const cpu_unit *u, const spot *s, bool inputs)
 {
-    gather(tensor_shape(u->run, s->at), &u->run->buffers[s->at], s->sliced ? u->n0 * s->per : 0,
-           s->sliced ? u->m * s->per : s->per, (float *)(void *)(u->slices + s->shadow));
+    const bool input = !cvyi_made_inside(u->run->plan, u->pass->pass, s->v);
+    if (s->shadow < 0 || input != inputs || (!s->staged && !spot_strided(u->run, s))) return 0;
+    return s->sliced ? u->m * s->per : s->per;
 }
 
-static void empty_shadow(const cpu_unit *u, const spot *s)
+static int64_t shadow_parts(const cpu_unit *u, bool inputs)
 {
-    scatter(tensor_shape(u->run, s->at), &u->run->buffers[s->at], s->sliced ? u->n0 * s->per : 0,
-            s->sliced ? u->m * s->per : s->per, (const float *)(const void *)(u->slices + s->shadow));
+    int64_t parts = 0;
+    for (int i = 0; i < u->pass->n_spots; i++)
+        parts += cvyi_ceil_div(shadowed(u, &u->pass->spots[i], inputs), SHADOW_PART);
+    return parts;
 }
 
-/* Fills the shadows of strided tensors that the pass reads (an earlier pass's output may be one), or empties those
- * of strided outputs that it makes, of one unit. */
-static void copy_shadows(const cpu_unit *u, bool inputs)
+/* Fills a part of the shadows of values that the pass reads, or empties one of those that it makes. */
+static void copy_shadow(const cpu_unit *u, bool inputs, int64_t part)
 {
     for (int i = 0; i < u->pass->n_spots; i++) {
         const spot *s = &u->pass->spots[i];
-        const bool input = !cvyi_made_inside(u->run->plan, u->pass->pass, s->v);
-        if (s->kind != SPOT_TENSOR || s->shadow < 0 || input != inputs || !tensor_strided(u->run, s->at)) continue;
-        (inputs ? fill_shadow : empty_shadow)(u, s);
+        const int64_t n = shadowed(u, s, inputs), parts = cvyi_ceil_div(n, SHADOW_PART), first = part * SHADOW_PART;
+        const cvy_buffer b = tensor_of(u->run, s);
+        part -= parts;
+        if (part >= 0) continue;
+        copy_elements(u->run, value_of(u->run, s), &b, first + (s->sliced ? u->n0 * s->per : 0),
+                      cvyi_min64(SHADOW_PART, n - first), (float *)(void *)(u->slices + s->shadow) + first, inputs);
+        return;
     }
 }
 
@@ -146,6 +191,19 @@ static cpu_unit unit_of(const pass_run *r, int64_t index, int slices)
     cpu_unit u = {r->run, r->pass, r->slices + slices * r->pass->slice_bytes, index * r->pass->chunk, 0};
     u.m = cvyi_min64(r->pass->chunk, r->pass->samples - u.n0);
     return u;
+}
+
+static void copy_shadows(const cpu_unit *u, bool inputs)
+{
+    const int64_t parts = shadow_parts(u, inputs);
+    for (int64_t k = 0; k < parts; k++) copy_shadow(u, inputs, k);
+}
+
+static void share_shadows(const cpu_unit *u, bool inputs, cpu_team *team, int worker)
+{
+    cvyi_team_begin(team, worker, shadow_parts(u, inputs));
+    for (int64_t k; (k = cvyi_team_claim(team)) >= 0;) copy_shadow(u, inputs, k);
+    cvyi_team_barrier(team);
 }
 
 /* Many units: this thread takes one through all steps. */
@@ -172,16 +230,14 @@ static void run_team(void *context, int worker, cpu_team *team)
 
     for (int64_t index = 0; index < r->pass->units; index++) {
         const cpu_unit u = unit_of(r, index, 0);
-        if (worker == 0) copy_shadows(&u, true);
-        cvyi_team_barrier(team);
+        share_shadows(&u, true, team, worker);
         for (int i = 0; i < r->pass->n_steps; i++) {
             const step *s = &r->pass->steps[i];
             cvyi_team_begin(team, worker, s->parts(s, &u));
             for (int64_t k; (k = cvyi_team_claim(team)) >= 0;) s->run(s, &u, k, scratch);
             cvyi_team_barrier(team);
         }
-        if (worker == 0) copy_shadows(&u, false);
-        cvyi_team_barrier(team);
+        share_shadows(&u, false, team, worker);
     }
 }
 
@@ -216,10 +272,11 @@ static void run_pass(const cpu_run *run, const cpu_pass *which)
 static void copy_params(const cpu_run *r)
 {
     for (int i = 0; i < r->plan->n_tensors; i++) {
+        const value *v = &r->plan->graph->values[r->plan->tensor_value[i]];
         const int64_t copy = r->state->param_copy[i];
-        if (copy < 0 || !tensor_strided(r, i)) continue;
-        gather(tensor_shape(r, i), &r->buffers[i], 0, cvyi_elements(tensor_shape(r, i)),
-               (float *)(void *)cvyi_at(r->memory, copy));
+        if (copy < 0 || (v->dtype == CVY_FLOAT32 && !tensor_strided(r, i))) continue;
+        copy_elements(r, v, &r->buffers[i], 0, cvyi_elements(&v->shape), (float *)(void *)cvyi_at(r->memory, copy),
+                      true);
     }
 }
 

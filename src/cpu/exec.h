@@ -13,6 +13,7 @@
 
 #include "../plan/plan.h"
 #include "conv.h"
+#include "convert.h"
 #include "cpuinfo.h"
 #include "gemm.h"
 #include "pointwise.h"
@@ -32,8 +33,10 @@ typedef struct spot {
     int64_t at;
     int64_t per;    /* elements per sample; whole tensors and shared ones: all elements */
     bool sliced;    /* has one part per sample: a unit sees its own samples only */
-    int64_t shadow; /* SPOT_TENSOR: byte of the slices that stands in where the caller's tensor is strided; -1 */
+    int64_t shadow; /* byte of the slices: contiguous floats that stand in where the caller's tensor is strided, or
+                       the value is `staged`; -1: none */
     int64_t shift;  /* byte of the slices where double[channels] lies: the value is element + shift; -1: none */
+    bool staged; /* fp16 or bf16 in memory, and a step that is no program reads or makes it: the shadow is used */
 } spot;
 
 /* Bytes [from, to) of a unit's slices between two of them, in builds with the address sanitizer (fence.c). */
@@ -93,11 +96,13 @@ struct cpu_state {
     const cpu_reduce_kernels *red;
     const cpu_conv_kernels *conv;
     const cpu_pool_kernels *pool;
+    const cpu_convert_kernels *convert;
     cpu_pass *passes;    /* one per pass of the plan */
     cpu_pass pack;       /* steps that pack weights, run behind the plan's prepare pass */
     cpu_pass *late;      /* per pass: steps that pack weights which are inputs or computed, run in front of it */
     int64_t packed_end;  /* of the workspace: after values and weights that are packed in every run */
-    int64_t *param_copy; /* per tensor: byte for a contiguous copy of a strided parameter, prepared; -1 */
+    int64_t *param_copy; /* per tensor: byte for contiguous floats of a parameter that has strides or another dtype,
+                            prepared; -1 */
 };
 
 /* ---- exec.c ---- */
@@ -108,9 +113,16 @@ static inline spot *cvyi_unit_spot(const cpu_unit *u, int v)
 {
     return cvyi_find_spot(u->pass, u->run->plan->root[v]);
 }
-/* The unit's part of a value: contiguous, [m][per]. NULL: a strided output that nobody reads in the pass; it is
- * written by cvyi_unit_scatter. */
+/* The unit's part of a value as floats: contiguous, [m][per]. NULL: programs alone touch it, and it is strided
+ * (then it is written by cvyi_unit_scatter) or not float32 (then cvyi_unit_words has it, unless it is strided,
+ * too). */
 float *cvyi_unit_data(const cpu_unit *u, int v);
+/* The same of a value of fp16 or bf16 where it lies. NULL: it is strided, or cvyi_unit_data has it. */
+uint16_t *cvyi_unit_words(const cpu_unit *u, int v);
+static inline cvy_dtype cvyi_unit_dtype(const cpu_unit *u, int v)
+{
+    return u->run->plan->graph->values[u->run->plan->root[v]].dtype;
+}
 /* Writes n elements from `first` on (counted in the unit's contiguous order) of an output with strides. */
 void cvyi_unit_scatter(const cpu_unit *u, int v, int64_t first, int64_t n, const float *src);
 cvy_status cvyi_cpu_run(const cvy_plan *p, const cvy_buffer *buffers, const run_memory *memory, uint32_t flags,

@@ -120,7 +120,8 @@ static cpu_pass *late_pack(builder *b, int weight)
     spot *s;
     if (!late->steps && begin_pack(b, b->out->pass->first, b->out->pass->count, late)) return NULL;
     s = cvyi_find_spot(late, b->plan->root[weight]);
-    if (s->kind == SPOT_TENSOR && s->shadow < 0) {
+    s->staged = b->g->values[s->v].dtype != CVY_FLOAT32;
+    if ((s->kind == SPOT_TENSOR || s->staged) && s->shadow < 0) {
         s->shadow = late->slice_bytes;
         late->slice_bytes += cvyi_align64((int64_t)sizeof(float) * s->per);
     }
@@ -252,6 +253,33 @@ static bool written_by_program(const builder *b, int v)
     return b->choices[lead]->row == &cvyi_row_program;
 }
 
+/* Does node i of the pass run in a program, or, in a reshape that shares memory, not at all? */
+static bool in_program(const builder *b, int i)
+{
+    const op_kind kind = cvyi_info(&b->g->nodes[i])->kind;
+    return cvyi_is_pointwise(kind) || kind == KIND_SHAPE || cvyi_sink_fits(b->plan, b->out->pass, i);
+}
+
+/* Is v, or a reshape of it, read by a step that is no program? */
+static bool read_by_kernel(const builder *b, int v)
+{
+    const pass *s = b->out->pass;
+    for (int i = s->first; i < s->first + s->count; i++) {
+        const node *n = &b->g->nodes[i];
+        for (int a = 0; a < n->n_args; a++)
+            if (n->arg[a] != CVY_NONE && b->plan->root[n->arg[a]] == v && !in_program(b, i)) return true;
+    }
+    return false;
+}
+
+/* Must v, a tensor or in the workspace, be there as contiguous floats while the pass runs? Programs read words of
+ * 16 bits where they lie and write anything, unless somebody else reads what they made. */
+static bool needs_floats(const builder *b, int v)
+{
+    if (!cvyi_made_inside(b->plan, b->out->pass, v)) return read_by_kernel(b, v);
+    return !written_by_program(b, v) || read_elsewhere(b, v) || read_by_kernel(b, v);
+}
+
 /* Is value w, one of those that share v's memory, seen with one part per sample? */
 static bool parted(const builder *b, int v, int w)
 {
@@ -283,18 +311,19 @@ static void place_spot(builder *b, spot *s)
     const int v = s->v;
     const place *at = &b->plan->places[v];
     const value *val = &b->g->values[v];
-    const bool inside = cvyi_made_inside(b->plan, b->out->pass, v);
+    const bool inside = cvyi_made_inside(b->plan, b->out->pass, v), half = val->dtype != CVY_FLOAT32;
 
     s->sliced = b->out->samples > 1 && !b->plan->prepared[v] && by_sample(b, v);
     s->per = cvyi_elements(&val->shape) / (s->sliced ? b->out->samples : 1);
     s->shadow = -1;
     if (at->kind == PLACE_WORKSPACE) {
-        *s = (spot){v, SPOT_WORKSPACE, at->at, s->per, s->sliced, -1, s->shift};
+        *s = (spot){v, SPOT_WORKSPACE, at->at, s->per, s->sliced, -1, s->shift, half && needs_floats(b, v)};
+        if (s->staged) s->shadow = cvyi_slice(b, unit_bytes(b, s));
     } else if (at->kind == PLACE_TENSOR) {
         const bool param = val->kind == VALUE_PARAM;
-        *s = (spot){v, SPOT_TENSOR, at->at, s->per, s->sliced, -1, s->shift};
-        if (!param && (!inside || !written_by_program(b, v) || read_elsewhere(b, v)))
-            s->shadow = cvyi_slice(b, unit_bytes(b, s));
+        *s = (spot){v, SPOT_TENSOR, at->at, s->per, s->sliced, -1, s->shift, false};
+        s->staged = !param && half && needs_floats(b, v);
+        if (!param && (!inside || needs_floats(b, v))) s->shadow = cvyi_slice(b, unit_bytes(b, s));
     } else if (inside && (read_elsewhere(b, v) || b->g->nodes[val->node].op == OP_norm_stats)) {
         s->kind = SPOT_SLICE;
         s->at = cvyi_slice(b, unit_bytes(b, s));
@@ -358,14 +387,15 @@ fail:
     return st;
 }
 
-/* Room for contiguous copies of parameters, should the caller's be strided. */
+/* Room for contiguous floats of parameters, should the caller's be strided or of another dtype. */
 static cvy_status reserve_params(cvy_plan *p, cpu_state *s)
 {
     s->param_copy = cvyi_arena_alloc(&p->memory, (size_t)p->n_tensors + 1, sizeof *s->param_copy);
     if (!s->param_copy) return CVY_NO_MEMORY;
     for (int i = 0; i < p->n_tensors; i++) {
         const value *v = &p->graph->values[p->tensor_value[i]];
-        s->param_copy[i] = v->kind == VALUE_PARAM && p->options.strided != CVY_OFF
+        const bool copied = p->options.strided != CVY_OFF || v->dtype != CVY_FLOAT32;
+        s->param_copy[i] = v->kind == VALUE_PARAM && copied
                                ? take(&p->prepared_bytes, (int64_t)sizeof(float) * cvyi_elements(&v->shape))
                                : -1;
     }

@@ -1,6 +1,7 @@
 /* measure.c - how long a plan takes on this CPU: random data in memory of its own, the least of a few runs. */
 #include <math.h>
 #include <time.h>
+#include "../util/half.h"
 #include "exec.h"
 
 enum { RUNS = 3 };
@@ -14,12 +15,12 @@ static double now(void)
 
 /* Values in 0 ... 1, no two alike nearby: what they are matters to no kernel's speed, that they are ordinary does.
  */
-static void fill(float *data, int64_t n)
+static void fill(cvy_dtype dtype, void *data, int64_t n)
 {
     uint32_t x = 1;
     for (int64_t i = 0; i < n; i++) {
         x = x * 1664525u + 1013904223u;
-        data[i] = (float)(x >> 8) * 0x1p-24f;
+        cvyi_element_set(dtype, data, i, (x >> 8) * 0x1p-24);
     }
 }
 
@@ -38,7 +39,7 @@ static cvy_status open_bench(const cvy_plan *p, bench *b)
         const int64_t n = cvyi_elements(cvyi_shape_of(p->graph, p->tensor_value[i]));
         b->buffers[i].data = cvyi_alloc_aligned((size_t)cvyi_value_bytes(p->graph, p->tensor_value[i]));
         if (!b->buffers[i].data) return CVY_NO_MEMORY;
-        fill(b->buffers[i].data, n);
+        fill(p->graph->values[p->tensor_value[i]].dtype, b->buffers[i].data, n);
     }
     return CVY_OK;
 }

@@ -119,6 +119,8 @@ static holder *find(assembler *s, int v)
     /* A reshape inside the program never happens; one in front shares its root's memory. */
     at = spot_of(s, v);
     o = new_operand(s, v, false);
+    if (s->g->values[root].dtype != CVY_FLOAT32 && s->g->values[root].kind != VALUE_PARAM)
+        s->p->operands[o].reg = new_reg(s);
     if (at && at->shift >= 0) {
         which = new_coef(s);
         chain(s, which, (coef_op){.kind = COEF_SHIFT, .v = root});

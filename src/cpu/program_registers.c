@@ -36,6 +36,12 @@ void cvyi_share_registers(program *p)
         }
     }
     if (p->sink_arg.kind == ARG_REG) end[p->sink_arg.index] = p->n_instrs;
+    /* What is read through a register is there before the first instruction, and for all of them. */
+    for (int o = 0; o < p->n_operands; o++) {
+        if (p->operands[o].written || p->operands[o].reg < 0) continue;
+        at[p->operands[o].reg] = used;
+        busy[used++] = p->n_instrs;
+    }
     for (int k = 0; k < p->n_instrs; k++) {
         const prog_arg *dst = &p->instrs[k].dst;
         const int r = dst->kind == ARG_REG ? dst->index : p->operands[dst->index].reg;

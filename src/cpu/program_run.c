@@ -140,7 +140,9 @@ static tiles begin(const program *p, const cpu_unit *u, char *scratch)
     for (int r = 0; r < p->n_regs; r++) t.reg[r] = (float *)(void *)scratch + (int64_t)r * TILE;
     for (int o = 0; o < p->n_operands; o++) {
         const operand *at = &p->operands[o];
-        t.base[o] = cvyi_unit_data(u, at->v); /* NULL: a strided output without a shadow */
+        t.base[o] = cvyi_unit_data(u, at->v); /* NULL: a strided output without a shadow, or words */
+        t.words[o] = at->reg >= 0 ? cvyi_unit_words(u, at->v) : NULL;
+        t.halves |= t.words[o] != NULL;
         t.aside[o] = at->written && (!t.base[o] || at->stream);
         t.streams |= at->stream;
     }
@@ -189,7 +191,7 @@ static float *tile_of(const tiles *t, const prog_arg *a)
     o = &t->p->operands[a->index];
     if (t->band && a->index == t->p->band)
         return t->band->data + (t->run - t->band->k0) * (t->band->i1 - t->band->i0) + t->at - t->band->i0;
-    if (o->written && t->aside[a->index]) return t->reg[o->reg];
+    if (t->words[a->index] || (o->written && t->aside[a->index])) return t->reg[o->reg];
     return t->base[a->index] + t->offset[a->index] + (o->scalar ? 0 : t->at);
 }
 
@@ -298,31 +300,54 @@ static void run_copy(const tiles *t, const instr *i, float *dst)
         t->vec->copy(dst, cvyi_tiles_address(t, &i->a), t->n);
 }
 
+/* Words that the tile reads, as floats. */
+static void load_words(const tiles *t)
+{
+    for (int o = 0; o < t->p->n_operands; o++) {
+        const operand *r = &t->p->operands[o];
+        if (r->written || !t->words[o]) continue;
+        t->u->run->state->convert->widen[cvyi_unit_dtype(t->u, r->v)](
+            t->reg[r->reg], t->words[o] + t->offset[o] + (r->scalar ? 0 : t->at), r->scalar ? 1 : t->n);
+    }
+}
+
+/* What stands aside goes to memory: past the caches, as words, or element by element. */
+static void store_aside(const tiles *t, int o)
+{
+    const operand *w = &t->p->operands[o];
+    const cpu_convert_kernels *convert = t->u->run->state->convert;
+    const int64_t at = t->offset[o] + t->at;
+
+    if (t->base[o])
+        t->vec->copy_stream(t->base[o] + at, t->reg[w->reg], t->n);
+    else if (t->words[o])
+        (w->stream ? convert->narrow_stream : convert->narrow)[cvyi_unit_dtype(t->u, w->v)](t->words[o] + at,
+                                                                                            t->reg[w->reg], t->n);
+    else
+        cvyi_unit_scatter(t->u, w->v, at, t->n, t->reg[w->reg]);
+}
+
 void cvyi_tiles_run(tiles *t, int64_t at, int64_t n)
 {
     static void (*const run[])(const tiles *, const instr *, float *) = {run_unary, run_binary,       run_affine,
                                                                          run_row,   run_row_weighted, run_copy};
     t->at = at;
     t->n = n;
+    if (t->halves) load_words(t);
     for (int k = 0; k < t->p->n_instrs; k++) {
         const instr *i = &t->p->instrs[k];
         run[i->kind](t, i, tile_of(t, &i->dst));
     }
-    for (int o = 0; o < t->p->n_operands; o++) {
-        const operand *w = &t->p->operands[o];
-        if (!t->aside[o]) continue;
-        if (t->base[o])
-            t->vec->copy_stream(t->base[o] + t->offset[o] + at, t->reg[w->reg], n);
-        else
-            cvyi_unit_scatter(t->u, w->v, t->offset[o] + at, n, t->reg[w->reg]);
-    }
+    for (int o = 0; o < t->p->n_operands; o++)
+        if (t->aside[o]) store_aside(t, o);
 }
 
 /* Columns at a time: what a register holds; one instruction from memory to memory needs none. */
 static int64_t tile_columns(const tiles *t)
 {
     const instr *only = &t->p->instrs[0];
-    const bool straight = t->p->n_instrs == 1 && only->dst.kind == ARG_MEM && !t->aside[only->dst.index];
+    const bool straight =
+        t->p->n_instrs == 1 && only->dst.kind == ARG_MEM && !t->aside[only->dst.index] && !t->halves;
     return straight ? INT64_MAX : TILE;
 }
 

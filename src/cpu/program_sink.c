@@ -45,16 +45,31 @@ static void put(const tiles *t, int64_t at, int64_t n, const float *from)
         cvyi_unit_scatter(t->u, t->p->sink_v, at, n, from);
 }
 
+/* Does the sink read a row of words, one after the other? Then the register that they are widened to; else -1. */
+static int held_by(const tiles *t, const prog_arg *a)
+{
+    const bool words = a->kind == ARG_MEM && t->words[a->index] && !cvyi_tiles_scalar(t, a);
+    return words ? t->p->operands[a->index].reg : -1;
+}
+
+/* Are the sink's rows there as floats, without an instruction? */
+static bool rows_in_memory(const tiles *t)
+{
+    const prog_arg *a = &t->p->sink_arg;
+    return !t->p->n_instrs && !cvyi_tiles_scalar(t, a) && held_by(t, a) < 0;
+}
+
 /* Evaluates the program for one run into `row`. */
 static void fill_row(tiles *t, int64_t run, int64_t from, int64_t n, float *row)
 {
     const prog_arg *a = &t->p->sink_arg;
+    const int held = a->kind == ARG_REG ? a->index : held_by(t, a); /* the register that the row can be */
     cvyi_tiles_seek(t, run);
     for (int64_t i = 0; i < n; i += TILE) {
         const int64_t count = cvyi_min64(TILE, n - i);
-        if (a->kind == ARG_REG) t->reg[a->index] = row + i;
+        if (held >= 0) t->reg[held] = row + i;
         cvyi_tiles_run(t, from + i, count);
-        if (a->kind == ARG_REG) continue;
+        if (held >= 0) continue;
         if (cvyi_tiles_scalar(t, a))
             t->vec->fill(row + i, count, *cvyi_tiles_address(t, a));
         else
@@ -85,7 +100,7 @@ static int64_t take_block(columns *c, int64_t first)
 {
     const program *p = c->t->p;
     const int64_t count = cvyi_min64(BLOCK_ROWS, p->reduced - first);
-    if (!p->n_instrs && !cvyi_tiles_scalar(c->t, &p->sink_arg)) {
+    if (rows_in_memory(c->t)) {
         find_block(c, first, count);
         return count;
     }
@@ -282,7 +297,7 @@ static void run_horizontal(tiles *t, int64_t pre, float *row)
     float out;
     const float *whole = row;
 
-    if (!p->n_instrs && runs == 1 && !cvyi_tiles_scalar(t, &p->sink_arg)) {
+    if (rows_in_memory(t) && runs == 1) {
         cvyi_tiles_seek(t, pre);
         t->at = 0;
         whole = cvyi_tiles_address(t, &p->sink_arg);

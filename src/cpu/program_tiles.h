@@ -11,10 +11,12 @@ typedef struct tiles {
     const cpu_vector_kernels *vec;
     float *reg[PROG_INSTRS + PROG_OPERANDS];
     float *base[PROG_OPERANDS];
-    bool aside[PROG_OPERANDS];  /* written to its register first, copied out behind the last instruction */
-    bool direct[PROG_OPERANDS]; /* streamed by the instruction itself */
-    bool streams;               /* some operand or the sink's result is streamed */
-    float *sink;                /* the sink's result; NULL: strided, to be scattered */
+    uint16_t *words[PROG_OPERANDS]; /* fp16 and bf16 where they lie: go through the operand's register; else NULL */
+    bool halves;                    /* some operand has words */
+    bool aside[PROG_OPERANDS];      /* written to its register first, copied out behind the last instruction */
+    bool direct[PROG_OPERANDS];     /* streamed by the instruction itself */
+    bool streams;                   /* some operand or the sink's result is streamed */
+    float *sink;                    /* the sink's result; NULL: strided, to be scattered */
     bool sink_streams;
     int64_t offset[PROG_OPERANDS]; /* of the current run */
     int64_t coef;                  /* index of the current run's coefficients */

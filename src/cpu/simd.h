@@ -22,6 +22,8 @@
  *   v_unzip4      4 vectors of 4 interleaved streams taken apart (for 2: v_even, v_odd); v_zip2, v_zip4 the inverse
  *   v_next(a,b)   lanes 1... of a, then lane 0 of b
  *   v_and(a,b)    bits of a where b has them: b is a mask of all ones or all zeros per lane, kept in memory
+ *   v_load_fp16, v_load_bf16, v_store_..., v_stream_...  VL words of 16 bits, as util/half.h converts them; the last
+ *                 aligned to VL words, past the caches
  *   v_even, v_odd(a,b)  every second lane of the 2 VL lanes of a and b
  */
 #ifndef CVYI_SIMD_H

@@ -24,6 +24,26 @@ INLINE vf v_load_range(const float *p, int64_t lo, int64_t hi)
     V_SHOW(p, lo, hi);
     return _mm256_maskload_ps(p, _mm256_castps_si256(_mm256_andnot_ps(v_first(lo), v_first(hi))));
 }
+INLINE vf v_load_fp16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+INLINE vf v_load_bf16(const uint16_t *p)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+INLINE __m128i v_to_fp16(vf a) { return _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE __m128i v_to_bf16(vf a)
+{
+    const __m256i x = _mm256_castps_si256(a), front = _mm256_srli_epi32(x, 16);
+    const __m256i odd = _mm256_and_si256(front, _mm256_set1_epi32(1));
+    const __m256i near = _mm256_srli_epi32(_mm256_add_epi32(x, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+    const __m256i quiet = _mm256_or_si256(front, _mm256_set1_epi32(0x40));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    const __m256i words = _mm256_blendv_epi8(near, quiet, nan);
+    return _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+}
+INLINE void v_store_fp16(uint16_t *p, vf a) { _mm_storeu_si128((__m128i *)p, v_to_fp16(a)); }
+INLINE void v_store_bf16(uint16_t *p, vf a) { _mm_storeu_si128((__m128i *)p, v_to_bf16(a)); }
+INLINE void v_stream_fp16(uint16_t *p, vf a) { _mm_stream_si128((__m128i *)p, v_to_fp16(a)); }
+INLINE void v_stream_bf16(uint16_t *p, vf a) { _mm_stream_si128((__m128i *)p, v_to_bf16(a)); }
 INLINE vf v_set1(float a) { return _mm256_set1_ps(a); }
 INLINE vf v_zero(void) { return _mm256_setzero_ps(); }
 INLINE vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }

@@ -20,6 +20,25 @@ INLINE vf v_load_range(const float *p, int64_t lo, int64_t hi)
     V_SHOW(p, lo, hi);
     return _mm512_maskz_loadu_ps((vm)(v_first(hi) & ~v_first(lo)), p);
 }
+INLINE vf v_load_fp16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+INLINE vf v_load_bf16(const uint16_t *p)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+INLINE __m256i v_to_fp16(vf a) { return _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+/* Not AVX512-BF16's instruction, which takes subnormal numbers for zero. */
+INLINE __m256i v_to_bf16(vf a)
+{
+    const __m512i x = _mm512_castps_si512(a), front = _mm512_srli_epi32(x, 16);
+    const __m512i odd = _mm512_and_si512(front, _mm512_set1_epi32(1));
+    const __m512i near = _mm512_srli_epi32(_mm512_add_epi32(x, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+    const __m512i quiet = _mm512_or_si512(front, _mm512_set1_epi32(0x40));
+    return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(near, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), quiet));
+}
+INLINE void v_store_fp16(uint16_t *p, vf a) { _mm256_storeu_si256((__m256i *)p, v_to_fp16(a)); }
+INLINE void v_store_bf16(uint16_t *p, vf a) { _mm256_storeu_si256((__m256i *)p, v_to_bf16(a)); }
+INLINE void v_stream_fp16(uint16_t *p, vf a) { _mm256_stream_si256((__m256i *)p, v_to_fp16(a)); }
+INLINE void v_stream_bf16(uint16_t *p, vf a) { _mm256_stream_si256((__m256i *)p, v_to_bf16(a)); }
 INLINE vf v_set1(float a) { return _mm512_set1_ps(a); }
 INLINE vf v_zero(void) { return _mm512_setzero_ps(); }
 INLINE vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }

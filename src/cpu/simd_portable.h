@@ -1,5 +1,6 @@
 /* simd_portable.h - the vector extension of gcc and clang: 4 lanes, whatever the processor. See simd.h. */
 #include <math.h>
+#include "../util/half.h"
 
 #define VL 4
 #define V_FUSED 0 /* v_fma rounds twice */
@@ -27,6 +28,19 @@ INLINE vf v_load_range(const float *p, int64_t lo, int64_t hi)
         if (i >= lo && i < hi) a[i] = p[i];
     return a;
 }
+INLINE vf v_load_words(cvy_dtype dtype, const uint16_t *p)
+{
+    vf a;
+    for (int i = 0; i < 4; i++) a[i] = cvyi_widen(dtype, p[i]);
+    return a;
+}
+INLINE void v_store_words(cvy_dtype dtype, uint16_t *p, vf a) { for (int i = 0; i < 4; i++) p[i] = cvyi_narrow(dtype, a[i]); }
+INLINE vf v_load_fp16(const uint16_t *p) { return v_load_words(CVY_FLOAT16, p); }
+INLINE vf v_load_bf16(const uint16_t *p) { return v_load_words(CVY_BFLOAT16, p); }
+INLINE void v_store_fp16(uint16_t *p, vf a) { v_store_words(CVY_FLOAT16, p, a); }
+INLINE void v_store_bf16(uint16_t *p, vf a) { v_store_words(CVY_BFLOAT16, p, a); }
+INLINE void v_stream_fp16(uint16_t *p, vf a) { v_store_fp16(p, a); }
+INLINE void v_stream_bf16(uint16_t *p, vf a) { v_store_bf16(p, a); }
 INLINE vf v_set1(float a) { return (vf){a, a, a, a}; }
 INLINE vf v_zero(void) { return (vf){0, 0, 0, 0}; }
 INLINE vf v_add(vf a, vf b) { return a + b; }

@@ -77,7 +77,9 @@ cvy_status cvyi_find_roots(cvy_plan *p)
         p->prepared[at->out] = node_prepared(p, at) && !cvyi_is_output(g, at->out);
         if (cvyi_info(at)->kind != KIND_SHAPE) continue;
         p->root[at->out] = root_of_reshape(p, at, claimed);
-        if (cvyi_is_output(g, at->out)) claimed[p->root[at->out]] = true;
+        if (!cvyi_is_output(g, at->out)) continue;
+        claimed[p->root[at->out]] = true;
+        g->values[p->root[at->out]].dtype = g->values[at->out].dtype;
     }
     if (sort_prepared(p)) return CVY_NO_MEMORY;
     find_last_readers(p);

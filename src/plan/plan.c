@@ -67,6 +67,18 @@ static cvy_status list_tensors(cvy_plan *p)
     return CVY_OK;
 }
 
+/* What depends on parameters alone is prepared in float32: nothing is rounded in between. In another shape
+ * parameters are what they were. */
+static void widen_prepared(cvy_graph *g)
+{
+    for (int i = 0; i < g->n_nodes; i++) {
+        const node *n = &g->nodes[i];
+        const bool reshaped = cvyi_info(n)->kind == KIND_SHAPE;
+        if (!g->values[n->out].fixed || g->values[n->out].output) continue;
+        g->values[n->out].dtype = reshaped ? g->values[n->arg[0]].dtype : CVY_FLOAT32;
+    }
+}
+
 static cvy_status lower(cvy_plan *p)
 {
     cvy_status st = CVY_OK;
@@ -79,6 +91,7 @@ static cvy_status lower(cvy_plan *p)
     if (!p->graph->n_outputs)
         for (int i = 0; i < n; i++) TRY(cvy_graph_output(p->graph, outputs[i]));
     if (!p->engine->lowers) return list_tensors(p);
+    widen_prepared(p->graph);
     TRY(cvyi_simplify(p->graph, p->mode, &p->rewrites));
     TRY(list_tensors(p));
     TRY(cvyi_find_roots(p));

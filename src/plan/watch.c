@@ -8,6 +8,8 @@
  * and all that finite values pay is the look.
  *
  * Last CVY_ALIGN bytes of what is prepared: whether it was finite. */
+#include <math.h>
+#include "../util/half.h"
 #include "plan.h"
 
 void cvyi_watch(cvy_plan *p)
@@ -19,19 +21,20 @@ void cvyi_watch(cvy_plan *p)
     if (p->watches) p->prepared_bytes += CVY_ALIGN;
 }
 
-/* No NaN, no infinity in a tensor with any strides. */
-static bool finite_tensor(const shape *s, const int64_t *strides, const float *data)
+/* No NaN, no infinity in a tensor of any dtype with any strides. */
+static bool finite_tensor(const value *v, const int64_t *strides, const void *data)
 {
+    const shape *s = &v->shape;
     const int64_t n = cvyi_elements(s);
     bool finite = true;
-    if (!strides) return cvyi_all_finite(data, n);
+    if (!strides && v->dtype == CVY_FLOAT32) return cvyi_all_finite(data, n);
     for (int64_t i = 0; i < n && finite; i++) {
-        int64_t at = 0, rest = i;
-        for (int d = s->rank - 1; d >= 0; d--) {
+        int64_t at = strides ? 0 : i, rest = i;
+        for (int d = s->rank - 1; strides && d >= 0; d--) {
             at += rest % s->dim[d] * strides[d];
             rest /= s->dim[d];
         }
-        finite = cvyi_all_finite(data + at, 1);
+        finite = isfinite(cvyi_element(v->dtype, data, at));
     }
     return finite;
 }
@@ -41,9 +44,9 @@ static bool finite_value(const cvy_plan *p, const cvy_buffer *buffers, const run
     const place *at = &p->places[p->root[v]];
     if (at->kind == PLACE_TENSOR) {
         const cvy_buffer *b = &buffers[at->at];
-        return finite_tensor(cvyi_shape_of(p->graph, p->tensor_value[at->at]), b->strides, b->data);
+        return finite_tensor(&p->graph->values[p->tensor_value[at->at]], b->strides, b->data);
     }
-    return finite_tensor(cvyi_shape_of(p->graph, v), NULL, (const float *)(const void *)cvyi_at(memory, at->at));
+    return finite_tensor(&p->graph->values[p->root[v]], NULL, cvyi_at(memory, at->at));
 }
 
 /* Are all watched values of one kind finite: those that depend on parameters alone, or the others? */

@@ -49,7 +49,7 @@ float cvyi_widen(cvy_dtype dtype, uint16_t word)
 
     if (magnitude >= from->inf) {
         bits = sign | 0x7f800000u | (magnitude & ~(uint32_t)from->inf) << shift;
-        if (magnitude > from->inf) bits |= 0x00400000u;
+        if (magnitude > from->inf && dtype == CVY_FLOAT16) bits |= 0x00400000u; /* quiet, as F16C has it */
     } else if (magnitude >> from->fraction || dtype == CVY_BFLOAT16) {
         bits = sign | ((magnitude << shift) + ((uint32_t)(from->least + 126) << 23));
     } else { /* subnormal in fp16, normal in float32 */

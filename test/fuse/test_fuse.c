@@ -98,7 +98,14 @@ static bool check_plan(rig *r, const doubt *d, const cvy_options *o, uint64_t se
     return !*what;
 }
 
-static bool check_graph(flavour f, uint64_t seed)
+/* The graph in another dtype; some parameters stay float32 beside it. */
+static void set_dtype(cvy_graph *g, cvy_dtype dtype, uint64_t seed)
+{
+    for (int v = 0; v < g->n_values; v++)
+        if (g->values[v].kind != VALUE_PARAM || random_below(&seed, 4)) g->values[v].dtype = dtype;
+}
+
+static bool check_graph(flavour f, uint64_t seed, cvy_dtype dtype)
 {
     cvy_graph *g = make_graph(f, seed);
     uint64_t state = seed * 77 + 13;
@@ -111,9 +118,13 @@ static bool check_graph(flavour f, uint64_t seed)
         return true;
     }
     for (int i = 0; i < 4; i++) random_next(&state);
+    if (dtype != CVY_FLOAT32) set_dtype(g, dtype, seed * 3 + 1);
     rig_open(&r, g, &state, f == EXACT ? RIG_WHOLE : RIG_REAL, random_below(&state, 2) ? 2 : 0);
     rig_reference(&r);
-    doubt_open(&d, &r, state);
+    if (dtype == CVY_FLOAT32)
+        doubt_open(&d, &r, state);
+    else
+        doubt_open_half(&d, &r, state, dtype);
     for (int k = 0; good && k < 4; k++) {
         float *bits = NULL;
         next_isa((int)seed + k);
@@ -132,41 +143,53 @@ static bool check_graph(flavour f, uint64_t seed)
     return good;
 }
 
-static void check_flavour(flavour f)
+static void check_flavour(flavour f, cvy_dtype dtype)
 {
     int bad = 0;
-    for (int i = 0; i < graphs; i++) bad += !check_graph(f, first_seed + (uint64_t)i);
+    for (int i = 0; i < graphs; i++) bad += !check_graph(f, first_seed + (uint64_t)i, dtype);
     if (bad) fail_msg("%d of %d graphs", bad, graphs);
 }
 
 static void exact_graphs(void **state)
 {
     (void)state;
-    check_flavour(EXACT);
+    check_flavour(EXACT, CVY_FLOAT32);
 }
 static void real_graphs(void **state)
 {
     (void)state;
-    check_flavour(REAL);
+    check_flavour(REAL, CVY_FLOAT32);
 }
 static void thin_graphs(void **state)
 {
     (void)state;
-    check_flavour(THIN);
+    check_flavour(THIN, CVY_FLOAT32);
 }
 static void wild_graphs(void **state)
 {
     (void)state;
-    check_flavour(WILD);
+    check_flavour(WILD, CVY_FLOAT32);
+}
+static void fp16_graphs(void **state)
+{
+    (void)state;
+    check_flavour(REAL, CVY_FLOAT16);
+    check_flavour(THIN, CVY_FLOAT16);
+    check_flavour(WILD, CVY_FLOAT16);
+}
+static void bf16_graphs(void **state)
+{
+    (void)state;
+    check_flavour(REAL, CVY_BFLOAT16);
+    check_flavour(THIN, CVY_BFLOAT16);
+    check_flavour(WILD, CVY_BFLOAT16);
 }
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exact_graphs),
-        cmocka_unit_test(real_graphs),
-        cmocka_unit_test(thin_graphs),
-        cmocka_unit_test(wild_graphs),
+        cmocka_unit_test(exact_graphs), cmocka_unit_test(real_graphs), cmocka_unit_test(thin_graphs),
+        cmocka_unit_test(wild_graphs),  cmocka_unit_test(fp16_graphs), cmocka_unit_test(bf16_graphs),
     };
     program = argv[0];
     one_isa = getenv("CVY_ISA") != NULL;

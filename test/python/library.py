@@ -30,6 +30,7 @@ class Tensor(C.Structure):
         ("value", C.c_int32),
         ("role", C.c_int32),
         ("rank", C.c_int32),
+        ("dtype", C.c_int32),
         ("dims", C.c_int64 * MAX_RANK),
     ]
 

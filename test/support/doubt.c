@@ -145,7 +145,9 @@ static bool doubt_overflows(const doubt_run *d, const node *n)
         return e.eps == 0 || doubt_no_float(e.eps) ||
                doubt_largest(d->value[x], cvyi_elements(cvyi_shape_of(d->r->g, x))) > 1e18;
     }
-    return n->op == OP_softplus && (doubt_no_float(n->attr[0].f) || doubt_no_float(n->attr[1].f));
+    /* At a low threshold softplus jumps, by more than half precision's rounding may. */
+    return n->op == OP_softplus && (doubt_no_float(n->attr[0].f) || doubt_no_float(n->attr[1].f) ||
+                                    (d->by.move > 0x1p-20 && n->attr[1].f < 8));
 }
 
 /* Of a convolution: the largest x under all taps of the largest filter. */
@@ -252,7 +254,7 @@ void doubt_open_by(doubt *out, const rig *r, uint64_t seed, const doubt_rounding
     doubt_run d = {
         .r = r, .value = doubt_arrays(r->g), .mag = doubt_arrays(r->g), .exact = true, .seed = seed, .by = *by};
 
-    *out = (doubt){0};
+    *out = (doubt){.unit = 0x1p-24};
     for (int i = r->n_sources; i < r->n; i++) out->count += r->t[i].count;
     out->slack = calloc((size_t)out->count + 1, sizeof *out->slack);
     assert_non_null(out->slack);
@@ -277,6 +279,18 @@ void doubt_open(doubt *out, const rig *r, uint64_t seed)
     doubt_open_by(out, r, seed, &(doubt_rounding)DOUBT_FLOAT32);
 }
 
+/* Rounding moves a value by half a unit in its last place at most; DOUBT_SAFETY is there for float32's many small
+ * steps, of which this takes back all but four. */
+void doubt_open_half(doubt *out, const rig *r, uint64_t seed, cvy_dtype dtype)
+{
+    static const doubt_rounding by[] = {
+        [CVY_FLOAT16] = {0x1p-13, 0x1p-26, 3e4, 0},
+        [CVY_BFLOAT16] = {0x1p-10, 0x1p-126, 1e36, 0},
+    };
+    doubt_open_by(out, r, seed, &by[dtype]);
+    out->unit = 4 * by[dtype].move;
+}
+
 void doubt_close(doubt *d)
 {
     free(d->slack);
@@ -287,7 +301,7 @@ int64_t doubt_find(const doubt *d, const rig *r, const float *got, bool strict, 
     int64_t at = 0;
     for (int i = r->n_sources; i < r->n && !d->beyond; i++)
         for (int64_t k = 0; k < r->t[i].count; k++, at++) {
-            const double slack = d->exact && strict ? 0 : d->slack[at] + 0x1p-24 * fabs(r->t[i].want[k]);
+            const double slack = d->exact && strict ? 0 : d->slack[at] + d->unit * fabs(r->t[i].want[k]);
             *want = r->t[i].want[k];
             if (isnan(slack)) continue;
             if (doubt_class(*want) != doubt_class(got[at])) {

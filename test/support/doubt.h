@@ -25,6 +25,7 @@ typedef struct doubt_rounding {
 typedef struct doubt {
     bool exact;    /* whole numbers that are exact throughout */
     bool beyond;   /* some value leaves the range: nothing can be told */
+    double unit;   /* share of an output's magnitude that rounding it takes at most */
     double *slack; /* per element of all outputs, as rig_outputs() orders them; NAN: not judged */
     int64_t count;
 } doubt;
@@ -33,6 +34,9 @@ typedef struct doubt {
 void doubt_open_by(doubt *out, const rig *r, uint64_t seed, const doubt_rounding *by);
 
 void doubt_open(doubt *out, const rig *r, uint64_t seed);
+
+/* The same of a graph whose data is fp16 or bf16: a value may be rounded to it at every operator. */
+void doubt_open_half(doubt *out, const rig *r, uint64_t seed, cvy_dtype dtype);
 
 void doubt_close(doubt *d);
 

@@ -1,6 +1,7 @@
 /* rig.c - see rig.h. */
 #define TEST_WITHOUT_CMOCKA
 #include "rig.h"
+#include "../../src/util/half.h"
 
 static shape rig_shape(const rig_tensor *t)
 {
@@ -47,6 +48,30 @@ static int64_t rig_random_strides(uint64_t *seed, rig_tensor *t, int64_t *first)
     return step;
 }
 
+/* As the tensor's dtype holds it. */
+static float rig_rounded(const rig_tensor *t, float x)
+{
+    const cvy_dtype dtype = (cvy_dtype)t->info.dtype;
+    return dtype == CVY_FLOAT32 ? x : cvyi_widen(dtype, cvyi_narrow(dtype, x));
+}
+
+static void rig_narrow(rig_tensor *t)
+{
+    for (int64_t k = 0; t->words && k < t->cells; k++)
+        t->words[k] = cvyi_narrow((cvy_dtype)t->info.dtype, t->memory[k]);
+}
+
+static void rig_widen(rig_tensor *t)
+{
+    for (int64_t k = 0; t->words && k < t->cells; k++)
+        t->memory[k] = cvyi_widen((cvy_dtype)t->info.dtype, t->words[k]);
+}
+
+void rig_pass_on(rig *r)
+{
+    for (int i = 0; i < r->n_sources; i++) rig_narrow(&r->t[i]);
+}
+
 static void rig_lay_out(rig *r, int i, uint64_t *seed, bool strided)
 {
     rig_tensor *t = &r->t[i];
@@ -59,9 +84,14 @@ static void rig_lay_out(rig *r, int i, uint64_t *seed, bool strided)
     t->cells += 2 * RIG_EDGE;
     t->memory = malloc((size_t)t->cells * sizeof *t->memory);
     assert_non_null(t->memory);
-    for (int64_t k = 0; k < t->cells; k++) t->memory[k] = RIG_GUARD;
+    t->guard = rig_rounded(t, RIG_GUARD);
+    for (int64_t k = 0; k < t->cells; k++) t->memory[k] = t->guard;
     t->origin = t->memory + RIG_EDGE + first;
     r->buffers[i] = (cvy_buffer){t->origin, strided ? t->strides : NULL};
+    if (t->info.dtype == CVY_FLOAT32) return;
+    t->words = malloc((size_t)t->cells * sizeof *t->words);
+    assert_non_null(t->words);
+    r->buffers[i].data = t->words + RIG_EDGE + first;
 }
 
 static float rig_number(uint64_t *seed, const rig_tensor *t, rig_data kind)
@@ -87,14 +117,16 @@ void rig_open(rig *r, cvy_graph *g, uint64_t *seed, rig_data kind, int strided)
         rig_lay_out(r, i, seed, random_below(seed, 8) < strided);
         if (t->info.role == CVY_OUTPUT) continue;
         r->n_sources = i + 1;
-        for (int64_t k = 0; k < t->count; k++) *rig_at(t, k) = rig_number(seed, t, kind);
+        for (int64_t k = 0; k < t->count; k++) *rig_at(t, k) = rig_rounded(t, rig_number(seed, t, kind));
     }
+    rig_pass_on(r);
 }
 
 void rig_close(rig *r)
 {
     for (int i = 0; i < r->n; i++) {
         free(r->t[i].memory);
+        free(r->t[i].words);
         free(r->t[i].want);
     }
 }
@@ -118,8 +150,10 @@ void rig_reference(rig *r)
 
 void rig_wipe(rig *r)
 {
-    for (int i = r->n_sources; i < r->n; i++)
-        for (int64_t k = 0; k < r->t[i].cells; k++) r->t[i].memory[k] = RIG_GUARD;
+    for (int i = r->n_sources; i < r->n; i++) {
+        for (int64_t k = 0; k < r->t[i].cells; k++) r->t[i].memory[k] = r->t[i].guard;
+        rig_narrow(&r->t[i]);
+    }
 }
 
 float *rig_outputs(rig *r, int64_t *count)
@@ -131,13 +165,17 @@ float *rig_outputs(rig *r, int64_t *count)
     for (int i = r->n_sources; i < r->n; i++) n += r->t[i].count;
     all = malloc((size_t)(n + 1) * sizeof *all);
     assert_non_null(all);
-    for (int i = r->n_sources; i < r->n; i++)
-        for (int64_t k = 0; k < r->t[i].count; k++) {
-            all[at++] = *rig_at(&r->t[i], k);
-            *rig_at(&r->t[i], k) = RIG_GUARD;
+    for (int i = r->n_sources; i < r->n; i++) {
+        rig_tensor *t = &r->t[i];
+        rig_widen(t);
+        for (int64_t k = 0; k < t->count; k++) {
+            all[at++] = *rig_at(t, k);
+            *rig_at(t, k) = t->guard;
         }
+        rig_narrow(t);
+    }
     for (int i = r->n_sources; i < r->n; i++)
-        for (int64_t k = 0; k < r->t[i].cells; k++) kept &= r->t[i].memory[k] == RIG_GUARD;
+        for (int64_t k = 0; k < r->t[i].cells; k++) kept &= r->t[i].memory[k] == r->t[i].guard;
     *count = n;
     if (kept) return all;
     free(all);

@@ -24,6 +24,9 @@ typedef struct rig_tensor {
     int64_t count;
     float *memory; /* cells of them */
     int64_t cells;
+    uint16_t *words; /* fp16 and bf16: the cells as run() sees them; NULL: it sees memory. What a test puts into
+                        memory after rig_open() must be a number of the dtype, and rig_pass_on() called */
+    float guard;
     float *origin; /* where element 0 lies */
     int64_t strides[CVY_MAX_RANK];
     double *want; /* outputs: row-major */
@@ -42,6 +45,9 @@ float *rig_at(const rig_tensor *t, int64_t i);
 void rig_open(rig *r, cvy_graph *g, uint64_t *seed, rig_data kind, int strided);
 
 void rig_close(rig *r);
+
+/* Sources of other dtypes, as memory has them now, to their words. */
+void rig_pass_on(rig *r);
 
 /* The reference's outputs, into t->want. */
 void rig_reference(rig *r);

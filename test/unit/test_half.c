@@ -1,5 +1,7 @@
 /* test_half.c - fp16 and bf16 words: every one of them, and every place where rounding turns. */
 #include <math.h>
+#include "../../src/cpu/convert.h"
+#include "../../src/cpu/cpuinfo.h"
 #include "../../src/util/half.h"
 #include "unit.h"
 
@@ -86,12 +88,90 @@ static void elements(void **state)
     assert_true(floats[1] == 0.1f && cvyi_element(CVY_FLOAT32, floats, 1) == 0.1f);
 }
 
+/* ---- the CPU's loops: the same bits under every instruction set, nothing outside of a run touched ---- */
+
+enum { WORDS = 65536, GUARD = 40 };
+static const uint16_t untouched = 0x1234;
+
+static uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static void check_widen(const cpu_convert_kernels *k, cvy_dtype dtype, const char *isa)
+{
+    static uint16_t words[WORDS];
+    static float wide[WORDS];
+    for (int w = 0; w < WORDS; w++) words[w] = (uint16_t)w;
+    k->widen[dtype](wide, words, WORDS);
+    for (int w = 0; w < WORDS; w++)
+        if (bits_of(wide[w]) != bits_of(cvyi_widen(dtype, (uint16_t)w)))
+            fail_msg("%s: %04x is %a", isa, w, wide[w]);
+}
+
+/* Every word, what is halfway to the next, and the floats beside that; NaNs too. */
+static void check_narrow(const cpu_convert_kernels *k, const struct format *f, bool stream, const char *isa)
+{
+    static float floats[4 * WORDS];
+    static uint16_t words[4 * WORDS];
+    for (unsigned w = 0; w < WORDS; w++) {
+        const unsigned next = (w & 0x7fff) < f->inf ? w + 1 : w;
+        const float a = cvyi_widen(f->dtype, (uint16_t)w);
+        const float tie =
+            isinf(cvyi_widen(f->dtype, (uint16_t)next)) ? a : (a + cvyi_widen(f->dtype, (uint16_t)next)) / 2;
+        floats[4 * w] = a;
+        floats[4 * w + 1] = tie;
+        floats[4 * w + 2] = nextafterf(tie, 0);
+        floats[4 * w + 3] = nextafterf(tie, copysignf(INFINITY, tie));
+    }
+    (stream ? k->narrow_stream : k->narrow)[f->dtype](words, floats, COUNT_OF(floats));
+    for (int i = 0; i < COUNT_OF(floats); i++)
+        if (words[i] != cvyi_narrow(f->dtype, floats[i])) fail_msg("%s: %a is %04x", isa, floats[i], words[i]);
+}
+
+static void check_ends(const cpu_convert_kernels *k, cvy_dtype dtype)
+{
+    static uint16_t words[GUARD + 100 + GUARD];
+    static float floats[GUARD + 100 + GUARD];
+    for (int n = 0; n < 100; n++)
+        for (int at = 0; at < 33; at += 1 + n / 40) {
+            for (int i = 0; i < COUNT_OF(words); i++) words[i] = untouched, floats[i] = -1;
+            k->widen[dtype](floats + at, words + at, n);
+            for (int i = 0; i < COUNT_OF(floats); i++)
+                assert_true(i >= at && i < at + n ? floats[i] == cvyi_widen(dtype, untouched) : floats[i] == -1);
+            for (int stream = 0; stream < 2; stream++) {
+                for (int i = 0; i < COUNT_OF(words); i++) words[i] = untouched, floats[i] = 1;
+                (stream ? k->narrow_stream : k->narrow)[dtype](words + at, floats + at, n);
+                for (int i = 0; i < COUNT_OF(words); i++)
+                    assert_true(words[i] == (i >= at && i < at + n ? cvyi_narrow(dtype, 1) : untouched));
+            }
+        }
+}
+
+static void every_instruction_set(void **state)
+{
+    static const cpu_convert_kernels *const kernels[] = CPU_KERNELS(cvyi_convert);
+    (void)state;
+    for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
+        if (!cvyi_isa_supported((cpu_isa)isa)) continue;
+        for (int i = 0; i < COUNT_OF(formats); i++) {
+            check_widen(kernels[isa], formats[i].dtype, cvyi_isa_name((cpu_isa)isa));
+            check_narrow(kernels[isa], &formats[i], false, cvyi_isa_name((cpu_isa)isa));
+            check_narrow(kernels[isa], &formats[i], true, cvyi_isa_name((cpu_isa)isa));
+            check_ends(kernels[isa], formats[i].dtype);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_word),
         cmocka_unit_test(every_tie),
         cmocka_unit_test(elements),
+        cmocka_unit_test(every_instruction_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,27 @@
+/* convert.h - fp16 and bf16 in memory, float32 in the arithmetic: words are widened where a value is read and
+ * narrowed where it is stored.
+ *
+ * The rounding is that of util/half.h, the same bits under every instruction set. Every loop takes any n >= 0, any
+ * alignment, and touches no byte outside of its n elements. */
+#ifndef CVYI_CPU_CONVERT_H
+#define CVYI_CPU_CONVERT_H
+
+#include "../graph/graph.h"
+
+typedef void cpu_widen_fn(float *dst, const uint16_t *src, int64_t n);
+typedef void cpu_narrow_fn(uint16_t *dst, const float *src, int64_t n);
+
+/* By cvy_dtype; NULL for CVY_FLOAT32. */
+typedef struct cpu_convert_kernels {
+    cpu_widen_fn *widen[DTYPE_COUNT];
+    cpu_narrow_fn *narrow[DTYPE_COUNT];
+    cpu_narrow_fn
+        *narrow_stream[DTYPE_COUNT]; /* past the caches; seen by others after stream_end() (pointwise.h) */
+} cpu_convert_kernels;
+
+extern const cpu_convert_kernels cvyi_convert_portable;
+#if defined(__x86_64__)
+extern const cpu_convert_kernels cvyi_convert_avx2, cvyi_convert_avx512;
+#endif
+
+#endif

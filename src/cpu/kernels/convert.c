@@ -1,0 +1,58 @@
+/* convert.c - words of fp16 and bf16 to floats and back, contiguous runs. See convert.h.
+ *
+ * A run is taken VL words at a time; the last few go through a vector's worth of words on the stack. Bound: memory.
+ */
+#include "../convert.h"
+#include "../simd.h"
+
+#define WIDEN(name)                                                                                                \
+    static void widen_##name(float *dst, const uint16_t *src, int64_t n)                                           \
+    {                                                                                                              \
+        uint16_t last[VL] = {0};                                                                                   \
+        int64_t i = 0;                                                                                             \
+        for (; i + VL <= n; i += VL) v_store(dst + i, v_load_##name(src + i));                                     \
+        if (i == n) return;                                                                                        \
+        memcpy(last, src + i, (size_t)(n - i) * sizeof *src);                                                      \
+        v_store_n(dst + i, n - i, v_load_##name(last));                                                            \
+    }
+
+#define NARROW(name, store)                                                                                        \
+    static void narrow_##store(uint16_t *dst, const float *src, int64_t n)                                         \
+    {                                                                                                              \
+        uint16_t last[VL];                                                                                         \
+        int64_t i = 0;                                                                                             \
+        for (; i + VL <= n; i += VL) v_##store(dst + i, v_load(src + i));                                          \
+        if (i == n) return;                                                                                        \
+        v_store_##name(last, v_load_n(src + i, n - i));                                                            \
+        memcpy(dst + i, last, (size_t)(n - i) * sizeof *dst);                                                      \
+    }
+
+WIDEN(fp16)
+WIDEN(bf16)
+NARROW(fp16, store_fp16)
+NARROW(bf16, store_bf16)
+
+/* Words in front of the first that v_stream_... takes. */
+static int64_t to_boundary(const uint16_t *dst, int64_t n)
+{
+    const int64_t front = (int64_t)(-((uintptr_t)dst / sizeof *dst) % VL);
+    return front < n ? front : n;
+}
+
+/* What lies in front of the first boundary, and after the last, is stored as usual. */
+#define NARROW_STREAM(name)                                                                                        \
+    static void narrow_stream_##name(uint16_t *dst, const float *src, int64_t n)                                   \
+    {                                                                                                              \
+        int64_t i = to_boundary(dst, n);                                                                           \
+        narrow_store_##name(dst, src, i);                                                                          \
+        for (; i + VL <= n; i += VL) v_stream_##name(dst + i, v_load(src + i));                                    \
+        narrow_store_##name(dst + i, src + i, n - i);                                                              \
+    }
+NARROW_STREAM(fp16)
+NARROW_STREAM(bf16)
+
+const cpu_convert_kernels ISA(cvyi_convert) = {
+    .widen = {[CVY_FLOAT16] = widen_fp16, [CVY_BFLOAT16] = widen_bf16},
+    .narrow = {[CVY_FLOAT16] = narrow_store_fp16, [CVY_BFLOAT16] = narrow_store_bf16},
+    .narrow_stream = {[CVY_FLOAT16] = narrow_stream_fp16, [CVY_BFLOAT16] = narrow_stream_bf16},
+};
