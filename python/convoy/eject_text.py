@@ -107,8 +107,8 @@ struct alignas(64) tensor_map {
 
 HEAD_TMA = r"""
 // x as tensor copies see it: extents, strides in bytes, and the box that one copy brings. The driver encodes it.
-// `rows`: two dimensions, swizzled by 128 bytes; else four as they lie.
-static tensor_map tiles(void *x, CUtensorMapDataType type, bool rows, std::initializer_list<cuuint64_t> dims,
+// Four dimensions as they lie, fewer are swizzled by 128 bytes.
+static tensor_map tiles(void *x, CUtensorMapDataType type, cuuint32_t rank, std::initializer_list<cuuint64_t> dims,
                         std::initializer_list<cuuint64_t> strides, std::initializer_list<cuuint32_t> box)
 {
     static decltype(&cuTensorMapEncodeTiled) encode = nullptr;
@@ -126,9 +126,9 @@ static tensor_map tiles(void *x, CUtensorMapDataType type, bool rows, std::initi
 #endif
         if (!encode) throw std::runtime_error("the driver has no cuTensorMapEncodeTiled");
     }
-    if (encode((CUtensorMap *)&map, type, rows ? 2 : 4, x, dims.begin(), strides.begin(),
+    if (encode((CUtensorMap *)&map, type, rank, x, dims.begin(), strides.begin(),
                box.begin(), steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               rows ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+               rank < 4 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
         throw std::runtime_error("cuTensorMapEncodeTiled failed");
     return map;
@@ -189,12 +189,12 @@ def plain_arguments(launch, pointers, name):
 def map_line(tc, x):
     sizes = ", ".join(map(braces, (tc["dims"], tc["steps"], tc["box"])))
     kind = {"fp32": "FLOAT32", "fp16": "FLOAT16", "bf16": "BFLOAT16"}[tc["dtype"]]
-    rows = "true" if tc["product"] else "false"
-    return f"const tensor_map map = tiles({x}, CU_TENSOR_MAP_DATA_TYPE_{kind}, {rows}, {sizes});"
+    rank = 3 if tc["words"] else 2 if tc["product"] else 4
+    return f"const tensor_map map = tiles({x}, CU_TENSOR_MAP_DATA_TYPE_{kind}, {rank}, {sizes});"
 
 
 def product_lines(launch, pointers):
-    """A tensor-core matrix product: the tensor map, and what any kernel gets."""
+    """A tensor-core matrix product or wide convolution: the tensor map, and what any kernel gets."""
     lines = [map_line(launch["tc"], pointers[launch["tc"]["x"]]), *plain_arguments(launch, pointers, "a")]
     return lines, "&map, &a"
 

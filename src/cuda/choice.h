@@ -6,6 +6,7 @@
 #ifndef CVYI_CUDA_CHOICE_H
 #define CVYI_CUDA_CHOICE_H
 
+#include "conv_wide.h"
 #include "mma.h"
 #include "tc.h"
 #include "tc_product.h"
@@ -16,6 +17,7 @@ struct cuda_choice { /* cuda_choice of exec.h */
     pattern form;
     union { /* the kernel's own */
         mma_form mma;
+        wide_form wide;
         product_form product;
         tc_form tc;
     };
@@ -35,6 +37,8 @@ struct kernel_row { /* kernel_row of exec.h */
     bool (*beats)(const cvy_plan *p, const pass *mine, const pass *best);
     /* Do two passes of this kernel run alike? NULL: always. */
     bool (*same)(const cuda_choice *a, const cuda_choice *b);
+    /* Bytes of the workspace that its steps alone use, one pass after the other. NULL: none. */
+    int64_t (*scratch)(const cuda_choice *c);
     const kernel_row *faster; /* what would be faster: the note says why it refused */
     bool tensor_cores;        /* not for what is prepared, which is small */
     bool dense;               /* wants whole tensors, contiguous and aligned */
@@ -46,7 +50,7 @@ extern const kernel_row cvyi_kernel_matmul_mma, cvyi_kernel_matmul_tc, cvyi_kern
 extern const kernel_row cvyi_kernel_norm, cvyi_kernel_norm_stats, cvyi_kernel_reduce;
 extern const kernel_row cvyi_kernel_softmax_row, cvyi_kernel_softmax;
 extern const kernel_row cvyi_kernel_pointwise, cvyi_kernel_copy, cvyi_kernel_norm_whole;
-extern const kernel_row cvyi_kernel_conv_tc;
+extern const kernel_row cvyi_kernel_conv_tc, cvyi_kernel_conv_wide;
 
 /* struct engine's */
 const char *cvyi_cuda_judge(const cvy_plan *p, pass *s);

@@ -92,9 +92,9 @@ static void add_tc(const tc_step *s, text *t)
                {"part", s->part}, {"state", s->state}, {"factor", s->factor}};
 
     cvyi_text_add(t,
-                  ", \"tc\": {\"packs\": %s, \"product\": %s, \"tma\": %s, \"dtype\": \"%s\", "
+                  ", \"tc\": {\"packs\": %s, \"product\": %s, \"words\": %s, \"tma\": %s, \"dtype\": \"%s\", "
                   "\"zero_bytes\": %lld, \"eps\": ",
-                  word(s->packs), word(s->product), word(s->tma), cvyi_dtype_name(s->dtype),
+                  word(s->packs), word(s->product), word(s->words), word(s->tma), cvyi_dtype_name(s->dtype),
                   (long long)s->zero_bytes);
     cvyi_text_add_number(t, s->eps);
     for (int i = 0; i < COUNT_OF(all); i++) cvyi_text_add(t, ", \"%s\": %d", all[i].name, all[i].view);

@@ -74,6 +74,7 @@ typedef struct cuda_state {
      * strides mean nothing; and one that a tensor-core pass reads or writes. */
     int64_t *shadow;
     int64_t kept_end; /* of the workspace: what is in use so far */
+    int64_t scratch;  /* byte of the workspace from which passes have their scratch (choice.h) */
     bool apart;       /* blocks of a launch were found not to fit on the device at once */
 } cuda_state;
 

@@ -3,7 +3,7 @@
 #include "choice.h"
 #include "cores.h"
 
-enum { POINTWISE_THREADS = 256, STEPS_PER_NODE = 3 };
+enum { POINTWISE_THREADS = 256, STEPS_PER_NODE = 5 };
 
 /* Accesses are of 16 bytes: eight elements where some have two bytes. A thread has two of them under way. */
 static cvy_status end_pointwise(maker *m, const space *in, const space *out, const char *form)
@@ -239,6 +239,19 @@ fail:
     return st;
 }
 
+/* Steps run in order, so passes may use the same scratch. */
+static void take_scratch(maker *m)
+{
+    const cvy_plan *p = m->plan;
+    int64_t most = 0;
+
+    for (int i = p->n_prepare; i < p->n_passes; i++) {
+        const cuda_choice *c = cvyi_cuda_choice(&p->passes[i]);
+        if (c->kernel->scratch) most = cvyi_max64(most, c->kernel->scratch(c));
+    }
+    m->state->scratch = cvyi_make_memory(m, most);
+}
+
 static int *new_lines(cvy_plan *p)
 {
     return cvyi_arena_alloc(&p->memory, (size_t)p->graph->n_values + 1, sizeof(int));
@@ -260,6 +273,7 @@ cvy_status cvyi_cuda_lower(cvy_plan *p)
     m->post.line_of = new_lines(p);
     if (!m->pre.line_of || !m->post.line_of) return CVY_NO_MEMORY;
     state->kept_end = WORKSPACE_BASE + cvyi_round_up(p->value_bytes, CVY_ALIGN);
+    take_scratch(m);
     TRY(make_shadows(m));
     TRY(copy_shadows(m, false));
     if (p->n_prepare) TRY(make_prepared(m));

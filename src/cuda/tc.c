@@ -234,12 +234,12 @@ cvy_status cvyi_tc_map(const cuda_device *d, const tc_step *t, CUdeviceptr x, CU
     static const unsigned steps[4] = {1, 1, 1, 1};
     static const int types[DTYPE_COUNT] = {
         [CVY_FLOAT32] = 7, [CVY_FLOAT16] = 6, [CVY_BFLOAT16] = 9}; /* the driver's */
+    const unsigned rank = t->words ? 3 : t->product ? 2 : 4;
 
     memset(out, 0, sizeof *out);
     if (!t->tma) return CVY_OK;
-    return CU(d->cu, cuTensorMapEncodeTiled, out, types[t->dtype], t->product ? 2 : 4, (void *)(uintptr_t)x,
-              t->dims, t->strides, t->box, steps, NO_INTERLEAVE, t->product ? SWIZZLE_128 : NO_SWIZZLE,
-              L2_256_BYTES, ZEROS);
+    return CU(d->cu, cuTensorMapEncodeTiled, out, types[t->dtype], rank, (void *)(uintptr_t)x, t->dims, t->strides,
+              t->box, steps, NO_INTERLEAVE, t->product ? SWIZZLE_128 : NO_SWIZZLE, L2_256_BYTES, ZEROS);
 }
 
 static cvy_status launch_pack(const cuda_device *d, const cuda_step *s, const step_arguments *a, CUstream stream)

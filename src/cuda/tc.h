@@ -62,7 +62,8 @@ cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out);
 /* What a step of these kernels has beyond views; numbers of views, CVY_NONE: NULL. */
 struct tc_step {  /* tc_step of exec.h */
     bool packs;   /* conv_tc_pack.cu: w, packed, unscale, factor. Else conv_tc.cu */
-    bool product; /* matmul_tc.cu: a map of two dimensions, swizzled by 128 bytes, and the views */
+    bool product; /* matmul_tc.cu, conv_wide.cu: a map swizzled by 128 bytes, and the views */
+    bool words;   /* conv_wide.cu: the map has three dimensions; matmul_tc.cu's two */
     int x, w, packed, unscale, bias, gamma, beta, y, part, state, factor;
     float eps;
     int64_t zero_bytes;           /* from part on: zero before the first launch on a workspace */

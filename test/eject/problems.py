@@ -130,5 +130,19 @@ class Model(nn.Module):
 def get_inputs(): return [torch.randn(8, 256, 512)]
 def get_init_inputs(): return [512]
 '''
-PROBLEMS = {"fold": FOLD, "both": BOTH, "generic": GENERIC, "strided": STRIDED, "mixed": MIXED, "few": FEW,
+DEEP = HEAD + '''
+class Model(nn.Module):
+    """Many channels: words of fp16, sums that several blocks share."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(640, 640, 3, padding=1), nn.Conv2d(640, 128, 3, padding=1)
+
+    def forward(self, x):
+        return F.silu(self.b(F.relu(self.a(x))))
+
+def get_inputs(): return [torch.randn(2, 640, 16, 16)]
+def get_init_inputs(): return []
+'''
+PROBLEMS = {"fold": FOLD, "both": BOTH, "generic": GENERIC, "strided": STRIDED, "mixed": MIXED, "few": FEW, "deep": DEEP,
             "layers": LAYERS}  # fmt: skip

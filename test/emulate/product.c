@@ -1,21 +1,36 @@
 /* product.c - wgmma by the tables of the PTX manual, a warp's part of it.
  *
  * Of d [64][N], lane 4g + t of warp w in its warpgroup has rows 16w + g and 16w + g + 8, columns 8j + 2t and 8j +
- * 2t + 1. Operands in shared memory have no swizzle: core matrices of 8 rows x 16 bytes, contiguous; a descriptor
+ * 2t + 1. Operands in shared memory: without swizzle core matrices of 8 rows x 16 bytes, contiguous; a descriptor
  * says where the first one is, how far the next is along k (leading) and along the rows (stride), in 16 bytes.
- * Products are exact, and are added to the accumulator in double; the sum is cut off, not rounded (emulate/mma.cuh
- * says why). */
+ * Swizzled by 128 bytes, of fp16 alone: rows of 128 bytes, contiguous by eights; bits 4 to 6 of an element's
+ * address are changed by bits 7 to 9, whatever row the operand starts at. Products are exact, and are added to the
+ * accumulator in double; the sum is cut off, not rounded (emulate/mma.cuh says why). */
 #include <stdint.h>
 #include <string.h>
 #include "numbers.h"
 #include "run.h"
 
-enum { CORE_ROWS = 8, CORE_BYTES = 16 };
+enum { CORE_ROWS = 8, CORE_BYTES = 16, SWIZZLED_BYTES = 128, SWIZZLE_128 = 1 };
 
 typedef struct operand {
-    const char *first;
-    size_t leading, stride;
+    const char *shared;
+    size_t start, leading, stride;
+    bool swizzled;
 } operand;
+
+static size_t row_bytes(const operand *o)
+{
+    return o->swizzled ? SWIZZLED_BYTES : CORE_BYTES;
+}
+
+/* Where the 16 bytes lie that are `place` bytes into the operand. */
+static const char *find_piece(const operand *o, size_t place)
+{
+    const size_t at = o->start + place;
+
+    return o->shared + (o->swizzled ? at ^ (at / SWIZZLED_BYTES % CORE_ROWS) * CORE_BYTES : at);
+}
 
 static const float *half_values(void)
 {
@@ -31,14 +46,16 @@ static const float *half_values(void)
 static const char *read_descriptor(unsigned long long d, int rows, const char *shared, unsigned shared_bytes,
                                    operand *out)
 {
-    const size_t start = (size_t)(d & 0x3fff) * 16;
+    const unsigned swizzle = (unsigned)(d >> 62);
     size_t end;
 
-    out->first = shared + start;
-    out->leading = (size_t)(d >> 16 & 0x3fff) * 16;
+    *out = (operand){.shared = shared, .start = (size_t)(d & 0x3fff) * 16, .swizzled = swizzle == SWIZZLE_128};
+    out->leading = out->swizzled ? CORE_BYTES : (size_t)(d >> 16 & 0x3fff) * 16;
     out->stride = (size_t)(d >> 32 & 0x3fff) * 16;
-    end = start + out->leading + (size_t)(rows / CORE_ROWS - 1) * out->stride + CORE_ROWS * CORE_BYTES;
-    if (d >> 46 || d >> 14 & 3 || d >> 30 & 3) return "a wgmma descriptor with bits that are not understood";
+    end = out->start + out->leading + (size_t)(rows / CORE_ROWS - 1) * out->stride +
+          (CORE_ROWS - 1) * row_bytes(out) + CORE_BYTES;
+    if (swizzle > SWIZZLE_128 || d >> 46 & 0xffff || d >> 14 & 3 || d >> 30 & 3)
+        return "a wgmma descriptor with bits that are not understood";
     return end > shared_bytes ? "a wgmma descriptor that reaches behind the block's shared memory" : NULL;
 }
 
@@ -46,10 +63,11 @@ static const char *read_descriptor(unsigned long long d, int rows, const char *s
 static int read_row(const operand *o, int row, bool tf32, bool bf16, float out[16])
 {
     const float *table = half_values();
-    const char *at = o->first + (size_t)(row / CORE_ROWS) * o->stride + (size_t)(row % CORE_ROWS) * CORE_BYTES;
+    const size_t in_operand = (size_t)(row / CORE_ROWS) * o->stride + (size_t)(row % CORE_ROWS) * row_bytes(o);
     const int half = tf32 ? 4 : 8;
 
-    for (int part = 0; part < 2; part++, at += o->leading)
+    for (int part = 0; part < 2; part++) {
+        const char *at = find_piece(o, in_operand + (size_t)part * o->leading);
         for (int i = 0; i < half; i++) {
             float word = 0;
             uint16_t h = 0;
@@ -59,6 +77,7 @@ static int read_row(const operand *o, int row, bool tf32, bool bf16, float out[1
                 memcpy(&h, at + 2 * i, sizeof h);
             out[part * half + i] = tf32 ? emulated_tf32(word) : bf16 ? emulated_float((uint32_t)h << 16) : table[h];
         }
+    }
     return 2 * half;
 }
 

@@ -177,6 +177,10 @@ static const char *const hopper_chains[] = {
     "x[600,352] | matmul(w[352,300]) | silu",
     "x[2050,512] | linear(520) | hardswish",
     "x[260,128] | linear(192) | relu",
+    /* many channels: fp16 words, sums that several blocks share, dilation */
+    "x[2,128,24,24] | conv2d(128,3,padding=1) | gelu",
+    "x[2,520,7,7] | conv2d(250,3,padding=1) | add(r[250,7,7]) | relu",
+    "x[1,200,30,30] | conv2d(130,3,padding=2,dilation=2) | silu",
 };
 
 /* For compute-sanitizer, which takes its time: small, and between them every kernel file and every form of a pass
@@ -204,6 +208,8 @@ static const char *const sanitized[] = {
     "x[1,72,7,245] | conv2d(200,3,stride=2) | leaky_relu(0.1)",
     "x[2,9,29,37] | conv2d(48,5,stride=2) | group_norm(16)",
     "x[130,324] | linear(136) | gelu",
+    "x[1,128,20,20] | conv2d(128,3,padding=1) | gelu",
+    "x[1,520,5,5] | conv2d(72,3,padding=1) | relu",
     /* everything else */
     "x[2,16,9,10] | conv2d(40,3,padding=1,groups=4) | gelu",
     "x[2,12,14,13] | conv2d(12,3,padding=1,groups=12) | hardswish",

@@ -183,7 +183,7 @@ cvy_status check_plan_create(cvy_graph *g, const plan_kind *k, cvy_precision pre
     return cvyi_plan_tuned(g, &o, k->tuning, out);
 }
 
-static bool check_plan(checked_graph *c, const plan_kind *k, cvy_precision precision, uint32_t seed)
+bool check_plan(checked_graph *c, const plan_kind *k, cvy_precision precision, uint32_t seed)
 {
     static const char *const kinds[] = {"", "strided: "};
     cvy_plan *plan = NULL;

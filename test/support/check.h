@@ -67,6 +67,7 @@ extern const plan_kind plan_kinds[PLAN_KINDS];
 cvy_status check_plan_create(cvy_graph *g, const plan_kind *k, cvy_precision precision, uint32_t seed,
                              cvy_plan **out);
 
+bool check_plan(checked_graph *c, const plan_kind *k, cvy_precision precision, uint32_t seed);
 /* Plans of the kinds asked for, in one precision. */
 bool check_plans(checked_graph *c, cvy_precision precision, int kinds, uint32_t seed);
 

@@ -11,6 +11,17 @@ static int value_of(const cuda_choice *c, const char *name)
         if (!strcmp(name, "CLUSTER_M")) return c->product.tile.cluster_m;
         if (!strcmp(name, "CLUSTER_N")) return c->product.tile.cluster_n;
     }
+    if (c->kernel == &cvyi_kernel_conv_wide) {
+        const struct {
+            const char *name;
+            int value;
+        } all[] = {{"GROUPS_M", c->wide.tile.groups_m},    {"TILE", c->wide.tile.tile},
+                   {"BLOCKS", c->wide.tile.blocks},        {"RUN_ROWS", c->wide.tile.run_rows},
+                   {"SPLIT", c->wide.tile.split},          {"PRODUCTS", c->wide.products},
+                   {"TAPS_R", (int)c->wide.geom.kernel[1]}};
+        for (int i = 0; i < COUNT_OF(all); i++)
+            if (!strcmp(name, all[i].name)) return all[i].value;
+    }
     if (c->kernel != &cvyi_kernel_conv_tc) return -1;
     if (!strcmp(name, "streamed")) return c->tc.tuning.slices * 8 < c->tc.problem.c;
 #define VALUE(NAME, field, meaning)                                                                                \

@@ -61,6 +61,13 @@ static const char *const hopper[] = {
     "x[40,36] | linear(40)",
 };
 
+/* The same by conv_wide.cu, which random plans of such a seed take wherever it can run: padding, sums in parts. */
+enum { TAKES_WIDE = 4 };
+static const char *const wide[] = {
+    "x[2,24,5,6] | conv2d(20,3,padding=1)",
+    "x[1,130,3,4] | conv2d(9,(1,3),padding=(0,2),dilation=2,bias=False) | relu",
+};
+
 #define AS_WRITTEN "-fold_conv_affine,-fold_norm_affine,-reduce_producer,-pool_before_norm"
 
 static bool same_kind(float got, double want)
@@ -88,10 +95,11 @@ static void check_run(const gpu *u, rig *r, const cvy_plan *p, const char *what)
     gpu_rig_close(&t);
 }
 
-static void check_chain(const gpu *u, const char *chain, cvy_precision precision, int tuning)
+static void check_chain(const gpu *u, const char *chain, cvy_precision precision, int tuning, uint32_t random)
 {
     static const float planted[] = {NAN, INFINITY, -INFINITY};
-    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA, .precision = (int32_t)precision};
+    const cvy_options options = {
+        .size = sizeof options, .device = CVY_CUDA, .precision = (int32_t)precision, .seed = random};
     cvy_graph *g = NULL;
     cvy_plan *p = NULL;
     uint64_t seed = 8;
@@ -119,7 +127,7 @@ static void check_chain(const gpu *u, const char *chain, cvy_precision precision
 static void take_generic(const gpu *u, int item)
 {
     static const int tunings[] = {TUNE_COST, TUNE_GENERIC};
-    check_chain(u, chains[item / 2], CVY_FP32, tunings[item % 2]);
+    check_chain(u, chains[item / 2], CVY_FP32, tunings[item % 2], 0);
 }
 
 /* The last chain: pooling in front of the norm, weights with the sign of the norm's. */
@@ -127,11 +135,16 @@ static void take_hopper(const gpu *u, int item)
 {
     if (item / 2 == COUNT_OF(hopper)) {
         setenv("CVY_SIMPLIFY", "-fold_conv_affine,-fold_norm_affine,-reduce_producer", 1);
-        check_chain(u, hopper[1], item % 2 ? CVY_TF32 : CVY_FP32, TUNE_COST);
+        check_chain(u, hopper[1], item % 2 ? CVY_TF32 : CVY_FP32, TUNE_COST, 0);
         setenv("CVY_SIMPLIFY", AS_WRITTEN, 1);
         return;
     }
-    check_chain(u, hopper[item / 2], item % 2 ? CVY_TF32 : CVY_FP32, TUNE_COST);
+    check_chain(u, hopper[item / 2], item % 2 ? CVY_TF32 : CVY_FP32, TUNE_COST, 0);
+}
+
+static void take_wide(const gpu *u, int item)
+{
+    check_chain(u, wide[item / 2], item % 2 ? CVY_TF32 : CVY_FP32, TUNE_COST, TAKES_WIDE);
 }
 
 int main(int argc, char **argv)
@@ -142,5 +155,6 @@ int main(int argc, char **argv)
     share_out(2 * COUNT_OF(chains), take_generic);
     setenv("CVY_EMULATE_ARCH", "90", 1);
     share_out(2 * COUNT_OF(hopper) + 2, take_hopper);
+    share_out(2 * COUNT_OF(wide), take_wide);
     return finish("cuda_special");
 }

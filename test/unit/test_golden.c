@@ -29,6 +29,8 @@ static const struct {
     {"block_c_tf32", BLOCK_C, CVY_TF32},
     {"conv_relu", "x[8,64,56,56] | conv2d(64,3) | relu", CVY_FP32},
     {"conv_wide", "x[32,256,14,14] | conv2d(512,3,padding=1) | relu", CVY_FP32},
+    {"conv_wide_tf32", "x[2,320,64,64] | conv2d(320,3,padding=1) | group_norm(32) | silu", CVY_TF32},
+    {"conv_wide_deep", "x[2,1280,16,16] | conv2d(1280,3,padding=1) | add(r[1280,16,16])", CVY_TF32},
     {"conv_dilated", "x[8,64,56,56] | conv2d(64,3,dilation=2) | relu", CVY_FP32},
     {"conv_depthwise", "x[64,128,56,56] | conv2d(128,3,padding=1,groups=128) | relu", CVY_FP32},
     {"conv3d", "x[8,32,16,56,56] | conv3d(64,3,padding=1) | group_norm(8) | mean((2,3,4))", CVY_FP32},

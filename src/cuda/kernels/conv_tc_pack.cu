@@ -10,54 +10,13 @@
 // weight, or their sum, is not finite: the convolution then sums exactly (inf * lo of x would be NaN, or the other
 // inf). Compile with the same -D as the convolution.
 #include "conv_tc.cuh"
+#include "weight_scale.cuh"
 #ifndef KERNEL_NAME
 #define KERNEL_NAME conv_tc_pack
 #endif
 #ifndef FACTOR_TYPE
 #define FACTOR_TYPE float
 #endif
-
-__device__ __forceinline__ float as_f16(float v) // and back
-{
-    float back, zero;
-    unpack_f16(pack_f16(v, 0.f), back, zero);
-    return back;
-}
-__device__ __forceinline__ float over_warp(float v)
-{
-#pragma unroll
-    for (int o = 16; o; o /= 2) v += __shfl_xor_sync(~0u, v, o);
-    return v;
-}
-// The factor 1 + j / FINE that loses least of a channel's weights, times `scale` each. What they lose, d, is seen
-// through x: E[(sum of d x)^2] is mean(x)^2 (sum of d)^2 + var(x) sum of d^2, which are as 3 to 1 where x is
-// uniform from 0 on.
-__device__ __forceinline__ float finest(const W_TYPE *w, float scale)
-{
-    constexpr int FINE = 16;
-    __shared__ float2 lost[4][FINE];
-    const int t = threadIdx.x;
-    float least_lost = __int_as_float(0x7f800000), best = 1.f;
-#pragma unroll 1
-    for (int j = 0; j < FINE; j++) {
-        const float factor = scale * (1.f + (float)j / FINE), inverse = scale / factor;
-        float sum = 0.f, squares = 0.f;
-        for (int i = t; i < C * R * S; i += 128) {
-            const float v = cvy_get(w + i), d = fmaf(as_f16(v * factor), inverse, -v * scale);
-            sum += d, squares = fmaf(d, d, squares);
-        }
-        sum = over_warp(sum), squares = over_warp(squares);
-        if (t % 32 == 0) lost[t / 32][j] = make_float2(sum, squares);
-    }
-    __syncthreads();
-    for (int j = 0; j < FINE; j++) {
-        const float sum = lost[0][j].x + lost[1][j].x + lost[2][j].x + lost[3][j].x,
-                    squares = lost[0][j].y + lost[1][j].y + lost[2][j].y + lost[3][j].y,
-                    all = fmaf(sum, sum, squares * (1.f / 3));
-        if (all < least_lost) least_lost = all, best = 1.f + (float)j / FINE;
-    }
-    return best;
-}
 
 extern "C" __global__ void __launch_bounds__(128)
     KERNEL_NAME(const W_TYPE *w, u32 *packed, float *unscale, const FACTOR_TYPE *factor)
@@ -77,10 +36,10 @@ extern "C" __global__ void __launch_bounds__(128)
     __syncthreads();
     m = __uint_as_float(max(max(largest[0], largest[1]), max(largest[2], largest[3])));
     const bool usable = m > 0.f && m < __int_as_float(0x7f800000);
-    const int exponent = usable && SCALED ? max(min(13 + 127 - (int)(__float_as_uint(m) >> 23), 126), -126) : 0;
-    const float power = __int_as_float((exponent + 127) << 23);
+    const float power = usable && SCALED ? weight_power(m) : 1.f;
     const bool fine = SCALED && PARTS == 1 && usable && k < K;
-    const float scale = fine ? power * finest(w + (size_t)k * (C * R * S), power) : power;
+    const auto weight = [&](int i) { return cvy_get(w + (size_t)k * (C * R * S) + i); };
+    const float scale = fine ? power * finest<C * R * S>(weight, power) : power;
     const float total = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     const float times = factor && k < K ? cvy_get(factor + k) : 1.f, sign = times < 0.f ? -1.f : 1.f;
     const bool finite = m < __int_as_float(0x7f800000) && fabsf(total * times) < __int_as_float(0x7f800000);

@@ -1,7 +1,8 @@
 // descriptor.cuh - how wgmma is told where an operand lies in shared memory.
 //
-// Operands are K-major without swizzle: core matrices of 8 rows x 16 bytes, rows contiguous, 128 bytes from 8 rows
-// to the next 8.
+// Operands are K-major. Without swizzle: core matrices of 8 rows x 16 bytes, rows contiguous, 128 bytes from 8 rows
+// to the next 8. Swizzled: rows of 128 bytes, 1024 bytes from 8 rows to the next 8, as tensor copies leave them;
+// the hardware swizzles final addresses, so an operand may start at any row.
 #pragma once
 #include "ptx.cuh"
 
@@ -15,4 +16,9 @@ __device__ __forceinline__ u32 desc_address(const void *p)
 __device__ __forceinline__ u64 wgmma_desc(u32 addr16, u32 lead16)
 {
     return 8ull << 32 | (addr16 | lead16 << 16);
+}
+// 16 terms further is 2 more.
+__device__ __forceinline__ u64 wgmma_desc_swizzled(u32 addr16)
+{
+    return 1ull << 62 | 64ull << 32 | 1ull << 16 | addr16;
 }

@@ -1,0 +1,319 @@
+/* conv_wide.c - steps of a wide convolution: memory, options, launches, and its row of the table. */
+#include <stdio.h>
+#include <string.h>
+#include "choice.h"
+#include "cores.h"
+
+/* Where the pass's own memory lies. */
+typedef struct memory_map {
+    int64_t packed, w_unscale;                  /* prepared */
+    int64_t words, most_seen, x_unscale, parts; /* scratch */
+} memory_map;
+
+/* ---- sizes ---- */
+
+static int64_t slices_of(const wide_form *f)
+{
+    return cvyi_ceil_div(f->geom.C, WIDE_CHANNELS);
+}
+
+static int parts_of(const wide_form *f)
+{
+    return f->products == 3 ? 2 : 1;
+}
+
+static int64_t chunks_of(const wide_form *f)
+{
+    return cvyi_ceil_div(f->sample, WIDE_CHUNK);
+}
+
+static int64_t results_of(const wide_form *f)
+{
+    const conv_geom *e = &f->geom;
+    return e->N * e->K * e->out[0] * e->out[1] * e->out[2];
+}
+
+/* Memory that only this pass's steps use, one after the other: what other passes leave there is theirs no more. */
+static int64_t lay_scratch(const wide_form *f, memory_map *at)
+{
+    const conv_geom *e = &f->geom;
+    const int64_t bytes[] = {2 * parts_of(f) * e->N * f->sample * slices_of(f) * WIDE_CHANNELS,
+                             4 * e->N * slices_of(f) * chunks_of(f), 4 * e->N,
+                             f->tile.split > 1 ? 4 * f->tile.split * results_of(f) : 0};
+    int64_t *places[] = {&at->words, &at->most_seen, &at->x_unscale, &at->parts}, end = 0;
+
+    for (int i = 0; i < COUNT_OF(bytes); i++) {
+        *places[i] = end;
+        end += cvyi_round_up(bytes[i], CVY_ALIGN);
+    }
+    return end;
+}
+
+static memory_map take_memory(maker *m, const wide_form *f)
+{
+    const int weight = m->g->nodes[m->choice->form.core].arg[1];
+    const conv_geom *e = &f->geom;
+    const int64_t taps = e->kernel[0] * e->kernel[1] * e->kernel[2], k_pad = cvyi_round_up(e->K, WIDE_PADDED_K);
+    const int64_t row = 2 * WIDE_CHANNELS * parts_of(f);
+    const int64_t scratch = m->state->scratch;
+    memory_map at;
+
+    lay_scratch(f, &at);
+    at.words += scratch;
+    at.most_seen += scratch;
+    at.x_unscale += scratch;
+    at.parts += scratch;
+    at.packed = cvyi_make_packed_memory(m, weight, slices_of(f) * taps * k_pad * row);
+    at.w_unscale = cvyi_make_packed_memory(m, weight, 4 * k_pad);
+    return at;
+}
+
+/* ---- options ---- */
+
+static void define_filter(maker *m, const wide_form *f)
+{
+    cvyi_make_define(m, "C_IN", f->geom.C);
+    cvyi_make_define(m, "K_OUT", f->geom.K);
+    cvyi_make_define3(m, (const char *const[3]){"TAPS_T", "TAPS_R", "TAPS_S"}, f->geom.kernel);
+    cvyi_make_define(m, "PRODUCTS", f->products);
+}
+
+static void define_list(maker *m, const wide_form *f)
+{
+    cvyi_make_define3(m, (const char *const[3]){"IN_D", "IN_H", "IN_W"}, f->geom.in);
+    cvyi_make_define(m, "FLAT_ROW", f->row);
+    cvyi_make_define(m, "FLAT_PLANE", f->plane);
+    cvyi_make_define(m, "FLAT_SAMPLE", f->sample);
+}
+
+static void define_sums(maker *m, const wide_form *f)
+{
+    const conv_geom *e = &f->geom;
+    const wide_tile *t = &f->tile;
+
+    cvyi_make_define3(m, (const char *const[3]){"OUT_O", "OUT_P", "OUT_Q"}, e->out);
+    cvyi_make_define3(m, (const char *const[3]){"PAD_D", "PAD_H", "PAD_W"}, e->pad);
+    cvyi_make_define3(m, (const char *const[3]){"DIL_D", "DIL_H", "DIL_W"}, e->dil);
+    cvyi_make_define(m, "GROUPS_M", t->groups_m);
+    cvyi_make_define(m, "GROUPS_N", t->groups_n);
+    cvyi_make_define(m, "TILE", t->tile);
+    cvyi_make_define(m, "RUN_ROWS", t->run_rows);
+    cvyi_make_define(m, "BLOCKS", t->blocks);
+    cvyi_make_define(m, "SPLIT", t->split);
+}
+
+/* ---- steps ---- */
+
+static cvy_status make_pack(maker *m, const wide_form *f, const memory_map *at)
+{
+    const int weight = m->g->nodes[m->choice->form.core].arg[1];
+    const bool prepared = m->prepared;
+    cvy_status st;
+
+    m->prepared = m->plan->prepared[weight];
+    cvyi_make_start(m, "conv_wide_pack.cu");
+    define_filter(m, f);
+    cvyi_make_define_types(m, weight, weight);
+    cvyi_make_own_view(m, at->packed, "packed weights");
+    cvyi_make_own_view(m, at->w_unscale, "their unscale");
+    cvyi_make_raw_view(m, weight);
+    m->step.extent = 1;
+    cvyi_core_grid(m, cvyi_round_up(f->geom.K, WIDE_PADDED_K), 1, 1, 128);
+    st = cvyi_make_end(m, "");
+    m->prepared = prepared;
+    return st;
+}
+
+/* x into words with the usual scale; then the scale of each sample, and again what needs another one. */
+static cvy_status make_words(maker *m, const wide_form *f, const memory_map *at, bool again)
+{
+    const int x = m->g->nodes[m->choice->form.core].arg[0];
+    const int64_t N = f->geom.N, tiles = slices_of(f) * chunks_of(f);
+    const int64_t each = cvyi_min64(tiles, cvyi_ceil_div(2 * (int64_t)m->state->device->sms, N));
+
+    cvyi_make_start(m, again ? "conv_wide_rescale.cu" : "conv_wide_words.cu");
+    define_filter(m, f);
+    define_list(m, f);
+    if (again) cvyi_make_define(m, "BLOCKS_EACH", each);
+    cvyi_make_define_types(m, x, x);
+    cvyi_make_own_view(m, at->words, "words");
+    cvyi_make_raw_view(m, x);
+    cvyi_make_own_view(m, at->most_seen, "largest values");
+    if (again) cvyi_make_own_view(m, at->x_unscale, "samples' unscale");
+    m->step.extent = N;
+    if (again)
+        cvyi_core_grid(m, N * each, 1, 1, 256);
+    else
+        cvyi_core_grid(m, N * chunks_of(f), slices_of(f), 1, 256);
+    return cvyi_make_end(m, "");
+}
+
+/* Words as tensor copies see them. */
+static cvy_status add_map(maker *m, const wide_form *f, const wide_layout *l, int words)
+{
+    tc_step *s = cvyi_tc_new_step(m);
+
+    if (!s) return CVY_NO_MEMORY;
+    s->product = s->words = s->tma = true;
+    s->dtype = CVY_FLOAT16;
+    s->x = words;
+    s->dims[0] = (uint64_t)(slices_of(f) * WIDE_CHANNELS);
+    s->dims[1] = (uint64_t)(f->geom.N * f->sample);
+    s->dims[2] = (uint64_t)parts_of(f);
+    s->strides[0] = 2 * s->dims[0];
+    s->strides[1] = s->strides[0] * s->dims[1];
+    s->box[0] = WIDE_CHANNELS;
+    s->box[1] = (unsigned)l->copy;
+    s->box[2] = 1;
+    return CVY_OK;
+}
+
+/* Views as conv_wide.cu numbers them, behind number 0. */
+static int add_operands(maker *m, const memory_map *at)
+{
+    const node *n = &m->g->nodes[m->choice->form.core];
+
+    cvyi_make_raw_view(m, n->arg[0]);
+    cvyi_make_raw_view(m, n->arg[1]);
+    cvyi_make_own_view(m, at->packed, "packed weights");
+    cvyi_make_own_view(m, at->w_unscale, "their unscale");
+    cvyi_make_own_view(m, at->x_unscale, "samples' unscale");
+    return cvyi_make_own_view(m, at->words, "words");
+}
+
+static cvy_status add_epilogue(maker *m, const space *out)
+{
+    const int core = m->choice->form.core;
+    const node *n = &m->g->nodes[core];
+
+    if (n->n_args > 2 && n->arg[2] != CVY_NONE) cvyi_core_bias(m, core, out, n->arg[2], 1);
+    return cvyi_core_epilogue(m, core, out);
+}
+
+static cvy_status make_sums(maker *m, const wide_form *f, const memory_map *at, const space *out)
+{
+    const node *n = &m->g->nodes[m->choice->form.core];
+    const wide_tile *t = &f->tile;
+    const wide_layout l = cvyi_wide_layout(f, t);
+    char form[32];
+    cvy_status st;
+
+    cvyi_make_start(m, "conv_wide.cu");
+    define_filter(m, f);
+    define_list(m, f);
+    define_sums(m, f);
+    cvyi_make_define_types(m, n->arg[0], n->arg[1]);
+    if (t->split > 1)
+        cvyi_make_own_view(m, at->parts, "parts of sums");
+    else
+        cvyi_core_first_view(m, m->choice->form.core, out);
+    TRY(add_map(m, f, &l, add_operands(m, at)));
+    if (t->split == 1)
+        TRY(add_epilogue(m, out));
+    else
+        m->text = "// epilogue.cuh - of parts of sums: conv_wide_add.cu has it\n";
+    m->step.extent = f->geom.N;
+    m->step.launch.dynamic_shared = (unsigned)l.shared_bytes;
+    cvyi_core_grid(m, cvyi_ceil_div(f->geom.K, l.bm) * cvyi_ceil_div(f->places, l.bn), t->split, 1,
+                   (unsigned)l.threads);
+    snprintf(form, sizeof form, "%dx%d", l.bm, l.bn);
+    TRY(cvyi_make_end(m, form));
+fail:
+    return st;
+}
+
+static cvy_status make_add(maker *m, const wide_form *f, const memory_map *at, const space *out)
+{
+    const int64_t results = results_of(f), width = results / f->geom.N % 4 ? 1 : 4;
+    cvy_status st;
+
+    cvyi_make_start(m, "conv_wide_add.cu");
+    m->many = 4;
+    cvyi_make_define_extents(m, 'Y', out);
+    cvyi_make_define(m, "PARTIALS", f->tile.split);
+    cvyi_core_first_view(m, m->choice->form.core, out);
+    cvyi_make_own_view(m, at->parts, "parts of sums");
+    TRY(add_epilogue(m, out));
+    m->step.extent = f->geom.N;
+    cvyi_core_grid(m, cvyi_ceil_div(results, 256 * width), 1, 1, 256);
+    TRY(cvyi_make_end(m, ""));
+fail:
+    return st;
+}
+
+static cvy_status make_conv_wide(maker *m)
+{
+    const wide_form *f = &m->choice->wide;
+    const node *n = &m->g->nodes[m->choice->form.core];
+    const space out = cvyi_space_planes(cvyi_shape_of(m->g, n->out), f->geom.spatial);
+    memory_map at;
+    cvy_status st;
+
+    if (!results_of(f)) return CVY_OK;
+    at = take_memory(m, f);
+    TRY(make_pack(m, f, &at));
+    TRY(make_words(m, f, &at, false));
+    TRY(make_words(m, f, &at, true));
+    TRY(make_sums(m, f, &at, &out));
+    if (f->tile.split > 1) TRY(make_add(m, f, &at, &out));
+fail:
+    return st;
+}
+
+/* ---- its row of the table ---- */
+
+/* Of a random plan at random. */
+static const char *refuse_conv_wide(const cvy_plan *p, const pass *s, cuda_choice *c)
+{
+    const char *why = cvyi_core_refusal(p, c, 1u << KIND_CONV, "not an ordinary convolution");
+    const uint32_t seed = p->options.seed;
+
+    (void)s;
+    if (why) return why;
+    c->wide = cvyi_wide_form(p, c->form.core);
+    return c->wide.why || !seed || seed >> 2 & 1 ? c->wide.why : "wide: this random plan does without";
+}
+
+static void tune_conv_wide(const cvy_plan *p, pass *s, const cuda_choice *c)
+{
+    const wide_form *f = &c->wide;
+    const wide_layout l = cvyi_wide_layout(f, &f->tile);
+
+    s->way = WAY_STREAM;
+    s->seconds = cvyi_pass_seconds(p, s, f->launches, f->seconds);
+    snprintf(s->note, sizeof s->note, "wide, %d product%s, tile %d x %d, %d + %d stages", f->products,
+             f->products == 1 ? "" : "s", l.bm, l.bn, l.x_stages, l.w_stages);
+    if (f->tile.split > 1) {
+        const size_t length = strlen(s->note);
+        snprintf(s->note + length, sizeof s->note - length, ", sums in %d parts", f->tile.split);
+    }
+}
+
+static bool beats_conv_wide(const cvy_plan *p, const pass *mine, const pass *best)
+{
+    return p->options.seed || mine->seconds < best->seconds;
+}
+
+static bool same_conv_wide(const cuda_choice *a, const cuda_choice *b)
+{
+    const wide_tile *t = &a->wide.tile, *u = &b->wide.tile;
+    return t->groups_m == u->groups_m && t->tile == u->tile && t->blocks == u->blocks &&
+           t->run_rows == u->run_rows && t->split == u->split;
+}
+
+static int64_t scratch_of_conv_wide(const cuda_choice *c)
+{
+    memory_map at;
+    return lay_scratch(&c->wide, &at);
+}
+
+const kernel_row cvyi_kernel_conv_wide = {.name = "conv_wide",
+                                          .refuse = refuse_conv_wide,
+                                          .tune = tune_conv_wide,
+                                          .make = make_conv_wide,
+                                          .launch = cvyi_product_launch,
+                                          .beats = beats_conv_wide,
+                                          .same = same_conv_wide,
+                                          .scratch = scratch_of_conv_wide,
+                                          .tensor_cores = true,
+                                          .dense = true};

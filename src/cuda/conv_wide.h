@@ -1,0 +1,35 @@
+/* conv_wide.h - convolutions with many channels on Hopper's tensor cores: kernels/conv_wide.cu.
+ *
+ * The pass is that of conv_mma.cu (pattern.c), with the same epilogue. Its steps: weights packed into fp16 words,
+ * once for as long as the parameters stay; x turned into words (conv_wide_words.cu, conv_wide_rescale.cu); the
+ * sums; where tiles are few, parts of sums added (conv_wide_add.cu). wide_tune.c chooses the tile, conv_wide.c
+ * makes the steps. */
+#ifndef CVYI_CUDA_CONV_WIDE_H
+#define CVYI_CUDA_CONV_WIDE_H
+
+#include "maker.h"
+#include "kernels/wide_layout.cuh"
+
+typedef struct wide_tile {
+    int groups_m, groups_n, tile; /* warpgroups along channels and pixels; pixels of each */
+    int blocks;                   /* of a multiprocessor */
+    int run_rows;                 /* rows of taps that share a stage of x */
+    int split;                    /* blocks that share a sum */
+} wide_tile;
+
+typedef struct wide_form {
+    const char *why; /* NULL: the kernel can run it; else what is in the way, in words */
+    conv_geom geom;
+    int64_t row, plane, sample; /* pixels of the flat list (conv_wide.cuh) */
+    int64_t places;             /* of it that results are computed at */
+    int products;               /* 1: tf32's accuracy, 3: float32's */
+    wide_tile tile;
+    double seconds;  /* that all steps are believed to take */
+    double launches; /* launches that follow each other on a stream cost a fraction of one by itself */
+} wide_form;
+
+/* The form of a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
+wide_form cvyi_wide_form(const cvy_plan *p, int core);
+wide_layout cvyi_wide_layout(const wide_form *f, const wide_tile *t);
+
+#endif

@@ -1,0 +1,381 @@
+// conv_wide.cu - convolutions with many channels on Hopper's tensor cores, stride 1, any rank, padding and
+// dilation. sm_90a.
+//
+// Operands are fp16 words as conv_wide.cuh lays them out, so that nothing is converted or moved here: tensor copies
+// and bulk copies bring them, wgmma reads them where they land. A block has BM output channels x BN places of the
+// flat list; the sum runs over slices of 64 channels, runs of RUN_ROWS rows of taps, and taps:
+//
+//   x [PARTS][PIXELS][64]     a stage for a run: the tile's places and those that the run's taps reach beyond them.
+//                             A tap is the same stage from a start address moved by whole pixels; the hardware
+//                             swizzles the final address, so that any shift is exact where stages begin at 1024
+//                             bytes
+//   w [PARTS][BM][64]         a stage for a tap
+//
+//   role      warps                waits for                   signals
+//   multiply  0 .. 4 * GROUPS - 1  full: all bytes are there   empty: the warp's rows are through with the stage
+//   copy      the next one         empty                       full (the copies do)
+//
+// M = 64 output channels of a warpgroup, N = TILE places; GROUPS_M warpgroups share the places, GROUPS_N the
+// channels.
+//
+// One product: sums go on from tap to tap. Three: lo * hi + hi * lo + hi * hi, the small ones first; tensor cores
+// cut off when they add, so the sums of a tap start from zero and are added up by ordinary additions: at most 12
+// cuts of 2^-23 each of a partial sum. What the three leave out is below 2^-22 of a product.
+//
+// Results lie in shared memory where the stages were, [BM][BN + 8], and go through the epilogue along the pixels of
+// a channel. Those that are not finite are first summed again by multiply-adds from x and the weights themselves:
+// an operand is not finite, or the sum overflows. Where tiles are few, SPLIT blocks share the slices of a sum, and
+// leave their parts for conv_wide_add.cu.
+//
+// Expected bound: tensor cores. With one product a block of 128 x 256 fetches 3 * 34 + 9 * 16 KB from the L2 for a
+// slice of a 3x3 filter, 9,216 cycles of work: 27 bytes a cycle.
+//
+//   t[0]  result (SPLIT > 1: parts [SPLIT][result])
+//   t[1]  x and t[2] weights as they are, contiguous: for what is not finite
+//   t[3]  packed weights      t[4]  their unscale      t[5]  the samples' unscale
+//   map: words as {C_PAD, pixels, PARTS}, boxes of {64, COPY, 1}, swizzled by 128 bytes
+//   epilogue space: n, k, o, p, q
+//   grid: x tiles of channels, then of pixels; y parts of the sum
+#ifndef GROUPS_M // warpgroups along the channels, along the pixels
+#define GROUPS_M 2
+#define GROUPS_N 1
+#endif
+#ifndef TILE
+#define TILE 128 // pixels of a warpgroup
+#endif
+#ifndef RUN_ROWS
+#define RUN_ROWS 1 // rows of taps that share a stage of x
+#endif
+#ifndef BLOCKS
+#define BLOCKS 1 // of a multiprocessor
+#endif
+#ifndef SPLIT
+#define SPLIT 1 // blocks that share a sum
+#endif
+
+#include "conv_wide.cuh"
+#include "descriptor.cuh"
+#include "epilogue.cuh"
+#include "ptx_wide.cuh"
+
+constexpr int REACH = (RUN_ROWS - 1) * DIL_H * FLAT_ROW + (TAPS_S - 1) * DIL_W;
+constexpr wide_layout LAYOUT = wide_find_layout(GROUPS_M, GROUPS_N, TILE, PRODUCTS, REACH, BLOCKS);
+constexpr int BM = LAYOUT.bm, BN = LAYOUT.bn, GROUPS = GROUPS_M * GROUPS_N, WARPS = 4 * GROUPS;
+constexpr int X_STAGES = LAYOUT.x_stages, W_STAGES = LAYOUT.w_stages, COPY = LAYOUT.copy;
+constexpr int X_PART = LAYOUT.x_stage / PARTS, W_PART = LAYOUT.w_stage / PARTS; // bytes
+constexpr int RUN_TAPS = RUN_ROWS * TAPS_S, RUNS = TAPS_T * TAPS_R / RUN_ROWS;
+constexpr int K_TILES = cdiv(K_OUT, BM), PITCH = BN + 8;
+constexpr int REGS_COPY = 40, REGS_MULTIPLY = 232; // of one block; two have 112 each
+constexpr int SOME = 16;                           // channels that a thread finishes at a time
+constexpr long long PLANE = (long long)OUT_O * OUT_P * OUT_Q;
+
+struct stages {
+    char x[X_STAGES][PARTS][X_PART], w[W_STAGES][PARTS][W_PART];
+};
+struct shared_memory {
+    union {
+        stages in;
+        float results[BM][PITCH];
+    };
+    u64 x_full[X_STAGES], x_empty[X_STAGES], w_full[W_STAGES], w_empty[W_STAGES];
+};
+static_assert(GROUPS == 2 && TILE % 16 == 0 && TILE <= 256, "the registers of two warpgroups");
+static_assert(TAPS_R % RUN_ROWS == 0 && STRIDE_D * STRIDE_H * STRIDE_W == 1 && !TRANSPOSED, "what it is made for");
+static_assert(X_STAGES >= 2 && W_STAGES >= 2, "a stage is filled while another one is read");
+static_assert(X_PART % 1024 == 0 && W_PART % 1024 == 0, "swizzled rows come by eights");
+static_assert(sizeof(shared_memory) <= LAYOUT.shared_bytes, "the host launches less");
+
+// A block's place in the work.
+struct block_at {
+    int k_first, split, slice, slice_end;
+    int first; // place in the list
+};
+
+CVY_INLINE block_at find_block()
+{
+    block_at b;
+    b.k_first = (int)(blockIdx.x % K_TILES) * BM;
+    b.first = (int)(blockIdx.x / K_TILES) * BN;
+    b.split = SPLIT > 1 ? (int)blockIdx.y : 0;
+    b.slice = b.split * SLICES / SPLIT;
+    b.slice_end = (b.split + 1) * SLICES / SPLIT;
+    return b;
+}
+
+// ---- copy
+
+// From a tile's first place to the first one that a run reads.
+CVY_INLINE int run_offset(int run)
+{
+    const int t = run / (TAPS_R / RUN_ROWS), r = run % (TAPS_R / RUN_ROWS) * RUN_ROWS;
+    return (t * DIL_D - PAD_D) * FLAT_PLANE + (r * DIL_H - PAD_H) * FLAT_ROW - PAD_W;
+}
+
+CVY_INLINE void copy_x(shared_memory &s, const tensor_map &map, int slot, int c, int pixel)
+{
+    mbar_arrive_expect(&s.x_full[slot], PARTS * X_PART);
+#pragma unroll
+    for (int part = 0; part < PARTS; part++)
+#pragma unroll
+        for (int i = 0; i < LAYOUT.copies; i++)
+            tensor_load(s.in.x[slot][part] + i * COPY * WIDE_ROW_BYTES, map, c, pixel + i * COPY, part,
+                        &s.x_full[slot]);
+}
+
+CVY_INLINE void copy_role(shared_memory &s, const tensor_map &map, const char *packed, const block_at &b)
+{
+    int x_step = 0, w_step = 0;
+    packed += (long long)b.slice * TAPS * PARTS * K_PAD * WIDE_ROW_BYTES + b.k_first * WIDE_ROW_BYTES;
+#pragma unroll 1
+    for (int slice = b.slice; slice < b.slice_end; slice++)
+#pragma unroll 1
+        for (int run = 0; run < RUNS; run++, x_step++) {
+            mbar_wait(&s.x_empty[x_step % X_STAGES], (x_step / X_STAGES & 1) ^ 1);
+            copy_x(s, map, x_step % X_STAGES, slice * WIDE_CHANNELS, b.first + run_offset(run));
+#pragma unroll 1
+            for (int tap = 0; tap < RUN_TAPS; tap++, w_step++) {
+                const int slot = w_step % W_STAGES;
+                mbar_wait(&s.w_empty[slot], (w_step / W_STAGES & 1) ^ 1);
+                mbar_arrive_expect(&s.w_full[slot], PARTS * W_PART);
+#pragma unroll
+                for (int part = 0; part < PARTS; part++, packed += K_PAD * WIDE_ROW_BYTES)
+                    bulk_load(s.in.w[slot][part], packed, W_PART, &s.w_full[slot]);
+            }
+        }
+}
+
+// ---- multiply
+
+struct multiplier {
+    shared_memory &s;
+    float acc[TILE / 2];
+    int m, n; // the warpgroup's first channel and place in the tile
+
+    CVY_INLINE_MEMBER multiplier(shared_memory &memory) : s(memory)
+    {
+        const int group = threadIdx.x / 128;
+        m = group % GROUPS_M * 64;
+        n = group / GROUPS_M * TILE;
+#pragma unroll
+        for (int i = 0; i < TILE / 2; i++) acc[i] = 0.0f;
+    }
+
+    // 64 channels of a tap: part `w` of the weights, part `x` of the pixels from place `shift` on.
+    CVY_INLINE_MEMBER void product(float (&d)[TILE / 2], u32 w16, u32 x16, bool accumulate) const
+    {
+#pragma unroll
+        for (int k = 0; k < WIDE_CHANNELS / 16; k++)
+            wgmma_half(d, wgmma_desc_swizzled(w16 + 2 * k), wgmma_desc_swizzled(x16 + 2 * k), accumulate || k > 0,
+                       cvy_f16());
+    }
+    CVY_INLINE_MEMBER u32 w_part(int slot, int part) const
+    {
+        return desc_address(s.in.w[slot][part]) + m * (WIDE_ROW_BYTES / 16);
+    }
+    CVY_INLINE_MEMBER u32 x_part(int slot, int part, int shift) const
+    {
+        return desc_address(s.in.x[slot][part]) + (n + shift) * (WIDE_ROW_BYTES / 16);
+    }
+    // Every warp for itself: its quarter is done, the others' may not be.
+    CVY_INLINE_MEMBER void release(u64 *empty) const
+    {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) mbar_arrive(empty);
+    }
+
+    // Sums go on from tap to tap; a tap's stages are given back when the next one is under way.
+    CVY_INLINE_MEMBER void tap_once(int x_step, int w_step, int shift, bool next_run)
+    {
+        wgmma_fence();
+        product(acc, w_part(w_step % W_STAGES, 0), x_part(x_step % X_STAGES, 0, shift), true);
+        wgmma_commit();
+        wgmma_wait<1>();
+        if (w_step > 0) release(&s.w_empty[(w_step - 1) % W_STAGES]);
+        if (next_run && x_step > 0) release(&s.x_empty[(x_step - 1) % X_STAGES]);
+    }
+    // The sums of a tap start from zero.
+    CVY_INLINE_MEMBER void tap_thrice(int x_step, int w_step, int shift, bool last_of_run)
+    {
+        const int ws = w_step % W_STAGES, xs = x_step % X_STAGES;
+        float part[TILE / 2];
+        wgmma_fence();
+        product(part, w_part(ws, 0), x_part(xs, PARTS - 1, shift), false);
+        product(part, w_part(ws, PARTS - 1), x_part(xs, 0, shift), true);
+        product(part, w_part(ws, 0), x_part(xs, 0, shift), true);
+        wgmma_commit();
+        wgmma_wait<0>();
+        acc_fence(part);
+        release(&s.w_empty[ws]);
+        if (last_of_run) release(&s.x_empty[xs]);
+#pragma unroll
+        for (int i = 0; i < TILE / 2; i++) acc[i] += part[i];
+    }
+
+    CVY_INLINE_MEMBER void run(int x_steps)
+    {
+        int w_step = 0;
+        if (PRODUCTS == 1) acc_fence(acc);
+#pragma unroll 1
+        for (int x_step = 0; x_step < x_steps; x_step++) {
+            mbar_wait(&s.x_full[x_step % X_STAGES], x_step / X_STAGES & 1);
+#pragma unroll 1
+            for (int tap = 0; tap < RUN_TAPS; tap++, w_step++) {
+                const int shift = tap / TAPS_S * (DIL_H * FLAT_ROW) + tap % TAPS_S * DIL_W;
+                mbar_wait(&s.w_full[w_step % W_STAGES], w_step / W_STAGES & 1);
+                if constexpr (PRODUCTS == 1)
+                    tap_once(x_step, w_step, shift, tap == 0);
+                else
+                    tap_thrice(x_step, w_step, shift, tap == RUN_TAPS - 1);
+            }
+        }
+        wgmma_wait<0>();
+        if (PRODUCTS == 1) acc_fence(acc);
+    }
+
+    // lane 4g + t of warp v: acc[4j + 2h + e] is channel 16v + g + 8h, place 8j + 2t + e.
+    CVY_INLINE_MEMBER void spread(float (&results)[BM][PITCH]) const
+    {
+        const int k = m + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, at = n + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < TILE / 8; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                *reinterpret_cast<float2 *>(&results[k + 8 * h][at + 8 * j]) =
+                    make_float2(acc[4 * j + 2 * h], acc[4 * j + 2 * h + 1]);
+    }
+};
+
+// ---- results
+
+// A place of the list as a pixel of the output.
+struct pixel_at {
+    int n, o, p, q;
+    bool exists;
+};
+
+CVY_INLINE pixel_at find_pixel(const cvy_args &a, int place)
+{
+    pixel_at at;
+    const int inside = place % FLAT_SAMPLE;
+    at.n = place / FLAT_SAMPLE;
+    at.o = inside / FLAT_PLANE;
+    at.p = inside % FLAT_PLANE / FLAT_ROW;
+    at.q = inside % FLAT_ROW;
+    at.exists = at.n < a.extent && at.o < OUT_O && at.p < OUT_P && at.q < OUT_Q;
+    return at;
+}
+
+// One result by multiply-adds, of the block's slices: rare, so out of the way. Padding is zeros, which an infinite
+// weight makes NaN.
+static __device__ __noinline__ float sum_again(const cvy_args &a, pixel_at at, int k, int slice, int slice_end)
+{
+    const W_TYPE *w = cvy_as<W_TYPE>(a.t[2]) + (long long)k * (C_IN * TAPS);
+    const int end = least(slice_end * WIDE_CHANNELS, C_IN);
+    float sum = 0.0f;
+#pragma unroll 1
+    for (int c = slice * WIDE_CHANNELS; c < end; c++)
+#pragma unroll 1
+        for (int tap = 0; tap < TAPS; tap++) {
+            const int d = at.o - PAD_D + tap / (TAPS_R * TAPS_S) * DIL_D,
+                      h = at.p - PAD_H + tap / TAPS_S % TAPS_R * DIL_H;
+            const int x = at.q - PAD_W + tap % TAPS_S * DIL_W;
+            const bool inside = (unsigned)d < IN_D && (unsigned)h < IN_H && (unsigned)x < IN_W;
+            const long long from = ((((long long)at.n * C_IN + c) * IN_D + d) * IN_H + h) * IN_W + x;
+            sum = fmaf(cvy_get(w + c * TAPS + tap), inside ? cvy_get(cvy_as<X_TYPE>(a.t[1]) + from) : 0.0f, sum);
+        }
+    return sum;
+}
+
+#if SPLIT > 1
+CVY_INLINE void finish_result(const cvy_args &a, int split, const cvy_at &at, float v)
+{
+    a.t[0].p[split * a.extent * (K_OUT * PLANE) + at.lin] = v;
+}
+#else
+CVY_INLINE void finish_result(const cvy_args &a, int, const cvy_at &at, float v)
+{
+    cvy_epilogue(a, at, v);
+}
+#endif
+
+// Results of one place and SOME channels from `channel` on, in the epilogue's units.
+CVY_INLINE void unscale_results(const cvy_args &a, const block_at &b, const pixel_at &pixel, int channel,
+                                float (&v)[SOME])
+{
+    const float x_unscale = a.t[5].p[pixel.n];
+    const float4 *w_unscale = reinterpret_cast<const float4 *>(a.t[4].p + channel);
+    bool sound = true;
+#pragma unroll
+    for (int i = 0; i < SOME / 4; i++) {
+        const float4 four = w_unscale[i];
+        const float each[4] = {four.x, four.y, four.z, four.w};
+        // The smaller factor first: neither step leaves float32's range where the result does not.
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            v[4 * i + e] = v[4 * i + e] * fminf(x_unscale, each[e]) * fmaxf(x_unscale, each[e]);
+            sound = sound && fabsf(v[4 * i + e]) < CVY_INF;
+        }
+    }
+    if (sound) return;
+#pragma unroll
+    for (int i = 0; i < SOME; i++)
+        if (!(fabsf(v[i]) < CVY_INF) && channel + i < K_OUT)
+            v[i] = sum_again(a, pixel, channel + i, b.slice, b.slice_end);
+}
+
+// A warp takes 32 places and SOME channels at a time: neighbouring lanes store neighbouring pixels.
+CVY_INLINE void finish(const cvy_args &a, const block_at &b, const float (&results)[BM][PITCH])
+{
+    constexpr int ACROSS = cdiv(BN, 32);
+#pragma unroll 1
+    for (int i = threadIdx.x / 32; i < ACROSS * (BM / SOME); i += WARPS) {
+        const int place = i % ACROSS * 32 + threadIdx.x % 32, k = i / ACROSS * SOME, channel = b.k_first + k;
+        const pixel_at pixel = find_pixel(a, b.first + place);
+        float v[SOME];
+        if (!pixel.exists || (BN % 32 && place >= BN) || (K_OUT % BM && channel >= K_OUT)) continue;
+#pragma unroll
+        for (int j = 0; j < SOME; j++) v[j] = results[k + j][place];
+        unscale_results(a, b, pixel, channel, v);
+        cvy_at at;
+        at.i0 = pixel.n, at.i1 = channel, at.i2 = pixel.o, at.i3 = pixel.p, at.i4 = pixel.q, at.i5 = 0;
+        at.lin = ((cvy_index)pixel.n * K_OUT + channel) * (cvy_index)PLANE + (pixel.o * OUT_P + pixel.p) * OUT_Q +
+                 pixel.q;
+#pragma unroll
+        for (int j = 0; j < SOME; j++, at.i1++, at.lin += (cvy_index)PLANE)
+            if (K_OUT % SOME == 0 || channel + j < K_OUT) finish_result(a, b.split, at, v[j]);
+    }
+}
+
+CVY_INLINE void multiply_role(shared_memory &s, const cvy_args &a, const block_at &b)
+{
+    multiplier m(s);
+
+    m.run((b.slice_end - b.slice) * RUNS);
+    named_barrier(1, 128 * GROUPS); // all are through with the stages
+    m.spread(s.results);
+    named_barrier(1, 128 * GROUPS);
+    finish(a, b, s.results);
+}
+
+extern "C" __global__ void __launch_bounds__(LAYOUT.threads, BLOCKS)
+    KERNEL_NAME(const __grid_constant__ tensor_map map, const __grid_constant__ cvy_args a)
+{
+    extern __shared__ __align__(1024) char memory[];
+    shared_memory &s = *reinterpret_cast<shared_memory *>(memory);
+    const block_at block = find_block();
+
+    if (threadIdx.x == 128 * GROUPS) prefetch_map(map);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < X_STAGES; i++) mbar_init(&s.x_full[i], 1), mbar_init(&s.x_empty[i], WARPS);
+        for (int i = 0; i < W_STAGES; i++) mbar_init(&s.w_full[i], 1), mbar_init(&s.w_empty[i], WARPS);
+        mbar_init_fence();
+    }
+    __syncthreads();
+    if (threadIdx.x < 128 * GROUPS) {
+        if (BLOCKS == 1) registers_take<REGS_MULTIPLY>();
+        multiply_role(s, a, block);
+    } else {
+        if (BLOCKS == 1) registers_give<REGS_COPY>();
+        if (threadIdx.x == 128 * GROUPS) copy_role(s, map, reinterpret_cast<const char *>(a.t[3].p), block);
+    }
+}

@@ -1,0 +1,77 @@
+// conv_wide.cuh - wide convolutions: macros, and how operands lie in memory. Shared by conv_wide*.cu.
+//
+// x is a list of pixels, each a row of fp16 words, C_PAD of them:
+//
+//   words [PARTS][n][IN_D + gap][IN_H + gap][IN_W + gap][C_PAD]
+//     part 0: fp16(x * scale), part 1: what that leaves
+//
+// The gaps are zeros: the padding behind a row is also the one in front of the next row, and likewise for planes
+// and samples. What lies in front of the first pixel and behind the last are zeros that tensor copies put in. So a
+// tap is a distance in the list, the same for every pixel, whatever the rank, the padding and the dilation:
+//
+//   out[n, k, o, p, q] = sum over taps and c of w[tap][k][c] * words[at(n, o, p, q) + shift(tap)][c]
+//   at(n, o, p, q) = n * FLAT_SAMPLE + o * FLAT_PLANE + p * FLAT_ROW + q
+//   shift(t, r, s) = (t * DIL_D - PAD_D) * FLAT_PLANE + (r * DIL_H - PAD_H) * FLAT_ROW + s * DIL_W - PAD_W
+//
+// Results are computed at every place of the list; those that are no pixel of the output are thrown away.
+//
+//   packed [SLICES][TAPS][PARTS][K_PAD / 64][64 output channels][64 input channels] fp16
+//     what a block needs of a tap is one piece, swizzled as tensor copies would do it: 16 bytes number c / 8 of
+//     row k lie at place c / 8 ^ k % 8
+//   unscale [K_PAD] float32: the inverse of the channel's scale
+//
+// Scales: weight_scale.cuh and wide_words.cuh.
+#ifndef CVY_CONV_WIDE_CUH
+#define CVY_CONV_WIDE_CUH
+
+#ifndef C_IN
+#define C_IN 128
+#endif
+#ifndef K_OUT
+#define K_OUT 128
+#endif
+#ifndef IN_D // source extents
+#define IN_D 1
+#define IN_H 64
+#define IN_W 64
+#endif
+#ifndef OUT_O // destination extents
+#define OUT_O 1
+#define OUT_P 62
+#define OUT_Q 62
+#endif
+#ifndef FLAT_ROW // pixels from one row, plane and sample of the list to the next
+#define FLAT_ROW    IN_W
+#define FLAT_PLANE  (IN_H * FLAT_ROW)
+#define FLAT_SAMPLE (IN_D * FLAT_PLANE)
+#endif
+#ifndef X_TYPE // elements of x and of the weights
+#define X_TYPE float
+#define W_TYPE float
+#endif
+#ifndef PRODUCTS
+#define PRODUCTS 3 // 1: tf32's accuracy, 3: float32's
+#endif
+
+#include "common.cuh"
+#include "filter.cuh"
+#include "ptx.cuh"
+#include "wide_layout.cuh"
+
+constexpr int PARTS = PRODUCTS == 3 ? 2 : 1, TAPS = TAPS_T * TAPS_R * TAPS_S;
+constexpr int SLICES = cdiv(C_IN, WIDE_CHANNELS), C_PAD = SLICES * WIDE_CHANNELS;
+constexpr int K_PAD = cdiv(K_OUT, WIDE_PADDED_K) * WIDE_PADDED_K;
+constexpr int K_BLOCK = 64 * WIDE_ROW_BYTES; // bytes of 64 packed output channels
+
+// The words' two halves of a value; v is finite, and its scale keeps it in fp16's range.
+CVY_INLINE void split_words(float a, float b, u32 (&words)[PARTS])
+{
+    float back_a, back_b;
+    words[0] = pack_f16(a, b);
+    if (PARTS == 1) return;
+    unpack_f16(words[0], back_a, back_b);
+    // An inf stays one: the result is then summed again (conv_wide.cu). inf - inf would be NaN, which is as good.
+    words[PARTS - 1] = pack_f16(a - back_a, b - back_b);
+}
+
+#endif

@@ -1,0 +1,42 @@
+// conv_wide_add.cu - sums that several blocks of conv_wide.cu share: their parts are added in order, and the
+// epilogue follows. Expected bound: memory, mostly the L2.
+//
+//   t[1]  parts: PARTIALS times the result
+//   epilogue space: inner extents Y1...Y5      grid: x elements over THREADS * WIDTH
+#ifndef Y1
+#define Y1 128
+#define Y2 1
+#define Y3 64
+#define Y4 64
+#define Y5 1
+#endif
+#ifndef PARTIALS
+#define PARTIALS 2
+#endif
+#ifndef SRC_DENSE
+#define SRC_DENSE 1 // all views are contiguous
+#endif
+
+#include "epilogue.cuh"
+
+constexpr int THREADS = 256;
+constexpr long long INNER = (long long)Y1 * Y2 * Y3 * Y4 * Y5;
+constexpr int WIDTH = SRC_DENSE && INNER % 4 == 0 ? 4 : 1;
+
+extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
+{
+    const long long total = a.extent * INNER, lin = ((long long)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
+    float sum[WIDTH], part[PARTIALS][WIDTH];
+    cvy_at at[WIDTH];
+    if (lin >= total) return;
+#pragma unroll
+    for (int i = 0; i < PARTIALS; i++) cvy_load(a.t[1].p + i * total + lin, part[i]);
+#pragma unroll
+    for (int e = 0; e < WIDTH; e++) {
+        sum[e] = part[0][e];
+#pragma unroll
+        for (int i = 1; i < PARTIALS; i++) sum[e] += part[i][e];
+    }
+    cvy_neighbours<WIDTH, Y1, Y2, Y3, Y4, Y5>((cvy_index)lin, at);
+    cvy_write(a, at, sum);
+}

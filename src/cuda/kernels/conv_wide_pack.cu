@@ -1,0 +1,47 @@
+// conv_wide_pack.cu - weights [K_OUT][C_IN][TAPS] float32 -> words in the order of conv_wide.cu (conv_wide.cuh).
+// Made once for as long as the parameters stay.
+//
+//   t[0]  packed words      t[1]  unscale      t[2]  weights, contiguous
+//   grid: a block of 128 threads for each of K_PAD output channels; zeros past K_OUT
+//
+// The scale is that of the largest finite weight. A weight that is not finite stays so: conv_wide.cu sums what
+// meets it again.
+#include "conv_wide.cuh"
+#include "weight_scale.cuh"
+
+template <class Weight> CVY_INLINE float largest_finite(Weight w)
+{
+    __shared__ float largest[4];
+    float m = 0.0f;
+    for (int i = threadIdx.x; i < C_IN * TAPS; i += 128) m = fabsf(w(i)) < CVY_INF ? fmaxf(m, fabsf(w(i))) : m;
+#pragma unroll
+    for (int o = 16; o; o /= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, o));
+    if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = m;
+    __syncthreads();
+    return fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
+}
+
+extern "C" __global__ void __launch_bounds__(128) KERNEL_NAME(const __grid_constant__ cvy_args a)
+{
+    const int k = blockIdx.x;
+    const bool is = k < K_OUT;
+    const W_TYPE *first = cvy_as<W_TYPE>(a.t[2]) + (long long)(is ? k : 0) * (C_IN * TAPS);
+    const auto w = [&](int i) { return cvy_get(first + i); };
+    const float m = largest_finite(w), power = m > 0.0f ? weight_power(m) : 1.0f;
+    const float scale = PARTS == 1 && m > 0.0f ? power * finest<C_IN * TAPS>(w, power) : power;
+    u32 *packed = reinterpret_cast<u32 *>(a.t[0].p);
+
+    if (threadIdx.x == 0) a.t[1].p[k] = 1.0f / scale;
+    for (int i = threadIdx.x; i < TAPS * C_PAD / 2; i += 128) { // two channels of a tap
+        const int tap = i % TAPS, c = i / TAPS * 2, slice = c / WIDE_CHANNELS, in_row = c % WIDE_CHANNELS;
+        const float v0 = is && c < C_IN ? w(c * TAPS + tap) * scale : 0.0f;
+        const float v1 = is && c + 1 < C_IN ? w((c + 1) * TAPS + tap) * scale : 0.0f;
+        const int place = (in_row / 8 ^ k % 8) * 4 + in_row % 8 / 2; // of 32 pairs of words
+        u32 words[PARTS];
+        split_words(v0, v1, words);
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+            packed[(((long long)(slice * TAPS + tap) * PARTS + part) * K_PAD + k) * (WIDE_CHANNELS / 2) + place] =
+                words[part];
+    }
+}

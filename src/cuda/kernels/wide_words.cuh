@@ -1,0 +1,98 @@
+// wide_words.cuh - x [n][C_IN][pixels] -> words (conv_wide.cuh), and their scale. Shared by
+// conv_wide_words.cu and conv_wide_rescale.cu.
+//
+// A sample has the scale 2^(6 + 15 j) that brings its largest finite |x| to 1 .. 2^15: fp16 never overflows, keeps
+// its 11 bits down to 2^-14 of the largest, and a sample's bits do not depend on the others. Nearly always j is 0;
+// so words are made with 2^6 while the largest value is found, and made again where it turns out to be another.
+//
+//   thread -> data: 64 pixels x 64 channels at a time. Lane l of warp v reads pixels l and l + 32 of channels 2v,
+//   2v + 1, 2v + 16, ...: rows of 128 bytes; words go through shared memory, [pixel][33 pairs], so that both sides
+//   have their banks for themselves, and leave as 16 bytes of a pixel for each thread, 128 bytes for eight of them.
+#ifndef CVY_WIDE_WORDS_CUH
+#define CVY_WIDE_WORDS_CUH
+
+#include "conv_wide.cuh"
+
+constexpr int THREADS = 256, SIDE = WIDE_CHUNK, CHUNKS = cdiv(FLAT_SAMPLE, SIDE); // of a sample
+constexpr int PAIRS = WIDE_CHANNELS / 2, PAIR_PITCH = PAIRS + 1, EACH = SIDE * PAIRS / THREADS;
+static_assert(SIDE == 64 && THREADS / 32 * EACH == 2 * PAIRS, "tiles of 64 x 64");
+
+struct words_tile {
+    u32 pairs[PARTS][SIDE][PAIR_PITCH];
+};
+
+// Where place `at` of a sample's list lies in a channel of x; -1: in a gap.
+CVY_INLINE int source_place(int at)
+{
+    const int d = at / FLAT_PLANE, h = at % FLAT_PLANE / FLAT_ROW, w = at % FLAT_ROW;
+    return d < IN_D && h < IN_H && w < IN_W ? (d * IN_H + h) * IN_W + w : -1;
+}
+
+// Turns a chunk of a sample's slice into words; returns the largest finite |x| that the thread has seen.
+CVY_INLINE float make_words(const cvy_args &a, words_tile &tile, long long n, int slice, int chunk, float scale)
+{
+    constexpr long long PLANE = (long long)IN_D * IN_H * IN_W;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = chunk * SIDE;
+    const X_TYPE *x = cvy_as<X_TYPE>(a.t[1]) + (n * C_IN + slice * WIDE_CHANNELS) * PLANE;
+    const long long pixels = a.extent * FLAT_SAMPLE;
+    float v[EACH][2], most_seen = 0.0f;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int c = 2 * (warp + THREADS / 32 * (i / 2)), at = first + lane + i % 2 * 32;
+        const int from = at < FLAT_SAMPLE ? source_place(at) : -1;
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            v[i][e] =
+                from >= 0 && slice * WIDE_CHANNELS + c + e < C_IN ? cvy_get(x + (c + e) * PLANE + from) : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        u32 words[PARTS];
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            most_seen = fabsf(v[i][e]) < CVY_INF ? fmaxf(most_seen, fabsf(v[i][e])) : most_seen;
+        split_words(v[i][0] * scale, v[i][1] * scale, words);
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+            tile.pairs[part][lane + i % 2 * 32][warp + THREADS / 32 * (i / 2)] = words[part];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int part = 0; part < PARTS; part++)
+#pragma unroll
+        for (int i = 0; i < SIDE * 8 / THREADS; i++) {
+            const int pixel = (threadIdx.x + i * THREADS) / 8, piece = threadIdx.x % 8, at = first + pixel;
+            const u32 *from = &tile.pairs[part][pixel][4 * piece];
+            uint4 *to = reinterpret_cast<uint4 *>(a.t[0].p) +
+                        ((part * pixels + n * FLAT_SAMPLE + at) * C_PAD + slice * WIDE_CHANNELS) / 8 + piece;
+            if (at < FLAT_SAMPLE) *to = make_uint4(from[0], from[1], from[2], from[3]);
+        }
+    return most_seen;
+}
+
+// The largest of what the block's threads bring.
+CVY_INLINE float over_block(float v)
+{
+    __shared__ float warps[THREADS / 32];
+#pragma unroll
+    for (int o = 16; o; o /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, o));
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = v;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < THREADS / 32; i++) v = fmaxf(v, warps[i]);
+    return v;
+}
+
+// j of the scale for a sample whose largest value is m; 2^126 is the largest scale.
+CVY_INLINE int scale_number(float m)
+{
+    const int exponent = (int)(__float_as_uint(m) >> 23) - 127 + 6; // of m * 2^6
+    const int j = -(exponent >= 0 ? exponent / 15 : -((14 - exponent) / 15));
+    return m > 0.0f ? (j > 8 ? 8 : j) : 0;
+}
+CVY_INLINE float scale_power(int j)
+{
+    return __int_as_float((127 + 6 + 15 * j) << 23);
+}
+
+#endif

@@ -1,0 +1,10 @@
+// ptx_wide.cuh - the functions of src/cuda/kernels/ptx_wide.cuh by the emulator; wgmma of any width is ptx.cuh's.
+#pragma once
+
+#include "ptx_product.cuh"
+
+static inline void tensor_load(void *dst, const tensor_map &map, int x, int y, int z, u64 *b)
+{
+    const int at[4] = {x, y, z};
+    emulated_now.load_box(dst, (const emulated_map *)&map, at, emulated_barrier(b), 1u << emulated_now.rank);
+}

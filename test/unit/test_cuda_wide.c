@@ -1,0 +1,170 @@
+/* test_cuda_wide.c - convolutions with many channels on Hopper's tensor cores (conv_wide.cu), run on the host by
+ * test/emulate, against the reference.
+ *
+ *   test_cuda_wide [CHAIN...]      these chains
+ *
+ * Chains are small, and cost would give some of them to other kernels; so all plans are random ones of those that
+ * take conv_wide.cu wherever it can run, with each of the four best tiles. Checked as a GPU would be
+ * (test/gpu/check.h): whole numbers exactly, real ones within bounds, guards, the same bits again and in any order
+ * of blocks, threads and copies; a sample's bits wherever in the batch it stands; values of every size. */
+#include "../support/emulated.h"
+#include "../support/kernel_list.h"
+
+enum { TAKES_WIDE = 4 }; /* this bit of a random plan's seed */
+
+static const plan_kind kinds[] = {
+    {"best tile", CVY_DEFAULT, 0, TAKES_WIDE},
+    {"second best tile", CVY_DEFAULT, 1, TAKES_WIDE},
+    {"third best tile", CVY_DEFAULT, 2, TAKES_WIDE},
+    {"fourth best tile", CVY_DEFAULT, 3, TAKES_WIDE},
+};
+
+static const char *const small[] = {
+    /* padding, residuals, ragged channels on both sides, tiles across rows and samples */
+    "x[1,72,9,12] | conv2d(64,3,padding=1) | relu",
+    "x[2,64,5,7] | conv2d(130,3,padding=1) | add(r[130,5,7]) | silu",
+    "x[3,24,6,20] | conv2d(16,3,bias=False) | mul(s[16,1,1])",
+    /* gaps of another size on either side: dilation, unequal padding, more outputs than inputs */
+    "x[1,40,7,9] | conv2d(24,(3,2),padding=(2,1),dilation=(2,3))",
+    "x[1,24,6,7] | conv2d(16,(2,4),padding='same') | gelu",
+    "x[2,16,4,5] | conv2d(20,1,padding=2)",
+    "x[1,16,2,300] | conv2d(8,3,padding=1)",
+    /* other ranks, 1x1 */
+    "x[2,33,50] | conv1d(65,5,padding=2) | gelu",
+    "x[2,20,3,5,6] | conv3d(36,(2,3,3),padding=1) | relu",
+    "x[2,130,6,7] | conv2d(70,1) | relu",
+    /* long sums, which several blocks share */
+    "x[1,260,4,4] | conv2d(40,3,padding=1) | tanh | add(r[1,40,4,4])",
+    "x[2,520,3,3] | conv2d(10,1)",
+};
+static const char *const *listed = small;
+static int n_listed = COUNT_OF(small), every;
+
+/* What their plans have between them. */
+static const need needs[] = {
+    {"conv_wide.cu", -1, NULL, 0},
+    {"conv_wide_pack.cu", -1, NULL, 0},
+    {"conv_wide_words.cu", -1, NULL, 0},
+    {"conv_wide_add.cu", -1, NULL, 0},
+    {"SPLIT", 1, "PRODUCTS", 1},
+    {"SPLIT", 1, "PRODUCTS", 3},
+    {"SPLIT", 2, NULL, 0},
+    {"RUN_ROWS", 1, "TAPS_R", 3},
+    {"RUN_ROWS", 3, NULL, 0},
+    {"GROUPS_M", 1, NULL, 0},
+    {"GROUPS_M", 2, NULL, 0},
+    {"BLOCKS", 1, NULL, 0},
+};
+
+static void check_tiles(const gpu *u, const char *words, cvy_precision precision, rig_data data, int tiles)
+{
+    checked_graph c;
+    cvy_graph *g = NULL;
+
+    assert_ok(cvy_graph_parse(words, &g));
+    check_open(&c, u, g, data, 12345);
+    c.title = words;
+    for (int i = 0; i < tiles; i++) {
+        cvy_plan *plan = NULL;
+        CHECK(check_plan(&c, &kinds[i], precision, 1), "%s", words);
+        assert_ok(check_plan_create(g, &kinds[i], precision, 1, &plan));
+        CHECK(step_of(plan, "conv_wide.cu"), "not taken: %s", words);
+        met |= needs_met(plan, needs, COUNT_OF(needs));
+        cvy_plan_free(plan);
+    }
+    check_close(&c);
+    cvy_graph_free(g);
+}
+
+/* ---- values of every size ---- */
+
+/* Within `spread` of `mean`, a sample each: the scale of one has nothing to do with the others. */
+static const struct {
+    double mean, spread;
+} ranges[] = {{0, 1},       {0, 1e-30},  {1000, 1},     {1e30, 1e29}, {0, 3e-38}, {2e36, 1e36},
+              {0, 0x1p-50}, {6e4, 1000}, {-2e-3, 1e-3}, {0, 0},       {0, 3e5},   {0.5, 0.5}};
+
+static void fill_ranges(rig_tensor *x, uint64_t *seed)
+{
+    const int64_t each = x->count / COUNT_OF(ranges);
+
+    for (int64_t i = 0; i < x->count; i++)
+        *rig_at(x, i) =
+            (float)(ranges[i / each].mean + ranges[i / each].spread * (random_below(seed, 2001) - 1000) / 1000);
+}
+
+/* One product: two factors rounded to 11 bits. Three: what they leave out, 2^-22 of each of two factors and of the
+ * product of their small parts, and sums of float32 over 13 additions of taps and 12 cuts each. A value below the
+ * smallest normal number of fp16 after scaling is off by 2^-25 of the sample's largest. */
+static void check_rounding(const rig *r, const float *got, cvy_precision precision)
+{
+    const rig_tensor *w = &r->t[1], *y = &r->t[r->n - 1];
+    const int64_t terms = w->count / w->info.dims[0], each = y->count / COUNT_OF(ranges),
+                  plane = each / w->info.dims[0];
+
+    for (int64_t i = 0; i < y->count; i += plane) {
+        const double most = fabs(ranges[i / each].mean) + ranges[i / each].spread;
+        double sum = 0, bound;
+        int64_t k = 0;
+        for (; k < terms; k++) sum += fabs(*rig_at(w, i / plane % w->info.dims[0] * terms + k));
+        bound = sum * most * (precision == CVY_TF32 ? 0x1p-10 + 0x1p-20 : 0x1p-19) + 0x1p-149;
+        for (k = i; k < i + plane && fabs(got[k] - y->want[k]) <= bound; k++) continue; /* no NaN is within it */
+        CHECK(k == i + plane, "mean %g, spread %g, plane %lld: %g instead of %g, at most %g off",
+              ranges[i / each].mean, ranges[i / each].spread, (long long)(i / plane), (double)got[k], y->want[k],
+              bound);
+    }
+}
+
+static void check_ranges(const gpu *u, cvy_precision precision)
+{
+    uint64_t seed = 5;
+    int64_t count = 0;
+    cvy_graph *g = NULL;
+    cvy_plan *plan = NULL;
+    float *got;
+    rig r;
+
+    assert_ok(cvy_graph_parse("x[12,40,6,6] | conv2d(24,3,padding=1,bias=False)", &g));
+    assert_ok(check_plan_create(g, &kinds[0], precision, 1, &plan));
+    CHECK(step_of(plan, "conv_wide.cu"), "not taken");
+    rig_open(&r, g, &seed, RIG_REAL, 0);
+    fill_ranges(&r.t[0], &seed);
+    CHECK(same_places(u, &r, plan) == PLACES_SAME, "other bits beside other samples");
+    fill_ranges(&r.t[0], &seed);
+    rig_reference(&r);
+    got = run_rig(u, &r, plan, &count);
+    CHECK(got, "%s", cvy_last_error());
+    if (got) check_rounding(&r, got, precision);
+    free(got);
+    rig_close(&r);
+    cvy_plan_free(plan);
+    cvy_graph_free(g);
+}
+
+/* ---- all ---- */
+
+static void take_item(const gpu *u, int item)
+{
+    const bool quick = getenv("CONVOY_TEST_QUICK") != NULL;
+    const int at = item / 3;
+
+    if (quick && item % 7) return; /* the emulator is never built in other ways */
+    if (at == n_listed)
+        check_ranges(u, item % 3 ? CVY_TF32 : CVY_FP32);
+    else if (item % 3 == 2)
+        check_tiles(u, listed[at], CVY_FP32, RIG_WHOLE, 1);
+    else
+        check_tiles(u, listed[at], item % 3 ? CVY_TF32 : CVY_FP32, RIG_REAL, at < 2 || every ? 4 : 2);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) listed = (const char *const *)argv + 1, n_listed = argc - 1, every = 1;
+    use_emulator(argv[0]);
+    setenv("CVY_EMULATE_ARCH", "90", 1);
+    share_out(3 * n_listed + (every ? 0 : 2), take_item);
+    for (int i = 0; i < COUNT_OF(needs) && !every && !getenv("CONVOY_TEST_QUICK"); i++)
+        CHECK(met >> i & 1, "no plan has %s %d, %s %d", needs[i].name, needs[i].value,
+              needs[i].also ? needs[i].also : "", needs[i].also_value);
+    return finish("cuda_wide");
+}
