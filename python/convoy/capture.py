@@ -3,10 +3,11 @@
 1. trace       the module runs once on fake tensors of the given shapes; its operators come out as an fx graph whose
                placeholders are the parameters, the buffers and the tensors among the arguments
 2. purify      in-place operators become plain ones where nothing can tell, identities and constants are resolved (purify.py)
-3. partition   every operator of the vocabulary joins the regions it reads from, as long as no path leaves and
+3. casts       what autocast converts becomes nodes (autocast.py)
+4. partition   every operator of the vocabulary joins the regions it reads from, as long as no path leaves and
                returns, and nothing with side effects lies between
-4. choose      a region that is not worth it is tried without the operators that are not (both: partition.py)
-5. replace     each region worth it becomes one call
+5. choose      a region that is not worth it is tried without the operators that are not (both: partition.py)
+6. replace     each region worth it becomes one call
 """
 
 import contextlib
@@ -21,10 +22,13 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from .autocast import erase_idle_casts, write_casts
+from .converted import conversions, keep_conversions
 from .partition import Chooser, candidates, partition
 from .purify import changed_in_place, purify, settle_strides
 from .state import Changed
 from .training import saving_is_watched
+from .vocabulary import RULES
 
 
 @dataclass
@@ -78,15 +82,16 @@ def forget_source(name):
 # ---- replace --------------------------------------------------------------------------------------------------
 
 
-def replace(graph, region, insert):
+def replace(graph, region, insert, calls):
     """One call, by insert(graph, sources), behind the last source and the first node. What reads the results may
     stand in front of it: sort_graph() puts that right, since no path leaves a region and returns. Gives the nodes
-    that stand for the outputs now."""
+    that stand for the outputs now. calls: the call joins them."""
     order = {n: i for i, n in enumerate(graph.nodes)}
     last = max(region.sources, key=order.get)
     anchor = max(last, region.nodes[0], key=order.get)
     with graph.inserting_after(anchor):
         call = insert(graph, region.sources)
+    calls.add(call)
     after = call
     made = {}
     for i, output in enumerate(region.outputs):
@@ -126,10 +131,10 @@ def sort_graph(graph):
         previous = node
 
 
-def capture(function, params, tensors, device, make_call, mode="fake", state=None):
+def capture(function, params, tensors, device, make_call, mode="fake", state=None, keep=False):
     """Traces a call and replaces its regions. make_call(region) gives what inserts the call, or None with the reason
     why the region stays in PyTorch; it may be asked about regions that are not taken in the end. state: that of the
-    module whose call it is."""
+    module whose call it is. keep: parameters that are converted are kept (converted.py)."""
     module, spec = trace(function, params, tensors, mode, state.traced() if state else contextlib.nullcontext())
     purify(module)
     graph = module.graph
@@ -137,17 +142,23 @@ def capture(function, params, tensors, device, make_call, mode="fake", state=Non
     if state and (name := changed_in_place(graph, names)):
         raise Changed(f"its forward changes {name} in place and reads it")
     settle_strides(module)
+    write_casts(graph, RULES)
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     is_param = set(placeholders[: len(params)])
+    kept = conversions(graph, is_param) if keep else set()
+    is_param |= kept
     found = Capture(module, [], spec, len(params))
     chooser = Chooser(graph, is_param, make_call, found.kept)
-    wanted = candidates(graph, device, found.kept)
+    wanted = candidates(graph, device, is_param, found.kept)
     chosen = [c for nodes in partition(graph, wanted) for c in chooser.choose(nodes)]
-    made = {}
+    made, calls = {}, set()
     for region, call in chosen:
         region.sources = [made.get(n, n) for n in region.sources]
-        made |= replace(graph, region, call)
+        made |= replace(graph, region, call, calls)
         found.regions.append(region)
+    erase_idle_casts(graph, calls.__contains__)
+    keep_conversions(graph, kept, calls.__contains__)
+    found.kept = {n: reason for n, reason in found.kept.items() if n in set(graph.nodes)}
     sort_graph(graph)
     graph.lint()
     module.recompile()

@@ -42,9 +42,9 @@ def checks_text(names, inputs, training, looked_at):
 def region_constant(number, runner, labels, workspace):
     rows = {False: [], True: []}
     for i, label in zip(runner.program.order(), labels):
-        shape, stride = runner.sources[i]
-        rows[runner.program.params[i]].append(f'    ("{label}", {tuple(shape)}, {tuple(stride)}),')
-    results = ", ".join(f"({tuple(shape)}, {tuple(stride)})" for shape, stride in runner.outputs)
+        shape, stride, dtype = runner.sources[i]
+        rows[runner.program.params[i]].append(f'    ("{label}", {shape}, {stride}, {dtype}),')
+    results = ", ".join(f"({shape}, {stride}, {dtype})" for shape, stride, dtype in runner.outputs)
     first = f'region{number} = Region("region{number}", {workspace}, ['
     return "\n".join([first, *rows[False], "], [", *rows[True], f"], [{results}])"])
 
@@ -86,7 +86,7 @@ def file_text(path, model_text, names, inputs, writer, plans, training, precisio
 def plan_of(runner):
     """What a run of the region launches: sources and results with the strides that they have."""
     described = [runner.sources[i] for i in runner.program.order()] + list(runner.outputs)
-    return runner.plan.launches([strides_of(*d) for d in described])
+    return runner.plan.launches([strides_of(shape, stride) for shape, stride, _ in described])
 
 
 def check_gpu():

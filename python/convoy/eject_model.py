@@ -12,7 +12,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from .capture import trace
-from .module import Entry, fill_entry, half_message, inner_hooks, stateless
+from .module import Entry, fill_entry, inner_hooks, stateless
 from .problem import SEED, Bad, about
 from .region import Runner
 from .state import State
@@ -108,9 +108,6 @@ def build_model(problem, path):
     for i, value in enumerate(inputs):
         if not isinstance(value, plain):
             raise Bad(f"{path}: input {i} is a {type(value).__name__}: eject takes tensors and numbers")
-    halves = {p.dtype for p in model.parameters()} & {torch.float16, torch.bfloat16}
-    if halves:
-        raise Bad(f"{path}: {half_message(halves).removeprefix('convoy: ')}")
     if any(inner_hooks(model)):
         raise Bad(f"{path}: a submodule has hooks, which a captured graph would not call")
     return model, inputs
@@ -153,7 +150,7 @@ class Traced:
         entry = Entry()
         entry.params = self.params
         with torch.no_grad():
-            entry = fill_entry(entry, self.run, self.tensors, settings)
+            entry = fill_entry(entry, self.run, self.tensors, settings, keep=False)
         if not entry.runners:
             kept = [f"{n.target}: {why}" for n, why in entry.capture.kept.items()] if entry.capture else []
             raise Bad("; ".join([f"{self.path}: {entry.reason}", *kept]))

@@ -11,7 +11,7 @@ GRADIENTS = torch.is_grad_enabled
 class Region:
     """A C++ function below: launches on tensors of these shapes and strides, with a workspace per stream.
 
-    inputs, params: (name, shape, strides) of each; results: (shape, strides). What depends on parameters alone
+    inputs, params: (name, shape, strides, dtype) of each; results: the same without names. What depends on parameters alone
     (`prepare`) is launched again only when one of them has changed. Everything in front of the launches is host time
     that an idle device waits for: a call like the one before goes by again(), which looks at all tensors at once, by
     functions of C.
@@ -19,16 +19,16 @@ class Region:
 
     def __init__(self, name, workspace, inputs, params, results):
         self.name, self.workspace, self.sources, self.results = name, workspace, [*inputs, *params], results
-        self.n_inputs, self.params = len(inputs), [getter(name) for name, _, _ in params]
-        self.strides = [stride for _, _, stride in self.sources]
+        self.n_inputs, self.params = len(inputs), [getter(name) for name, *_ in params]
+        self.strides = [stride for _, _, stride, _ in self.sources]
         self.input_strides = self.strides[: len(inputs)]
 
     def __call__(self, module, *inputs):
         results = self.again(module, inputs)
         if results is not None:
             return results
-        for (name, shape, _), value in zip(self.sources, inputs):
-            expect(name, value, torch.float32, shape)
+        for (name, shape, _, dtype), value in zip(self.sources, inputs):
+            expect(name, value, dtype, shape)
         tensors = [*inputs, *[param(module) for param in self.params]]
         if torch.is_grad_enabled() and any(map(NEEDS_GRADIENT, tensors)):
             return Forward.apply(self, module, *tensors)
@@ -67,8 +67,8 @@ class Region:
     def run(self, module, tensors):
         """tensors: inputs and parameters, wherever and however they lie."""
         device = tensors[0].device
-        for (name, shape, _), tensor in zip(self.sources, tensors):
-            expect(name, tensor, torch.float32, shape, device)
+        for (name, shape, _, dtype), tensor in zip(self.sources, tensors):
+            expect(name, tensor, dtype, shape, device)
         tensors = [fit(tensor, stride) for tensor, stride in zip(tensors, self.strides)]
         if device.index == current_device():
             return self.launch(module, tensors, device)
@@ -88,7 +88,7 @@ class Region:
         start = -(-memory.data_ptr() // 256) * 256
         launches(list(map(POINTER, [*tensors, *results])), start, not last or state != last.state, stream)
         if not capturing:
-            kinds = [(shape, torch.float32, device) for _, shape, _ in self.sources[: self.n_inputs]]
+            kinds = [(shape, dtype, device) for _, shape, _, dtype in self.sources[: self.n_inputs]]
             kept[key] = Last(memory, start, state, kinds, makers, launches)
         return tuple(results)
 
@@ -147,15 +147,15 @@ current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", public_stream)
 current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
 
-def maker(shape, stride, device):
+def maker(shape, stride, dtype, device):
     """A function that makes one result after another, on the current device."""
     try:
         from torch._C._dynamo.guards import _empty_strided_cuda as short  # half the time
     except ImportError:
         short = None
     if short is None or device.type != "cuda":
-        return functools.partial(torch.empty_strided, shape, stride, dtype=torch.float32, device=device)
-    return functools.partial(short, shape, stride, torch.float32)
+        return functools.partial(torch.empty_strided, shape, stride, dtype=dtype, device=device)
+    return functools.partial(short, shape, stride, dtype)
 
 
 def fit(tensor, stride):

@@ -88,13 +88,13 @@ LIVE = {}  # weak references with their callbacks, by number
 os.register_at_fork(after_in_child=lambda: POOL.__init__())
 
 
-def pooled(shape, stride, elements):
-    """A float32 tensor on a block that goes back to the pool when the last tensor on it is gone."""
-    block = POOL.take(4 * elements)
-    view = (ctypes.c_float * elements).from_address(block.address)
+def pooled(shape, stride, dtype, size):
+    """A tensor of so many bytes on a block that goes back to the pool when the last tensor on it is gone."""
+    block = POOL.take(size)
+    view = (ctypes.c_char * size).from_address(block.address)
     key = id(view)
     LIVE[key] = weakref.ref(view, lambda _: POOL.give_back(block, key))
-    return torch.frombuffer(view, dtype=torch.float32).as_strided(shape, stride)
+    return torch.frombuffer(view, dtype=dtype).as_strided(shape, stride)
 
 
 class Own(threading.local):
@@ -125,14 +125,14 @@ def scratch(size):
     return own, None
 
 
-def allocator(shape, stride, device):
+def allocator(shape, stride, dtype, device):
     """A function that makes one result after another."""
-    elements = 1
+    size = dtype.itemsize
     for extent in shape:
-        elements *= extent
-    if device.type == "cpu" and 4 * elements >= SMALLEST:
-        return lambda: pooled(shape, stride, elements)
-    return empty(shape, stride, torch.float32, device)
+        size *= extent
+    if device.type == "cpu" and size >= SMALLEST:
+        return lambda: pooled(shape, stride, dtype, size)
+    return empty(shape, stride, dtype, device)
 
 
 def empty(shape, stride, dtype, device):

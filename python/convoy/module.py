@@ -21,8 +21,8 @@ from . import lane
 from .capture import capture
 from .engine import ConvoyError
 from .prepared import Stale
-from .region import Runner
-from .settings import Settings
+from .region import Runner, described
+from .settings import Settings, autocast_state
 from .state import ATOMS, PLAIN, Changed, State, Unseen
 from .training import Trained, gradients_everywhere, leaves_of, saving_is_watched
 from .worth import judge
@@ -159,7 +159,8 @@ class Dispatcher:
         """While torch.export watches, regions are operators that it can write down; else the original runs."""
         leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         static = all(type(n) is int for leaf in leaves for n in leaf.shape)
-        if not torch.compiler.is_compiling() or not static or any(inner_hooks(module)):
+        cast = native._is_any_autocast_enabled()  # an exported model may be called without
+        if not torch.compiler.is_compiling() or not static or cast or any(inner_hooks(module)):
             return forward(module, *args, **kwargs)
         from .export import portable
 
@@ -192,7 +193,7 @@ class Dispatcher:
     def open_lane(self, module, entry, args):
         """For the next call like this, unless the module's __call__ or forward are somebody else's."""
         cls = type(module)
-        plain = cls is compiled_class(cls._original) and cls.__call__ is call_by_lane
+        plain = cls is compiled_class(cls._original) and cls.__call__ is call_by_lane and autocast_state() is None
         own = module.__dict__
         if plain and args and lane.USABLE and "forward" not in own and own.get("_compiled_call_impl") is None:
             self.lanes = lane.lanes_with(self.lanes, entry, args, module, [*entry.hooks, *hooks_of([module])])
@@ -245,7 +246,7 @@ class Passing:
 
     def key(self, module, args):
         try:
-            return module.training, args[0].dtype, *map(ELEMENTS, args)
+            return module.training, native._is_any_autocast_enabled(), args[0].dtype, *map(ELEMENTS, args)
         except (IndexError, AttributeError, TypeError):  # not tensors alone
             return None
 
@@ -271,7 +272,6 @@ def ordinary_world():
     """Nothing is watching, transforming or rewriting PyTorch's calls: tensors are what they seem."""
     return not (
         native._len_torch_dispatch_stack()
-        or native._is_any_autocast_enabled()
         or native._functorch.peek_interpreter_stack() is not None
         or native._is_tracing()
         or forward_ad._current_level >= 0
@@ -303,9 +303,6 @@ def flatten_call(key, args, kwargs):
 def build_entry(module, forward, tensors, nested, settings):
     entry = Entry()
     nesting = nested[1] if nested else None
-    floating = {t.dtype for t in [*module.parameters(), *module.buffers()] if t.is_floating_point()}
-    if floating & {torch.float16, torch.bfloat16}:
-        raise TypeError(half_message(floating))
     try:
         entry.state = State(module, *(c for c in (nesting[1] if nesting else ()) if type(c) not in ATOMS))
     except Unseen as error:
@@ -350,8 +347,9 @@ def stateless(module, forward, state, replaced, nesting):
     return run
 
 
-def fill_entry(entry, run, tensors, settings):
-    """Captures run(params, tensors) and plans its regions."""
+def fill_entry(entry, run, tensors, settings, keep=True):
+    """Captures run(params, tensors) and plans its regions. keep: parameters that are converted, as long as they do not
+    change."""
     devices = {t.device for t in tensors} or {t.device for t in entry.params}
     device = next((d for d in devices if d.type in ("cuda", "cpu")), None)
     if device is None:
@@ -360,7 +358,8 @@ def fill_entry(entry, run, tensors, settings):
 
     def make_call(region):
         try:
-            runner = Runner(region.program, described(region.sources), described(region.outputs), device, settings)
+            sources, outputs = (described(n.meta["val"] for n in nodes) for nodes in (region.sources, region.outputs))
+            runner = Runner(region.program, sources, outputs, device, settings)
         except ConvoyError as error:
             return None, str(error)
         verdict = judge(region, runner, settings)
@@ -375,7 +374,8 @@ def fill_entry(entry, run, tensors, settings):
         return insert, None
 
     try:
-        entry.capture = capture(run, entry.params, [*entry.loose, *tensors], device, make_call, state=entry.state)
+        entry.capture = capture(run, entry.params, [*entry.loose, *tensors], device, make_call, state=entry.state,
+                                keep=keep and not torch.is_grad_enabled())  # fmt: skip
     except Changed as error:
         entry.reason = str(error)
         return entry
@@ -393,19 +393,7 @@ def fill_entry(entry, run, tensors, settings):
     return entry
 
 
-def described(nodes):
-    return [(tuple(n.meta["val"].shape), tuple(n.meta["val"].stride())) for n in nodes]
-
-
 # ---- the class ---------------------------------------------------------------------------------------------------
-
-
-def half_message(dtypes):
-    named = ", ".join(sorted(str(d)[6:] for d in dtypes))
-    return (
-        f"convoy: parameters are {named}; Convoy computes in float32. "
-        "Keep the module in float32; precision='tf32' is its fast mode"
-    )
 
 
 class Compiled:
@@ -414,12 +402,10 @@ class Compiled:
     __slots__ = ()
 
     def _apply(self, function, *args, **kwargs):
-        """Every conversion comes through here: refuse half precision before anything has changed."""
-        probe = function(torch.zeros(1))
-        if probe.dtype in (torch.float16, torch.bfloat16):
-            raise TypeError(half_message({probe.dtype}))
-        dispatcher_of(self).passing.clear()
-        return super()._apply(function, *args, **kwargs)
+        """Every conversion comes through here: there and back, a parameter may lie where it lay, rounded."""
+        result = super()._apply(function, *args, **kwargs)
+        dispatcher_of(self).refresh()
+        return result
 
     def __reduce_ex__(self, protocol):
         return rebuild, (type(self)._original, dispatcher_of(self).settings), self.__dict__
@@ -480,9 +466,6 @@ def compile_module(module, **options):
         raise TypeError(f"convoy.compile takes an nn.Module, not {type(module).__name__}")
     if isinstance(module, torch.jit.ScriptModule):
         raise TypeError("convoy.compile takes an nn.Module as it was before scripting")
-    halves = {p.dtype for p in module.parameters()} & {torch.float16, torch.bfloat16}
-    if halves:
-        raise TypeError(half_message(halves))
     original = type(module)._original if isinstance(module, Compiled) else type(module)
     compiled = rebuild(original, settings)
     object.__setattr__(compiled, "__dict__", module.__dict__)

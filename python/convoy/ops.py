@@ -11,15 +11,13 @@ from dataclasses import asdict
 
 import torch
 
-from .program import Program
-from .region import Runner, gradients
+from .binding import CVY_UNSUPPORTED
+from .engine import DTYPES, ConvoyError
+from .program import Program, name_of
+from .region import Runner, described, gradients
 from .settings import Settings
 
 MOST_RUNNERS = 256
-
-
-def described(tensors):
-    return tuple((tuple(t.shape), tuple(t.stride())) for t in tensors)
 
 
 @functools.lru_cache(maxsize=MOST_RUNNERS)
@@ -29,12 +27,18 @@ def loaded(text):
 
 @functools.lru_cache(maxsize=MOST_RUNNERS)
 def runner_of(text, settings, sources, device, ambient, addresses):
-    """addresses: of the parameters, so that two places with the same program keep what each prepared."""
+    """None where the device's engine does not take it. addresses: of the parameters, so that two places with the same
+    program keep what each prepared."""
     program = loaded(text)
     with torch._subclasses.FakeTensorMode(), torch.no_grad():
-        fakes = [torch.empty_strided(*s, dtype=torch.float32, device=device) for s in sources]
+        fakes = [torch.empty_strided(shape, stride, dtype=dtype, device=device) for shape, stride, dtype in sources]
         outputs = described(program.evaluate(fakes))
-    return Runner(program, sources, outputs, device, Settings(**json.loads(settings)))
+    try:
+        return Runner(program, sources, outputs, device, Settings(**json.loads(settings)))
+    except ConvoyError as error:
+        if error.status != CVY_UNSUPPORTED:
+            raise
+        return None
 
 
 SCHEMA = "(Tensor[] tensors, str text, str settings) -> Tensor[]"  # in words: PyTorch 2.4 knows no list[Tensor]
@@ -44,11 +48,11 @@ SCHEMA = "(Tensor[] tensors, str text, str settings) -> Tensor[]"  # in words: P
 def program(tensors, text, settings):
     wanted = loaded(text)
     device = tensors[wanted.order()[0]].device
-    if any(t.dtype != torch.float32 or t.device != device for t in tensors):
-        return [r.clone() for r in wanted.evaluate(tensors)]
+    known = all(name_of(t.dtype) in DTYPES and t.device == device for t in tensors)
     ambient = Settings(**json.loads(settings)).ambient()
     addresses = tuple(t.data_ptr() for t, is_param in zip(tensors, wanted.params) if is_param)
-    return runner_of(text, settings, described(tensors), device, ambient, addresses).run(tensors)
+    runner = runner_of(text, settings, described(tensors), device, ambient, addresses) if known else None
+    return runner.run(tensors) if runner else [r.clone() for r in wanted.evaluate(tensors)]
 
 
 @program.register_fake

@@ -21,9 +21,6 @@ class Region:
     sources: list
     outputs: list
 
-    def shapes(self):
-        return [tuple(n.meta["val"].shape) for n in self.sources]
-
 
 def make_region(nodes, is_param):
     inside, sources = set(nodes), {}
@@ -86,13 +83,15 @@ class Groups:
         self.inputs[first] = {n for n in self.inputs[first] | self.inputs.pop(second) if self.of[n] is not first}
 
 
-def candidates(graph, device, kept):
+def candidates(graph, device, is_param, kept):
     """Nodes of the vocabulary. `kept` receives the reasons for the others."""
-    found = set()
+    found, fixed = set(), set(is_param)
     for node in graph.nodes:
+        if node.all_input_nodes and fixed.issuperset(node.all_input_nodes):
+            fixed.add(node)
         if node.op != "call_function" or "number" in node.meta:
             continue
-        reason = why_not(node, device)
+        reason = why_not(node, device, fixed)
         if not reason:
             found.add(node)
         elif node.target is not operator.getitem:

@@ -64,7 +64,7 @@ def compared(tensor):
     """How many bytes of a parameter are looked at. Of a tensor with gaps or repetitions only the first element is surely
     there."""
     dense = tensor.numel() if tensor.is_contiguous() else min(tensor.numel(), 1)
-    return min(4 * dense, COMPARED) if tensor.device.type == "cpu" else 0
+    return min(tensor.element_size() * dense, COMPARED) if tensor.device.type == "cpu" else 0
 
 
 class Prepared:

@@ -5,6 +5,7 @@ tensors. It becomes a graph of the library (`build`), PyTorch calls (`evaluate`,
 (`dumps`, for operators inside exported models).
 """
 
+import contextlib
 import json
 from dataclasses import dataclass, field
 
@@ -36,14 +37,15 @@ class Program:
         self.steps.append(Step(op, list(args), attrs))
         return len(self.params) + len(self.steps) - 1
 
-    def build(self, shapes):
-        """The library's graph for sources of these shapes; its tensors come inputs first, then parameters."""
+    def build(self, shapes, dtypes):
+        """The library's graph for such sources; its tensors come inputs first, then parameters. dtypes: PyTorch's."""
         graph = Graph()
         values = [None] * len(self.params)
         for wanted in (False, True):
             for i, is_param in enumerate(self.params):
                 if is_param == wanted:
-                    values[i] = graph.source(f"p{i}" if is_param else f"x{i}", shapes[i], is_param)
+                    name = f"p{i}" if is_param else f"x{i}"
+                    values[i] = graph.source(name, shapes[i], is_param, name_of(dtypes[i]))
         for step in self.steps:
             args = [None if a is None else values[a] for a in step.args]
             values.append(graph.apply(step.op, args, step.attrs))
@@ -57,12 +59,14 @@ class Program:
         return [i for wanted in (False, True) for i, p in enumerate(self.params) if p == wanted]
 
     def evaluate(self, tensors):
-        """The same by PyTorch, differentiable, in any dtype and on any device."""
+        """The same by PyTorch, differentiable, in any dtype and on any device. What autocast converts is converted
+        outside of programs."""
         values = list(tensors)
-        for step in self.steps:
-            args = [None if a is None else values[a] for a in step.args]
-            attrs = {k: v for k, v in step.attrs.items() if v is not None}
-            values.append(CALLS.get(step.op, call_by_name)(step.op, args, attrs))
+        with no_autocast():
+            for step in self.steps:
+                args = [None if a is None else values[a] for a in step.args]
+                attrs = {k: v for k, v in step.attrs.items() if v is not None}
+                values.append(CALLS.get(step.op, call_by_name)(step.op, args, attrs))
         return [values[v] for v in self.outputs]
 
     def dumps(self):
@@ -73,6 +77,19 @@ class Program:
     def loads(text):
         params, steps, outputs = json.loads(text)
         return Program(params, [Step(*s) for s in steps], outputs)
+
+
+def name_of(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+@contextlib.contextmanager
+def no_autocast():
+    with contextlib.ExitStack() as stack:
+        if torch._C._is_any_autocast_enabled():
+            for device in ("cpu", "cuda"):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 # ---- the vocabulary in PyTorch, where names or arguments differ --------------------------------------------------

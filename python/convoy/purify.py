@@ -5,9 +5,9 @@ identities and constants are resolved, and results have the strides that they wi
 import operator
 
 import torch
-from torch._subclasses import FakeTensor
 from torch.fx import Node
 
+from .autocast import as_it_runs, fake_mode
 from .memory import contiguous
 
 aten = torch.ops.aten
@@ -63,10 +63,18 @@ DROPOUTS = {getattr(aten, kind + "dropout" + end).default
             for kind in ("", "feature_", "alpha_", "feature_alpha_") for end in ("", "_")}  # fmt: skip
 
 
+def is_identity(node):
+    """Dropout outside training gives its argument itself, in place or not; so does a conversion to the same dtype."""
+    if node.target in DROPOUTS:
+        return not node.args[2]
+    if node.target is aten.to.dtype and len(node.args) == 2 and not node.kwargs:
+        return node.args[0].meta["val"].dtype == node.args[1]
+    return False
+
+
 def resolve_identities(graph):
-    """Dropout outside training gives its argument itself, in place or not."""
     for node in list(graph.nodes):
-        if node.target in DROPOUTS and not node.args[2]:
+        if is_identity(node):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
 
@@ -178,12 +186,11 @@ def settle_strides(module):
     """Strides as PyTorch will have them. A convolution decides by them how it lays out its result, so one dimension of
     one element can turn round everything that follows."""
     graph = module.graph
-    fakes = [n.meta.get("val") for n in graph.nodes]
-    mode = next((v.fake_mode for v in fakes if isinstance(v, FakeTensor)), None)
-    if mode is None or not any(map(is_ambiguous, fakes)):
+    mode = fake_mode(graph)
+    if mode is None or not any(is_ambiguous(n.meta.get("val")) for n in graph.nodes):
         return
     with mode, torch.no_grad():
-        for node in graph.nodes:
+        for node in as_it_runs(graph):
             if node.target is not operator.getitem and not isinstance(node.target, torch._ops.OpOverload):
                 continue
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: value_of(module, n))

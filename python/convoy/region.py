@@ -7,6 +7,7 @@ is shared (prepared.py), and so is the workspace: on the CPU by all runs of a th
 
 import ctypes as C
 import functools
+import operator
 import struct
 from itertools import chain
 
@@ -16,12 +17,12 @@ from . import binding as b
 from .binding import lib
 from .engine import ConvoyError, Plan
 from .memory import allocator, contiguous, empty, scratch
-from .prepared import POINTER, STORE, TICKS, VERSION
+from .prepared import POINTER, STORE, TICKS, VERSION, Stale
 from .training import saving_is_watched
 
 OWN_WORKSPACE = 256 << 10  # bytes up to which a slot on the GPU keeps a workspace to itself
 
-STRIDE = torch.Tensor.stride
+STRIDE, DTYPE = torch.Tensor.stride, operator.attrgetter("dtype")
 _run = lib.cvy_plan_run_in
 _repeat = C.CFUNCTYPE(C.c_int, C.c_void_p)(("cvy_plan_repeat", lib))  # an address is handed over faster than a struct
 
@@ -32,6 +33,11 @@ def strides_of(shape, stride):
     if all(s == u or n <= 1 for n, s, u in zip(shape, stride, usual)):
         return None
     return (C.c_int64 * len(shape))(*stride)
+
+
+def described(tensors):
+    """What a runner is made for, of each."""
+    return tuple((tuple(t.shape), tuple(t.stride()), t.dtype) for t in tensors)
 
 
 def stream_reader(device):
@@ -57,20 +63,20 @@ def aligned(address):
 class Slot:
     """inputs, params: numbers of the sources in the library's order."""
 
-    __slots__ = ("inputs", "params", "strides", "makers", "prepared", "buffers", "call", "write", "words", "repeat",
-                 "ticket", "token", "take", "give_back", "owns", "kept")  # fmt: skip
+    __slots__ = ("inputs", "params", "strides", "dtypes", "makers", "prepared", "buffers", "call", "write", "words",
+                 "repeat", "ticket", "token", "take", "give_back", "owns", "kept")  # fmt: skip
 
     def __init__(self, runner, tensors, stream):
         order, sources, plan = runner.program.order(), runner.sources, runner.plan
         described = [*(sources[i] for i in order), *runner.outputs]
         self.buffers = (b.cvy_buffer * len(described))()
-        for entry, (shape, stride) in zip(self.buffers, described):
+        for entry, (shape, stride, _) in zip(self.buffers, described):
             entry.strides = strides_of(shape, stride)
         self.inputs = [i for i in order if not runner.program.params[i]]
         self.params = [i for i in order if runner.program.params[i]]
-        self.strides = [sources[i][1] for i in self.inputs]
-        self.makers = [allocator(shape, stride, runner.device) for shape, stride in runner.outputs]
-        kinds = [(*sources[i], torch.float32, runner.device) for i in self.params]
+        self.strides, self.dtypes = [sources[i][1] for i in self.inputs], [sources[i][2] for i in self.inputs]
+        self.makers = [allocator(*output, runner.device) for output in runner.outputs]
+        kinds = [(*sources[i], runner.device) for i in self.params]
         self.prepared = STORE.find(plan, [tensors[i] for i in self.params], kinds, stream, runner.device)
         self.take, self.give_back = workspace_of(plan.scratch, runner.device)
         self.owns = runner.device.type == "cuda" and plan.scratch <= OWN_WORKSPACE
@@ -146,11 +152,11 @@ class Runner:
     """One region for one set of shapes and strides on one device."""
 
     def __init__(self, program, sources, outputs, device, settings):
-        """sources, outputs: (shape, stride) of each."""
+        """sources, outputs: (shape, stride, dtype) of each."""
         self.program, self.sources, self.outputs, self.device = program, sources, outputs, device
-        self.graph = program.build([shape for shape, _ in sources])
+        self.graph = program.build([shape for shape, _, _ in sources], [dtype for _, _, dtype in sources])
         # A plan for any strides and addresses keeps room for copies; most tensors need none.
-        dense = not any(strides_of(*d) for d in (*sources, *outputs))
+        dense = not any(strides_of(shape, stride) for shape, stride, _ in (*sources, *outputs))
         strided = b.CVY_OFF if dense else b.CVY_DEFAULT
         self.misaligned = 15 if dense and device.type == "cuda" else 0  # bits of an address that must be 0
         self.plan = Plan(self.graph, strided=strided, **settings.options(device))
@@ -183,6 +189,8 @@ class Runner:
         except IndexError:
             slot = Slot(self, tensors, stream)
         inputs = [tensors[i] for i in slot.inputs]
+        if list(map(DTYPE, inputs)) != slot.dtypes:  # of an operator in PyTorch whose parameters were converted
+            raise Stale
         if list(map(STRIDE, inputs)) != slot.strides:
             return self.run_restrided(slot, tensors, free)
         params = [tensors[i] for i in slot.params]
@@ -247,7 +255,7 @@ class Runner:
         of another one."""
         free.append(slot)
         copies = [restride(t, shape, stride) if t.stride() != stride or t.data_ptr() & self.misaligned
-                  else t.as_strided(shape, stride) for t, (shape, stride) in zip(tensors, self.sources)]
+                  else t.as_strided(shape, stride) for t, (shape, stride, _) in zip(tensors, self.sources)]
         if any(copies[i].data_ptr() != tensors[i].data_ptr() for i in slot.params):
             slot.prepared.contents = None  # a copy of a parameter does not tell whether that has changed
         return self.run(copies)

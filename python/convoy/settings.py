@@ -13,6 +13,13 @@ EFFORTS = {"estimate": b.CVY_ESTIMATE, "measure": b.CVY_MEASURE}
 TRAININGS = ("auto", "eager", "recompute")
 
 
+def autocast_state():
+    """None outside of autocast, else what it does where."""
+    if not torch._C._is_any_autocast_enabled():
+        return None
+    return tuple(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in ("cpu", "cuda"))
+
+
 @dataclass(frozen=True)
 class Settings:
     precision: str = "fp32"
@@ -35,11 +42,11 @@ class Settings:
             raise ValueError(f"convoy: threads is a number from 1 on, not {self.threads!r}")
 
     def ambient(self):
-        """What of PyTorch's global state a plan depends on."""
+        """What of PyTorch's global state a capture or its plans depend on."""
         if self.precision == "torch":
             tf32 = torch.backends.cudnn.allow_tf32 and torch.backends.cuda.matmul.allow_tf32
-            return torch.get_num_threads(), tf32
-        return torch.get_num_threads()
+            return torch.get_num_threads(), tf32, autocast_state()
+        return torch.get_num_threads(), autocast_state()
 
     def options(self, device):
         """Keywords of engine.Plan for a torch.device."""

@@ -10,8 +10,8 @@ import operator
 import torch
 from torch.fx import Node
 
-from .engine import ConvoyError
-from .program import Program
+from .engine import DTYPES, ConvoyError
+from .program import Program, name_of
 
 RULES = {}
 
@@ -73,11 +73,18 @@ def refuse_if(condition, reason):
         raise Refused(reason)
 
 
+def agree(first, *others, wide=False):
+    """PyTorch's products take one dtype; wide: its norms take float32 parameters beside other data as well."""
+    data, given = first.meta["val"].dtype, {n.meta["val"].dtype for n in others if n is not None}
+    refuse_if(given - {data} and not (wide and given == {torch.float32}), "arguments of several dtypes")
+
+
 # ---- producers ---------------------------------------------------------------------------------------------------
 
 
 @rule("conv1d", "conv2d", "conv3d", "conv1d.padding", "conv2d.padding", "conv3d.padding")
 def convolution(emit, a):
+    agree(a.input, a.weight, a.bias)
     out, _, *kernel = shape_of(a.weight)
     return emit(a.name, a.input, a.weight, a.bias, out_channels=out, kernel_size=even(kernel), stride=even(a.stride),
                 padding=even(a.padding), dilation=even(a.dilation), groups=a.groups, bias=a.bias is not None)
@@ -85,6 +92,7 @@ def convolution(emit, a):
 
 @rule("conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input")
 def transposed(emit, a):
+    agree(a.input, a.weight, a.bias)
     _, out, *kernel = shape_of(a.weight)
     return emit(a.name, a.input, a.weight, a.bias, out_channels=out * a.groups, kernel_size=even(kernel),
                 stride=even(a.stride), padding=even(a.padding), output_padding=even(a.output_padding),
@@ -93,22 +101,26 @@ def transposed(emit, a):
 
 @rule("linear")
 def linear(emit, a):
+    agree(a.input, a.weight, a.bias)
     refuse_if(len(shape_of(a.weight)) != 2, "a weight without two dimensions")
     return emit("linear", a.input, a.weight, a.bias, out_features=shape_of(a.weight)[0], bias=a.bias is not None)
 
 
 @rule("matmul")
 def matmul(emit, a):
+    agree(a.self, a.other)
     return emit("matmul", a.self, a.other)
 
 
 @rule("mm", "bmm")
 def plain_matmul(emit, a):
+    agree(a.self, a.mat2)
     return emit("matmul", a.self, a.mat2)
 
 
 @rule("addmm")
 def addmm(emit, a):
+    agree(a.self, a.mat1, a.mat2)
     refuse_if(a.beta != 1 or a.alpha != 1, "beta or alpha is not 1")
     return emit("add", emit("matmul", a.mat1, a.mat2), a.self)
 
@@ -119,6 +131,7 @@ def addmm(emit, a):
 def affine(emit, op, a, tensors, **attrs):
     refuse_if(a.weight is None and a.bias is not None, "a bias without a weight")
     refuse_if(a.weight is not None and a.bias is None, "a weight without a bias")
+    agree(*tensors, a.weight, a.bias, wide=True)
     return emit(op, *tensors, a.weight, a.bias, affine=a.weight is not None, **attrs)
 
 
@@ -141,6 +154,7 @@ def instance_norm(emit, a):
 
 @rule("layer_norm")
 def layer_norm(emit, a):
+    agree(a.input, a.weight, a.bias, wide=True)
     refuse_if(a.weight is None and a.bias is not None, "a bias without a weight")
     return emit("layer_norm", a.input, a.weight, a.bias, normalized_shape=a.normalized_shape, eps=a.eps,
                 affine=a.weight is not None, bias=a.bias is not None)
@@ -322,7 +336,6 @@ def adaptive(emit, a):
 
 @rule("sum.dim_IntList", "mean.dim", "logsumexp", "amax", "amin", "special_logsumexp")
 def reduction(emit, a):
-    refuse_if(getattr(a, "dtype", None) not in (None, torch.float32), "a result of another dtype")
     names = {"amax": "max", "amin": "min", "special_logsumexp": "logsumexp"}
     dims = a.dim if isinstance(a.dim, (list, tuple)) or a.dim is None else [a.dim]
     return emit(names.get(a.name, a.name), a.self, dim=dims or None, keepdim=a.keepdim)
@@ -330,7 +343,6 @@ def reduction(emit, a):
 
 @rule("sum", "mean", "max", "min")
 def full_reduction(emit, a):
-    refuse_if(getattr(a, "dtype", None) not in (None, torch.float32), "a result of another dtype")
     return emit(a.name, a.self)
 
 
@@ -342,7 +354,6 @@ def extremum(emit, a):
 
 @rule("softmax.int", "log_softmax.int", "special_softmax", "special_log_softmax")
 def softmax(emit, a):
-    refuse_if(a.dtype not in (None, torch.float32), "a result of another dtype")
     return emit(a.name.replace("special_", ""), a.self, dim=a.dim)
 
 
@@ -371,6 +382,8 @@ def unsqueeze(emit, a):
     return emit("unsqueeze", a.self, dim=a.dim)
 
 
+# Operators that give their argument in another dtype. There is none in the vocabulary: they are borders of regions.
+CONVERSIONS = {torch.ops.aten.to.dtype, torch.ops.aten._to_copy.default}
 SHAPES = {"reshape", "flatten", "squeeze", "unsqueeze", "dropout"}
 
 
@@ -389,8 +402,10 @@ def emit_node(emit, node):
     return RULES[node.target](emit, Bound(node))
 
 
-def why_not(node, device):
-    """None where Convoy takes this node on a device, else the reason."""
+def why_not(node, device, fixed):
+    """None where Convoy takes this node on a device, else the reason. fixed: nodes that depend on parameters alone."""
+    if node.target in CONVERSIONS:
+        return f"a conversion to {name_of(node.meta['val'].dtype)}"
     if node.op != "call_function" or (node.target not in RULES and not takes_first(node)):
         return "not in the vocabulary"
     value = node.meta.get("val")
@@ -402,24 +417,26 @@ def why_not(node, device):
         tensor = tensor[0] if isinstance(tensor, (tuple, list)) else tensor
         if not isinstance(tensor, torch.Tensor):
             return "not a tensor"
-        if tensor.dtype != torch.float32:
-            return f"{str(tensor.dtype)[6:]}, not float32"
+        if name_of(tensor.dtype) not in DTYPES:
+            return f"{name_of(tensor.dtype)}, not {', '.join(DTYPES)}"
         if tensor.device != device:
             return f"on {tensor.device}"
-    return None if takes_first(node) else check_alone(node, tuple(value.shape))
+    return None if takes_first(node) else check_alone(node, value, fixed)
 
 
-def check_alone(node, expected):
-    """Asks the library about one node, as a graph of its own."""
+def check_alone(node, expected, fixed):
+    """Asks the library about one node, as a graph of its own. expected: PyTorch's result."""
     program, numbers = Program(), {}
     for n in node.all_input_nodes:
         if "number" not in n.meta:
-            numbers[n] = program.source(False)
+            numbers[n] = program.source(n in fixed and node not in fixed)
     try:
         program.outputs = [emit_node(Emitter(program, numbers.__getitem__), node)]
-        graph = program.build([shape_of(n) for n in numbers])
-        found = graph.shape(graph.outputs[0])
+        graph = program.build([shape_of(n) for n in numbers], [n.meta["val"].dtype for n in numbers])
+        shape, dtype = graph.shape(graph.outputs[0]), graph.dtype(graph.outputs[0])
     except (Refused, ConvoyError, ValueError, KeyError) as error:
         return str(error)
-    return None if found == expected else f"gives {list(found)}, PyTorch {list(expected)}"
+    if shape != expected.shape:
+        return f"gives {list(shape)}, PyTorch {list(expected.shape)}"
+    return None if dtype == name_of(expected.dtype) else f"gives {dtype}, PyTorch {name_of(expected.dtype)}"
 

@@ -4,7 +4,7 @@ A kind is a set of PyTorch kernels that one formula fits: see worth.py, where ea
 """
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -25,6 +25,7 @@ class Work:
     bytes: float  # read and written
     flops: float  # of products; elsewhere operations are counted by the bytes
     lanes: float = 1.0  # results that can be computed side by side
+    half: bool = False  # products of fp16 or bf16
 
 
 def tensors_of(node):
@@ -156,6 +157,12 @@ def softmax_work(node):
 
 def work_of(node):
     """The work of one node, None where PyTorch does nothing for it but renaming."""
+    found = counted(node)
+    halves = any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors_of(node))
+    return replace(found, half=True) if found is not None and halves else found
+
+
+def counted(node):
     name = name_of(node)
     if node.target is operator.getitem or name in VIEWS:
         return None

@@ -24,7 +24,7 @@ def pool(monkeypatch):
 
 
 def big(n=memory.SMALLEST // 4 + 5):
-    return memory.allocator((n,), (1,), torch.device("cpu"))()
+    return memory.allocator((n,), (1,), torch.float32, torch.device("cpu"))()
 
 
 def test_memory_is_reused(pool):
