@@ -2,7 +2,7 @@
 // -> factor, summand).
 #pragma once
 #include "conv_tc.cuh"
-#include "conv_tc_mma.cuh"
+#include "conv_tc_moments.cuh"
 #include "conv_tc_reduce.cuh"
 
 // ---- the merging warp: statistics of all strips of a sample -> norm ----

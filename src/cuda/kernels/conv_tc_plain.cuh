@@ -1,0 +1,88 @@
+// conv_tc_plain.cuh - a strip tile by tile: the way of every pass but those that keep, stream or halve. Weights of
+// all blocks of channels stay in shared memory, warpgroups take tiles in turn, and results go into chunks for the
+// finishing role.
+#pragma once
+#include "conv_tc_way.cuh"
+
+// One strip: tiles of all its chunks. STATS: take statistics; OUT: hand the results to the finishing role. o:
+// chunks handed over before.
+template <bool STATS, bool OUT>
+__device__ __forceinline__ int multiply_strip(const strip_way &w, int group, int first, int o)
+{
+    shared_memory &s = w.memory;
+    const strip_at &at = w.at;
+    lane_at &l = w.lane;
+    constexpr int GW = STATS ? STATW : FINW; // warpgroups that share the tiles
+    constexpr int MB = STATS ? 1 : CHUNKM;   // M blocks of a chunk
+    constexpr bool POST = OUT && EARLY;
+    constexpr bool RAW = !TC_PRE && !(OUT && !POOL); // scale and bias come in where few values are left
+    // Warpgroups take chunks (or their tiles) in turn, whoever had the last one. Not where several tiles make one
+    // statistic: who has which decides how it is rounded, and may depend on nothing but the strip's place in its
+    // sample. A buffer may then change its owner: it was an earlier strip's, and all have met in BAR_STATS since.
+    const int lean = STATS && OUT && LINES * CT > 1 ? (at.index ^ o) & 1 : 0;
+    const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE);
+#pragma unroll 1
+    for (int kb = 0; kb < MBLOCKS; kb += MB) {
+        moments m = {{0, 0}, {0, 0}, {0, 0}, 0, true};
+        float2 norm[2] = {{1.f, 0.f}, {1.f, 0.f}};
+        if (MBLOCKS > 1 && MB == 1) block_channels(w, kb, first);
+        if (MB == 1 && POST && NORM) norm[0] = norm_of(w.norms, l.ch[0]), norm[1] = norm_of(w.norms, l.ch[1]);
+        float unscale = 1.f;
+#pragma unroll 1
+        for (int l0 = 0; l0 < lines; l0 += LPC)
+#pragma unroll 1
+            for (int c0 = 0; c0 < tiles; c0 += CPC) {
+                if (SOLE && OUT && (group + o + lean) % GW) {
+                    o++;
+                    continue;
+                }
+                const int nl = LPC == 1 ? 1 : min(LPC, lines - l0),
+                          nc = CT % CPC == 0 && CSTRIPS == 1 && !FLAT ? CPC : min(CPC, tiles - c0);
+                const int b = o % most(OUTS, 1), phase = (o / most(OUTS, 1) & 1) ^ 1;
+                bool owned = !OUT; // the chunk's buffer is known to be free
+#pragma unroll 1
+                for (int i = (group + o + lean) % GW; i < MB * nl * nc; i += GW) {
+                    const int block = kb + i / (nl * nc), u = i % (nl * nc);
+                    tile_at tile = {l0 + u / nc, c0 + u % nc, 0, 0};
+                    tile.limit = at.cols - tile.ct * TILE - 2 * l.q;
+                    if (MB > 1) block_channels(w, block, first);
+                    if (MB > 1 && POST && NORM)
+                        norm[0] = norm_of(w.norms, l.ch[0]), norm[1] = norm_of(w.norms, l.ch[1]);
+                    float pooled[POOL && OUT ? 2 * NJ : 1];
+                    for (auto &v : pooled) v = __int_as_float(0xff800000);
+                    const int rows = POOL ? min(TC_POOLH, at.rows - tile.line * TC_POOLH) : 1;
+#pragma unroll 1
+                    for (int r = 0; r < rows; r++) {
+                        tile.row = FLAT ? 0 : tile.line * LINEROWS + r;
+                        float d[ACC];
+                        unscale = convolve(d, s, w.args, at, tile, l, w.stages, block, first);
+                        if (!RAW) value_maker<POST>(l, w.views, norm, at.n, unscale).all(d);
+                        if (STATS && (FLAT || tile.row + l.rr < at.rows)) moments_add(m, d, at, tile, l);
+                        if constexpr (OUT && POOL) pool_rows(pooled, d);
+                        if constexpr (OUT && !POOL) {
+                            if (!owned) mbar_wait(&s.oempty[b], phase);
+                            owned = true;
+                            put_results(w, d, tile,
+                                        {b, block - kb, kb * KM,
+                                         (tile.line - l0) * ROWSM * CHUNKW + (tile.ct - c0) * TILE});
+                        }
+                    }
+                    if constexpr (OUT && POOL) {
+                        if (!owned) mbar_wait(&s.oempty[b], phase);
+                        owned = true;
+                        if (rows == TC_POOLH)
+                            put_pooled<RAW>(s.out[b], pooled, tile, l, unscale, kb * KM, tile.line - l0,
+                                            at.cols / TC_POOLW);
+                    }
+                }
+                if (OUT) {
+                    if (BULK) fence_proxy_async();
+                    if (!owned) mbar_wait(&s.oempty[b], phase);
+                    warp_arrive(&s.ofull[b]);
+                    o++;
+                }
+            }
+        if (STATS) moments_flush<RAW>(m, w.slots, l, unscale);
+    }
+    return o;
+}

@@ -1,0 +1,76 @@
+// conv_tc_put.cuh - results of a tile into its chunk of shared memory: as they are, rounded, or pooled.
+#pragma once
+#include "conv_tc_mma.cuh"
+
+// OUT_HALF: a tile into the chunk, rounded to T. index: as put_tile's.
+template <class T>
+__device__ __forceinline__ void put_rounded(float (*out)[OPITCH], const float (&d)[ACC], const strip_at &at,
+                                            const tile_at &tile, const lane_at &l, int k0, int index)
+{
+    const int first =
+        at.p0 + (FLAT ? 0 : tile.line * LINEROWS - (index - tile.ct * TILE) / CHUNKW); // row of the chunk
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (l.ch[h] >= K) continue;
+        T *to = (T *)out[l.ch[h] - k0] + shift_of(at.n, l.ch[h], first);
+#pragma unroll
+        for (int j = 0; j < NJ; j++) {
+            const u32 pair = cvy_narrow(d[4 * j + 2 * h], d[4 * j + 2 * h + 1], T());
+            int row, col;
+            if (FLAT) {
+                if (exists(at, tile, l, j, 0, row, col))
+                    ((unsigned short *)to)[row * Q + col] = (unsigned short)pair;
+                if (exists(at, tile, l, j, 1, row, col)) ((unsigned short *)to)[row * Q + col] = pair >> 16;
+            } else if (exists(at, tile, l, j, 1, row, col)) // pairs exist together: rows are even
+                *(u32 *)(to + index + l.rr * CHUNKW + 8 * j + 2 * l.q) = pair;
+        }
+    }
+}
+// A tile into the chunk: out[channel][dense pixel]; index: of the tile's first pixel.
+__device__ __forceinline__ void put_tile(float (*out)[OPITCH], const float (&d)[ACC], const strip_at &at,
+                                         const tile_at &tile, const lane_at &l, int k0, int index)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (l.ch[h] >= K) continue;
+        float *to = out[l.ch[h] - k0];
+#pragma unroll
+        for (int j = 0; j < NJ; j++) {
+            const float a = d[4 * j + 2 * h], b = d[4 * j + 2 * h + 1];
+            int row, col;
+            const bool oka = exists(at, tile, l, j, 0, row, col);
+            if (FLAT) {
+                if (oka) to[row * Q + col] = a;
+                if (exists(at, tile, l, j, 1, row, col)) to[row * Q + col] = b;
+                continue;
+            }
+            const bool okb = exists(at, tile, l, j, 1, row, col);
+            const int i = index + l.rr * CHUNKW + 8 * j + 2 * l.q;
+            if (CHUNKW % 2 == 0 && Q % 2 == 0) { // pairs exist together, 8-byte aligned
+                if (okb) *(float2 *)(to + i) = make_float2(a, b);
+            } else {
+                if (oka) to[i] = a;
+                if (okb) to[i + 1] = b;
+            }
+        }
+    }
+}
+// Running maxima over the rows of a pooling line, pairs of pixels taken together.
+__device__ __forceinline__ void pool_rows(float (&m)[2 * NJ], const float (&d)[ACC])
+{
+#pragma unroll
+    for (int i = 0; i < 2 * NJ; i++) m[i] = max_nan(m[i], max_nan(d[2 * i], d[2 * i + 1]));
+}
+template <bool RAW>
+__device__ __forceinline__ void put_pooled(float (*out)[OPITCH], float (&m)[2 * NJ], const tile_at &tile,
+                                           const lane_at &l, float unscale, int k0, int row, int cols)
+{
+#pragma unroll
+    for (int i = 0; i < 2 * NJ; i++) {
+        const int h = i & 1, col = (tile.ct * TILE + i / 2 * 8 + 2 * l.q) / TC_POOLW;
+        float v = !RAW ? m[i] : fmaf(m[i], factor_of(l, unscale, h), l.bias[h]);
+        if (TC_POOLW >= 4) v = max_nan(v, __shfl_xor_sync(~0u, v, 1));
+        if (TC_POOLW >= 8) v = max_nan(v, __shfl_xor_sync(~0u, v, 2));
+        if (l.q % (TC_POOLW / 2) == 0 && col < cols && l.ch[h] < K) out[l.ch[h] - k0][row * CHUNKW + col] = v;
+    }
+}
