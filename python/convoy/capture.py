@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 from .autocast import erase_idle_casts, write_casts
 from .converted import conversions, keep_conversions
+from .direct import direct
 from .partition import Chooser, candidates, partition
 from .purify import changed_in_place, purify, settle_strides
 from .state import Changed
@@ -161,6 +162,7 @@ def capture(function, params, tensors, device, make_call, mode="fake", state=Non
     found.kept = {n: reason for n, reason in found.kept.items() if n in set(graph.nodes)}
     sort_graph(graph)
     graph.lint()
-    module.recompile()
+    with direct(graph):
+        module.recompile()
     weakref.finalize(module, forget_source, source_name(module))
     return found
