@@ -111,10 +111,10 @@ static void run_part(const gemm_plan *p, const gemm_job *j, int64_t z, const int
     void (*const run)(const gemm_block *t) = p->b == GEMM_DOTS ? k->dots : k->block;
     const float *a = j->a + z * j->a_batch + m[0] * j->lda, *b = j->b + z * j->b_batch;
     float *c = j->c + z * j->c_batch + m[0] * j->ldc;
-    const int64_t step = p->b == GEMM_DOTS ? cvyi_max64(p->K, 1) : GEMM_KC; /* dots: rows of B as whole streams */
+    const int64_t depth = p->b == GEMM_DOTS ? cvyi_max64(p->K, 1) : GEMM_KC; /* dots: rows of B as whole streams */
     int64_t k0 = 0;
     do { /* once even if K is 0: C is then the bias */
-        const int64_t kc = cvyi_min64(step, p->K - k0);
+        const int64_t kc = cvyi_min64(depth, p->K - k0);
         for (int64_t i = panels[0]; i < panels[1]; i++) {
             const panel at = panel_at(p, i);
             const gemm_block block = {.a = a + k0,
@@ -132,7 +132,7 @@ static void run_part(const gemm_plan *p, const gemm_job *j, int64_t z, const int
                                       .bias_n = j->bias_n ? j->bias_n + z * j->bias_batch + at.start : NULL};
             run(&block);
         }
-        k0 += step;
+        k0 += depth;
     } while (k0 < p->K);
 }
 

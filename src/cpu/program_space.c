@@ -26,11 +26,11 @@ space cvyi_space_of(const pass *p, int64_t chunk, const shape *s)
 void cvyi_strides_in(const cvy_graph *g, const space *sp, int v, int64_t *out)
 {
     const shape *from = sp->flat ? &sp->shape : cvyi_shape_of(g, v);
-    int64_t own[CVY_MAX_RANK], wide[CVY_MAX_RANK];
+    int64_t own[CVY_MAX_RANK], read[CVY_MAX_RANK];
     cvyi_contiguous_strides(from, own);
-    cvyi_broadcast_strides(from, own, &sp->shape, wide);
+    cvyi_broadcast_strides(from, own, &sp->shape, read);
     memset(out, 0, PROG_DIMS * sizeof *out);
-    for (int i = 0; i < sp->shape.rank; i++) out[i + (!sp->by_sample && !sp->flat)] = wide[i];
+    for (int i = 0; i < sp->shape.rank; i++) out[i + (!sp->by_sample && !sp->flat)] = read[i];
 }
 
 /* ---- sinks ---- */

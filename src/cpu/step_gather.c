@@ -34,13 +34,13 @@ static int64_t gather_parts(const step *s, const cpu_unit *u)
 static void gather_row(const gather_step *c, const cpu_vector_kernels *vec, const float *x, float *row)
 {
     const int last = c->n_gone - 1;
-    const int64_t n = last < 0 ? 1 : c->gone_dim[last], apart = last < 0 ? 1 : c->gone_stride[last];
+    const int64_t n = last < 0 ? 1 : c->gone_dim[last], stride = last < 0 ? 1 : c->gone_stride[last];
     for (int64_t i = 0; i < c->reduced; i += n) {
         const float *from = x + offset_of(last, c->gone_dim, c->gone_stride, i / n);
-        if (apart == 1)
+        if (stride == 1)
             vec->copy(row + i, from, n);
         else
-            for (int64_t j = 0; j < n; j++) row[i + j] = from[j * apart];
+            for (int64_t j = 0; j < n; j++) row[i + j] = from[j * stride];
     }
 }
 

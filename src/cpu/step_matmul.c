@@ -3,43 +3,38 @@
 
 typedef struct matmul_step {
     matmul_geom geom;
-    int64_t rows; /* M per sample; all of M where the pass is taken as a whole */
-    bool by_sample, packs;
+    bool packs;
+    gemm_plan plan[2]; /* of a unit; of the last one, which may have fewer samples */
     int x, other, bias, out;
     int64_t packed;
 } matmul_step;
 
-/* The product of one unit: the number of its rows differs in the last. */
-static gemm_plan plan_of(const matmul_step *c, const cpu_unit *u)
+static const gemm_plan *plan_of(const matmul_step *c, const cpu_unit *u)
 {
-    const gemm_b form = c->packs ? GEMM_PACKED : c->geom.other_is_nk ? GEMM_NK : GEMM_KN;
-    gemm_plan p;
-    cvyi_gemm_plan(u->run->state->isa, form, 1, c->by_sample ? u->m * c->rows : c->rows, c->geom.N, c->geom.K, &p);
-    return p;
+    return &c->plan[u->m < u->pass->chunk];
 }
 
 static int64_t matmul_parts(const step *s, const cpu_unit *u)
 {
     const matmul_step *c = s->data;
-    const gemm_plan p = plan_of(c, u);
-    return c->geom.batch * p.units;
+    return c->geom.batch * plan_of(c, u)->units;
 }
 
 static void run_matmul(const step *s, const cpu_unit *u, int64_t part, char *scratch)
 {
     const matmul_step *c = s->data;
     const matmul_geom *g = &c->geom;
-    const gemm_plan p = plan_of(c, u);
-    const int64_t batch = part / p.units;
+    const gemm_plan *p = plan_of(c, u);
+    const int64_t batch = part / p->units;
     gemm_job job = {.lda = g->K, .ldb = g->other_is_nk ? g->K : g->N, .ldc = g->N};
     int64_t x, other;
 
     cvyi_matmul_operands(g, batch, &x, &other);
-    job.a = cvyi_unit_data(u, c->x) + x * p.M * g->K;
+    job.a = cvyi_unit_data(u, c->x) + x * p->M * g->K;
     job.b = c->packs ? cvyi_packed(u, c->packed) : cvyi_unit_data(u, c->other) + other * g->K * g->N;
-    job.c = cvyi_unit_data(u, c->out) + batch * p.M * g->N;
+    job.c = cvyi_unit_data(u, c->out) + batch * p->M * g->N;
     job.bias_n = cvyi_unit_optional(u, c->bias);
-    cvyi_gemm_run(&p, &job, part % p.units, (float *)(void *)scratch);
+    cvyi_gemm_run(p, &job, part % p->units, (float *)(void *)scratch);
 }
 
 typedef struct pack_matmul_step {
@@ -86,13 +81,22 @@ static cvy_status pack_other(builder *b, matmul_step *c, const gemm_plan *p)
     return CVY_OK;
 }
 
+/* The product of a unit of so many samples. */
+static gemm_plan plan_unit(const builder *b, const matmul_step *c, int64_t samples)
+{
+    const gemm_b layout = c->packs ? GEMM_PACKED : c->geom.other_is_nk ? GEMM_NK : GEMM_KN;
+    gemm_plan p;
+    cvyi_gemm_plan(b->state->isa, layout, 1, samples * (c->geom.M / b->out->samples), c->geom.N, c->geom.K, &p);
+    return p;
+}
+
 static cvy_status make(builder *b, int index)
 {
     const node *n = &b->g->nodes[index];
+    const cpu_pass *out = b->out;
     step *s;
     void *data;
     matmul_step *c;
-    gemm_plan p;
     cvy_status st = CVY_OK;
 
     TRY(cvyi_add_node_step(b, "matrix product", sizeof *c, matmul_parts, run_matmul, &s, &data));
@@ -100,16 +104,12 @@ static cvy_status make(builder *b, int index)
     cvyi_matmul_geom(b->g, n, &c->geom);
     c->x = n->arg[0], c->other = n->arg[1], c->out = n->out;
     c->bias = c->geom.bias ? n->arg[2] : CVY_NONE;
-    c->by_sample = b->out->samples > 1;
-    c->rows = c->by_sample ? c->geom.M / b->out->samples : c->geom.M;
     c->packs = b->plan->prepared[c->other] && c->geom.batch == 1;
-    cvyi_gemm_plan(b->state->isa,
-                   c->packs              ? GEMM_PACKED
-                   : c->geom.other_is_nk ? GEMM_NK
-                                         : GEMM_KN,
-                   1, (c->by_sample ? b->out->chunk : 1) * c->rows, c->geom.N, c->geom.K, &p);
-    s->scratch = (int64_t)cvyi_gemm_scratch_bytes(&p);
-    if (c->packs) TRY(pack_other(b, c, &p));
+    for (int last = 0; last < 2; last++) {
+        c->plan[last] = plan_unit(b, c, last ? out->samples - (out->units - 1) * out->chunk : out->chunk);
+        s->scratch = cvyi_max64(s->scratch, (int64_t)cvyi_gemm_scratch_bytes(&c->plan[last]));
+    }
+    if (c->packs) TRY(pack_other(b, c, &c->plan[0]));
 fail:
     return st;
 }

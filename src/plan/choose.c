@@ -36,18 +36,18 @@ static void reject(cvy_plan *p, const pass *s, const char *why)
     snprintf(r->why, sizeof r->why, "%s", why);
 }
 
-/* The last interval of the best partition of nodes [start, end). */
-typedef struct step {
-    double total; /* seconds of everything up to here */
+/* The best partition of the nodes up to some one: its seconds, and its last interval. */
+typedef struct partition {
+    double total;
     pass last;
-} step;
+} partition;
 
 typedef struct search {
     cvy_plan *plan;
-    int start;   /* the nodes before it are prepared */
-    step *best;  /* of nodes [start, start + i) */
-    void *spare; /* room for a decision; changes places with that of an interval that is beaten */
-    void *notes; /* pass.notes */
+    int start;       /* the nodes before it are prepared */
+    partition *best; /* of nodes [start, start + i) */
+    void *spare;     /* room for a decision; changes places with that of an interval that is beaten */
+    void *notes;     /* pass.notes */
     uint32_t seed;
 } search;
 
@@ -75,7 +75,7 @@ static void extend(search *at, int end)
 {
     cvy_plan *p = at->plan;
     const int start = at->start;
-    step *best = at->best;
+    partition *best = at->best;
     interval in;
 
     best[end - start].total = INFINITY;
@@ -96,7 +96,7 @@ static void extend(search *at, int end)
         if (at->seed) total = (double)next_random(&at->seed); /* any legal plan may win */
         if (!(total < best[end - start].total)) continue;
         at->spare = best[end - start].last.choice;
-        best[end - start] = (step){total, s};
+        best[end - start] = (partition){total, s};
     }
 }
 

@@ -139,7 +139,7 @@ static int64_t extent_asked(const cvy_graph *g, const node *n)
     return y->rank ? y->dim[0] : 1;
 }
 
-static bool node_apart(const cvy_plan *p, int index, int64_t N)
+static bool node_by_sample(const cvy_plan *p, int index, int64_t N)
 {
     const node *n = &p->graph->nodes[index];
     return N >= 1 && by_sample(p->graph, n, N) && args_by_sample(p, n, N);
@@ -150,11 +150,11 @@ static void find_samples(const cvy_plan *p, interval *in)
     const int64_t N = extent_asked(p->graph, &p->graph->nodes[in->first]);
     const int last = N == in->N ? in->first + 1 : in->end; /* the same question has been put to the later ones */
 
-    if (N != in->N) in->apart = true;
+    if (N != in->N) in->by_sample = true;
     in->N = N;
-    for (int i = in->first; i < last && in->apart; i++) in->apart = node_apart(p, i, N);
-    in->samples = in->apart ? N : 0;
-    if (in->aliases && in->apart && !views_agree(p, in->first, in->end - in->first, N)) in->samples = 0;
+    for (int i = in->first; i < last && in->by_sample; i++) in->by_sample = node_by_sample(p, i, N);
+    in->samples = in->by_sample ? N : 0;
+    if (in->aliases && in->by_sample && !views_agree(p, in->first, in->end - in->first, N)) in->samples = 0;
 }
 
 void cvyi_interval_begin(cvy_plan *p, int end, interval *in)

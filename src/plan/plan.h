@@ -174,7 +174,7 @@ typedef struct interval {
     double flops, bytes; /* bytes: of everything it reads from outside (each value once) and leaves to others */
     int64_t samples;     /* extent of dimension 0, if every node works on each sample by itself; else 0 */
     int64_t N;           /* the extent that was asked of the nodes from `first` on ... */
-    bool apart;          /* ... and do all of them work on each sample by itself? */
+    bool by_sample;      /* ... and do all of them work on each sample by itself? */
     bool aliases;        /* some node reads a value that shares another's memory */
     int stamp;           /* read_by[v] of the plan where the interval reads v from outside */
 } interval;
