@@ -38,8 +38,9 @@ src/cuda/library.o lock lock
 src/cuda/jit.o embedded_digest once
 src/cuda/jit.o once once'
 
-# file and text of casts from a number to a pointer: addresses of the device, and of a function
-CASTS='src/cpu/openmp.c (void *)(uintptr_t)r->parallel
+# file and text of casts from a number to a pointer: addresses of the device, of a function, of a caller's record
+CASTS='src/plan/repeat.c (void *)(uintptr_t)r->call
+src/cpu/openmp.c (void *)(uintptr_t)r->parallel
 src/cuda/measure.c (void *)(uintptr_t)at
 src/cuda/tc.c (void *)(uintptr_t)x'
 

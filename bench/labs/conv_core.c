@@ -61,7 +61,7 @@ typedef struct team {
     atomic_int members;
 } team;
 
-/* Samples one by one, each with all its units, into one output that stays in the caches as far as it fits. */
+/* Samples one by one, each with all its parts, into one output that stays in the caches as far as it fits. */
 static void *member(void *arg)
 {
     team *t = arg;
@@ -77,7 +77,7 @@ static void *member(void *arg)
             for (int64_t c = 0; c < g->C; c++)
                 cvyi_conv_window_sums(job.tiling->kernels, g, job.src, c, &l->window);
         }
-        for (int64_t u = 0; u < job.tiling->units; u++) cvyi_conv_run(&job, u, l->scratch);
+        for (int64_t u = 0; u < job.tiling->parts; u++) cvyi_conv_run(&job, u, l->scratch);
     }
     return NULL;
 }
@@ -207,10 +207,10 @@ static void bench(const shape_row *row, const cpu_conv_kernels *k, int threads, 
             n++;
         }
         if (row->dst) errors(&t, w, bias, shift, &worst, &rms);
-        printf("%-12s %-13s %8.2f ms %7.0f GFLOP/s %5.0f %% of peak   err %.1e rms %.1e   units %lld rows %lld "
+        printf("%-12s %-13s %8.2f ms %7.0f GFLOP/s %5.0f %% of peak   err %.1e rms %.1e   parts %lld rows %lld "
                "scratch %zu KiB%s\n",
                row->name, cvyi_conv_algos[a].name, best * 1e3, flop / best / 1e9, 100 * flop / best / top, worst,
-               rms, (long long)tile.units, (long long)tile.rows, tile.scratch >> 10, tile.flat ? " flat" : "");
+               rms, (long long)tile.parts, (long long)tile.rows, tile.scratch >> 10, tile.flat ? " flat" : "");
         fflush(stdout);
         for (int i = 0; i < threads; i++)
             free(t.lots[i].window.sums), free(t.lots[i].window.xmean), free(t.lots[i].scratch),

@@ -1,14 +1,14 @@
 /* conv.c - what the convolution algorithms are, when they are legal, what they cost, and how their work is cut into
- * units. Nothing here depends on the instruction set but through numbers of cpu_conv_kernels. */
+ * parts. Nothing here depends on the instruction set but through numbers of cpu_conv_kernels. */
 #include "conv.h"
 
 enum {
-    UNIT_FLOPS = 4000000,   /* a unit should not be smaller: about 40 us on one core */
-    UNITS_WANTED = 16,      /* of one sample: enough for 16 threads */
-    BATCH_UNITS = 64,       /* of all samples: where there are so many, channels are not split */
+    PART_FLOPS = 4000000,   /* a part should not be smaller: about 40 us on one core */
+    PARTS_WANTED = 16,      /* of one sample: enough for 16 threads */
+    BATCH_PARTS = 64,       /* of all samples: where there are so many, channels are not split */
     COPY_CHANNELS = 64,     /* a copy of the input serves at least so many output channels */
     PATCH_CHANNELS = 128,   /* patches serve at least so many output channels */
-    VIEW_BYTES = 256 << 10, /* input of a unit: a quarter of a usual L2 */
+    VIEW_BYTES = 256 << 10, /* input of a part: a quarter of a usual L2 */
     FLAT_FLOATS = 4096,     /* of one channel of a flat band, kept until its rows are taken apart */
     CHUNK_MOST = 96,        /* Winograd: input channels transformed at once (AVX-512: 2.3 KiB each in L2) */
     SUMS_BYTES = 384 << 10  /* Winograd: products kept while chunks of input channels add up */
@@ -58,7 +58,7 @@ static bool needs_copy(const conv_geom *g)
     return g->stride[1] > 1 || g->stride[2] > 1 || g->pad[0] || g->pad[1] || g->pad[2];
 }
 
-/* Does every unit copy its part of the input first? Parts of the channels then each make the same copy. */
+/* Does every part copy the input that it reads first? Parts that differ in channels alone make the same copy. */
 static bool copies_view(const conv_tiling *t)
 {
     if (t->algo == CONV_PATCHES) return true;
@@ -76,11 +76,11 @@ static double plane_lanes(const conv_tiling *t, int64_t pitch, bool flat)
                     cvyi_round_up((last - 1) * pitch + Q, vl));
 }
 
-/* Floats that all units copy of x, each as often as it is copied. */
+/* Floats that all parts copy of x, each as often as it is copied. */
 static double copied_floats(const conv_tiling *t)
 {
     const conv_geom *g = &t->geom;
-    const int64_t times = t->algo == CONV_DIRECT && g->groups == 1 ? t->units : t->bands * g->groups;
+    const int64_t times = t->algo == CONV_DIRECT && g->groups == 1 ? t->parts : t->bands * g->groups;
     return needs_copy(g) ? (double)(times * cvyi_ceil_div(g->out[2], t->cols) * t->view_floats) : 0;
 }
 
@@ -128,7 +128,7 @@ static double live_share(const conv_geom *g)
 }
 
 /* As the direct form, but for the terms that are skipped; chunks are added up in L2, which leaves 0.84 of the peak.
- * A patch takes the time of 4 FMAs, of 8 with stride 2, of 16 beyond, and serves the output channels of a unit;
+ * A patch takes the time of 4 FMAs, of 8 with stride 2, of 16 beyond, and serves the output channels of a part;
  * every chunk of a panel 30 FMAs for a tap and 60 for a block. 256 -> 256, 3x3, dilation and padding 12, 33x33, at
  * 116 GFLOP/s: 0.76 of 1.28 GFLOP, 3 % for the patches and 1 % for their beginnings, 10.4 ms; measured 10.7. */
 static double cost_patches(const conv_geom *g, const conv_algo *a, const conv_machine *m)
@@ -232,29 +232,29 @@ static void cut_channels(conv_tiling *t, int kt)
     t->blocks = t->full + t->tails;
 }
 
-/* How many units a sample is worth. Depthwise operations take longer, and units of 10 us are worth their claiming:
+/* How many parts a sample is worth. Depthwise operations take longer, and parts of 10 us are worth their claiming:
  * a whole layer is often no longer than 50. */
-static int64_t units_wanted(const conv_tiling *t)
+static int64_t parts_wanted(const conv_tiling *t)
 {
-    const double n = direct_flops(&t->geom) / UNIT_FLOPS * (t->algo == CONV_DEPTHWISE ? 16 : 1);
-    return n < 1 ? 1 : n > UNITS_WANTED ? UNITS_WANTED : (int64_t)n;
+    const double n = direct_flops(&t->geom) / PART_FLOPS * (t->algo == CONV_DEPTHWISE ? 16 : 1);
+    return n < 1 ? 1 : n > PARTS_WANTED ? PARTS_WANTED : (int64_t)n;
 }
 
-/* Rows of bands are set: bands, and channels split until there are units enough. Bands decide in which order
+/* Rows of bands are set: bands, and channels split until there are parts enough. Bands decide in which order
  * statistics are summed and depend on the sample alone; into how many parts channels are split changes no bit. */
-static void cut_units(conv_tiling *t, int64_t rows, int64_t least_blocks)
+static void cut_parts(conv_tiling *t, int64_t rows, int64_t least_blocks)
 {
     const int64_t total = t->blocks * t->geom.groups;
-    const int64_t enough = cvyi_ceil_div(BATCH_UNITS, cvyi_max64(t->geom.N, 1));
-    const int64_t want = copies_view(t) ? cvyi_min64(units_wanted(t), enough) : units_wanted(t);
+    const int64_t enough = cvyi_ceil_div(BATCH_PARTS, cvyi_max64(t->geom.N, 1));
+    const int64_t want = copies_view(t) ? cvyi_min64(parts_wanted(t), enough) : parts_wanted(t);
     int64_t parts;
     t->rows = rows;
     t->bands_per_plane = cvyi_ceil_div(t->geom.out[1], rows);
     t->bands = t->bands_per_plane * t->geom.out[0];
     parts = t->bands ? cvyi_ceil_div(want, t->bands) : 1;
-    t->blocks_per_unit = cvyi_max64(cvyi_ceil_div(total, parts), cvyi_min64(least_blocks, total));
-    t->kparts = cvyi_ceil_div(total, t->blocks_per_unit);
-    t->units = t->bands * t->kparts;
+    t->blocks_per_part = cvyi_max64(cvyi_ceil_div(total, parts), cvyi_min64(least_blocks, total));
+    t->kparts = cvyi_ceil_div(total, t->blocks_per_part);
+    t->parts = t->bands * t->kparts;
 }
 
 static int64_t gcd(int64_t a, int64_t b)
@@ -285,7 +285,7 @@ static void cut_direct(conv_tiling *t)
     const cpu_conv_kernels *k = t->kernels;
     const conv_geom *g = &t->geom;
     const int64_t P = g->out[1], Q = g->out[2], most = VIEW_BYTES / 4, step = t->pw * k->vl * k->direct_vt;
-    const int64_t planes = cvyi_max64(g->out[0], 1), want = cvyi_ceil_div(units_wanted(t), planes);
+    const int64_t planes = cvyi_max64(g->out[0], 1), want = cvyi_ceil_div(parts_wanted(t), planes);
     int64_t rows = cvyi_round_up(cvyi_max64(cvyi_ceil_div(P, want), 1), t->ph), cols = cvyi_max64(Q, 1);
 
     for (int i = 0; i < 2; i++)
@@ -299,7 +299,7 @@ static void cut_direct(conv_tiling *t)
         cut_view(t, rows = cvyi_round_up(cvyi_ceil_div(P, parts), t->ph), cols);
     for (int64_t parts = 2; !t->flat && cols > step && t->view_floats > most; parts++)
         cut_view(t, rows, cols = cvyi_round_up(cvyi_ceil_div(Q, parts), step));
-    cut_units(t, rows, copies_view(t) ? cvyi_ceil_div(COPY_CHANNELS, t->kt) : 1);
+    cut_parts(t, rows, copies_view(t) ? cvyi_ceil_div(COPY_CHANNELS, t->kt) : 1);
 
     const int64_t slack = (k->direct_vt + 1) * k->vl, pitch = cvyi_max64(t->view[1], g->in[2]);
     t->view_floats = cvyi_round_up(t->view_floats + slack, 16);
@@ -321,16 +321,16 @@ static void cut_patches(conv_tiling *t)
     const conv_geom *g = &t->geom;
     const int64_t P = cvyi_max64(g->out[1], 1), Q = cvyi_max64(g->out[2], 1), taps = cvyi_conv_taps(g);
     const int64_t channels = g->C / g->groups, planes = cvyi_max64(g->out[0], 1);
-    const int64_t most = cvyi_max64(P * Q / PATCH_PIXELS, 1), want = cvyi_ceil_div(units_wanted(t), planes);
+    const int64_t most = cvyi_max64(P * Q / PATCH_PIXELS, 1), want = cvyi_ceil_div(parts_wanted(t), planes);
     const int64_t rows = cvyi_ceil_div(P, cvyi_min64(most, want));
 
     t->chunks = cvyi_max64(cvyi_ceil_div(channels * taps, PATCH_TERMS), 1);
     t->chunk = cvyi_max64(cvyi_min64(cvyi_ceil_div(channels, t->chunks), PATCH_TERMS / taps), 1);
     t->chunks = cvyi_max64(cvyi_ceil_div(channels, t->chunk), 1);
-    cut_units(t, rows, cvyi_ceil_div(PATCH_CHANNELS, t->kt));
+    cut_parts(t, rows, cvyi_ceil_div(PATCH_CHANNELS, t->kt));
     t->cols = cvyi_min64(PATCH_PIXELS, cvyi_round_up(rows * Q, k->vl));
     t->view_floats = cvyi_round_up(t->chunk * taps * k->direct_vt * k->vl, 16);
-    t->tmp_floats = t->blocks_per_unit * t->kt * t->cols;
+    t->tmp_floats = t->blocks_per_part * t->kt * t->cols;
     t->packed = g->groups * (t->full * t->kt + t->tails * t->tail_kt) * channels * taps + 1;
     t->scratch = (size_t)(t->view_floats + t->tmp_floats) * 4;
 }
@@ -339,7 +339,7 @@ static void cut_patches(conv_tiling *t)
  * filled. */
 static int64_t cut_tile_rows(const conv_tiling *t, int64_t strip)
 {
-    const int64_t planes = cvyi_max64(t->geom.out[0], 1), want = cvyi_ceil_div(units_wanted(t), planes);
+    const int64_t planes = cvyi_max64(t->geom.out[0], 1), want = cvyi_ceil_div(parts_wanted(t), planes);
     const int64_t least = cvyi_max64(cvyi_ceil_div(t->tiles[0], want), 1);
     int64_t best = least;
     double best_fill = 0;
@@ -367,18 +367,18 @@ static void cut_winograd(conv_tiling *t)
     t->chunk = cvyi_max64(cvyi_ceil_div(channels, t->chunks), 1);
     t->chunks = cvyi_max64(cvyi_ceil_div(channels, t->chunk), 1);
     t->tile_rows = cut_tile_rows(t, strip);
-    cut_units(t, t->tile_rows * a->mh, cvyi_ceil_div(64, t->kt));
-    if (t->chunks > 1) { /* the products of all channels of a unit wait for the last chunk */
+    cut_parts(t, t->tile_rows * a->mh, cvyi_ceil_div(64, t->kt));
+    if (t->chunks > 1) { /* the products of all channels of a part wait for the last chunk */
         const int64_t most = cvyi_max64(SUMS_BYTES / (4 * points * strip * t->kt), 1);
-        t->blocks_per_unit = cvyi_min64(t->blocks_per_unit, most);
-        t->kparts = cvyi_ceil_div(t->blocks, t->blocks_per_unit);
-        t->units = t->bands * t->kparts;
+        t->blocks_per_part = cvyi_min64(t->blocks_per_part, most);
+        t->kparts = cvyi_ceil_div(t->blocks, t->blocks_per_part);
+        t->parts = t->bands * t->kparts;
     }
-    sums = (t->chunks > 1 ? t->blocks_per_unit : 1) * t->kt * points * strip;
+    sums = (t->chunks > 1 ? t->blocks_per_part : 1) * t->kt * points * strip;
     t->packed = t->blocks * t->kt * points * channels;
     t->view_floats = points * (t->chunk * strip + k->vl);
     t->tmp_floats = sums;
-    const int64_t runs = t->blocks_per_unit * t->kt; /* sums of squares in the making: in double, and a vector */
+    const int64_t runs = t->blocks_per_part * t->kt; /* sums of squares in the making: in double, and a vector */
     const int64_t floats = t->view_floats + sums + runs * (2 + k->vl) + 6 * (strip * 4 + 2 * k->vl) /* rows */ +
                            k->wino_nt * 16 * k->vl /* masks */;
     t->scratch = (size_t)cvyi_round_up(floats * 4, 64);
@@ -404,9 +404,9 @@ void cvyi_conv_tile(conv_algo_id algo, const conv_geom *g, const cpu_conv_kernel
 
 /* ---- running ---- */
 
-void cvyi_conv_run(const conv_job *job, int64_t unit, void *scratch)
+void cvyi_conv_run(const conv_job *job, int64_t part, void *scratch)
 {
-    job->tiling->kernels->run[job->tiling->algo](job, unit, scratch);
+    job->tiling->kernels->run[job->tiling->algo](job, part, scratch);
 }
 
 /* ---- means first ---- */

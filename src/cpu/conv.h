@@ -1,12 +1,12 @@
-/* conv.h - convolution on the CPU: the algorithms, how their work is cut into units, and one sample's job.
+/* conv.h - convolution on the CPU: the algorithms, how their work is cut into parts, and one sample's job.
  *
  * The engine asks the table cvyi_conv_algos what is legal and what it costs, lets cvyi_conv_tile() cut the work,
- * packs the weights once, and then, sample by sample, runs the units of a job in any order on any threads. How the
- * work is cut depends on the geometry and the instruction set, never on the number of threads, and no two units
+ * packs the weights once, and then, sample by sample, runs the parts of a job in any order on any threads. How the
+ * work is cut depends on the geometry and the instruction set, never on the number of threads, and no two parts
  * write the same number: results are the same bits whoever runs them.
  *
- * A unit is a band of output rows of one output plane times a range of output channels.
- *   unit = band * kparts + kpart,  band = plane * bands_per_plane + band in the plane */
+ * A part is a band of output rows of one output plane times a range of output channels.
+ *   part = band * kparts + kpart,  band = plane * bands_per_plane + band in the plane */
 #ifndef CVYI_CONV_H
 #define CVYI_CONV_H
 
@@ -41,14 +41,14 @@ typedef struct conv_tiling {
     conv_algo_id algo;
     const struct cpu_conv_kernels *kernels;
     int64_t ph, pw; /* pooling window = its stride; 1, 1: none */
-    int64_t units, bands, kparts;
+    int64_t parts, bands, kparts;
     int64_t bands_per_plane;
     int64_t rows;   /* output rows of a band; a multiple of ph (the last band has the rest) */
     int64_t packed; /* packed weights */
     size_t scratch; /* bytes per thread, multiple of 64 */
     /* blocks of output channels that share registers: `full` of kt, then `tails` of tail_kt, per group */
     int64_t blocks, full, tails; /* blocks = full + tails */
-    int64_t blocks_per_unit;     /* counted through all groups */
+    int64_t blocks_per_part;     /* counted through all groups */
     int kt, tail_kt;
     /* direct, depthwise: the view (conv_view.h) */
     bool flat;         /* vectors run over row ends; else every row starts a new one */
@@ -111,11 +111,11 @@ void cvyi_conv_tile(conv_algo_id algo, const conv_geom *g, const struct cpu_conv
 void cvyi_conv_pack(const conv_tiling *t, const float *weight, float *packed);
 
 /* scratch: tiling.scratch bytes, aligned to 64, contents meaningless before and after. */
-void cvyi_conv_run(const conv_job *job, int64_t unit, void *scratch);
+void cvyi_conv_run(const conv_job *job, int64_t part, void *scratch);
 
 /* ---- means of the output before it is computed ("means first") ----
  * mean(conv(x)) is linear in the sums of x over the window that each tap sees. Per sample: sums of every channel
- * (units of work: channels), then the means of any range of output channels. All in double. */
+ * (parts of work: channels), then the means of any range of output channels. All in double. */
 typedef struct conv_window {
     double *sums;  /* [C][taps] */
     double *xmean; /* [C] */
@@ -143,7 +143,7 @@ typedef struct cpu_conv_kernels {
     int direct_vt;
     int wino_kt; /* register tile of Winograd's products: channels x vectors of tiles */
     int wino_nt;
-    void (*run[CONV_ALGO_COUNT])(const conv_job *job, int64_t unit, void *scratch);
+    void (*run[CONV_ALGO_COUNT])(const conv_job *job, int64_t part, void *scratch);
     bool (*window_sums)(const conv_geom *g, const float *src, int64_t c, const conv_window *out);
     void (*window_means)(const conv_geom *g, const float *weight, const float *bias, const conv_window *w,
                          int64_t k, double *mean, double *shift);
@@ -162,16 +162,16 @@ typedef struct conv_span {
     int64_t plane, band, row0, rows; /* output plane, band, rows of it */
     int64_t block0, blocks;          /* blocks of output channels, counted through all groups */
 } conv_span;
-static inline conv_span cvyi_conv_unit(const conv_tiling *t, int64_t unit)
+static inline conv_span cvyi_conv_part(const conv_tiling *t, int64_t part)
 {
     conv_span s;
     const int64_t total = t->blocks * t->geom.groups;
-    s.band = unit / t->kparts;
+    s.band = part / t->kparts;
     s.plane = s.band / t->bands_per_plane;
     s.row0 = s.band % t->bands_per_plane * t->rows;
     s.rows = cvyi_min64(t->rows, t->geom.out[1] - s.row0);
-    s.block0 = unit % t->kparts * t->blocks_per_unit;
-    s.blocks = cvyi_min64(t->blocks_per_unit, total - s.block0);
+    s.block0 = part % t->kparts * t->blocks_per_part;
+    s.blocks = cvyi_min64(t->blocks_per_part, total - s.block0);
     return s;
 }
 

@@ -80,7 +80,7 @@ static void tile_product(const cpu_state *s, conv_choice *c)
 {
     const conv_geom *g = &c->geom;
     cvyi_gemm_plan(s->isa, GEMM_KN, g->groups, g->K / g->groups, g->out[2], g->C / g->groups, &c->gemm);
-    c->tiling[0] = (conv_tiling){.geom = *g, .units = c->gemm.units, .bands = 1};
+    c->tiling[0] = (conv_tiling){.geom = *g, .parts = c->gemm.parts, .bands = 1};
     c->tiling[0].scratch = cvyi_gemm_scratch_bytes(&c->gemm);
 }
 

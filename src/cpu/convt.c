@@ -80,7 +80,7 @@ static int64_t group_rows(const convt_plan *p)
     return p->g.K / p->g.groups;
 }
 
-/* Rows of a unit: the phases along W stay in L2; fewer if there would be few units, but not so few that gathering B
+/* Rows of a part: the phases along W stay in L2; fewer if there would be few parts, but not so few that gathering B
  * for them costs as much as the product. `row_flops`: of one row of one panel. */
 static int64_t choose_rows(const convt_plan *p, int64_t width, double row_flops)
 {
@@ -97,20 +97,20 @@ void cvyi_convt_plan(cpu_isa isa, const conv_geom *g, convt_plan *out)
     const cpu_gemm_kernels *k = cvyi_gemm_kernels(isa);
     const int64_t width = (int64_t)k->vl * k->nv;
     int64_t positions = 1;
-    double row_flops = 2.0 * (double)(g->C / g->groups) * (double)width * (double)g->kernel[2], unit_flops;
+    double row_flops = 2.0 * (double)(g->C / g->groups) * (double)width * (double)g->kernel[2], part_flops;
     *out = (convt_plan){.g = *g, .isa = isa};
     for (int a = 0; a < 3; a++) {
         out->grid[a] = cvyi_ceil_div(g->out[a], g->stride[a]);
         positions *= out->grid[a];
         if (a < 2) row_flops *= (double)g->kernel[a] / (double)g->stride[a];
     }
-    if (positions <= 0 || g->K <= 0) return; /* no units */
+    if (positions <= 0 || g->K <= 0) return; /* no parts */
     out->panels = cvyi_ceil_div(cvyi_ceil_div(positions, k->vl), k->nv);
     out->m_chunks = cvyi_ceil_div(group_rows(out), choose_rows(out, width, row_flops));
     /* 2 M operations, 20 us, or as many panels as there are. */
-    unit_flops = row_flops * (double)cvyi_ceil_div(group_rows(out), out->m_chunks);
-    out->n_chunks = cvyi_ceil_div(out->panels, unit_flops > 2e6 ? 1 : 1 + (int64_t)(2e6 / (unit_flops + 1)));
-    out->units = g->groups * g->stride[0] * g->stride[1] * out->m_chunks * out->n_chunks;
+    part_flops = row_flops * (double)cvyi_ceil_div(group_rows(out), out->m_chunks);
+    out->n_chunks = cvyi_ceil_div(out->panels, part_flops > 2e6 ? 1 : 1 + (int64_t)(2e6 / (part_flops + 1)));
+    out->parts = g->groups * g->stride[0] * g->stride[1] * out->m_chunks * out->n_chunks;
 }
 
 static int64_t weights_of(const convt_plan *p)
@@ -194,7 +194,7 @@ typedef struct stretch {
     int64_t n;
 } stretch;
 
-/* One panel of one unit. */
+/* One panel of one part. */
 typedef struct panel_work {
     const convt_plan *p;
     const cpu_gemm_kernels *k;
@@ -343,13 +343,13 @@ static void run_panel(panel_work *w)
 }
 
 void cvyi_convt_run(const convt_plan *p, const float *src, const float *packed, const float *bias, float *dst,
-                    int64_t unit, float *scratch)
+                    int64_t part, float *scratch)
 {
     const conv_geom *g = &p->g;
     const cpu_gemm_kernels *k = cvyi_gemm_kernels(p->isa);
-    const int64_t n_chunk = unit % p->n_chunks, m_chunk = unit / p->n_chunks % p->m_chunks;
-    const int64_t phase = unit / (p->n_chunks * p->m_chunks) % (g->stride[0] * g->stride[1]);
-    const int64_t group = unit / (p->n_chunks * p->m_chunks) / (g->stride[0] * g->stride[1]);
+    const int64_t n_chunk = part % p->n_chunks, m_chunk = part / p->n_chunks % p->m_chunks;
+    const int64_t phase = part / (p->n_chunks * p->m_chunks) % (g->stride[0] * g->stride[1]);
+    const int64_t group = part / (p->n_chunks * p->m_chunks) / (g->stride[0] * g->stride[1]);
     const int64_t positions = p->grid[0] * p->grid[1] * p->grid[2], vectors = cvyi_ceil_div(positions, k->vl);
     panel_work w = {.p = p, .k = k, .packed = packed, .block = scratch, .group = group};
     w.result = scratch + GEMM_KC * k->nv * k->vl;

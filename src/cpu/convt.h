@@ -1,6 +1,6 @@
 /* convt.h - transposed convolution, 1-D to 3-D, with stride, padding, dilation and groups.
  *
- * Per sample: src [C][D][H][W], dst [K][O][P][Q], both contiguous; weight [C][K/groups][kernel]. Units are cut by
+ * Per sample: src [C][D][H][W], dst [K][O][P][Q], both contiguous; weight [C][K/groups][kernel]. Parts are cut by
  * sizes alone and write disjoint parts of dst: bitwise the same for any number of threads. */
 #ifndef CVYI_CONVT_H
 #define CVYI_CONVT_H
@@ -15,7 +15,7 @@ typedef struct convt_plan {
     int64_t panels;   /* of grid[0] * grid[1] * grid[2] positions */
     int64_t m_chunks; /* of a group's output channels */
     int64_t n_chunks; /* of panels */
-    int64_t units;    /* of one sample: groups * stride[0] * stride[1] * m_chunks * n_chunks */
+    int64_t parts;    /* of one sample: groups * stride[0] * stride[1] * m_chunks * n_chunks */
 } convt_plan;
 
 void cvyi_convt_plan(cpu_isa isa, const conv_geom *g, convt_plan *out);
@@ -24,6 +24,6 @@ void cvyi_convt_pack(const convt_plan *p, const float *weight, float *packed);
 size_t cvyi_convt_scratch_bytes(const convt_plan *p); /* per worker */
 /* bias [K] or NULL. */
 void cvyi_convt_run(const convt_plan *p, const float *src, const float *packed, const float *bias, float *dst,
-                    int64_t unit, float *scratch);
+                    int64_t part, float *scratch);
 
 #endif

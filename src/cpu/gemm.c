@@ -1,4 +1,4 @@
-/* gemm.c - how a product is cut into units, and the loops around the kernels. */
+/* gemm.c - how a product is cut into parts, and the loops around the kernels. */
 #include "gemm.h"
 
 static const cpu_gemm_kernels *const kernels[CPU_ISA_COUNT] = CPU_KERNELS(cvyi_gemm);
@@ -10,15 +10,15 @@ const cpu_gemm_kernels *cvyi_gemm_kernels(cpu_isa isa)
 
 /* ---- cutting ---- */
 
-/* Operations of a unit: at least 1 M (10 us, so that claiming it costs nothing), at most 32 M (no thread waits long
- * for the last one), and no more than 128 units where that allows. */
-static int64_t unit_flops(const gemm_plan *p)
+/* Operations of a part: at least 1 M (10 us, so that claiming it costs nothing), at most 32 M (no thread waits long
+ * for the last one), and no more than 128 parts where that allows. */
+static int64_t part_flops(const gemm_plan *p)
 {
     const double all = 2.0 * (double)p->batch * (double)p->M * (double)p->N * (double)p->K / 128;
     return (int64_t)(all < 1e6 ? 1e6 : all > 32e6 ? 32e6 : all);
 }
 
-/* Rows of a unit: 256 rows of a block of A stay in L2 (256 KiB). Fewer if there would be few units; not so few that
+/* Rows of a part: 256 rows of a block of A stay in L2 (256 KiB). Fewer if there would be few parts; not so few that
  * a B packed for them is used only once or twice. */
 static int64_t choose_m_chunks(const gemm_plan *p, int64_t panel_rows_flops, int64_t target)
 {
@@ -36,16 +36,16 @@ void cvyi_gemm_plan(cpu_isa isa, gemm_b b, int64_t batch, int64_t M, int64_t N, 
     const int64_t vectors = cvyi_ceil_div(N, k->vl);
     int64_t target, flops;
     *out = (gemm_plan){.isa = isa, .b = b, .batch = batch, .M = M, .N = N, .K = K};
-    if (batch <= 0 || M <= 0 || N <= 0) return; /* nothing to compute: no units */
+    if (batch <= 0 || M <= 0 || N <= 0) return; /* nothing to compute: no parts */
     out->panels = cvyi_ceil_div(vectors, k->nv);
-    target = unit_flops(out);
+    target = part_flops(out);
     flops = 2 * cvyi_ceil_div(N, out->panels) * cvyi_max64(K, 1); /* of one row and panel */
     out->m_chunks = choose_m_chunks(out, flops, target);
     flops *= cvyi_ceil_div(M, out->m_chunks);
     out->n_chunks = cvyi_ceil_div(out->panels, cvyi_max64(1, target / flops));
-    flops *= out->panels; /* of a product, if it is one unit */
+    flops *= out->panels; /* of a product, if it is one part */
     out->b_chunks = out->m_chunks * out->n_chunks > 1 ? batch : cvyi_ceil_div(batch, cvyi_max64(1, target / flops));
-    out->units = out->b_chunks * out->m_chunks * out->n_chunks;
+    out->parts = out->b_chunks * out->m_chunks * out->n_chunks;
 }
 
 /* A panel: its first column, its vectors, its columns that exist. */
@@ -136,10 +136,10 @@ static void run_part(const gemm_plan *p, const gemm_job *j, int64_t z, const int
     } while (k0 < p->K);
 }
 
-void cvyi_gemm_run(const gemm_plan *p, const gemm_job *j, int64_t unit, float *scratch)
+void cvyi_gemm_run(const gemm_plan *p, const gemm_job *j, int64_t part, float *scratch)
 {
-    const int64_t n_chunk = unit % p->n_chunks, m_chunk = unit / p->n_chunks % p->m_chunks;
-    const int64_t b_chunk = unit / (p->n_chunks * p->m_chunks);
+    const int64_t n_chunk = part % p->n_chunks, m_chunk = part / p->n_chunks % p->m_chunks;
+    const int64_t b_chunk = part / (p->n_chunks * p->m_chunks);
     const int64_t m[2] = {cvyi_part_start(p->M, p->m_chunks, m_chunk),
                           cvyi_part_start(p->M, p->m_chunks, m_chunk + 1)};
     const int64_t panels[2] = {cvyi_part_start(p->panels, p->n_chunks, n_chunk),

@@ -16,7 +16,7 @@
  *     1x1 convolution   A = weight [K'][C],     B = x [C][pixels] of a sample   bias per row; batch: groups
  *
  * Sums: K is cut into blocks of GEMM_KC; a block is summed in order by FMA, blocks are added in order (dot
- * products: all of K in order per lane, then the lanes). Units are cut by sizes alone, so the result is bitwise the
+ * products: all of K in order per lane, then the lanes). Parts are cut by sizes alone, so the result is bitwise the
  * same for any number of threads. */
 #ifndef CVYI_GEMM_H
 #define CVYI_GEMM_H
@@ -40,8 +40,8 @@ typedef struct gemm_plan {
     int64_t panels;   /* of B */
     int64_t m_chunks; /* of rows, as even as possible */
     int64_t n_chunks; /* of panels, as even as possible */
-    int64_t b_chunks; /* of products, as even as possible: a unit is of several if they are small */
-    int64_t units;    /* b_chunks * m_chunks * n_chunks */
+    int64_t b_chunks; /* of products, as even as possible: a part is of several if they are small */
+    int64_t parts;    /* b_chunks * m_chunks * n_chunks */
 } gemm_plan;
 
 /* What is multiplied, at run time. Strides in floats; *_batch: from one product to the next, 0: shared. */
@@ -57,11 +57,11 @@ void cvyi_gemm_plan(cpu_isa isa, gemm_b b, int64_t batch, int64_t M, int64_t N, 
 
 /* Bytes of one packed B; b_batch of several is that over sizeof(float). */
 size_t cvyi_gemm_packed_bytes(const gemm_plan *p);
-/* Packs one B, [N][K] or [K][N] with row stride ld. Work is cut into p->panels units, each by itself. */
+/* Packs one B, [N][K] or [K][N] with row stride ld. Work is cut into p->panels parts, each by itself. */
 void cvyi_gemm_pack(const gemm_plan *p, gemm_b from, const float *b, int64_t ld, float *packed, int64_t panel);
 
 size_t cvyi_gemm_scratch_bytes(const gemm_plan *p); /* per worker, aligned to 64 */
-void cvyi_gemm_run(const gemm_plan *p, const gemm_job *job, int64_t unit, float *scratch);
+void cvyi_gemm_run(const gemm_plan *p, const gemm_job *job, int64_t part, float *scratch);
 
 /* ---- kernels (kernels/gemm.c), also what transposed convolution is made of ---- */
 

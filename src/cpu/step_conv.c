@@ -47,10 +47,10 @@ static int value_of(const builder *b, int index)
     return index < 0 ? CVY_NONE : b->g->nodes[index].out;
 }
 
-/* A band of the largest unit, in floats. */
+/* A band of the largest part, in floats. */
 static int64_t band_floats(const conv_tiling *t)
 {
-    const int64_t channels = cvyi_min64(t->blocks_per_unit * t->kt, t->geom.K);
+    const int64_t channels = cvyi_min64(t->blocks_per_part * t->kt, t->geom.K);
     return channels * cvyi_min64(t->rows, t->geom.out[1]) * t->geom.out[2];
 }
 

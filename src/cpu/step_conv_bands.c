@@ -5,10 +5,10 @@
 static int64_t conv_parts(const step *s, const cpu_unit *u)
 {
     const conv_step *c = s->data;
-    return cvyi_unit_batch(u, c->how->geom.N) * c->how->tiling[cvyi_conv_second(c, u)].units;
+    return cvyi_unit_batch(u, c->how->geom.N) * c->how->tiling[cvyi_conv_second(c, u)].parts;
 }
 
-/* Output channels of a unit. */
+/* Output channels of a part. */
 static void channels_of(const conv_tiling *t, const conv_span *span, int64_t *k0, int64_t *k1)
 {
     const conv_block last = cvyi_conv_block(t, span->block0 + span->blocks - 1);
@@ -30,22 +30,22 @@ static void finish_band(const conv_step *c, const cpu_unit *u, const conv_span *
         m[k] = u->run->state->red->moments(y + k * c->prog.inner + band->i0, band->i1 - band->i0);
 }
 
-/* One unit of the convolution. sums: for the statistics; prog: through the program; else to memory or to maxima. */
+/* One part of the convolution. sums: for the statistics; prog: through the program; else to memory or to maxima. */
 static void convolve(const conv_step *c, const cpu_unit *u, int64_t part, char *scratch, bool sums, bool prog)
 {
     const conv_geom *g = &c->how->geom;
     const conv_tiling *t = &c->how->tiling[cvyi_conv_second(c, u)];
-    const int64_t sample = part / t->units, unit = part % t->units, plane = g->out[1] * g->out[2];
+    const int64_t sample = part / t->parts, own = part % t->parts, plane = g->out[1] * g->out[2];
     conv_span span;
     conv_job job = {.tiling = t, .dst_row = g->out[2], .dst_plane = plane, .dst_chan = g->out[0] * plane};
     prog_band band = {.data = (float *)(void *)(scratch + t->scratch)};
 
     if (cvyi_conv_is_product(c, u)) {
         cvyi_multiply(c->how, cvyi_unit_data(u, c->weight), cvyi_in_slices(u, c->centred_x),
-                      cvyi_in_slices(u, c->start), cvyi_unit_data(u, c->out), unit, scratch);
+                      cvyi_in_slices(u, c->start), cvyi_unit_data(u, c->out), own, scratch);
         return;
     }
-    span = cvyi_conv_unit(t, unit);
+    span = cvyi_conv_part(t, own);
     job.packed = cvyi_packed(u, c->packed[cvyi_conv_second(c, u)]);
     job.src = cvyi_unit_data(u, c->x) + sample * g->C * g->in[0] * g->in[1] * g->in[2];
     if (c->how->centres && !cvyi_conv_second(c, u)) job.src = cvyi_in_slices(u, c->centred_x);
@@ -63,7 +63,7 @@ static void convolve(const conv_step *c, const cpu_unit *u, int64_t part, char *
     } else if (c->pool == CVY_NONE && !c->how->along.twice) {
         job.dst = cvyi_unit_data(u, c->out) + sample * g->K * job.dst_chan;
     }
-    cvyi_conv_run(&job, unit, scratch);
+    cvyi_conv_run(&job, own, scratch);
     if (prog) finish_band(c, u, &span, &band, scratch + t->scratch + c->band_bytes);
 }
 

@@ -2,7 +2,7 @@
 #include "step_conv.h"
 
 void cvyi_multiply(const conv_choice *how, const float *weight, const float *x, const float *start, float *y,
-                   int64_t unit, char *scratch)
+                   int64_t part, char *scratch)
 {
     const conv_geom *g = &how->geom;
     const int64_t pixels = g->out[2], K = g->K / g->groups, C = g->C / g->groups;
@@ -17,7 +17,7 @@ void cvyi_multiply(const conv_choice *how, const float *weight, const float *x, 
                           .b_batch = C * pixels,
                           .c_batch = K * pixels,
                           .bias_batch = K};
-    cvyi_gemm_run(&how->gemm, &job, unit, (float *)(void *)scratch);
+    cvyi_gemm_run(&how->gemm, &job, part, (float *)(void *)scratch);
 }
 
 /* ---- where nothing is taken along ---- */
@@ -30,18 +30,18 @@ typedef struct product_step {
 static int64_t product_parts(const step *s, const cpu_unit *u)
 {
     const product_step *c = s->data;
-    return cvyi_unit_batch(u, c->how->geom.N) * c->how->gemm.units;
+    return cvyi_unit_batch(u, c->how->geom.N) * c->how->gemm.parts;
 }
 
 static void run_product(const step *s, const cpu_unit *u, int64_t part, char *scratch)
 {
     const product_step *c = s->data;
     const conv_geom *g = &c->how->geom;
-    const int64_t pixels = g->out[2], units = c->how->gemm.units, sample = part / units;
+    const int64_t pixels = g->out[2], parts = c->how->gemm.parts, sample = part / parts;
 
     cvyi_multiply(c->how, cvyi_unit_data(u, c->weight), cvyi_unit_data(u, c->x) + sample * g->C * pixels,
                   c->bias == CVY_NONE ? NULL : cvyi_unit_data(u, c->bias),
-                  cvyi_unit_data(u, c->out) + sample * g->K * pixels, part % units, scratch);
+                  cvyi_unit_data(u, c->out) + sample * g->K * pixels, part % parts, scratch);
 }
 
 cvy_status cvyi_lower_product(builder *b, int index)

@@ -30,18 +30,18 @@ static void print_convt(const step *s, text *t)
 static int64_t convt_parts(const step *s, const cpu_unit *u)
 {
     const convt_step *c = s->data;
-    return cvyi_unit_batch(u, c->plan.g.N) * c->plan.units;
+    return cvyi_unit_batch(u, c->plan.g.N) * c->plan.parts;
 }
 
 static void run_convt(const step *s, const cpu_unit *u, int64_t part, char *scratch)
 {
     const convt_step *c = s->data;
     const conv_geom *g = &c->plan.g;
-    const int64_t sample = part / c->plan.units;
+    const int64_t sample = part / c->plan.parts;
     const float *src = cvyi_unit_data(u, c->x) + sample * g->C * g->in[0] * g->in[1] * g->in[2];
     float *dst = cvyi_unit_data(u, c->out) + sample * g->K * g->out[0] * g->out[1] * g->out[2];
     cvyi_convt_run(&c->plan, src, cvyi_packed(u, c->packed), cvyi_unit_optional(u, c->bias), dst,
-                   part % c->plan.units, (float *)(void *)scratch);
+                   part % c->plan.parts, (float *)(void *)scratch);
 }
 
 static cvy_status make(builder *b, int index)

@@ -17,7 +17,7 @@ static const gemm_plan *plan_of(const matmul_step *c, const cpu_unit *u)
 static int64_t matmul_parts(const step *s, const cpu_unit *u)
 {
     const matmul_step *c = s->data;
-    return c->geom.batch * plan_of(c, u)->units;
+    return c->geom.batch * plan_of(c, u)->parts;
 }
 
 static void run_matmul(const step *s, const cpu_unit *u, int64_t part, char *scratch)
@@ -25,7 +25,7 @@ static void run_matmul(const step *s, const cpu_unit *u, int64_t part, char *scr
     const matmul_step *c = s->data;
     const matmul_geom *g = &c->geom;
     const gemm_plan *p = plan_of(c, u);
-    const int64_t batch = part / p->units;
+    const int64_t batch = part / p->parts;
     gemm_job job = {.lda = g->K, .ldb = g->other_is_nk ? g->K : g->N, .ldc = g->N};
     int64_t x, other;
 
@@ -34,7 +34,7 @@ static void run_matmul(const step *s, const cpu_unit *u, int64_t part, char *scr
     job.b = c->packs ? cvyi_packed(u, c->packed) : cvyi_unit_data(u, c->other) + other * g->K * g->N;
     job.c = cvyi_unit_data(u, c->out) + batch * p->M * g->N;
     job.bias_n = cvyi_unit_optional(u, c->bias);
-    cvyi_gemm_run(p, &job, part % p->units, (float *)(void *)scratch);
+    cvyi_gemm_run(p, &job, part % p->parts, (float *)(void *)scratch);
 }
 
 typedef struct pack_matmul_step {

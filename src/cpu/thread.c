@@ -31,18 +31,18 @@ typedef _Atomic uint32_t futex_word;
 
 struct cpu_team {
     _Atomic int size;
-    _Alignas(CACHE_LINE) _Atomic int64_t next; /* the next unit to claim */
-    _Atomic int64_t units;
+    _Alignas(CACHE_LINE) _Atomic int64_t next; /* the next item to claim */
+    _Atomic int64_t items;
     _Alignas(CACHE_LINE) _Atomic int arrived; /* at the barrier */
     futex_word phase;                         /* counts barriers */
     _Atomic int sleepers;                     /* waiting in the kernel for phase to change */
 };
 
 typedef struct work {
-    void (*unit_fn)(void *ctx, int64_t unit, int worker); /* one of the two is NULL */
+    void (*item_fn)(void *ctx, int64_t item, int worker); /* one of the two is NULL */
     void (*team_fn)(void *ctx, int worker, cpu_team *team);
     void *ctx;
-    int64_t units; /* of unit_fn */
+    int64_t items; /* of item_fn */
 } work;
 
 typedef struct job {
@@ -61,7 +61,7 @@ static struct {
     slot slots[CVYI_MAX_THREADS]; /* by worker; 0 is the caller's and unused */
 } pool = {.taken = ATOMIC_FLAG_INIT};
 
-static _Thread_local bool inside; /* this thread is in a unit or a team */
+static _Thread_local bool inside; /* this thread is in a item or a team */
 
 /* ---- waiting ---- */
 
@@ -100,12 +100,12 @@ static void run_share(job *j, int worker)
 {
     const work *w = &j->work;
     const bool outer = inside;
-    int64_t unit;
+    int64_t item;
     inside = true;
     if (w->team_fn) {
         w->team_fn(w->ctx, worker, &j->team);
     } else {
-        while ((unit = cvyi_team_claim(&j->team)) >= 0) w->unit_fn(w->ctx, unit, worker);
+        while ((item = cvyi_team_claim(&j->team)) >= 0) w->item_fn(w->ctx, item, worker);
     }
     inside = outer;
 }
@@ -225,7 +225,7 @@ static void job_init(job *j, const work *w, int size)
     j->work = *w;
     atomic_store_explicit(&team->size, size, memory_order_relaxed);
     atomic_store_explicit(&team->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&team->units, w->units, memory_order_relaxed);
+    atomic_store_explicit(&team->items, w->items, memory_order_relaxed);
     atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
     atomic_store_explicit(&team->phase, 0, memory_order_relaxed);
     atomic_store_explicit(&team->sleepers, 0, memory_order_relaxed);
@@ -331,9 +331,9 @@ static void run_work(int threads, const work *w)
     }
 }
 
-void cvyi_parallel(int threads, int64_t units, void (*fn)(void *ctx, int64_t unit, int worker), void *ctx)
+void cvyi_parallel(int threads, int64_t items, void (*fn)(void *ctx, int64_t item, int worker), void *ctx)
 {
-    run_work(clamp_threads(cvyi_min64(threads, units)), &(work){.unit_fn = fn, .ctx = ctx, .units = units});
+    run_work(clamp_threads(cvyi_min64(threads, items)), &(work){.item_fn = fn, .ctx = ctx, .items = items});
 }
 
 void cvyi_team(int threads, void (*fn)(void *ctx, int worker, cpu_team *team), void *ctx)
@@ -365,11 +365,11 @@ void cvyi_team_barrier(cpu_team *team)
     atomic_fetch_sub(&team->sleepers, 1);
 }
 
-void cvyi_team_begin(cpu_team *team, int worker, int64_t units)
+void cvyi_team_begin(cpu_team *team, int worker, int64_t items)
 {
     cvyi_team_barrier(team); /* nobody claims any more */
     if (worker == 0) {
-        atomic_store_explicit(&team->units, units, memory_order_relaxed);
+        atomic_store_explicit(&team->items, items, memory_order_relaxed);
         atomic_store_explicit(&team->next, 0, memory_order_relaxed);
     }
     cvyi_team_barrier(team);
@@ -377,6 +377,6 @@ void cvyi_team_begin(cpu_team *team, int worker, int64_t units)
 
 int64_t cvyi_team_claim(cpu_team *team)
 {
-    const int64_t unit = atomic_fetch_add_explicit(&team->next, 1, memory_order_relaxed);
-    return unit < atomic_load_explicit(&team->units, memory_order_relaxed) ? unit : -1;
+    const int64_t item = atomic_fetch_add_explicit(&team->next, 1, memory_order_relaxed);
+    return item < atomic_load_explicit(&team->items, memory_order_relaxed) ? item : -1;
 }

@@ -1,7 +1,7 @@
 /* thread.h - threads that live as long as the process: the OpenMP team where a runtime is loaded, else a pool.
  *
- * Units of one call are claimed one by one, in order, by whoever is free; results must not depend on who ran a
- * unit, nor on how many threads came. Nothing here allocates once the workers exist. A call inside a call, or
+ * Items of one call are claimed one by one, in order, by whoever is free; results must not depend on who ran a
+ * item, nor on how many threads came. Nothing here allocates once the workers exist. A call inside a call, or
  * inside an OpenMP region, and a call while another thread's call has the pool, runs on its own thread alone:
  * correct, only slower, and never a deadlock. (Every caller has a team of its own, so teams are never taken.)
  *
@@ -23,9 +23,9 @@ int cvyi_threads_choose(int asked);
  * make. Fails if the system refuses; calls then run on the threads there are. Reads CVY_POOL. */
 cvy_status cvyi_threads_reserve(int threads);
 
-/* Runs fn(ctx, unit, worker) for every unit in [0, units) on up to `threads` threads, the caller among them as
- * worker 0; workers are below `threads`. Returns when all units are done. */
-void cvyi_parallel(int threads, int64_t units, void (*fn)(void *ctx, int64_t unit, int worker), void *ctx);
+/* Runs fn(ctx, item, worker) for every item in [0, items) on up to `threads` threads, the caller among them as
+ * worker 0; workers are below `threads`. Returns when all items are done. */
+void cvyi_parallel(int threads, int64_t items, void (*fn)(void *ctx, int64_t item, int worker), void *ctx);
 
 /* Runs fn(ctx, worker, team) once on each worker of a team of up to `threads` threads (cvyi_team_size tells), all
  * at the same time, so that fn may call cvyi_team_barrier. */
@@ -36,9 +36,9 @@ int cvyi_team_size(const cpu_team *team);
 /* Waits until every worker of the team is here; what they wrote before is seen by all behind it. */
 void cvyi_team_barrier(cpu_team *team);
 
-/* Restarts a count of units for the whole team: all workers call it, then claim until cvyi_team_claim is negative.
+/* Restarts a count of items for the whole team: all workers call it, then claim until cvyi_team_claim is negative.
  * It is a barrier. */
-void cvyi_team_begin(cpu_team *team, int worker, int64_t units);
+void cvyi_team_begin(cpu_team *team, int worker, int64_t items);
 int64_t cvyi_team_claim(cpu_team *team);
 
 #endif

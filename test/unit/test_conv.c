@@ -279,7 +279,7 @@ static void run_units(const conv_job *job)
     const conv_tiling *t = job->tiling;
     float *scratch = guarded((int64_t)t->scratch / 4 + 16), *at = scratch;
     while ((uintptr_t)at % 64) at++;
-    for (int64_t u = t->units - 1; u >= 0; u--) { /* any order will do */
+    for (int64_t u = t->parts - 1; u >= 0; u--) { /* any order will do */
         memset(at, 0xff, t->scratch);             /* NaN: what is left from before must not matter */
         cvyi_conv_run(job, u, at);
         check_guards(at, (int64_t)t->scratch / 4, "the scratch");

@@ -85,13 +85,13 @@ static void check_product(cpu_isa isa, const sizes *s)
                        .bias_m = s->bias_m ? bias_m : NULL,
                        .bias_n = s->bias_n ? bias_n : NULL};
     reference(s, &p.job, b, want);
-    cvyi_parallel(1, p.plan.units, run_unit, &p);
+    cvyi_parallel(1, p.plan.parts, run_unit, &p);
     snprintf(what, sizeof what, "%s %lld x %lldx%lldx%lld b%d packed %d slack %lld", cvyi_isa_name(isa),
              (long long)s->batch, (long long)s->M, (long long)s->N, (long long)s->K, s->from, s->packed,
              (long long)s->slack);
     assert_same_floats(c, want, c_floats, what); /* between rows: guard values in both */
     p.job.c = twice;
-    cvyi_parallel(2, p.plan.units, run_unit, &p);
+    cvyi_parallel(2, p.plan.parts, run_unit, &p);
     assert_memory_equal(c, twice, (size_t)c_floats * sizeof *c);
     guarded_free(a, s->batch * s->M * lda);
     guarded_free(b, s->batch * s->N * s->K);
@@ -167,11 +167,11 @@ static void empty_products(void **state)
     gemm_plan p;
     (void)state;
     cvyi_gemm_plan(CPU_PORTABLE, GEMM_KN, 0, 3, 4, 5, &p);
-    assert_int_equal(p.units, 0);
+    assert_int_equal(p.parts, 0);
     cvyi_gemm_plan(CPU_PORTABLE, GEMM_PACKED, 1, 0, 4, 5, &p);
-    assert_int_equal(p.units, 0);
+    assert_int_equal(p.parts, 0);
     cvyi_gemm_plan(CPU_PORTABLE, GEMM_PACKED, 2, 3, 0, 5, &p);
-    assert_int_equal(p.units, 0);
+    assert_int_equal(p.parts, 0);
     assert_int_equal(p.panels, 0);
 }
 
@@ -188,7 +188,7 @@ static void check_real(cpu_isa isa, gemm_b form, int M)
     p.scratch_floats = (int64_t)(cvyi_gemm_scratch_bytes(&p.plan) / sizeof(float));
     p.scratch = guarded(p.scratch_floats);
     p.job = (gemm_job){.a = a, .b = b, .c = c, .lda = K, .ldb = K, .ldc = N};
-    cvyi_parallel(1, p.plan.units, run_unit, &p);
+    cvyi_parallel(1, p.plan.parts, run_unit, &p);
     for (int i = 0; i < M * N; i++) {
         double sum = 0, size = 0;
         for (int k = 0; k < K; k++) {
@@ -280,14 +280,14 @@ static void check_convt(cpu_isa isa, const conv_geom *g)
     t.bias = g->bias ? bias : NULL;
     t.dst = dst;
     convt_reference(g, src, weight, t.bias, want);
-    cvyi_parallel(1, t.plan.units, run_convt_unit, &t);
+    cvyi_parallel(1, t.plan.parts, run_convt_unit, &t);
     snprintf(what, sizeof what, "%s C%lld K%lld g%lld in %lldx%lldx%lld k %lldx%lldx%lld s %lldx%lldx%lld",
              cvyi_isa_name(isa), (long long)g->C, (long long)g->K, (long long)g->groups, (long long)g->in[0],
              (long long)g->in[1], (long long)g->in[2], (long long)g->kernel[0], (long long)g->kernel[1],
              (long long)g->kernel[2], (long long)g->stride[0], (long long)g->stride[1], (long long)g->stride[2]);
     assert_same_floats(dst, want, out, what);
     t.dst = twice;
-    cvyi_parallel(2, t.plan.units, run_convt_unit, &t);
+    cvyi_parallel(2, t.plan.parts, run_convt_unit, &t);
     assert_memory_equal(dst, twice, (size_t)out * sizeof *dst);
     guarded_free(src, in);
     guarded_free(weight, weights);

@@ -167,12 +167,12 @@ static void channel(work *w, int64_t plane, int64_t band, int64_t row0, int64_t 
     if (job->sumsq) job->sumsq[band * g->K + w->k] = (col0 ? job->sumsq[band * g->K + w->k] : 0) + w->total;
 }
 
-void ISA(cvyi_conv_depthwise)(const conv_job *job, int64_t unit, void *scratch);
-void ISA(cvyi_conv_depthwise)(const conv_job *job, int64_t unit, void *scratch)
+void ISA(cvyi_conv_depthwise)(const conv_job *job, int64_t part, void *scratch);
+void ISA(cvyi_conv_depthwise)(const conv_job *job, int64_t part, void *scratch)
 {
     const conv_tiling *t = job->tiling;
     const conv_geom *g = &t->geom;
-    const conv_span s = cvyi_conv_unit(t, unit);
+    const conv_span s = cvyi_conv_part(t, part);
     work w = {.job = job, .g = g, .taps = cvyi_conv_taps(g), .rows = s.rows};
 
     w.columns = scratch;

@@ -256,11 +256,11 @@ static void block_end(const work *w)
         w->job->sumsq[at + k] = (w->col0 ? w->job->sumsq[at + k] : 0) + w->total[k];
 }
 
-void ISA(cvyi_conv_direct)(const conv_job *job, int64_t unit, void *scratch)
+void ISA(cvyi_conv_direct)(const conv_job *job, int64_t part, void *scratch)
 {
     const conv_tiling *t = job->tiling;
     const conv_geom *g = &t->geom;
-    work w = {.job = job, .t = t, .span = cvyi_conv_unit(t, unit), .channels = g->C / g->groups};
+    work w = {.job = job, .t = t, .span = cvyi_conv_part(t, part), .channels = g->C / g->groups};
 
     w.taps = cvyi_conv_taps(g);
     w.view.off = scratch;

@@ -8,7 +8,7 @@
  *   2. products   S[k][strip] += W B  KT x VT register tiles, weights broadcast    packed[chunk][block][term][KT]
  *
  * and after the last chunk S goes to dst and into the statistics. B (256 terms, 48 KiB on AVX-512, 16 on AVX2)
- * stays in the inner caches for all output channels of the unit, the chunk's weights and S in L2 for all panels of
+ * stays in the inner caches for all output channels of the part, the chunk's weights and S in L2 for all panels of
  * the strip. A patch costs a load and a store; the inner loop knows nothing of the geometry, so strides and
  * dilations cost no more than their reading. Taps that see nothing but padding in all of a panel are left out,
  * unless a weight is not finite: padding times infinity is NaN.
@@ -46,7 +46,7 @@ typedef struct work {
     int64_t start, n;       /* pixels of the strip, in the band */
     int64_t channels, taps; /* of a group; of the filter */
     int64_t c0, cn;         /* chunk */
-    int64_t k0;             /* first output channel of the unit */
+    int64_t k0;             /* first output channel of the part */
     int n_panels;
     panel panels[PANELS];
     float *B, *S;
@@ -281,11 +281,11 @@ static void finish_blocks(const work *w)
     }
 }
 
-void ISA(cvyi_conv_patches)(const conv_job *job, int64_t unit, void *scratch)
+void ISA(cvyi_conv_patches)(const conv_job *job, int64_t part, void *scratch)
 {
     const conv_tiling *t = job->tiling;
     const conv_geom *g = &t->geom;
-    work w = {.job = job, .t = t, .span = cvyi_conv_unit(t, unit), .channels = g->C / g->groups};
+    work w = {.job = job, .t = t, .span = cvyi_conv_part(t, part), .channels = g->C / g->groups};
     const int64_t end = w.span.block0 + w.span.blocks;
 
     w.taps = cvyi_conv_taps(g);

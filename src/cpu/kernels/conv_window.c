@@ -207,12 +207,12 @@ static double fma_peak(int64_t rounds)
     return 2.0 * VL * CHAINS * (double)rounds;
 }
 
-void ISA(cvyi_conv_direct)(const conv_job *job, int64_t unit, void *scratch);
-void ISA(cvyi_conv_depthwise)(const conv_job *job, int64_t unit, void *scratch);
-void ISA(cvyi_conv_patches)(const conv_job *job, int64_t unit, void *scratch);
-void ISA(cvyi_conv_winograd_4x4)(const conv_job *job, int64_t unit, void *scratch);
-void ISA(cvyi_conv_winograd_2x4)(const conv_job *job, int64_t unit, void *scratch);
-void ISA(cvyi_conv_winograd_2x2)(const conv_job *job, int64_t unit, void *scratch);
+void ISA(cvyi_conv_direct)(const conv_job *job, int64_t part, void *scratch);
+void ISA(cvyi_conv_depthwise)(const conv_job *job, int64_t part, void *scratch);
+void ISA(cvyi_conv_patches)(const conv_job *job, int64_t part, void *scratch);
+void ISA(cvyi_conv_winograd_4x4)(const conv_job *job, int64_t part, void *scratch);
+void ISA(cvyi_conv_winograd_2x4)(const conv_job *job, int64_t part, void *scratch);
+void ISA(cvyi_conv_winograd_2x2)(const conv_job *job, int64_t part, void *scratch);
 
 const cpu_conv_kernels ISA(cvyi_conv) = {
     .isa = CONV_ISA,

@@ -9,7 +9,7 @@
  *
  * with 2 and 3 for KT output channels at a time, one behind the other (3 of one block interleaved with 2 of the
  * next gained nothing). With few input channels V and M stay in L1 and nothing else is stored; with many, chunks of
- * them add up in M, which then holds all output channels of the unit. A kernel of depth kd is 2-D with C * kd input
+ * them add up in M, which then holds all output channels of the part. A kernel of depth kd is 2-D with C * kd input
  * channels.
  *
  * Points: 0, +-1, infinity for m = 2; 0, +-5/8, +-3/2, infinity for m = 4 (all powers used are exact in fp32).
@@ -43,7 +43,7 @@ typedef struct work {
     int64_t row0;     /* of the band, in tiles */
     int64_t channels; /* C * kernel depth */
     float *V, *M, *rows, *part;
-    double *total; /* [channels of the unit] */
+    double *total; /* [channels of the part] */
     lanes lanes[NT];
 } work;
 
@@ -315,7 +315,7 @@ INLINE void count(const vf *y, const lanes *l, float *part, const int outputs)
     v_store(part, v_add(q[0], q[1]));
 }
 
-/* Output transform of channel k (number i of the unit) for one vector of tiles, and all that follows. */
+/* Output transform of channel k (number i of the part) for one vector of tiles, and all that follows. */
 INLINE void output_tiles(work *w, const float *M, const lanes *l, int64_t k, int64_t i, const int mh, const int mw)
 {
     static const int order[2][6] = {{0, 3, 1, 2}, {0, 5, 1, 2, 3, 4}};
@@ -359,7 +359,7 @@ static void expect_dst(const work *w, int64_t k, int mh, int mw)
     }
 }
 
-/* All channels of a block, number i... of the unit, and all vectors of the strip. */
+/* All channels of a block, number i... of the part, and all vectors of the strip. */
 INLINE void output_block(work *w, const float *M, int64_t k0, int64_t i, const int mh, const int mw)
 {
     const int64_t points = (mh + 2) * (mw + 2);
@@ -435,13 +435,13 @@ static void strip(work *w, const form *f, int64_t t0, int64_t n)
     }
 }
 
-static void winograd(const conv_job *job, int64_t unit, float *scratch, const form *f)
+static void winograd(const conv_job *job, int64_t part, float *scratch, const form *f)
 {
     const conv_tiling *t = job->tiling;
-    const int64_t runs = t->blocks_per_unit * KT, K = t->geom.K;
+    const int64_t runs = t->blocks_per_part * KT, K = t->geom.K;
     work w;
 
-    w.job = job, w.t = t, w.span = cvyi_conv_unit(t, unit);
+    w.job = job, w.t = t, w.span = cvyi_conv_part(t, part);
     w.channels = t->geom.C * t->geom.kernel[0];
     w.row0 = w.span.row0 / f->mh;
     w.total = (double *)scratch, scratch += runs * 2;
@@ -476,10 +476,10 @@ static void winograd(const conv_job *job, int64_t unit, float *scratch, const fo
     {                                                                                                              \
         output_block(w, M, k0, i, mh, mw);                                                                         \
     }                                                                                                              \
-    void ISA(cvyi_conv_winograd_##mh##x##mw)(const conv_job *job, int64_t unit, void *scratch)                     \
+    void ISA(cvyi_conv_winograd_##mh##x##mw)(const conv_job *job, int64_t part, void *scratch)                     \
     {                                                                                                              \
         static const form f = {mh, mw, input_##mh##x##mw, products_##mh##x##mw, output_##mh##x##mw};               \
-        winograd(job, unit, scratch, &f);                                                                          \
+        winograd(job, part, scratch, &f);                                                                          \
     }
 WINOGRAD(4, 4)
 WINOGRAD(2, 4)
