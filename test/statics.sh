@@ -39,7 +39,9 @@ src/cuda/jit.o embedded_digest once
 src/cuda/jit.o once once'
 
 # file and text of casts from a number to a pointer: addresses of the device, of a function, of a caller's record
-CASTS='src/plan/repeat.c (void *)(uintptr_t)r->call
+CASTS='src/plan/repeat.c (void *)(uintptr_t)r->call[i]
+src/plan/repeat.c (void *)(uintptr_t)r->call[r->n_buffers]
+src/plan/repeat.c (void *)(uintptr_t)r->call[r->n_buffers + 1]
 src/cpu/openmp.c (void *)(uintptr_t)r->parallel
 src/cuda/measure.c (void *)(uintptr_t)at
 src/cuda/tc.c (void *)(uintptr_t)x'

@@ -85,41 +85,65 @@ uint16_t *cvyi_unit_words(const cpu_unit *u, int v)
 
 /* ---- strided tensors, and those of another dtype ---- */
 
-/* n elements `apart` from each other to contiguous floats, or back. */
-static void copy_run(const cpu_convert_kernels *convert, cvy_dtype dtype, void *memory, int64_t apart, int64_t n,
-                     float *run, bool gather)
+/* Elements [first, first + n) of a tensor, counted in row-major order. */
+typedef struct stretch {
+    const value *v;
+    const cvy_buffer *tensor;
+    int64_t first, n;
+} stretch;
+
+/* A piece of one row of it, or of all of a contiguous one. */
+typedef struct piece {
+    char *memory;
+    int64_t stride, count; /* elements */
+} piece;
+
+/* The piece that begins `done` elements after the first. */
+static piece piece_at(const stretch *t, int64_t done)
 {
-    if (dtype != CVY_FLOAT32 && apart == 1 && gather)
-        convert->widen[dtype](run, memory, n);
-    else if (dtype != CVY_FLOAT32 && apart == 1)
-        convert->narrow[dtype](memory, run, n);
-    else if (gather)
-        for (int64_t i = 0; i < n; i++) run[i] = (float)cvyi_element(dtype, memory, i * apart);
-    else
-        for (int64_t i = 0; i < n; i++) cvyi_element_set(dtype, memory, i * apart, run[i]);
+    const shape *s = &t->v->shape;
+    const int64_t *strides = t->tensor->strides, at = t->first + done;
+    const int last = s->rank - 1;
+    const bool whole = cvyi_is_contiguous(s, strides);
+    const int64_t width = whole ? INT64_MAX : s->dim[last], stride = whole ? 1 : strides[last];
+    int64_t rest = at / width, offset = at % width * stride;
+
+    for (int d = last - 1; !whole && d >= 0; d--) {
+        offset += rest % s->dim[d] * strides[d];
+        rest /= s->dim[d];
+    }
+    return (piece){(char *)t->tensor->data + offset * cvyi_dtype_bytes(t->v->dtype), stride,
+                   cvyi_min64(t->n - done, width - at % width)};
 }
 
-/* Copies n elements of a tensor, counted from `first` in row-major order, to contiguous floats or back. */
-static void copy_elements(const cpu_run *r, const value *v, const cvy_buffer *tensor, int64_t first, int64_t n,
-                          float *run, bool gather)
+/* From the tensor to contiguous floats. */
+static void gather(const cpu_run *r, const stretch *t, float *dst)
 {
-    const shape *s = &v->shape;
-    const int last = s->rank - 1;
-    const bool whole = cvyi_is_contiguous(s, tensor->strides);
-    const int64_t width = whole ? INT64_MAX : s->dim[last], apart = whole ? 1 : tensor->strides[last];
+    const cvy_dtype dtype = t->v->dtype;
 
-    while (n > 0) {
-        int64_t rest = first / width, offset = first % width * apart;
-        const int64_t count = cvyi_min64(n, width - first % width);
-        for (int d = last - 1; !whole && d >= 0; d--) {
-            offset += rest % s->dim[d] * tensor->strides[d];
-            rest /= s->dim[d];
-        }
-        copy_run(r->state->convert, v->dtype, (char *)tensor->data + offset * cvyi_dtype_bytes(v->dtype), apart,
-                 count, run, gather);
-        first += count;
-        run += count;
-        n -= count;
+    for (int64_t done = 0; done < t->n;) {
+        const piece p = piece_at(t, done);
+        if (dtype != CVY_FLOAT32 && p.stride == 1)
+            r->state->convert->widen[dtype](dst + done, (const uint16_t *)(const void *)p.memory, p.count);
+        else
+            for (int64_t i = 0; i < p.count; i++)
+                dst[done + i] = (float)cvyi_element(dtype, p.memory, i * p.stride);
+        done += p.count;
+    }
+}
+
+/* And back. */
+static void scatter(const cpu_run *r, const stretch *t, const float *src)
+{
+    const cvy_dtype dtype = t->v->dtype;
+
+    for (int64_t done = 0; done < t->n;) {
+        const piece p = piece_at(t, done);
+        if (dtype != CVY_FLOAT32 && p.stride == 1)
+            r->state->convert->narrow[dtype]((uint16_t *)(void *)p.memory, src + done, p.count);
+        else
+            for (int64_t i = 0; i < p.count; i++) cvyi_element_set(dtype, p.memory, i * p.stride, src[done + i]);
+        done += p.count;
     }
 }
 
@@ -139,8 +163,7 @@ void cvyi_unit_scatter(const cpu_unit *u, int v, int64_t first, int64_t n, const
 {
     const spot *s = cvyi_unit_spot(u, v);
     const cvy_buffer b = tensor_of(u->run, s);
-    const int64_t start = first + (s->sliced ? u->n0 * s->per : 0);
-    copy_elements(u->run, value_of(u->run, s), &b, start, n, (float *)(uintptr_t)src, false);
+    scatter(u->run, &(stretch){value_of(u->run, s), &b, first + (s->sliced ? u->n0 * s->per : 0), n}, src);
 }
 
 /* Elements of a shadow that are copied at a time: as much as a part of a step does. */
@@ -172,8 +195,13 @@ static void copy_shadow(const cpu_unit *u, bool inputs, int64_t part)
         const cvy_buffer b = tensor_of(u->run, s);
         part -= parts;
         if (part >= 0) continue;
-        copy_elements(u->run, value_of(u->run, s), &b, first + (s->sliced ? u->n0 * s->per : 0),
-                      cvyi_min64(SHADOW_PART, n - first), (float *)(void *)(u->slices + s->shadow) + first, inputs);
+        const stretch t = {value_of(u->run, s), &b, first + (s->sliced ? u->n0 * s->per : 0),
+                           cvyi_min64(SHADOW_PART, n - first)};
+        float *shadow = (float *)(void *)(u->slices + s->shadow) + first;
+        if (inputs)
+            gather(u->run, &t, shadow);
+        else
+            scatter(u->run, &t, shadow);
         return;
     }
 }
@@ -275,8 +303,8 @@ static void copy_params(const cpu_run *r)
         const value *v = &r->plan->graph->values[r->plan->tensor_value[i]];
         const int64_t copy = r->state->param_copy[i];
         if (copy < 0 || (v->dtype == CVY_FLOAT32 && !tensor_strided(r, i))) continue;
-        copy_elements(r, v, &r->buffers[i], 0, cvyi_elements(&v->shape), (float *)(void *)cvyi_at(r->memory, copy),
-                      true);
+        gather(r, &(stretch){v, &r->buffers[i], 0, cvyi_elements(&v->shape)},
+               (float *)(void *)cvyi_at(r->memory, copy));
     }
 }
 
