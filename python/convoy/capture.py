@@ -40,6 +40,12 @@ class Capture:
     n_params: int
     kept: dict = field(default_factory=dict)  # names of nodes that stay in PyTorch, with the reasons
 
+    def forget_trace(self):
+        """Lets go of what only the choice of regions needed: their operators, and a fake tensor for every value."""
+        self.regions = []
+        for node in self.graph.graph.nodes:
+            node.meta.clear()
+
 
 # ---- trace ----------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from . import lane
 from .capture import capture
 from .engine import ConvoyError
+from .passing import IN_A_ROW, Passing
 from .prepared import Stale
 from .region import Runner, described
 from .settings import Settings, autocast_state
@@ -30,8 +31,6 @@ from .worth import judge
 MOST_ENTRIES = 64  # shapes per module; the oldest makes room
 WORTH = 2  # later calls that make a capture worth its while
 VAIN = 6  # captures in a row that were not (declined ones count twice), before calls go without
-ELEMENTS = torch.Tensor.numel
-IN_A_ROW, FREE = 16, 64  # calls that pass: with a look at each, then without
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = [getattr(nn_module, "_global" + name) for name in HOOKS if hasattr(nn_module, "_global" + name)]
 
@@ -138,8 +137,6 @@ class Dispatcher:
     def call(self, module, forward, args, kwargs):
         if not ordinary_world():
             return self.call_traced(module, forward, args, kwargs)
-        if self.trained is not None and self.trained.still(module):
-            return forward(module, *args, **kwargs)
         if torch.is_grad_enabled() and self.settings.training != "recompute" and saving_is_watched():
             return forward(module, *args, **kwargs)  # it must save the same when it is called again
         key = [torch.is_grad_enabled(), self.settings.ambient(), module.training]
@@ -214,7 +211,8 @@ class Dispatcher:
                 del self.entries[next(iter(self.entries))]
                 self.passing.clear()
                 self.lanes = ()
-            entry = self.entries[key] = build_entry(module, forward, tensors, nested, self.settings)
+            others = [e.state for k, e in self.entries.items() if k[2] == module.training and e.state is not None]
+            entry = self.entries[key] = build_entry(module, forward, tensors, nested, self.settings, others)
             return entry
 
     def forget_stale(self, training):
@@ -234,38 +232,6 @@ class Dispatcher:
         for entry in list(self.entries.values()):
             for runner in entry.runners:
                 runner.refresh()
-
-
-class Passing:
-    """Calls of which nothing was worth it: the original is the shortest way, whatever the guards would say. They are told
-    apart roughly and fast, and after IN_A_ROW of them the next FREE go without a look: what that touches is not in the
-    caches after a large operator. PyTorch's answer is always right, so a wrong guess costs no more than time."""
-
-    def __init__(self):
-        self.keys, self.row, self.free = set(), 0, 0
-
-    def key(self, module, args):
-        try:
-            return module.training, native._is_any_autocast_enabled(), args[0].dtype, *map(ELEMENTS, args)
-        except (IndexError, AttributeError, TypeError):  # not tensors alone
-            return None
-
-    def holds(self, module, args):
-        key = self.key(module, args)
-        if key is None or key not in self.keys:
-            self.row = 0
-            return False
-        self.row += 1
-        if self.row >= IN_A_ROW:
-            self.free = FREE
-        return True
-
-    def add(self, module, args):
-        self.keys.add(self.key(module, args))
-
-    def clear(self):
-        self.keys.clear()
-        self.row = self.free = 0
 
 
 def ordinary_world():
@@ -300,11 +266,21 @@ def flatten_call(key, args, kwargs):
     return tensors, tuple(key), (spec, constants, where)
 
 
-def build_entry(module, forward, tensors, nested, settings):
+def state_of(module, given, others):
+    """The module's state, together with that of what it is given. One of the others serves as well if it is the same:
+    shapes share it."""
+    given = [c for c in given if type(c) not in ATOMS]
+    if not given and others and others[-1].is_of(module) and others[-1].untouched():
+        return others[-1]
+    return State(module, *given)
+
+
+def build_entry(module, forward, tensors, nested, settings, others=()):
+    """others: states of entries in the same mode."""
     entry = Entry()
     nesting = nested[1] if nested else None
     try:
-        entry.state = State(module, *(c for c in (nesting[1] if nesting else ()) if type(c) not in ATOMS))
+        entry.state = state_of(module, nesting[1] if nesting else (), others)
     except Unseen as error:
         entry.reason = str(error)
         return entry
@@ -390,6 +366,7 @@ def fill_entry(entry, run, tensors, settings, keep=True):
         entry.leaves = leaves_of(entry.capture.graph.graph, lambda target: isinstance(target, Runner))
     else:
         entry.reason = "nothing for Convoy in it"
+    entry.capture.forget_trace()
     return entry
 
 
@@ -422,7 +399,11 @@ def dispatcher_of(module):
 def call_by_lane(self, *args, **kwargs):
     """nn.Module.__call__, after a look whether the call is one that was made before (lane.py)."""
     if not is_dynamo_compiling() and not kwargs:
-        for candidate in dispatcher_of(self).lanes:
+        try:
+            lanes = self._convoy.lanes
+        except AttributeError:  # made by the class itself
+            lanes = ()
+        for candidate in lanes:
             if len(args) == candidate.count and candidate.check(*args):
                 result = candidate.run(args)
                 if result is not lane.MISS:
@@ -437,6 +418,9 @@ def compiled_class(original):
         if is_dynamo_compiling():
             return original.forward(self, *args, **kwargs)
         dispatcher = dispatcher_of(self)
+        trained = dispatcher.trained
+        if trained is not None and trained.still(self) and not native._len_torch_dispatch_stack():  # no export either
+            return original.forward(self, *args, **kwargs)
         passing = dispatcher.passing
         if passing.free > 0:  # two threads may both take the last one
             passing.free -= 1

@@ -176,6 +176,7 @@ class State:
         """root: a module. more: what else its forward is given, call for call the same."""
         self.held, self.objects, self.tensors, self.buffers, self.generators = [], [], {}, set(), {}
         self.classes, self.references, self.names, self.seen, self.elements_left = [], [], {}, set(), MOST_ELEMENTS
+        self.alone = None if more else weakref.ref(root) if isinstance(root, nn.Module) else None
         self.waiting = [*((m, "an argument") for m in more), (root, "")]
         while self.waiting:
             self.visit(*self.waiting.pop())
@@ -281,6 +282,15 @@ class State:
             return False
         self.same, self.views, self.elements, self.lengths = now  # the same again was written
         return True
+
+    def is_of(self, module):
+        """Is it this module's state, and nothing else's?"""
+        return self.alone is not None and self.alone() is module
+
+    def untouched(self):
+        """Is everything as it was found, hooks and all that no capture relies on included?"""
+        return all(held.difference(held.before) is None for held in self.held) and \
+            list(map(type, self.objects)) == self.types  # fmt: skip
 
     def elements_unchanged(self):
         lengths, elements = map(len, self.views), chain.from_iterable(self.views)

@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -311,3 +312,41 @@ assert not [o for o in gc.get_objects() if isinstance(o, (Graph, Plan))]
 def test_nothing_leaks(what):
     """In a process of its own, where nothing but this is going on."""
     subprocess.run([sys.executable, "-W", "ignore", "-c", COUNTING + what], check=True)
+
+
+SHAPES = """
+import ctypes, gc, sys, torch, convoy
+sys.path.insert(0, sys.argv[1])
+import networks
+from convoy.prepared import STORE
+
+torch.set_num_threads(2)
+model = networks.resnet18().eval()
+call = convoy.compile(model, regions="faster") if sys.argv[2] == "compiled" else model
+
+def resident():
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+with torch.no_grad():
+    for n in (24, 1):  # the largest first: what grows then is kept for the shape
+        call(torch.randn(n, 3, 96, 96))
+    before, prepared = resident(), STORE.bytes()
+    for n in range(22, 1, -2):
+        call(torch.randn(n, 3, 96, 96))
+    print(resident() - before, STORE.bytes() - prepared)
+"""
+
+
+def test_a_shape_keeps_little():
+    """Batch sizes of a ResNet-18. PyTorch itself keeps kernels for every shape, so what counts is what we keep beside."""
+    networks = Path(__file__).resolve().parents[2] / "bench" / "modules"
+
+    def grown(kind):
+        command = [sys.executable, "-W", "ignore", "-c", SHAPES, networks, kind]
+        return list(map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()))
+
+    (eager, _), (compiled, prepared) = grown("eager"), grown("compiled")
+    assert prepared <= 8 << 20
+    assert compiled - eager <= 14 << 20  # 11 shapes; twice that before they shared the module's state

@@ -9,7 +9,7 @@ from torch import nn
 
 import convoy
 from agree import assert_agrees, kept, regions
-from convoy import capture, module, partition, work, worth
+from convoy import capture, module, passing, partition, work, worth
 from convoy.rates import RATES
 from random_modules import Plain, assert_chain_agrees, make
 
@@ -133,15 +133,15 @@ def test_behind_many_calls_that_pass_some_go_without_a_look(monkeypatch):
     asked = decide(monkeypatch, lambda kinds: False)
     net = Net()
     fast, other = convoy.compile(net), X[:1]
-    for _ in range(module.IN_A_ROW + 1):
+    for _ in range(passing.IN_A_ROW + 1):
         fast(X)
     before = len(asked)
-    for _ in range(module.FREE):
+    for _ in range(passing.FREE):
         assert torch.equal(fast(other), net(other))
     assert len(asked) == before
     fast(other)
     assert len(asked) > before
-    for _ in range(module.IN_A_ROW + 1):
+    for _ in range(passing.IN_A_ROW + 1):
         fast(X)
     assert fast._convoy.passing.free
     fast.to(torch.float32)
