@@ -39,6 +39,7 @@ class Capture:
     out_spec: object
     n_params: int
     kept: dict = field(default_factory=dict)  # names of nodes that stay in PyTorch, with the reasons
+    converted: list = field(default_factory=list)  # parameters in another dtype (converted.py)
 
     def forget_trace(self):
         """Lets go of what only the choice of regions needed: their operators, and a fake tensor for every value."""
@@ -164,7 +165,7 @@ def capture(function, params, tensors, device, make_call, mode="fake", state=Non
         made |= replace(graph, region, call, calls)
         found.regions.append(region)
     erase_idle_casts(graph, calls.__contains__)
-    keep_conversions(graph, kept, calls.__contains__)
+    found.converted = keep_conversions(graph, kept, calls.__contains__)
     found.kept = {n: reason for n, reason in found.kept.items() if n in set(graph.nodes)}
     sort_graph(graph)
     graph.lint()

@@ -37,6 +37,10 @@ class Converted:
                 self.kept[stream] = weakref.ref(parameter), value, Contents(value, [parameter])
         return value
 
+    def refresh(self):
+        with self.lock:
+            self.kept = {stream: (lambda: None, value, None) for stream, (_, value, _) in self.kept.items()}
+
 
 @torch.inference_mode(False)
 @torch.no_grad()
@@ -60,15 +64,18 @@ def only_converts(node):
 
 
 def keep_conversions(graph, nodes, is_region):
-    """What regions read of these is kept from now on. Others get their own, which they may change."""
+    """What regions read of these is kept from now on. Others get their own, which they may change. Gives what keeps."""
+    found = []
     for node in nodes:
         readers = [user for user in node.users if is_region(user)]
         if readers:
             with graph.inserting_before(node):
                 function = Converted(node.args[0].meta["val"], node.meta["val"].dtype)
                 kept = graph.call_function(function, (node.args[0],))
+            found.append(function)
             kept.meta = dict(node.meta)
             for user in readers:
                 user.replace_input_with(node, kept)
         if not node.users:
             graph.erase_node(node)
+    return found

@@ -163,7 +163,8 @@ class Dispatcher:
 
         return portable(module, forward, args, kwargs, self.settings)
 
-    def dispatch(self, module, forward, key, tensors, args, nested):
+    def dispatch(self, module, forward, key, tensors, args, nested, again=True):
+        """again: where the entry turns out to be stale there may be a new one."""
         entry = self.entries.get(key)
         if self.rest or entry is None or not entry.holds():
             entry = self.make(module, forward, key, tensors, nested)
@@ -178,7 +179,9 @@ class Dispatcher:
             except Stale:
                 self.entries.pop(key, None)
                 self.lanes = ()
-                return self.dispatch(module, forward, key, tensors, args, nested)
+                if again:
+                    return self.dispatch(module, forward, key, tensors, args, nested, again=False)
+                return forward(module, *args, **(nested[0] if nested else {}))
             if entry.whole is not None and nested is None and not key[0]:
                 self.open_lane(module, entry, args)
             return results
@@ -230,8 +233,8 @@ class Dispatcher:
     def refresh(self):
         self.passing.clear()
         for entry in list(self.entries.values()):
-            for runner in entry.runners:
-                runner.refresh()
+            for kept in (*entry.runners, *(entry.capture.converted if entry.capture else ())):
+                kept.refresh()
 
 
 def ordinary_world():

@@ -44,6 +44,12 @@ def is_pointwise(node):
     return torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 
+def keeps_dtype(node, target):
+    """Would the plain operator give the target's dtype? Beside a wider tensor it would not; in place, the result has to fit."""
+    tensors = [n.meta["val"] for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+    return all(t.dtype == target.meta["val"].dtype or t.dim() == 0 for t in tensors)
+
+
 def resolve_in_place(graph):
     """x.op_() becomes y = op(x) with y instead of x from there on, if x is a fresh result that nobody has a view of."""
     for node in list(graph.nodes):
@@ -51,6 +57,8 @@ def resolve_in_place(graph):
             continue
         twin, target = functional_twin(node), node.args[0] if node.args else None
         if twin is None or not isinstance(target, Node):
+            continue
+        if not keeps_dtype(node, target):
             continue
         if target.op != "call_function" or is_view(target) or any(is_view(u) for u in target.users if u is not node):
             continue

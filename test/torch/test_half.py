@@ -295,6 +295,41 @@ def test_converted_parameters_are_kept_until_they_change(engine):
 
 
 @torch.no_grad()
+def test_refresh_converts_again(engine):
+    """Of large parameters the beginning is compared: what is changed elsewhere, through .data, has to be told."""
+    module, x = nn.Sequential(nn.Linear(128, 256), nn.ReLU()), torch.rand(3, 128)
+    fast, cast = convoy.compile(module), torch.autocast("cpu", dtype=torch.bfloat16)
+    with cast:
+        before = fast(x)
+    module[0].weight.data[-1] = 1
+    convoy.refresh(fast)
+    with cast:
+        after, eager = fast(x), module(x)
+    assert torch.equal(after[:, :-1], before[:, :-1]) and not torch.equal(after, before)
+    assert_as_good(after, eager, double(module)(x.double()), torch.bfloat16)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_in_place_beside_a_wider_tensor(engine, context):
+    """The result has the dtype of the tensor that is changed, where the plain operator would widen it."""
+
+    class Shortcut(Basic):
+        def forward(self, x):
+            y = self.bn1(self.conv1(x))
+            y += x
+            return self.bn2(self.conv2(F.relu_(y) * torch.tensor(2.0)))
+
+    module, x = Shortcut().eval(), torch.randn(2, 8, 6, 6)
+    fast = convoy.compile(module)
+    with context(), torch.autocast("cpu", dtype=torch.bfloat16):
+        got, eager = fast(x), module(x)
+        assert torch.equal(fast(x), got)
+    assert regions(fast) == 2 and any("add_" in k for k in kept(fast))
+    assert_as_good(got, eager, double(module)(x.double()), torch.bfloat16)
+
+
+@torch.no_grad()
 def test_autocast_inside_a_forward(engine):
     class Inside(nn.Module):
         def __init__(self):
