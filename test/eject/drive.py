@@ -38,7 +38,7 @@ def sizes(launch):
 def run(runner):
     described = [runner.sources[i] for i in runner.program.order()] + list(runner.outputs)
     buffers = (b.cvy_buffer * len(described))()
-    for i, (shape, stride) in enumerate(described):
+    for i, (shape, stride, _) in enumerate(described):
         buffers[i].data, buffers[i].strides = address(i), strides_of(shape, stride)
     for flags in (0, b.CVY_KEEP_PREPARED):
         check(b.lib.cvy_plan_run(runner.plan.handle, buffers, len(buffers), WORKSPACE, runner.plan.workspace, flags,

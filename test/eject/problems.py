@@ -144,5 +144,21 @@ class Model(nn.Module):
 def get_inputs(): return [torch.randn(2, 640, 16, 16)]
 def get_init_inputs(): return []
 '''
+HALVES = HEAD + '''
+class Model(nn.Module):
+    """fp16 and bf16 side by side, a norm's parameters in float32, conversions between regions."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(16, 64, 3, dtype=torch.bfloat16), nn.GroupNorm(16, 64)
+        self.out = nn.Linear(64, 24, dtype=torch.float16)
+
+    def forward(self, x):
+        y = self.norm(self.conv(x)).relu().mean((2, 3)).to(torch.float16)
+        return F.silu(self.out(y))
+
+def get_inputs(): return [torch.rand(4, 16, 32, 32, dtype=torch.bfloat16)]
+def get_init_inputs(): return []
+'''
 PROBLEMS = {"fold": FOLD, "both": BOTH, "generic": GENERIC, "strided": STRIDED, "mixed": MIXED, "few": FEW, "deep": DEEP,
-            "layers": LAYERS}  # fmt: skip
+            "layers": LAYERS, "halves": HALVES}  # fmt: skip

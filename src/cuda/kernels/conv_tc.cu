@@ -96,8 +96,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL_NAME(const __grid_constant__ tensor_map map, const __grid_constant__ tc_args a,
                 const __grid_constant__ epi e)
 {
-    extern __shared__ __align__(128) char memory[];
-    shared_memory &s = *(shared_memory *)memory;
+    // Not the name that others have: in one file with them (convoy eject) it would have their alignment.
+    extern __shared__ __align__(128) char strips_memory[];
+    shared_memory &s = *(shared_memory *)strips_memory;
     const int tid = threadIdx.x, warp = tid / 32;
     const schedule order(a.n * STRIPS);
     const u32 tag = NORM ? *(volatile int *)a.state % 3 + 1 : 0; // never that of untouched (zero) words
