@@ -272,9 +272,42 @@ static bool tensor_strided(const cuda_run *r, int tensor)
     return !cvyi_is_contiguous(cvyi_shape_of(p->graph, p->tensor_value[tensor]), r->buffers[tensor].strides);
 }
 
+/* Does the tensor lie channels last, without gaps, at a multiple of 16 bytes? */
+static bool tensor_last(const cuda_run *r, int tensor)
+{
+    const shape *s = cvyi_shape_of(r->plan->graph, r->plan->tensor_value[tensor]);
+    const int64_t *strides = r->buffers[tensor].strides;
+    int64_t step = s->dim[1];
+    bool is = strides && (strides[1] == 1 || s->dim[1] == 1);
+
+    for (int d = s->rank - 1; is && d >= 0; d--) {
+        if (d == 1) continue;
+        is = s->dim[d] == 1 || strides[d] == step;
+        step *= s->dim[d];
+    }
+    return is && (uintptr_t)r->buffers[tensor].data % 16 == 0;
+}
+
+/* Do all tensors lie channels last that the pass could take so? */
+static bool takes_last(const cuda_run *r, int number)
+{
+    const int *last = ((const cuda_state *)r->plan->state)->last;
+    bool any = false, all = true;
+
+    for (int i = 0; i < r->plan->n_tensors; i++) {
+        if (last[i] != number) continue;
+        any = true;
+        all = all && tensor_last(r, i);
+    }
+    return any && all;
+}
+
 /* Must a copy stand in for the tensor, where it has one? */
 static bool tensor_shadowed(const cuda_run *r, int tensor)
 {
+    const int by = ((const cuda_state *)r->plan->state)->last[tensor];
+
+    if (by != CVY_NONE && takes_last(r, by)) return false;
     return tensor_strided(r, tensor) || (uintptr_t)r->buffers[tensor].data % 16;
 }
 
@@ -319,6 +352,12 @@ static void fill_view(const cuda_run *r, const cuda_step *s, const step_view *vi
         *strided = true;
 }
 
+static void fill_arguments(const cuda_run *r, const cuda_step *s, step_arguments *out, bool *strided)
+{
+    out->extent = s->extent;
+    for (int i = 0; i < s->n_views; i++) fill_view(r, s, &s->views[i], &out->view[i], strided);
+}
+
 static cvy_status run_step(const cuda_run *r, const cuda_step *s)
 {
     const cuda_state *state = r->plan->state;
@@ -327,8 +366,7 @@ static cvy_status run_step(const cuda_run *r, const cuda_step *s)
     bool strided = false;
     cvy_status st;
 
-    arguments.extent = s->extent;
-    for (int i = 0; i < s->n_views; i++) fill_view(r, s, &s->views[i], &arguments.view[i], &strided);
+    fill_arguments(r, s, &arguments, &strided);
     if (s->tc)
         st = s->row->launch(state->device, s, &arguments, !r->memory->kept, r->stream);
     else
@@ -339,6 +377,7 @@ static cvy_status run_step(const cuda_run *r, const cuda_step *s)
 bool cvyi_cuda_wanted(const cuda_run *r, const cuda_step *s, uint32_t flags)
 {
     if (s->prepared && (flags & CVY_KEEP_PREPARED)) return false;
+    if (s->layout != LAYOUT_ANY && takes_last(r, s->pass) != (s->layout == LAYOUT_LAST)) return false;
     return s->only_strided == CVY_NONE || tensor_shadowed(r, s->only_strided);
 }
 
@@ -353,6 +392,18 @@ cvy_status cvyi_cuda_run_pass(const cuda_run *r, int index)
     return st;
 }
 
+/* A step that does not run is made ready for a later run on the same workspace. */
+static cvy_status pass_over(const cuda_run *r, const cuda_step *s)
+{
+    const cuda_state *state = r->plan->state;
+    step_arguments arguments;
+    bool strided = false;
+
+    if (s->layout == LAYOUT_ANY || r->memory->kept) return CVY_OK;
+    fill_arguments(r, s, &arguments, &strided);
+    return cvyi_tc_zero(state->device, s, &arguments, r->stream);
+}
+
 static cvy_status run_cuda(const cvy_plan *p, const cvy_buffer *buffers, const run_memory *memory, uint32_t flags,
                            void *stream)
 {
@@ -362,7 +413,7 @@ static cvy_status run_cuda(const cvy_plan *p, const cvy_buffer *buffers, const r
 
     TRY(cvyi_cuda_enter(state->device, stream));
     for (int i = 0; i < state->n_steps && st == CVY_OK; i++)
-        if (cvyi_cuda_wanted(&r, &state->steps[i], flags)) st = run_step(&r, &state->steps[i]);
+        st = (cvyi_cuda_wanted(&r, &state->steps[i], flags) ? run_step : pass_over)(&r, &state->steps[i]);
     cvyi_cuda_leave(state->device);
 fail:
     return st;
@@ -376,7 +427,10 @@ static void describe(const cvy_plan *p, text *t)
         if (s->only_strided != CVY_NONE) continue;
         cvyi_text_add(t, "  kernel %s: %u x %u x %u blocks of %u threads, %d registers%s\n", s->entry,
                       s->launch.grid[0], s->launch.grid[1], s->launch.grid[2], s->launch.block[0],
-                      s->kernel[0].registers, s->prepared ? ", prepared" : "");
+                      s->kernel[0].registers,
+                      s->prepared                ? ", prepared"
+                      : s->layout == LAYOUT_LAST ? ", channels last"
+                                                 : "");
     }
 }
 

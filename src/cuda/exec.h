@@ -34,6 +34,13 @@ typedef struct tc_step tc_step;         /* tc.h */
 typedef struct cuda_choice cuda_choice; /* choice.h */
 typedef struct kernel_row kernel_row;   /* choice.h */
 
+/* Passes on tensor cores may have steps for either layout of the tensors that they alone read or write densely. */
+typedef enum step_layout {
+    LAYOUT_ANY,
+    LAYOUT_PLAIN, /* runs unless those tensors lie channels last */
+    LAYOUT_LAST   /* runs where they do */
+} step_layout;
+
 typedef struct cuda_step {
     const char *source;    /* file of kernels/ */
     const kernel_row *row; /* whose step it is; NULL: a copy of a strided tensor */
@@ -45,7 +52,8 @@ typedef struct cuda_step {
     bool prepared;    /* depends on parameters alone */
     int pass;         /* of the plan */
     int only_strided; /* runs only where this tensor of run() is not contiguous; CVY_NONE: always */
-    bool aligned;     /* the first code wants views to begin at multiples of 16 bytes */
+    step_layout layout;
+    bool aligned; /* the first code wants views to begin at multiples of 16 bytes */
     /* Code for contiguous tensors, and for any strides; the second only where a tensor of run() is among the views.
      */
     const char *epilogue[2];
@@ -73,6 +81,9 @@ typedef struct cuda_state {
      * begins at no multiple of 16 bytes; -1: none. A tensor that the graph reshapes has one: in another shape its
      * strides mean nothing; and one that a tensor-core pass reads or writes. */
     int64_t *shadow;
+    /* Per tensor of run(): the pass that takes it channels last, as it lies, if all such tensors of the pass lie
+     * so; CVY_NONE: none. */
+    int *last;
     int64_t kept_end; /* of the workspace: what is in use so far */
     int64_t scratch;  /* byte of the workspace from which passes have their scratch (choice.h) */
     bool apart;       /* blocks of a launch were found not to fit on the device at once */

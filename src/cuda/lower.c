@@ -3,7 +3,7 @@
 #include "choice.h"
 #include "cores.h"
 
-enum { POINTWISE_THREADS = 256, STEPS_PER_NODE = 5 };
+enum { POINTWISE_THREADS = 256, STEPS_PER_NODE = 6 };
 
 /* Accesses are of 16 bytes: eight elements where some have two bytes. A thread has two of them under way. */
 static cvy_status end_pointwise(maker *m, const space *in, const space *out, const char *form)
@@ -194,6 +194,48 @@ static void mark_dense(const cvy_plan *p, bool *wanted)
     }
 }
 
+/* ---- tensors that a pass takes channels last, as they lie ---- */
+
+/* How many passes and operands want the tensor whole: another one wants its copy in any case. */
+static int count_readers(const cvy_plan *p, int64_t tensor)
+{
+    int readers = 0;
+
+    for (int i = p->n_prepare; i < p->n_passes; i++) {
+        const pass *s = &p->passes[i];
+        for (int k = 0; cvyi_cuda_choice(s)->kernel->dense && k < s->count; k++) {
+            const node *n = &p->graph->nodes[s->first + k];
+            for (int a = -1; a < n->n_args; a++) {
+                const int v = a < 0 ? n->out : n->arg[a];
+                readers += v != CVY_NONE && p->places[v].kind == PLACE_TENSOR && p->places[v].at == tensor;
+            }
+        }
+    }
+    return readers;
+}
+
+static bool is_alone(const cvy_plan *p, int v)
+{
+    return v != CVY_NONE && count_readers(p, p->places[v].at) == 1;
+}
+
+static void find_last(const cvy_plan *p, int *last)
+{
+    for (int i = p->n_prepare; i < p->n_passes; i++) {
+        const cuda_choice *c = cvyi_cuda_choice(&p->passes[i]);
+        tc_form form;
+        int x, y;
+        if (c->kernel != &cvyi_kernel_conv_tc) continue;
+        cvyi_tc_tensors(p, &c->tc, &x, &y);
+        if (!is_alone(p, x)) x = CVY_NONE;
+        if (!is_alone(p, y)) y = CVY_NONE;
+        if ((x == CVY_NONE && y == CVY_NONE) || !cvyi_tc_last(p, &c->tc, x != CVY_NONE, y != CVY_NONE, &form))
+            continue;
+        if (x != CVY_NONE) last[p->places[x].at] = i;
+        if (y != CVY_NONE) last[p->places[y].at] = i;
+    }
+}
+
 static cvy_status make_shadows(maker *m)
 {
     const cvy_plan *p = m->plan;
@@ -202,10 +244,13 @@ static cvy_status make_shadows(maker *m)
     bool *wanted = cvyi_arena_alloc(&m->plan->memory, n, sizeof *wanted);
 
     m->state->shadow = shadow;
-    if (!shadow || !wanted) return CVY_NO_MEMORY;
+    m->state->last = cvyi_arena_alloc(&m->plan->memory, n, sizeof *m->state->last);
+    if (!shadow || !wanted || !m->state->last) return CVY_NO_MEMORY;
+    for (int i = 0; i < p->n_tensors; i++) m->state->last[i] = CVY_NONE;
     if (p->options.strided != CVY_OFF) {
         mark_reshaped(p, wanted);
         mark_dense(p, wanted);
+        find_last(p, m->state->last);
     }
     for (int i = 0; i < p->n_tensors; i++)
         shadow[i] = wanted[i] ? cvyi_make_memory(m, cvyi_value_bytes(m->g, p->tensor_value[i])) : -1;

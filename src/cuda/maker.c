@@ -49,6 +49,7 @@ void cvyi_make_start(maker *m, const char *source)
     m->step.prepared = m->prepared;
     m->step.pass = m->pass_index;
     m->step.only_strided = CVY_NONE;
+    m->step.layout = m->layout;
     m->n_defines = 0;
     m->text = NULL;
     m->many = 0;

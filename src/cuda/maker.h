@@ -32,6 +32,7 @@ typedef struct maker {
     const cuda_choice *choice; /* of the pass */
     int pass_index;
     bool prepared; /* the step depends on parameters alone */
+    step_layout layout;
     cuda_step step;
     step_view views[MAX_VIEWS];
     emit_view seen[MAX_VIEWS];

@@ -50,6 +50,9 @@ static void define_types(maker *m, const tc_form *f, bool packs)
     for (int i = 0; i < n && !wide; i++)
         snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-D%s=%s", all[i].name, cvyi_emit_type(all[i].dtype));
     if (f->direct) cvyi_make_define(m, "TC_DIRECT", 1);
+    if (!f->problem.x_last && !f->problem.y_last) return;
+    cvyi_make_define(m, "TC_XLAST", f->problem.x_last);
+    cvyi_make_define(m, "TC_YLAST", f->problem.y_last);
 }
 
 tc_step *cvyi_tc_new_step(maker *m)
@@ -200,16 +203,40 @@ fail:
     return st;
 }
 
-/* The steps of a pass: weights packed, then the convolution. */
-static cvy_status make_conv_tc(maker *m)
+/* Weights packed, whatever the layout, then the convolution. */
+static cvy_status make_steps(maker *m, const tc_form *f, step_layout layout)
 {
-    const tc_form *f = &m->choice->tc;
     const memory_map at = take_memory(m, f);
     cvy_status st;
 
     TRY(make_pack(m, f, &at));
+    m->layout = layout;
     if (f->tuning.pass == PASS_FINISH) TRY(make_convolution(m, f, &at, PASS_STATS));
     TRY(make_convolution(m, f, &at, f->tuning.pass));
+fail:
+    m->layout = LAYOUT_ANY;
+    return st;
+}
+
+/* Is the tensor that v lies in one that this pass takes channels last? */
+static bool is_taken(const maker *m, int v)
+{
+    return v != CVY_NONE && m->state->last[m->plan->places[v].at] == m->pass_index;
+}
+
+/* The steps of a pass, and once more where it takes tensors channels last. */
+static cvy_status make_conv_tc(maker *m)
+{
+    const tc_form *f = &m->choice->tc;
+    tc_form last;
+    int x, y;
+    bool both;
+    cvy_status st;
+
+    cvyi_tc_tensors(m->plan, f, &x, &y);
+    both = (is_taken(m, x) || is_taken(m, y)) && cvyi_tc_last(m->plan, f, is_taken(m, x), is_taken(m, y), &last);
+    TRY(make_steps(m, f, both ? LAYOUT_PLAIN : LAYOUT_ANY));
+    if (both) TRY(make_steps(m, &last, LAYOUT_LAST));
 fail:
     return st;
 }
@@ -250,6 +277,12 @@ static cvy_status launch_pack(const cuda_device *d, const cuda_step *s, const st
     return cvyi_cuda_launch(d, &s->kernel[0], &s->launch, stream, list);
 }
 
+cvy_status cvyi_tc_zero(const cuda_device *d, const cuda_step *s, const step_arguments *a, CUstream stream)
+{
+    const tc_step *t = s->tc;
+    return t->zero_bytes ? cvyi_cuda_fill(d, at(a, t->part), 0, (size_t)t->zero_bytes, stream) : CVY_OK;
+}
+
 /* fresh: the workspace's statistics words are not from this plan. */
 static cvy_status launch_conv_tc(const cuda_device *d, const cuda_step *s, step_arguments *a, bool fresh,
                                  CUstream stream)
@@ -273,7 +306,7 @@ static cvy_status launch_conv_tc(const cuda_device *d, const cuda_step *s, step_
 
     if (t->packs) return launch_pack(d, s, a, stream);
     TRY(cvyi_tc_map(d, t, args.x, &map));
-    if (fresh && t->zero_bytes) TRY(cvyi_cuda_fill(d, args.part, 0, (size_t)t->zero_bytes, stream));
+    if (fresh) TRY(cvyi_tc_zero(d, s, a, stream));
     TRY(cvyi_cuda_launch(d, &s->kernel[0], &s->launch, stream, list));
 fail:
     return st;

@@ -51,6 +51,10 @@ typedef struct tc_form {
 
 /* Is the pass one for these kernels on this plan's device, and how? */
 tc_form cvyi_tc_form(const cvy_plan *p, const pass *s);
+/* The same for an x or a result that lie channels last; false: the kernel does not take them so. */
+bool cvyi_tc_last(const cvy_plan *p, const tc_form *f, bool x, bool y, tc_form *out);
+/* Which of the two could: values that lie in tensors of run(), CVY_NONE: not this one. */
+void cvyi_tc_tensors(const cvy_plan *p, const tc_form *f, int *x, int *y);
 /* Names of the tunings that effort "measure" tries. */
 extern const char *const cvyi_cuda_tunings[CUDA_TUNINGS + 1];
 cvy_status cvyi_cuda_measure(const cvy_plan *p, double *seconds);
@@ -72,6 +76,9 @@ struct tc_step {  /* tc_step of exec.h */
     uint64_t dims[4], strides[3]; /* of the tensor map */
     unsigned box[4];
 };
+
+/* Makes the words of a step ready that a run on a new workspace does not launch. */
+cvy_status cvyi_tc_zero(const cuda_device *d, const cuda_step *s, const step_arguments *a, CUstream stream);
 
 /* One without views, for the step that is being made; NULL: no memory. */
 tc_step *cvyi_tc_new_step(maker *m);

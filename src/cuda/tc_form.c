@@ -410,3 +410,30 @@ tc_form cvyi_tc_form(const cvy_plan *p, const pass *s)
     if (!f.why) f.why = tune(p, s->notes, &f);
     return f;
 }
+
+/* ---- channels last ---- */
+
+static bool is_in_tensor(const cvy_plan *p, int v)
+{
+    const place *at = &p->places[v];
+    return at->kind == PLACE_TENSOR &&
+           cvyi_same_shape(cvyi_shape_of(p->graph, v), cvyi_shape_of(p->graph, p->tensor_value[at->at]));
+}
+
+void cvyi_tc_tensors(const cvy_plan *p, const tc_form *f, int *x, int *y)
+{
+    const int of_x = p->graph->nodes[f->conv].arg[0];
+    const bool stores = f->problem.sink != SINK_REDUCE && f->problem.y_half && f->problem.k % 8 == 0;
+
+    *x = f->direct && f->problem.c % 8 == 0 && is_in_tensor(p, of_x) ? of_x : CVY_NONE;
+    *y = stores && is_in_tensor(p, f->out) ? f->out : CVY_NONE;
+}
+
+bool cvyi_tc_last(const cvy_plan *p, const tc_form *f, bool x, bool y, tc_form *out)
+{
+    *out = *f;
+    out->problem.x_last = x;
+    out->problem.y_last = y;
+    out->problem.few = 0;
+    return !tune(p, NULL, out);
+}

@@ -28,6 +28,12 @@ static bool too_few_chunks(const tc_problem *b, const tc_tuning *t, const tc_lay
     return t->pass == PASS_KEEP && (t->outs < (own + 1) * chunks || (l->teams == 2 && t->outs % 2));
 }
 
+/* Does staging convert nothing but what tensor copies bring? Pixels that lie channels last are no more work. */
+static bool is_quick(const tc_problem *b, const tc_tuning *t)
+{
+    return t->tma || b->x_last;
+}
+
 /* Cycles to stage a strip, as measured on an H200: a unit of copied pixels takes its conversions, or a thread's way
  * through one of them; a batch of loads its latency. Several stages have their barriers, and are staged once more
  * for every `wide` blocks of channels. Tensor copies of a strip in one stage were fitted as part of the whole. */
@@ -36,14 +42,15 @@ static double load_cycles(const tc_problem *b, const tc_tuning *t, const tc_layo
     const int64_t pixels = (int64_t)l->rows_in * l->cols_in;
     const bool many = b->stride > 1 || t->slices > 1 || (t->pass == PASS_BOTH && b->products == 3);
     const bool few_registers = many && l->multiply * 4 + l->side == 20;
-    const double each = t->tma ? b->products + 1 : (3 + 5.0 * b->products) / l->load; /* a pixel, 8 channels */
+    const double each =
+        is_quick(b, t) ? b->products + 1 : (3 + 5.0 * b->products) / l->load; /* a pixel, 8 channels */
     const int units = cdiv(l->rows_in, l->unit_rows);
     const double unit = fmax(600, each * (double)pixels / units) + 200;
     const int batch = few_registers ? 2 : 4; /* pixels of a thread */
     const double batches = (double)cvyi_ceil_div(pixels, 32 * l->load * batch);
-    const double slice = t->tma && !l->stream ? each * (double)pixels
-                         : t->tma || t->rows  ? units * unit
-                                              : batches * (1100 + 60 * batch * (b->products + 1));
+    const double slice = is_quick(b, t) && !l->stream ? each * (double)pixels
+                         : is_quick(b, t) || t->rows  ? units * unit
+                                                      : batches * (1100 + 60 * batch * (b->products + 1));
 
     return (cdiv(b->c, 8) * slice + (l->stream ? 600 * l->stages : 0)) * (l->stream ? l->blocks / t->wide : 1);
 }
@@ -82,26 +89,30 @@ static void estimate(const tc_problem *b, tc_tuning *t, const tc_layout *l)
     const double weights = l->stream ? (double)l->w_stage * l->stages * l->blocks / 32 : 0;
     const double load = fmax(load_cycles(b, t, l), weights), store = store_cycles(b, t, l);
     const double merge = (double)b->groups / (b->groups % 2 ? 1 : 2) * t->strips / 32 * 250;
-    const double fitted = t->tma && !l->stream ? load * (both ? 1.5 : 1) : 0;
+    const double fitted = is_quick(b, t) && !l->stream ? load * (both ? 1.5 : 1) : 0;
     const double slowest = longer * (fmax(compute, fmax(fitted, merge)) + 1500);
 
     t->strip_cycles =
         teams ? fmax(keep_cycles(t, compute, load), merge) : fmax(slowest, fmax(load * (again ? 2 : 1), store));
     /* The first of several stages is enough to begin with. Counted where samples are few: else a start is little,
      * and the constants were fitted without. */
-    t->start_cycles = longer * (load / (b->few || !t->tma ? l->stages : 1) + 2000) * (both ? 3 : teams ? 2 : 1);
+    t->start_cycles = longer * (load / (b->few || !is_quick(b, t) ? l->stages : 1) + 2000) *
+                      (both    ? 3
+                       : teams ? 2
+                               : 1);
 }
 
 /* What was seen and the estimate does not know: blocks that run strips twice want small strips in many stages,
- * whole rows leave fastest, copies help, flat tiles of 128 spill where they are held, pooled strips of columns take
- * 1.2 times the estimate. */
+ * whole rows leave fastest, copies help, flat tiles of 128 spill where they are held, and tall strips that are
+ * reduced by halves (which nobody else has room for), pooled strips of columns take 1.2 times the estimate. */
 static double penalty(const tc_problem *b, const tc_tuning *t, const tc_layout *l)
 {
     const bool cut = l->span < l->q, stored = b->sink == SINK_STORE, pooled = b->sink == SINK_POOL,
-               spills = l->teams == 2 && t->flat && t->tile == 128;
+               spills = (l->teams == 2 && t->flat && t->tile == 128) ||
+                        (b->x_last && l->partial && t->pass == PASS_BOTH && t->strip > 9);
     const double buffers = (t->pass == PASS_BOTH ? 0.15 : 0.01) * (4 - t->stages) + 0.02 * most(4 - t->outs, 0);
 
-    return (1 + buffers + 0.05 * !(t->tma || t->rows)) *
+    return (1 + buffers + 0.05 * !(is_quick(b, t) || t->rows)) *
            (1 + (pooled ? 0.3 : 0.1) * cut + 0.5 * spills + stored * (0.5 * cut + 0.5 * (t->coltiles && !t->flat)));
 }
 
@@ -183,9 +194,9 @@ static void try_sources(search *s, tc_tuning *t, int q)
     const int columns = (least(t->span, q) - 1) * b->stride + b->s;
     const int align = b->x_half ? 8 : 4; /* elements in 16 bytes */
 
-    t->tma = b->w % align == 0 && b->pad_w % align == 0 && cdiv(columns, align) * align <= 256;
+    t->tma = !b->x_last && b->w % align == 0 && b->pad_w % align == 0 && cdiv(columns, align) * align <= 256;
     for (t->coltiles = b->sink == SINK_REDUCE; t->coltiles < (b->sink == SINK_POOL ? 1 : 2); t->coltiles++)
-        for (t->rows = 0; t->rows <= (!t->tma && t->span == q && b->h * b->w >= align); t->rows++)
+        for (t->rows = 0; t->rows <= (!t->tma && !b->x_last && t->span == q && b->h * b->w >= align); t->rows++)
             for (t->finishers = 4; t->finishers >= 2; t->finishers -= 2) try_buffers(s, t);
 }
 

@@ -104,7 +104,7 @@ static void check_rig(gpu_rig *t, const doubt *d, const cvy_plan *plan, const gu
 
 /* float32's rounding; that of an operand to 11 bits, which is also the error of the hardware's tanh. Values of 16
  * bits may be rounded to those wherever an operator ends, as PyTorch does. */
-static const doubt_rounding check_rounding[DTYPE_COUNT][CHECK_PRECISIONS] = {
+const doubt_rounding check_rounding[DTYPE_COUNT][CHECK_PRECISIONS] = {
     [CVY_FLOAT32] = {[CVY_FP32] = DOUBT_FLOAT32, [CVY_TF32] = {0x1p-10, 0x1p-126, 1e36, 0x1p24}},
     [CVY_FLOAT16] = {{0x1p-10, 0x1p-24, 3e4, 0x1p11}, {0x1p-10, 0x1p-24, 3e4, 0x1p11}},
     [CVY_BFLOAT16] = {{0x1p-7, 0x1p-126, 1e36, 0x1p8}, {0x1p-7, 0x1p-126, 1e36, 0x1p8}},

@@ -1,7 +1,8 @@
 /* test_cuda_half.c - fp16 and bf16 on the CUDA engine, run on the host by test/emulate, against the reference in
  * double of the same rounded data.
  *
- *   test_cuda_half [hopper | CHAIN...]      what is Hopper's alone; these chains, under every plan, on both devices
+ *   test_cuda_half [hopper | last | CHAIN...]   what is Hopper's alone, or channels last; these chains, under every
+ * plan
  *
  * Chains for every kernel, with what is odd for elements of two bytes: odd extents, strided views, addresses that
  * are multiples of two bytes alone, parameters in float32 beside half data. Then random graphs, whole numbers
@@ -122,17 +123,116 @@ static void take_random(const gpu *u, int item)
     cvy_graph_free(g);
 }
 
+/* ---- channels last ---- */
+
+/* x as it lies in most networks, the result too: pooled, stored, reduced, streamed weights, stride 2, padding. */
+static const char *const last[] = {
+    "x[5,8,10,16] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
+    "x[5,8,5,16] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
+    "x[6,8,6,13] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)",
+    "x[2,72,9,11] | conv2d(64,3,padding=1) | relu",
+    "x[2,16,13,15] | conv2d(40,3,stride=2,padding=1) | silu",
+    "x[2,8,8,12] | conv2d(32,3) | group_norm(8) | add(r[32,6,10]) | relu",
+};
+
+/* A tensor's elements where they lie channels last. */
+static void lay_last(rig *r, int i)
+{
+    rig_tensor *t = &r->t[i];
+    float *before = malloc((size_t)(t->count + 1) * sizeof *before);
+    int64_t step = t->info.dims[1];
+
+    assert_non_null(before);
+    for (int64_t k = 0; k < t->count; k++) before[k] = *rig_at(t, k);
+    t->strides[1] = 1;
+    for (int d = t->info.rank - 1; d >= 0; d--) {
+        if (d == 1) continue;
+        t->strides[d] = step;
+        step *= t->info.dims[d];
+    }
+    r->buffers[i].strides = t->strides;
+    for (int64_t k = 0; k < t->count; k++) *rig_at(t, k) = before[k];
+    free(before);
+}
+
+static bool has_layout(const cvy_plan *plan, step_layout layout)
+{
+    const cuda_state *state = plan->state;
+    bool found = false;
+
+    for (int i = 0; i < state->n_steps; i++) found = found || state->steps[i].layout == layout;
+    return found;
+}
+
+/* Channels last, contiguous and channels last again on one workspace: bits do not depend on what ran before. */
+static void check_last(const gpu *u, const cvy_graph *g, const char *title)
+{
+    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
+    cvy_graph *twin = graph_as(g, CVY_FLOAT32, true);
+    uint64_t seed = 31;
+    int64_t count = 0;
+    cvy_plan *plan = NULL;
+    guarded work = {0};
+    gpu_rig t[2];
+    doubt d;
+    rig r[2];
+
+    assert_ok(cvy_plan_create(g, &options, &plan));
+    assert_ok(guarded_alloc(u, cvy_plan_workspace(plan), &work));
+    CHECK(has_layout(plan, LAYOUT_LAST), "no kernel for channels last: %s", title);
+    for (int i = 0; i < 2; i++) { /* the second lies as it is */
+        uint64_t same = seed;
+        rig_open(&r[i], twin, &same, RIG_REAL, 0);
+        round_rig(&r[i], g);
+        if (i == 0) lay_last(&r[i], 0);
+        if (i == 0 && r[i].t[r[i].n - 1].info.rank == 4) lay_last(&r[i], r[i].n - 1);
+        rig_reference(&r[i]);
+        gpu_rig_open_as(&t[i], u, &r[i], g);
+    }
+    doubt_open_by(&d, &r[0], seed, &check_rounding[g->values[0].dtype][CVY_FP32]);
+    for (int turn = 0; turn < 3; turn++) {
+        const int i = turn % 2;
+        double want = 0;
+        float *got = run_one_way(&t[i], plan, work.at, turn ? RUN_KEPT : RUN_FRESH, &count);
+        const int64_t bad = got ? doubt_find(&d, &r[i], got, false, &want) : 0;
+        CHECK(got && bad < 0 && gpu_rig_intact(&t[i]), "%s, run %d: %s, element %lld is %g, not %g", title, turn,
+              got ? "wrong" : cvy_last_error(), (long long)bad, got && bad >= 0 ? (double)got[bad] : 0, want);
+        free(got);
+    }
+    doubt_close(&d);
+    for (int i = 0; i < 2; i++) {
+        gpu_rig_close(&t[i]);
+        rig_close(&r[i]);
+    }
+    guarded_free(u, &work);
+    cvy_plan_free(plan);
+    cvy_graph_free(twin);
+}
+
+static void take_last(const gpu *u, int item)
+{
+    cvy_graph *g = NULL, *half;
+
+    assert_ok(cvy_graph_parse(last[item / 2], &g));
+    half = graph_as(g, halves[item % 2], true);
+    check_last(u, half, last[item / 2]);
+    cvy_graph_free(half);
+    cvy_graph_free(g);
+}
+
 int main(int argc, char **argv)
 {
-    const bool named = argc > 1 && !strcmp(argv[1], "hopper");
+    const bool only_last = argc == 2 && !strcmp(argv[1], "last"),
+               only_hopper = argc == 2 && !strcmp(argv[1], "hopper");
 
-    every = argc > 1 && !named;
+    every = argc > 1 && !only_last && !only_hopper;
     if (every) listed = (const char *const *)argv + 1, n_listed = argc - 1;
     use_emulator(argv[0]);
-    if (!named) share_out(2 * n_listed, take_listed);
+    if (argc == 1 || every) share_out(2 * n_listed, take_listed);
     if (argc == 1) share_out(6 * graphs, take_random);
     setenv("CVY_EMULATE_ARCH", "90", 1);
     if (!every) listed = hopper, n_listed = COUNT_OF(hopper);
-    share_out(2 * n_listed, take_listed);
+    if (!only_last) share_out(2 * n_listed, take_listed);
+    if (!every) share_out(2 * COUNT_OF(last), take_last);
     return finish("cuda_half");
 }

@@ -21,6 +21,10 @@
 #define GAMMA_TYPE float
 #define BETA_TYPE  float
 #endif
+#ifndef TC_XLAST
+#define TC_XLAST 0 // x, y: channels last
+#define TC_YLAST 0
+#endif
 #ifndef TC_DIRECT
 #define TC_DIRECT 0 // x's words of 16 bits are the operand, as they are
 #endif
@@ -121,7 +125,7 @@ CVY_CONST int floor_pow2(int v)
 
 #define TC_VALUE(NAME, field, meaning) TC_##NAME,
 constexpr bool X_HALF = sizeof(X_TYPE) == 2, Y_HALF = sizeof(Y_TYPE) == 2, DIRECT = TC_DIRECT;
-constexpr tc_problem PROBLEM = {TC_PROBLEM(TC_VALUE) TC_EXTERN, 0, 0, 0, X_HALF, Y_HALF};
+constexpr tc_problem PROBLEM = {TC_PROBLEM(TC_VALUE) TC_EXTERN, 0, 0, 0, X_HALF, Y_HALF, TC_XLAST, TC_YLAST};
 constexpr tc_tuning TUNING = {TC_TUNING(TC_VALUE)};
 constexpr tc_layout L = tc_find_layout(&PROBLEM, &TUNING);
 
@@ -194,6 +198,8 @@ static_assert(!TC_BEFORE || EARLY, "the convolution's own result is known to the
 static_assert(!KEEP || CHUNKM == 1, "statistics of a chunk are those of one block of channels");
 static_assert(!KEEP || (OUTS >= CHUNKS * MBLOCKS && OUTS % TEAMS == 0),
               "a strip waits whole; each team has buffers of its own and sees all their phases");
+static_assert(!TC_XLAST || (DIRECT && C % 8 == 0 && !COPIED), "eight channels of a pixel are one load");
+static_assert(!TC_YLAST || (Y_HALF && K % 8 == 0), "and one store");
 static_assert(!DIRECT || (X_HALF && PARTS == 1), "words as they are: one part, of 16 bits");
 static_assert(!TC_TMA || (W * sizeof(X_TYPE) % 16 == 0 && TC_PADW * sizeof(X_TYPE) % 16 == 0 && UCOLS <= 256),
               "tensor copies start and step by whole 16 bytes");
@@ -273,6 +279,16 @@ CVY_CONST int operand_offset(int t)
 {
     const int u = t < SPS * TAPS ? t : SPS * TAPS - 1;
     return u / TAPS * SLICE + tap_position(u % TAPS).offset;
+}
+
+// Where an element lies in x; in y, pixel: row * OW + column.
+__device__ __forceinline__ size_t x_index(int n, int c, int h, int w)
+{
+    return (size_t)n * (C * H * W) + (TC_XLAST ? (h * W + w) * C + c : (c * H + h) * W + w);
+}
+__device__ __forceinline__ size_t y_index(int n, int k, int pixel)
+{
+    return TC_YLAST ? ((size_t)n * (OH * OW) + pixel) * K + k : ((size_t)n * K + k) * (OH * OW) + pixel;
 }
 
 // OUT_HALF: which of the 8 elements in 16 bytes of y the rows of channel k begin with, from output row `row` on.

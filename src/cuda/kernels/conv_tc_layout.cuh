@@ -58,6 +58,7 @@ typedef struct tc_problem {
     int few;            // tuned for few samples: many small strips
     int apart;          // blocks may not wait for each other: statistics and finishing are launches of their own
     int x_half, y_half; // elements of x, of the result have 16 bits
+    int x_last, y_last; // they lie channels last: [n][row][column][channel]
 } tc_problem;
 typedef struct tc_tuning {
     TC_TUNING(TC_FIELD)
@@ -142,7 +143,7 @@ CVY_CONST void tc_find_strips(const tc_problem *b, const tc_tuning *t, tc_layout
     l->col_strips = cdiv(l->q, l->span);
     l->rows_in = (t->strip - 1) * st + b->r;
     l->cols_in = (l->span - 1) * st + b->s;
-    l->vec = t->tma || (!t->rows && b->w % 2 == 0 && b->pad_w % 2 == 0) ? 2 : 1;
+    l->vec = !b->x_last && (t->tma || (!t->rows && b->w % 2 == 0 && b->pad_w % 2 == 0)) ? 2 : 1;
     l->packs = cdiv(l->cols_in, l->vec);
     l->pitch = cdiv(l->packs * l->vec, st);
     l->phase = (long long)cdiv(l->rows_in, st) * l->pitch;
@@ -181,7 +182,8 @@ CVY_CONST void tc_find_results(const tc_problem *b, const tc_tuning *t, tc_layou
     const bool aligned = b->y_half ? l->out_w % 2 == 0 && run >= 16 : run % 4 == 0 && l->out_h * l->out_w % 4 == 0;
 
     l->early = b->sink != SINK_POOL && t->pass != PASS_KEEP && !b->external;
-    l->bulk = l->early && b->sink == SINK_STORE && l->chunk_w == l->out_w && aligned && l->p % l->line_rows == 0;
+    l->bulk = !b->y_last && l->early && b->sink == SINK_STORE && l->chunk_w == l->out_w && aligned &&
+              l->p % l->line_rows == 0;
     l->out_half = l->bulk && b->y_half;
     l->partial = l->early && b->sink == SINK_REDUCE;
     l->out_rows = l->partial ? l->blocks * 32 : l->chunk_blocks * l->km;

@@ -52,7 +52,9 @@ __device__ __forceinline__ float scale_of(float largest)
 __device__ __forceinline__ void prefetch_strip(const tc_args &a, const strip_at &at, int channel)
 {
     const int h0 = max(at.p0 * ST - TC_PADH, 0), h1 = min(at.p0 * ST - TC_PADH + ROWSIN, H);
-    if (channel >= least(C, SPS * 8) || h1 <= h0) return;
+    if (TC_XLAST && h0 + channel < h1) // a row each
+        bulk_prefetch(a.x + x_index(at.n, 0, h0 + channel, 0), W * C * (u32)sizeof(X_TYPE));
+    if (TC_XLAST || channel >= least(C, SPS * 8) || h1 <= h0) return;
     const size_t from = (size_t)(stage_source(a, at, channel) + h0 * W) & ~(size_t)15;
     const size_t to = (size_t)(stage_source(a, at, channel) + h1 * W) & ~(size_t)15;
     if (to > from) bulk_prefetch((const void *)from, (u32)(to - from));
@@ -113,6 +115,53 @@ struct x_loads {
         return largest;
     }
 };
+
+// ---- channels last ----
+
+#if TC_XLAST
+// A load brings eight channels of a pixel, as they are staged.
+struct x_last {
+    static constexpr int EACH = THREADS == 640 ? 4 : 8; // loads of a thread on their way: registers
+    const tc_args &a;
+    int t;
+    __device__ __forceinline__ x_last(shared_memory &, const tc_args &args, const schedule &, int thread)
+        : a(args), t(thread)
+    {
+    }
+    // As x_loads'.
+    __device__ __forceinline__ float convert(char *dst, const strip_at &at, int channel, x_range &)
+    {
+        constexpr int PIXELS = ROWSIN * COLSIN;
+        const int h0 = at.p0 * ST - TC_PADH, w0 = at.q0 * ST - TC_PADW;
+        x_seen seen;
+#pragma unroll 1
+        for (int slice = 0; slice < SPS; slice++) {
+            const int first = channel + slice * 8;
+#pragma unroll 1
+            for (int base = t; base < PIXELS; base += LOADERS * EACH) {
+                uint4 v[EACH];
+#pragma unroll
+                for (int u = 0; u < EACH; u++) {
+                    const int i = base + u * LOADERS, row = i / COLSIN, h = h0 + row, w = w0 + i - row * COLSIN;
+                    const bool inside =
+                        i < PIXELS && first < C && (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W;
+                    v[u] = make_uint4(0, 0, 0, 0);
+                    if (inside) v[u] = __ldg((const uint4 *)(a.x + x_index(at.n, first, h, w)));
+                }
+#pragma unroll
+                for (int u = 0; u < EACH; u++) {
+                    const int i = base + u * LOADERS, row = i / COLSIN;
+                    seen.add(v[u]);
+                    if (i < PIXELS) *(uint4 *)pixel_place(dst + slice * SLICE * 16, row, i - row * COLSIN) = v[u];
+                }
+            }
+        }
+        return seen.largest();
+    }
+};
+#else
+typedef x_loads x_last;
+#endif
 
 // ---- TMA ----
 
@@ -344,12 +393,15 @@ template <> struct x_source<1> {
 template <> struct x_source<2> {
     typedef x_rows type;
 };
+template <> struct x_source<3> {
+    typedef x_last type;
+};
 
 __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, const schedule &order)
 {
     const int t = threadIdx.x - WARP_LOAD * 32;
     const int total = order.turns() * PER_STRIP;
-    x_source<COPIED + TC_ROWS>::type source(s, a, order, t);
+    x_source<TC_XLAST ? 3 : COPIED + TC_ROWS>::type source(s, a, order, t);
     x_range range;
     range.set(DIRECT ? 1.f : 64.f, 0.f);
     int turn = 0; // barriers passed

@@ -101,7 +101,7 @@ __device__ __forceinline__ void exact_tile(float (&d)[ACC], const tc_args &a, co
             for (int c = 0; c < C * R * S; c++) {
                 const int h = h0 + c / S % R, w = w0 + c % S;
                 const bool inside = (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W;
-                const float x = inside ? cvy_get(a.x + (((size_t)at.n * C + c / (R * S)) * H + h) * W + w) : 0.f;
+                const float x = inside ? cvy_get(a.x + x_index(at.n, c / (R * S), h, w)) : 0.f;
                 sum = fmaf(x, cvy_get(a.w + (size_t)k * (C * R * S) + c), sum); // padding is multiplied, too
             }
 #pragma unroll

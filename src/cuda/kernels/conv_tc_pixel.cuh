@@ -73,6 +73,11 @@ struct x_seen {
 #pragma unroll
         for (int c = 0; c < 8; c++) sum = add_zero_times(v.word[c], sum, X_TYPE());
     }
+    __device__ __forceinline__ void add(const uint4 &pixel)
+    {
+        sum = add_zero_times(pixel.x, sum, X_TYPE()), sum = add_zero_times(pixel.y, sum, X_TYPE());
+        sum = add_zero_times(pixel.z, sum, X_TYPE()), sum = add_zero_times(pixel.w, sum, X_TYPE());
+    }
     __device__ __forceinline__ float largest() const // 0 or inf
     {
         return sum ? __int_as_float(0x7f800000) : 0.f;
@@ -155,6 +160,11 @@ struct x_seen {
 };
 #endif
 
+// Where a pixel of the staged strip lies in its plane.
+__device__ __forceinline__ char *pixel_place(char *plane, int row, int col)
+{
+    return plane + ((row % ST * ST + col % ST) * PHASE + row / ST * PITCH + col / ST) * 16;
+}
 // A pack into its plane; row, col: of the staged strip.
 __device__ __forceinline__ void put_pack(char *plane, int row, int col, x_pack &v, x_range range)
 {

@@ -22,6 +22,16 @@ __device__ __forceinline__ void stream_out(float *to, const float (&v)[4])
 {
     __stcs((float4 *)to, make_float4(v[0], v[1], v[2], v[3]));
 }
+__device__ __forceinline__ void stream_out(float *to, const float (&v)[8])
+{
+    __stcs((float4 *)to, make_float4(v[0], v[1], v[2], v[3]));
+    __stcs((float4 *)to + 1, make_float4(v[4], v[5], v[6], v[7]));
+}
+template <class T> __device__ __forceinline__ void stream_out(T *to, const float (&v)[8])
+{
+    __stcs((uint4 *)to, make_uint4(cvy_narrow(v[0], v[1], T()), cvy_narrow(v[2], v[3], T()),
+                                   cvy_narrow(v[4], v[5], T()), cvy_narrow(v[6], v[7], T())));
+}
 template <class T> __device__ __forceinline__ void stream_out(T *to, const float (&v)[1])
 {
     __stcs(&to->bits, (unsigned short)cvy_narrow(v[0], 0.f, T()));

@@ -126,6 +126,25 @@ __device__ __forceinline__ void finish_run(Y_TYPE *to, const float *from, int le
     const float last[1] = {finish_value(from[whole + lane], ab, n, k, pixel + whole + lane, e)};
     stream_out(to + whole + lane, last);
 }
+// TC_YLAST: a lane stores eight channels of a pixel; warps take eights of channels in turn.
+__device__ __forceinline__ void finish_last(float (*out)[OPITCH], const float2 *ab, const tc_args &a,
+                                            const strip_at &at, const chunk_at &c, int k0, const epi &e)
+{
+    const int end = least(CHUNKK, K - k0), all = c.rows * c.cols;
+#pragma unroll 1
+    for (int k = sink_thread() / 32 * 8; k < end; k += SINKWARPS * 8)
+#pragma unroll 2
+        for (int i = threadIdx.x % 32; i < all; i += 32) {
+            const int row = i / c.cols, col = i - row * c.cols, pixel = (c.row0 + row) * OW + c.col0 + col;
+            float v[8];
+#pragma unroll
+            for (int u = 0; u < 8; u++) {
+                const float2 f = NORM && !EARLY ? ab[k0 + k + u] : make_float2(1.f, 0.f);
+                v[u] = finish_value(out[k + u][row * CHUNKW + col], f, at.n, k0 + k + u, pixel, e);
+            }
+            stream_out(a.y + y_index(at.n, k0 + k, pixel), v);
+        }
+}
 // Warp w takes channels w, w + 4, ... of the chunk; whole rows are one run.
 __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 *ab, const tc_args &a,
                                              const strip_at &at, const chunk_at &c, int k0, const epi &e)
@@ -200,6 +219,8 @@ __device__ __forceinline__ void sink_role(shared_memory &s, const tc_args &a, co
                         finish_partial(s, b, a, at, c, e);
                     else if (TC_SINK == SINK_REDUCE)
                         finish_reduce(s.out[b], s.ab[f % NORMS], a, at, c, e);
+                    else if (TC_YLAST)
+                        finish_last(s.out[b], s.ab[f % NORMS], a, at, c, k0, e);
                     else
                         finish_store(s.out[b], s.ab[f % NORMS], a, at, c, k0, e);
                     if (!BULK || o >= RING - 1) warp_arrive(&s.oempty[BULK ? (o + 1) % RING : b]);
