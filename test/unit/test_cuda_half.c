@@ -1,8 +1,8 @@
 /* test_cuda_half.c - fp16 and bf16 on the CUDA engine, run on the host by test/emulate, against the reference in
  * double of the same rounded data.
  *
- *   test_cuda_half [hopper | last | CHAIN...]   what is Hopper's alone, or channels last; these chains, under every
- * plan
+ *   test_cuda_half [generic | random | hopper | last | special | CHAIN...]      some of it; these chains, under
+ * every plan
  *
  * Chains for every kernel, with what is odd for elements of two bytes: odd extents, strided views, addresses that
  * are multiples of two bytes alone, parameters in float32 beside half data. Then random graphs, whole numbers
@@ -123,6 +123,168 @@ static void take_random(const gpu *u, int item)
     cvy_graph_free(g);
 }
 
+/* ---- special values ---- */
+
+/* The outputs of a plan on a rig of the graph's twin in float32. */
+static float *run_half(const gpu *u, const cvy_graph *g, rig *r, const cvy_plan *plan, int64_t *count)
+{
+    CUdeviceptr work = 0;
+    gpu_rig t;
+    float *got;
+
+    gpu_rig_open_as(&t, u, r, g);
+    assert_ok(cvyi_cuda_alloc(u->device, cvy_plan_workspace(plan), &work));
+    got = run_one_way(&t, plan, work, RUN_FRESH, count);
+    cvyi_cuda_free(u->device, work);
+    gpu_rig_close(&t);
+    return got;
+}
+
+/* Every number there is, times 3: rounded once, to the nearest; infinities, NaN and subnormals are what they must
+ * be, and what is too large becomes inf. Neighbours by one access, and one by one. */
+static void check_numbers(const gpu *u, cvy_dtype dtype)
+{
+    static const char *const chains[] = {"x[65536] | mul(3)", "x[65536,1] | sum(1) | mul(3)"};
+
+    for (int c = 0; c < COUNT_OF(chains); c++) {
+        const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
+        uint64_t seed = 1;
+        int64_t count = 0, wrong = 0;
+        cvy_graph *twin = NULL, *g;
+        cvy_plan *plan = NULL;
+        float *got;
+        rig r;
+        assert_ok(cvy_graph_parse(chains[c], &twin));
+        g = graph_as(twin, dtype, true);
+        assert_ok(cvy_plan_create(g, &options, &plan));
+        rig_open(&r, twin, &seed, RIG_REAL, 0);
+        for (int64_t i = 0; i < 65536; i++) *rig_at(&r.t[0], i) = half_value(dtype, (uint16_t)i);
+        got = run_half(u, g, &r, plan, &count);
+        for (int64_t i = 0; got && i < count; i++) {
+            const float want = 3 * *rig_at(&r.t[0], i);
+            wrong += isnan(want)
+                         ? !isnan(got[i])
+                         : half_value(dtype, half_bits(dtype, got[i])) != half_value(dtype, half_bits(dtype, want));
+        }
+        CHECK(got && count == 65536 && !wrong, "%s, %s: %lld of %lld", chains[c], cvyi_dtype_name(dtype),
+              (long long)wrong, (long long)count);
+        free(got);
+        rig_close(&r);
+        cvy_plan_free(plan);
+        cvy_graph_free(g);
+        cvy_graph_free(twin);
+    }
+}
+
+/* Runs a plan of x and y with both `off` elements behind the begin of their memory. */
+static void run_off(const gpu *u, const cvy_plan *plan, const uint16_t *x, int64_t count, int off, uint16_t *y)
+{
+    const size_t bytes = (size_t)count * sizeof *x;
+    cvy_buffer buffers[2] = {0};
+    CUdeviceptr memory[3];
+
+    for (int i = 0; i < 2; i++) {
+        assert_ok(cvyi_cuda_alloc(u->device, bytes + 16, &memory[i]));
+        buffers[i].data = (void *)(uintptr_t)(memory[i] + (CUdeviceptr)off * sizeof *x);
+    }
+    assert_ok(cvyi_cuda_alloc(u->device, cvy_plan_workspace(plan), &memory[2]));
+    assert_ok(cvyi_cuda_upload(u->device, (CUdeviceptr)(uintptr_t)buffers[0].data, x, bytes, u->stream));
+    assert_ok(cvy_plan_run(plan, buffers, 2, (void *)(uintptr_t)memory[2], cvy_plan_workspace(plan), 0, u->stream));
+    assert_ok(cvyi_cuda_download(u->device, y, (CUdeviceptr)(uintptr_t)buffers[1].data, bytes, u->stream));
+    for (int i = 0; i < 3; i++) cvyi_cuda_free(u->device, memory[i]);
+}
+
+/* Tensors that begin at multiples of two bytes alone give the same bits. */
+static void check_addresses(const gpu *u, cvy_dtype dtype)
+{
+    static const char *const of_two[] = {"x[9,64] | relu | layer_norm(64,affine=False) | gelu",
+                                         "x[5,4,24] | softmax(2) | neg", "x[1003] | gelu | tanh",
+                                         "x[3,8,6] | add(1) | reshape(12,12) | square"};
+    for (int i = 0; i < COUNT_OF(of_two); i++) {
+        const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
+        cvy_graph *twin = NULL, *g;
+        cvy_plan *plan = NULL;
+        uint16_t x[1003], y[8][1003];
+        uint64_t seed = 11;
+        int64_t count;
+        bool same = true;
+        assert_ok(cvy_graph_parse(of_two[i], &twin));
+        g = graph_as(twin, dtype, true);
+        count = cvyi_elements(cvyi_shape_of(g, 0));
+        assert_ok(cvy_plan_create(g, &options, &plan));
+        for (int64_t k = 0; k < count; k++) x[k] = half_bits(dtype, (float)random_next(&seed) * 0x1p-31f - 1);
+        for (int off = 0; off < 8; off++) {
+            run_off(u, plan, x, count, off, y[off]);
+            same = same && !memcmp(y[off], y[0], (size_t)count * sizeof *x);
+        }
+        CHECK(same, "other bits at another address: %s, %s", of_two[i], cvyi_dtype_name(dtype));
+        cvy_plan_free(plan);
+        cvy_graph_free(g);
+        cvy_graph_free(twin);
+    }
+}
+
+/* NaN and infinities, in one place of one tensor at a time: results have theirs where the reference does. Without
+ * the rewrites that trust factors to be finite. */
+static const char *const planted_chains[] = {
+    "x[2,8,10,16] | conv2d(24,3,padding=1) | relu",
+    "x[2,8,12,16] | conv2d(32,3) | sigmoid | group_norm(8)",
+    "x[2,8,12,16] | conv2d(64,3) | max_pool2d(2) | relu",
+    "x[1,72,5,12] | conv2d(64,3) | relu",
+    "x[40,72] | linear(40)",
+    "x[3,300] | softmax(1)",
+    "x[2,3,8,8] | max_pool2d(3,2,1)",
+    "x[2,5,7] | logsumexp(1)",
+};
+
+static void check_planted(const gpu *u, const cvy_graph *g, const cvy_plan *plan, rig *r, const char *title)
+{
+    static const float planted[] = {NAN, INFINITY, -INFINITY};
+
+    for (int i = 0; i < r->n_sources; i++)
+        for (int k = 0; k < 6 && !strstr(r->t[i].info.name, "norm.weight"); k++) {
+            float *cell = rig_at(&r->t[i], k % 2 * (r->t[i].count - 1)), keep = *cell, *got;
+            int64_t count = 0, wrong = 0;
+            *cell = planted[k / 2];
+            rig_reference(r);
+            got = run_half(u, g, r, plan, &count);
+            for (int64_t e = 0; got && e < count; e++) {
+                const double want = r->t[r->n - 1].want[e];
+                wrong += isnan(want) ? !isnan(got[e]) : isinf(want) ? got[e] != (float)want : !isfinite(got[e]);
+            }
+            CHECK(got && !wrong, "%s, %s, %g in %s: %lld of %lld", title, cvyi_dtype_name(g->values[0].dtype),
+                  (double)*cell, r->t[i].info.name, (long long)wrong, (long long)count);
+            free(got);
+            *cell = keep;
+        }
+}
+
+static void take_special(const gpu *u, int item)
+{
+    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
+    const char *chain = item < 2 ? NULL : planted_chains[item / 2 - 1];
+    uint64_t seed = 8;
+    cvy_graph *twin = NULL, *g;
+    cvy_plan *plan = NULL;
+    rig r;
+
+    if (!chain) {
+        check_numbers(u, halves[item]);
+        check_addresses(u, halves[item]);
+        return;
+    }
+    assert_ok(cvy_graph_parse(chain, &twin));
+    g = graph_as(twin, halves[item % 2], true);
+    assert_ok(cvy_plan_create(g, &options, &plan));
+    rig_open(&r, twin, &seed, RIG_REAL, 0);
+    round_rig(&r, g);
+    check_planted(u, g, plan, &r, chain);
+    rig_close(&r);
+    cvy_plan_free(plan);
+    cvy_graph_free(g);
+    cvy_graph_free(twin);
+}
+
 /* ---- channels last ---- */
 
 /* x as it lies in most networks, the result too: pooled, stored, reduced, streamed weights, stride 2, padding. */
@@ -222,17 +384,21 @@ static void take_last(const gpu *u, int item)
 
 int main(int argc, char **argv)
 {
-    const bool only_last = argc == 2 && !strcmp(argv[1], "last"),
-               only_hopper = argc == 2 && !strcmp(argv[1], "hopper");
+    static const char *const names[] = {"", "generic", "random", "hopper", "last", "special"};
+    int part = argc == 1 ? 0 : -1; /* 0: all of them */
 
-    every = argc > 1 && !only_last && !only_hopper;
+    for (int i = 1; i < COUNT_OF(names); i++)
+        if (argc == 2 && !strcmp(argv[1], names[i])) part = i;
+    every = part < 0;
     if (every) listed = (const char *const *)argv + 1, n_listed = argc - 1;
     use_emulator(argv[0]);
-    if (argc == 1 || every) share_out(2 * n_listed, take_listed);
-    if (argc == 1) share_out(6 * graphs, take_random);
+    if (part <= 1) share_out(2 * n_listed, take_listed);
+    if (part == 0 || part == 2) share_out(6 * graphs, take_random);
     setenv("CVY_EMULATE_ARCH", "90", 1);
     if (!every) listed = hopper, n_listed = COUNT_OF(hopper);
-    if (!only_last) share_out(2 * n_listed, take_listed);
-    if (!every) share_out(2 * COUNT_OF(last), take_last);
+    if (part <= 0 || part == 3) share_out(2 * n_listed, take_listed);
+    if (part == 0 || part == 4) share_out(2 * COUNT_OF(last), take_last);
+    setenv("CVY_SIMPLIFY", "-fold_conv_affine,-fold_norm_affine,-reduce_producer,-pool_before_norm", 1);
+    if (part == 0 || part == 5) share_out(2 * COUNT_OF(planted_chains) + 2, take_special);
     return finish("cuda_half");
 }
