@@ -104,7 +104,7 @@ static void check_rig(gpu_rig *t, const doubt *d, const cvy_plan *plan, const gu
 
 /* float32's rounding; that of an operand to 11 bits, which is also the error of the hardware's tanh. Values of 16
  * bits may be rounded to those wherever an operator ends, as PyTorch does. */
-const doubt_rounding check_rounding[DTYPE_COUNT][CHECK_PRECISIONS] = {
+const doubt_rounding checked_rounding[DTYPE_COUNT][CHECK_PRECISIONS] = {
     [CVY_FLOAT32] = {[CVY_FP32] = DOUBT_FLOAT32, [CVY_TF32] = {0x1p-10, 0x1p-126, 1e36, 0x1p24}},
     [CVY_FLOAT16] = {{0x1p-10, 0x1p-24, 3e4, 0x1p11}, {0x1p-10, 0x1p-24, 3e4, 0x1p11}},
     [CVY_BFLOAT16] = {{0x1p-7, 0x1p-126, 1e36, 0x1p8}, {0x1p-7, 0x1p-126, 1e36, 0x1p8}},
@@ -150,7 +150,7 @@ void check_open(checked_graph *c, const gpu *u, cvy_graph *g, rig_data kind, uin
         round_rig(&c->rigs[i], g);
         rig_reference(&c->rigs[i]);
         for (int p = 0; p < CHECK_PRECISIONS; p++)
-            doubt_open_by(&c->doubts[p][i], &c->rigs[i], seed, &check_rounding[data_dtype(g)][p]);
+            doubt_open_by(&c->doubts[p][i], &c->rigs[i], seed, &checked_rounding[data_dtype(g)][p]);
         gpu_rig_open_as(&c->on_device[i], u, &c->rigs[i], g);
     }
 }

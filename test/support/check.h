@@ -22,7 +22,7 @@ float *run_one_way(gpu_rig *t, const cvy_plan *plan, CUdeviceptr at, run_way how
 /* ---- a graph: two rigs, contiguous and strided, under some plans ---- */
 
 enum { CHECK_RIGS = 2, CHECK_PRECISIONS = 2 };
-extern const doubt_rounding check_rounding[DTYPE_COUNT][CHECK_PRECISIONS];
+extern const doubt_rounding checked_rounding[DTYPE_COUNT][CHECK_PRECISIONS];
 extern const char *const precision_names[CHECK_PRECISIONS];
 
 typedef struct checked_graph {

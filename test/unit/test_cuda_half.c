@@ -351,7 +351,7 @@ static void check_last(const gpu *u, const cvy_graph *g, const char *title)
         rig_reference(&r[i]);
         gpu_rig_open_as(&t[i], u, &r[i], g);
     }
-    doubt_open_by(&d, &r[0], seed, &check_rounding[g->values[0].dtype][CVY_FP32]);
+    doubt_open_by(&d, &r[0], seed, &checked_rounding[g->values[0].dtype][CVY_FP32]);
     for (int turn = 0; turn < 3; turn++) {
         const int i = turn % 2;
         double want = 0;
