@@ -10,10 +10,11 @@
  *   chains -l [CHAIN...]      which kernels the plans have, and their forms on tensor cores; runs nothing
  *   chains -t [CHAIN...]      times chains (CUDA events, L2 thrown out before each run, median of 21)
  *
- * In front of these: -p fp32|tf32, one precision alone; -k I/N, of all items every N-th from I on, so that N
- * processes share the work. A chain is planned as the cost model likes it, with every operator in a pass of its
- * own, with other tiles, without tensor cores, and twice at random; a random graph as the cost model likes it and
- * once at random. The last line is "N checked, M failed". */
+ * In front of these: -p fp32|tf32, one precision alone; -d fp16|bf16, every value of checked chains and random
+ * graphs in that dtype; -k I/N, of all items every N-th from I on, so that N processes share the work. A chain is
+ * planned as the cost model likes it, with every operator in a pass of its own, with other tiles, without tensor
+ * cores, and twice at random; a random graph as the cost model likes it and once at random. The last line is "N
+ * checked, M failed". */
 #include <time.h>
 #include <unistd.h>
 #include "../support/bits.h"
@@ -38,6 +39,7 @@ static bool has_products(const cvy_graph *g)
     return any;
 }
 
+static cvy_dtype dtype = CVY_FLOAT32;                  /* of checked chains */
 static int precisions = 1 << CVY_FP32 | 1 << CVY_TF32; /* those asked for */
 
 static bool wanted(const cvy_graph *g, cvy_precision p)
@@ -56,17 +58,19 @@ static int plans_of(const cvy_graph *g, int kinds)
 static bool check_chain_with(const gpu *u, const char *words, int kinds)
 {
     checked_graph c;
-    cvy_graph *g = NULL;
+    cvy_graph *given = NULL, *g;
     bool good = true;
 
-    if (cvy_graph_parse(words, &g)) return fail_here(words);
+    if (cvy_graph_parse(words, &given)) return fail_here(words);
+    g = dtype == CVY_FLOAT32 ? given : graph_as(given, dtype, true);
     check_open(&c, u, g, RIG_REAL, 12345);
     c.title = words;
     for (cvy_precision p = CVY_FP32; p <= CVY_TF32; p++)
         if (wanted(g, p)) good &= check_plans(&c, p, plans_of(g, kinds), 1);
     if (good) printf("ok %.1e %.1e  %s\n", c.worst[CVY_FP32], c.worst[CVY_TF32], words);
     check_close(&c);
-    cvy_graph_free(g);
+    if (g != given) cvy_graph_free(g);
+    cvy_graph_free(given);
     return good;
 }
 
@@ -312,9 +316,11 @@ static bool read_command(int argc, char **argv, command *c)
     int letter;
 
     *c = (command){.mode = &modes[0], .shares = 1};
-    while ((letter = getopt(argc, argv, "+k:p:c:rgsbmlft")) != -1) {
+    while ((letter = getopt(argc, argv, "+k:p:d:c:rgsbmlft")) != -1) {
         if (letter == 'k' && sscanf(optarg, "%d/%d", &c->share, &c->shares) != 2) return false;
         if (letter == 'p') precisions = strcmp(optarg, "tf32") ? 1 << CVY_FP32 : 1 << CVY_TF32;
+        if (letter == 'd' && !cvyi_dtype_find(optarg, strlen(optarg), &dtype)) return false;
+        if (letter == 'd') precisions = 1 << CVY_FP32; /* tf32 is the same */
         if (letter == 'c' && !read_lines(c, optarg)) return false;
         if (letter == 'r') c->random = true;
         if (letter == '?') return false;
@@ -343,9 +349,9 @@ int main(int argc, char **argv)
     gpu u;
 
     if (!read_command(argc, argv, &c)) {
-        fprintf(stderr,
-                "usage: chains [-k I/N] [-p fp32|tf32] [-c FILE | -r COUNT SEED | -g | -s | -b | -m | -f | -l | "
-                "-t] [CHAIN...]\n");
+        fprintf(stderr, "usage: chains [-k I/N] [-p fp32|tf32] [-d fp16|bf16] [-c FILE | -r COUNT SEED | -g | -s | "
+                        "-b | -m | -f | -l | "
+                        "-t] [CHAIN...]\n");
         return 2;
     }
     if (!test_gpu_open(&u)) {
@@ -354,7 +360,8 @@ int main(int argc, char **argv)
     }
     context_seconds = seconds_now() - start;
     for (int i = c.share; i < c.n; i += c.shares, done++) {
-        bad += !(c.random ? check_random(&u, (flavour)(i % 3), c.seed + (uint64_t)(i / 3), PLAN_LIKED | PLAN_RANDOM)
+        bad += !(c.random ? check_random(&u, dtype, (flavour)(i % 3), c.seed + (uint64_t)(i / 3),
+                                         PLAN_LIKED | PLAN_RANDOM)
                           : c.mode->chain(&u, chain_of(&c, i)));
         fflush(stdout);
     }

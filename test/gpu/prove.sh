@@ -4,6 +4,7 @@
 #
 #   chains     chain_list.h in both precisions under many plans, against float64, with guard bands around every buffer;
 #              then every chain of the CPU engine's tests (cpu_chains.py)
+#   halves     the same chains, and a quarter of the random graphs, in bf16 and fp16
 #   random     RANDOM_GRAPHS random graphs (default 2,000), each under the engine's plan and a random one
 #   sanitize   compute-sanitizer: memcheck, racecheck, initcheck, synccheck (or those of TOOLS), all at once
 #   bits       the same bits over 100 runs, on two streams, captured, at any place in the batch
@@ -21,10 +22,11 @@
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root" || exit 2
-parts="chains random sanitize bits apart first overhead modules eject times scaling"
+parts="chains halves random sanitize bits apart first overhead modules eject times scaling"
 
 limit_of() { # seconds that a part may take
     case $1 in
+    halves) echo 500 ;;
     random) echo 600 ;; # 2,000 graphs are 12,000 kernels to compile
     sanitize) echo 400 ;;
     chains) echo 280 ;;
@@ -103,6 +105,15 @@ part_chains() {
     "$python" test/gpu/cpu_chains.py >"$out/cpu-chains.txt" || return 1
     share chains "$jobs" "" -c "$out/cpu-chains.txt"
     told chains "$jobs" "chains, and those of the CPU engine's tests"
+}
+
+part_halves() {
+    for dtype in bf16 fp16; do
+        share "$dtype" "$jobs" "" -d "$dtype"
+        told "$dtype" "$jobs" "chains in $dtype" || return 1
+        share "$dtype" "$jobs" "" -d "$dtype" -r $(((${RANDOM_GRAPHS:-2000} + 11) / 12)) "${SEED:-1}"
+        told "$dtype" "$jobs" "random graphs in $dtype" || return 1
+    done
 }
 
 part_random() {

@@ -1,7 +1,8 @@
 /* check_random.c - see check_random.h. */
 #include "check_random.h"
 
-char *random_title(const cvy_graph *g, flavour f, uint64_t seed)
+/* What a report calls a graph: its text, and what makes it again. */
+static char *random_title(const cvy_graph *g, flavour f, uint64_t seed)
 {
     size_t needed = 0;
     char *words;
@@ -14,9 +15,9 @@ char *random_title(const cvy_graph *g, flavour f, uint64_t seed)
     return words;
 }
 
-bool check_random(const gpu *u, flavour f, uint64_t seed, int kinds)
+bool check_random(const gpu *u, cvy_dtype dtype, flavour f, uint64_t seed, int kinds)
 {
-    cvy_graph *g = make_graph(f, seed);
+    cvy_graph *made = make_graph(f, seed), *g = graph_as(made, dtype, seed % 3 != 0);
     checked_graph c;
     bool good = true;
 
@@ -30,5 +31,6 @@ bool check_random(const gpu *u, flavour f, uint64_t seed, int kinds)
         free(title);
     }
     cvy_graph_free(g);
+    cvy_graph_free(made);
     return good;
 }

@@ -5,10 +5,8 @@
 #include "check.h"
 #include "random_chain.h"
 
-/* What a report calls a graph: its text, and what makes it again. Freed by the caller. */
-char *random_title(const cvy_graph *g, flavour f, uint64_t seed);
-
-/* Plans at random are, for every other graph, in tf32. */
-bool check_random(const gpu *u, flavour f, uint64_t seed, int kinds);
+/* Every value in one dtype, of 16 bits in two of three graphs parameters too. Plans at random are, for every other
+ * graph, in tf32. */
+bool check_random(const gpu *u, cvy_dtype dtype, flavour f, uint64_t seed, int kinds);
 
 #endif

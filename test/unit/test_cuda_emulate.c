@@ -168,7 +168,8 @@ static void take_item(const gpu *u, int item)
         const int number = (item - n_listed - 1) / 3, kind = (item - n_listed - 1) % 3;
         const bool liked = number % 3 == 0; /* one plan each: of three graphs two at random */
         if (number % quick) return;
-        CHECK(check_random(u, (flavour)kind, first_seed + (uint64_t)number, liked ? PLAN_LIKED : PLAN_RANDOM),
+        CHECK(check_random(u, CVY_FLOAT32, (flavour)kind, first_seed + (uint64_t)number,
+                           liked ? PLAN_LIKED : PLAN_RANDOM),
               "graph %d, flavour %d", number, kind);
     }
 }

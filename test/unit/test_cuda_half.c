@@ -110,17 +110,10 @@ static void take_listed(const gpu *u, int item)
 
 static void take_random(const gpu *u, int item)
 {
-    const flavour f = (flavour)(item % 3);
     const uint64_t seed = 1 + (uint64_t)item / 6;
-    cvy_graph *g = make_graph(f, seed);
 
-    if (g->n_nodes && cvy_graph_tensors(g) <= RIG_TENSORS) {
-        char *title = random_title(g, f, seed);
-        check_half(u, g, title, halves[item / 3 % 2], seed % 3 == 0, f == EXACT ? RIG_WHOLE : RIG_REAL,
-                   seed % 2 ? PLAN_LIKED : PLAN_RANDOM, seed);
-        free(title);
-    }
-    cvy_graph_free(g);
+    CHECK(check_random(u, halves[item / 3 % 2], (flavour)(item % 3), seed, seed % 2 ? PLAN_LIKED : PLAN_RANDOM),
+          "graph %d, flavour %d", (int)seed, item % 3);
 }
 
 /* ---- special values ---- */
