@@ -8,6 +8,8 @@
 
 #include "../graph/graph.h"
 
+enum { CPU_LINE_WORDS = 32 }; /* words of 16 bits in a line of the caches */
+
 typedef void cpu_widen_fn(float *dst, const uint16_t *src, int64_t n);
 typedef void cpu_narrow_fn(uint16_t *dst, const float *src, int64_t n);
 

@@ -351,10 +351,23 @@ static int64_t tile_columns(const tiles *t)
     return straight ? INT64_MAX : TILE;
 }
 
+/* Columns of the first tile: fewer, where words are streamed, so that the others begin at a line of the caches. */
+static int64_t first_columns(const tiles *t, int64_t from)
+{
+    for (int o = 0; t->halves && o < t->p->n_operands; o++) {
+        const uintptr_t at = (uintptr_t)(t->words[o] + t->offset[o] + from) / sizeof **t->words;
+        if (t->words[o] && t->p->operands[o].stream) return TILE - (int64_t)(at % CPU_LINE_WORDS);
+    }
+    return tile_columns(t);
+}
+
 static void run_columns(tiles *t, int64_t from, int64_t to)
 {
-    const int64_t columns = cvyi_min64(tile_columns(t), to - from);
-    for (int64_t i = from; i < to; i += columns) cvyi_tiles_run(t, i, cvyi_min64(columns, to - i));
+    for (int64_t i = from, columns = first_columns(t, from); i < to; columns = tile_columns(t)) {
+        const int64_t n = cvyi_min64(columns, to - i);
+        cvyi_tiles_run(t, i, n);
+        i += n;
+    }
 }
 
 /* Tiles first ... end - 1, counted through all runs. */

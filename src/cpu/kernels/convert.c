@@ -5,12 +5,18 @@
 #include "../convert.h"
 #include "../simd.h"
 
+/* Words that are fetched ahead: the next tile of a program arrives while this one is computed. */
+enum { AHEAD = 1024 };
+
 #define WIDEN(name)                                                                                                \
     static void widen_##name(float *dst, const uint16_t *src, int64_t n)                                           \
     {                                                                                                              \
         uint16_t last[VL] = {0};                                                                                   \
         int64_t i = 0;                                                                                             \
-        for (; i + VL <= n; i += VL) v_store(dst + i, v_load_##name(src + i));                                     \
+        for (; i + VL <= n; i += VL) {                                                                             \
+            __builtin_prefetch(src + i + AHEAD);                                                                   \
+            v_store(dst + i, v_load_##name(src + i));                                                              \
+        }                                                                                                          \
         if (i == n) return;                                                                                        \
         memcpy(last, src + i, (size_t)(n - i) * sizeof *src);                                                      \
         v_store_n(dst + i, n - i, v_load_##name(last));                                                            \
@@ -32,20 +38,21 @@ WIDEN(bf16)
 NARROW(fp16, store_fp16)
 NARROW(bf16, store_bf16)
 
-/* Words in front of the first that v_stream_... takes. */
-static int64_t to_boundary(const uint16_t *dst, int64_t n)
+/* Words before the next line of the caches. */
+static int64_t to_line(const uint16_t *dst, int64_t n)
 {
-    const int64_t front = (int64_t)(-((uintptr_t)dst / sizeof *dst) % VL);
+    const int64_t front = (int64_t)(-((uintptr_t)dst / sizeof *dst) % CPU_LINE_WORDS);
     return front < n ? front : n;
 }
 
-/* What lies in front of the first boundary, and after the last, is stored as usual. */
+/* Whole lines go past the caches. The parts of others at both ends are stored as usual: never in both ways. */
 #define NARROW_STREAM(name)                                                                                        \
     static void narrow_stream_##name(uint16_t *dst, const float *src, int64_t n)                                   \
     {                                                                                                              \
-        int64_t i = to_boundary(dst, n);                                                                           \
+        int64_t i = to_line(dst, n);                                                                               \
         narrow_store_##name(dst, src, i);                                                                          \
-        for (; i + VL <= n; i += VL) v_stream_##name(dst + i, v_load(src + i));                                    \
+        for (; i + CPU_LINE_WORDS <= n; i += CPU_LINE_WORDS)                                                       \
+            UNROLL for (int k = 0; k < CPU_LINE_WORDS; k += VL) v_stream_##name(dst + i + k, v_load(src + i + k)); \
         narrow_store_##name(dst + i, src + i, n - i);                                                              \
     }
 NARROW_STREAM(fp16)
