@@ -13,12 +13,17 @@ enum { CPU_LINE_WORDS = 32 }; /* words of 16 bits in a line of the caches */
 typedef void cpu_widen_fn(float *dst, const uint16_t *src, int64_t n);
 typedef void cpu_narrow_fn(uint16_t *dst, const float *src, int64_t n);
 
+/* dst[i] = (src[i] - p[0]) * p[1] + p[2], narrowed: the bits of pointwise.h's pivot. */
+typedef void cpu_pivot_words_fn(uint16_t *dst, const float *src, int64_t n, const float p[3]);
+
 /* By cvy_dtype; NULL for CVY_FLOAT32. */
 typedef struct cpu_convert_kernels {
     cpu_widen_fn *widen[DTYPE_COUNT];
     cpu_narrow_fn *narrow[DTYPE_COUNT];
     cpu_narrow_fn
         *narrow_stream[DTYPE_COUNT]; /* past the caches; seen by others after stream_end() (pointwise.h) */
+    cpu_pivot_words_fn *pivot[DTYPE_COUNT];
+    cpu_pivot_words_fn *pivot_stream[DTYPE_COUNT];
 } cpu_convert_kernels;
 
 extern const cpu_convert_kernels cvyi_convert_portable;

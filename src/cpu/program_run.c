@@ -134,6 +134,19 @@ static bool past_caches(const cpu_unit *u, int v)
     return at->kind == SPOT_TENSOR && cvyi_past_caches(u->run->state, bytes);
 }
 
+/* An affine whose result no instruction reads again leaves as words by itself. */
+static void find_direct_words(tiles *t)
+{
+    const program *p = t->p;
+    for (int k = 0; k < p->n_instrs; k++) {
+        const instr *i = &p->instrs[k];
+        if (i->kind != INSTR_AFFINE || !i->last || !t->words[i->dst.index] || cvyi_tiles_scalar(t, &i->a)) continue;
+        t->direct[i->dst.index] = true;
+        t->aside[i->dst.index] = false;
+    }
+    for (int o = 0; o < p->n_operands; o++) t->halves |= t->words[o] && !t->direct[o];
+}
+
 static tiles begin(const program *p, const cpu_unit *u, char *scratch)
 {
     tiles t = {.p = p, .u = u, .vec = u->run->state->vec};
@@ -142,7 +155,6 @@ static tiles begin(const program *p, const cpu_unit *u, char *scratch)
         const operand *at = &p->operands[o];
         t.base[o] = cvyi_unit_data(u, at->v); /* NULL: a strided output without a shadow, or words */
         t.words[o] = at->reg >= 0 ? cvyi_unit_words(u, at->v) : NULL;
-        t.halves |= t.words[o] != NULL;
         t.aside[o] = at->written && (!t.base[o] || at->stream);
         t.streams |= at->stream;
     }
@@ -155,6 +167,7 @@ static tiles begin(const program *p, const cpu_unit *u, char *scratch)
         t.direct[i->dst.index] = true;
         t.aside[i->dst.index] = false;
     }
+    find_direct_words(&t);
     if (p->sink != SINK_NONE) {
         t.sink = cvyi_unit_data(u, p->sink_v);
         t.sink_streams = t.sink && past_caches(u, p->sink_v);
@@ -238,13 +251,25 @@ static void run_unary(const tiles *t, const instr *i, float *dst)
     }
 }
 
+/* Straight to memory, in the dtype of the result. */
+static void pivot_words(const tiles *t, const instr *i, const float *x, affine32 f)
+{
+    const cpu_convert_kernels *convert = t->u->run->state->convert;
+    const operand *w = &t->p->operands[i->dst.index];
+    (w->stream ? convert->pivot_stream : convert->pivot)[cvyi_unit_dtype(t->u, w->v)](
+        t->words[i->dst.index] + t->offset[i->dst.index] + t->at, x, t->n,
+        (const float[]){f.from, f.scale, f.shift});
+}
+
 static void run_affine(const tiles *t, const instr *i, float *dst)
 {
     const affine32 f = ((const affine32 *)(const void *)(t->u->slices + t->p->coefs[i->coef].at))[t->coef];
     const bool stream = streamed(t, i);
     const float *x = cvyi_tiles_address(t, &i->a);
 
-    if (cvyi_tiles_scalar(t, &i->a))
+    if (stream && t->words[i->dst.index])
+        pivot_words(t, i, x, f);
+    else if (cvyi_tiles_scalar(t, &i->a))
         t->vec->fill(dst, t->n, (*x - f.from) * f.scale + f.shift);
     else if (f.from == 0)
         (stream ? t->vec->affine_stream : t->vec->affine)(dst, x, t->n, f.scale, f.shift);
@@ -354,11 +379,13 @@ static int64_t tile_columns(const tiles *t)
 /* Columns of the first tile: fewer, where words are streamed, so that the others begin at a line of the caches. */
 static int64_t first_columns(const tiles *t, int64_t from)
 {
-    for (int o = 0; t->halves && o < t->p->n_operands; o++) {
-        const uintptr_t at = (uintptr_t)(t->words[o] + t->offset[o] + from) / sizeof **t->words;
-        if (t->words[o] && t->p->operands[o].stream) return TILE - (int64_t)(at % CPU_LINE_WORDS);
+    const int64_t columns = tile_columns(t);
+    for (int o = 0; columns == TILE && o < t->p->n_operands; o++) {
+        if (!t->words[o] || !t->p->operands[o].stream) continue;
+        return TILE -
+               (int64_t)((uintptr_t)(t->words[o] + t->offset[o] + from) / sizeof **t->words % CPU_LINE_WORDS);
     }
-    return tile_columns(t);
+    return columns;
 }
 
 static void run_columns(tiles *t, int64_t from, int64_t to)

@@ -12,7 +12,7 @@ typedef struct tiles {
     float *reg[PROG_INSTRS + PROG_OPERANDS];
     float *base[PROG_OPERANDS];
     uint16_t *words[PROG_OPERANDS]; /* fp16 and bf16 where they lie: go through the operand's register; else NULL */
-    bool halves;                    /* some operand has words */
+    bool halves;                    /* some operand has words that go through its register */
     bool aside[PROG_OPERANDS];      /* written to its register first, copied out behind the last instruction */
     bool direct[PROG_OPERANDS];     /* streamed by the instruction itself */
     bool streams;                   /* some operand or the sink's result is streamed */

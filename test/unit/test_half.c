@@ -2,6 +2,7 @@
 #include <math.h>
 #include "../../src/cpu/convert.h"
 #include "../../src/cpu/cpuinfo.h"
+#include "../../src/cpu/pointwise.h"
 #include "../../src/util/half.h"
 #include "unit.h"
 
@@ -150,8 +151,29 @@ static void check_ends(const cpu_convert_kernels *k, cvy_dtype dtype)
         }
 }
 
+/* A pivot to words is the vector loop's, narrowed: whole lines, and what is left at both ends. */
+static void check_pivot(const cpu_convert_kernels *k, const cpu_vector_kernels *vec, cvy_dtype dtype)
+{
+    const float p[] = {1.25f, 0.7f, -3};
+    static float x[200], wide[200];
+    static uint16_t words[GUARD + 200 + GUARD];
+    for (int i = 0; i < 200; i++) x[i] = 0.37f * (float)(i % 17) - 2;
+    vec->pivot(wide, x, 200, p[0], p[1], p[2]);
+    for (int n = 0; n <= 200; n += 1 + n / 3)
+        for (int at = 0; at < 66; at++) {
+            const bool stream = at % 2;
+            for (int i = 0; i < COUNT_OF(words); i++) words[i] = untouched;
+            (stream ? k->pivot_stream : k->pivot)[dtype](words + at / 2, x, n, p);
+            for (int i = 0; i < COUNT_OF(words); i++) {
+                const bool inside = i >= at / 2 && i < at / 2 + n;
+                assert_int_equal(words[i], inside ? cvyi_narrow(dtype, wide[i - at / 2]) : untouched);
+            }
+        }
+}
+
 static void every_instruction_set(void **state)
 {
+    static const cpu_vector_kernels *const vectors[] = CPU_KERNELS(cvyi_vector);
     static const cpu_convert_kernels *const kernels[] = CPU_KERNELS(cvyi_convert);
     (void)state;
     for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
@@ -161,6 +183,7 @@ static void every_instruction_set(void **state)
             check_narrow(kernels[isa], &formats[i], false, cvyi_isa_name((cpu_isa)isa));
             check_narrow(kernels[isa], &formats[i], true, cvyi_isa_name((cpu_isa)isa));
             check_ends(kernels[isa], formats[i].dtype);
+            check_pivot(kernels[isa], vectors[isa], formats[i].dtype);
         }
     }
 }

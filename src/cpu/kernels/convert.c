@@ -58,8 +58,43 @@ static int64_t to_line(const uint16_t *dst, int64_t n)
 NARROW_STREAM(fp16)
 NARROW_STREAM(bf16)
 
+/* The last step of a norm without a stop in a register of the program. */
+INLINE vf pivot_one(vf x, const vf p[3])
+{
+    return v_fma(v_sub(x, p[0]), p[1], p[2]);
+}
+
+#define PIVOT(name)                                                                                                \
+    static void pivot_some_##name(uint16_t *dst, const float *src, int64_t n, const vf p[3])                       \
+    {                                                                                                              \
+        uint16_t last[VL];                                                                                         \
+        int64_t i = 0;                                                                                             \
+        for (; i + VL <= n; i += VL) v_store_##name(dst + i, pivot_one(v_load(src + i), p));                       \
+        if (i == n) return;                                                                                        \
+        v_store_##name(last, pivot_one(v_load_n(src + i, n - i), p));                                              \
+        memcpy(dst + i, last, (size_t)(n - i) * sizeof *dst);                                                      \
+    }                                                                                                              \
+    static void pivot_##name(uint16_t *dst, const float *src, int64_t n, const float p[3])                         \
+    {                                                                                                              \
+        pivot_some_##name(dst, src, n, (const vf[]){v_set1(p[0]), v_set1(p[1]), v_set1(p[2])});                    \
+    }                                                                                                              \
+    static void pivot_stream_##name(uint16_t *dst, const float *src, int64_t n, const float p[3])                  \
+    {                                                                                                              \
+        const vf all[] = {v_set1(p[0]), v_set1(p[1]), v_set1(p[2])};                                               \
+        int64_t i = to_line(dst, n);                                                                               \
+        pivot_some_##name(dst, src, i, all);                                                                       \
+        for (; i + CPU_LINE_WORDS <= n; i += CPU_LINE_WORDS)                                                       \
+            UNROLL for (int k = 0; k < CPU_LINE_WORDS; k += VL)                                                    \
+                v_stream_##name(dst + i + k, pivot_one(v_load(src + i + k), all));                                 \
+        pivot_some_##name(dst + i, src + i, n - i, all);                                                           \
+    }
+PIVOT(fp16)
+PIVOT(bf16)
+
 const cpu_convert_kernels ISA(cvyi_convert) = {
     .widen = {[CVY_FLOAT16] = widen_fp16, [CVY_BFLOAT16] = widen_bf16},
     .narrow = {[CVY_FLOAT16] = narrow_store_fp16, [CVY_BFLOAT16] = narrow_store_bf16},
+    .pivot = {[CVY_FLOAT16] = pivot_fp16, [CVY_BFLOAT16] = pivot_bf16},
+    .pivot_stream = {[CVY_FLOAT16] = pivot_stream_fp16, [CVY_BFLOAT16] = pivot_stream_bf16},
     .narrow_stream = {[CVY_FLOAT16] = narrow_stream_fp16, [CVY_BFLOAT16] = narrow_stream_bf16},
 };
