@@ -14,8 +14,10 @@ from torch import nn
 
 import convoy
 from agree import assert_agrees, assert_near, kept, regions
+from convoy import converted
 from convoy.backend import compile_graph
 from convoy.engine import ConvoyError, Graph, Plan
+from convoy.prepared import Stale
 from convoy.settings import Settings
 
 HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -292,6 +294,28 @@ def test_converted_parameters_are_kept_until_they_change(engine):
     graph = list(fast._convoy.entries.values())[-1].capture.graph.graph
     names = [getattr(n.target, "__name__", "") for n in graph.nodes]
     assert names.count("convoy_converted") == 2 and regions(fast) >= 1
+
+
+@torch.no_grad()
+def test_captured_graphs_convert_by_themselves(monkeypatch):
+    """What is kept would not change when a CUDA graph is replayed. Here a stream and its capture are pretended."""
+    weight = nn.Parameter(torch.rand(5, 6))
+    convert = converted.Converted(weight, torch.bfloat16)
+    monkeypatch.setattr(convert, "stream", lambda: 7)
+    monkeypatch.setattr(converted, "capturing", lambda device: False)
+    kept = convert(weight)
+    assert convert(weight) is kept and torch.equal(kept, weight.bfloat16())
+    monkeypatch.setattr(converted, "capturing", lambda device: True)
+    assert convert(weight) is not kept and torch.equal(convert(weight), kept)
+    monkeypatch.setattr(converted, "capturing", lambda device: False)
+    version = kept._version
+    weight.mul_(2)
+    assert convert(weight) is kept and kept._version > version and torch.equal(kept, weight.bfloat16())
+    monkeypatch.setattr(convert, "stream", lambda: 8)
+    assert convert(weight) is not kept
+    weight.data = weight.data.half()
+    with pytest.raises(Stale):
+        convert(weight)
 
 
 @torch.no_grad()

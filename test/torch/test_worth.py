@@ -221,6 +221,18 @@ def test_predictions_grow_with_the_work(device):
         assert twice.eager(work.Work(kind, 1e9, 1e12, 1e7)) < model.eager(work.Work(kind, 1e9, 1e12, 1e7))
 
 
+def test_half_precision_counts_its_bytes_and_flatters_pytorch():
+    """Nothing of it was measured: products are taken to be faster than the units' peaks would make them."""
+    a, b = (works(lambda x: (x @ x).relu(), torch.zeros(64, 64, dtype=d)) for d in (torch.float32, torch.bfloat16))
+    for single, half in zip(a, b, strict=True):
+        assert (half.bytes, half.flops, half.half, single.half) == (single.bytes / 2, single.flops, True, False)
+    assert worth.rates_of(torch.device("cuda"), True) is RATES["cuda tf32"]
+    rates = RATES["cuda tf32"]
+    model = worth.Model(rates, rates["peak"], rates["bandwidth"])
+    slow, fast = (model.eager(work.Work("conv", 1e6, 1e15, 1e9, half)) for half in (False, True))
+    assert 3.9 < slow / fast < 4.1
+
+
 @torch.no_grad()
 def test_a_kind_that_was_never_measured_is_pytorchs(monkeypatch):
     net = nn.Sequential(nn.Conv2d(8, 64, 3), nn.GroupNorm(16, 64), nn.MaxPool2d(4), nn.Hardtanh(0, 1)).eval()
