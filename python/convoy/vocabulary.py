@@ -10,7 +10,7 @@ import operator
 import torch
 from torch.fx import Node
 
-from .engine import DTYPES, ConvoyError
+from .engine import DTYPES, ConvoyError, operators
 from .program import Program, name_of
 
 RULES = {}
@@ -169,7 +169,11 @@ def rms_norm(emit, a):
 # ---- pointwise ---------------------------------------------------------------------------------------------------
 
 
-@rule(*"relu relu6 selu silu mish sigmoid hardsigmoid tanh hardswish exp log sqrt rsqrt neg abs square erf".split())
+# Operators of one tensor and nothing else go by the same name on both sides: the library's table is the list of them.
+PLAIN = [name for name, signature in operators().items() if signature == f"{name}()"]
+
+
+@rule(*PLAIN)
 def unary(emit, a):
     return emit(a.name, a.self)
 
