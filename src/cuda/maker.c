@@ -378,14 +378,16 @@ static const char *type_name(const maker *m)
     return names[found];
 }
 
-/* The name says kernel, type and form; its tail tells apart what differs in text or options alone. */
+/* <kernel>_<type>_<tile or form>_<architecture>; the tail tells kernels apart that differ in text or options alone.
+ */
 static void make_name(const maker *m, cuda_step *s, const char *form)
 {
     uint64_t h = cvyi_hash(CVYI_HASH_START, s->epilogue[0], strlen(s->epilogue[0]));
 
     for (int i = 0; i < s->n_options[0]; i++) h = cvyi_hash(h, s->options[0][i], strlen(s->options[0][i]) + 1);
-    snprintf(s->entry, sizeof s->entry, "%.*s_%s%s%s_%08x", (int)strcspn(s->source, "."), s->source, type_name(m),
-             *form ? "_" : "", form, (unsigned)(h ^ h >> 32));
+    snprintf(s->entry, sizeof s->entry, "%.*s_%s%s%s_sm%d%d%s_%08x", (int)strcspn(s->source, "."), s->source,
+             type_name(m), *form ? "_" : "", form, m->state->device->major, m->state->device->minor,
+             s->tc ? "a" : "", (unsigned)(h ^ h >> 32));
 }
 
 cvy_status cvyi_make_end(maker *m, const char *form)

@@ -176,6 +176,7 @@ static cvy_status make_convolution(maker *m, const tc_form *f, const memory_map 
 {
     static const char *const forms[] = {"plain", "keep", "both", "stats", "finish"};
     const int64_t strips = f->samples * f->tuning.strips;
+    char form[24];
     text t = {0};
     tc_step *step;
     cvy_status st;
@@ -197,7 +198,8 @@ static cvy_status make_convolution(maker *m, const tc_form *f, const memory_map 
         .dynamic_shared = (unsigned)f->tuning.shared_bytes,
         .cooperative = kind == PASS_KEEP || kind == PASS_BOTH, /* blocks wait for each other */
     };
-    TRY(cvyi_make_end(m, forms[kind]));
+    snprintf(form, sizeof form, "%s_64x%d", forms[kind], f->tuning.tile);
+    TRY(cvyi_make_end(m, form));
 fail:
     cvyi_text_free(&t);
     return st;
