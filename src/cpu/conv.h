@@ -144,6 +144,7 @@ typedef struct cpu_conv_kernels {
     int wino_kt; /* register tile of Winograd's products: channels x vectors of tiles */
     int wino_nt;
     void (*run[CONV_ALGO_COUNT])(const conv_job *job, int64_t part, void *scratch);
+    const char *name[CONV_ALGO_COUNT]; /* of these entries */
     bool (*window_sums)(const conv_geom *g, const float *src, int64_t c, const conv_window *out);
     void (*window_means)(const conv_geom *g, const float *weight, const float *bias, const conv_window *w,
                          int64_t k, double *mean, double *shift);

@@ -3,20 +3,40 @@
 #ifndef CVYI_CONV_TILES_H
 #define CVYI_CONV_TILES_H
 
+#include "conv.h"
 #include "simd.h"
 
 /* DIRECT: output channels x vectors of outputs. WINO: output channels x vectors of tiles; V and M of 8 input
  * channels must stay in 32 KiB of L1, which is why WINO tiles are small. */
 #if defined(CVY_ISA_AVX512)
-#define CONV_ISA "avx512"
+#define CONV_ISA    "avx512"
+#define DIRECT_TILE 8x3
+#define WINO_TILE   8x1
 enum { DIRECT_KT = 8, DIRECT_VT = 3, WINO_KT = 8, WINO_NT = 1 };
 #elif defined(CVY_ISA_AVX2)
-#define CONV_ISA "avx2"
+#define CONV_ISA    "avx2"
+#define DIRECT_TILE 6x2
+#define WINO_TILE   4x2
 enum { DIRECT_KT = 6, DIRECT_VT = 2, WINO_KT = 4, WINO_NT = 2 };
 #else
-#define CONV_ISA "portable"
+#define CONV_ISA    "portable"
+#define DIRECT_TILE 4x2
+#define WINO_TILE   4x2
 enum { DIRECT_KT = 4, DIRECT_VT = 2, WINO_KT = 4, WINO_NT = 2 };
 #endif
+
+/* Entries are named <kernel>_<types>_<tile>_<isa>: conv_direct_f32_8x3_avx512. In the order of conv_algo_id. */
+#define DEPTHWISE_TILE 4x2 /* rows x vectors */
+#define CONV_ENTRIES(X)                                                                                            \
+    X(direct, DIRECT_TILE)                                                                                         \
+    X(depthwise, DEPTHWISE_TILE)                                                                                   \
+    X(patches, DIRECT_TILE)                                                                                        \
+    X(winograd_4x4, WINO_TILE)                                                                                     \
+    X(winograd_2x4, WINO_TILE)                                                                                     \
+    X(winograd_2x2, WINO_TILE)
+#define CONV_ENTRY(kernel, tile)    ISA(CVYI_PASTE(cvyi_conv_##kernel##_f32_, tile))
+#define DECLARE_ENTRY(kernel, tile) void CONV_ENTRY(kernel, tile)(const conv_job *job, int64_t part, void *scratch);
+CONV_ENTRIES(DECLARE_ENTRY)
 
 /* A function per shape of the direct forms' tile, 1, 2, 4 and DIRECT_KT channels times 1, 2 and DIRECT_VT vectors,
  * and their table `tiles`; which are written as one always-inlined function

@@ -50,6 +50,9 @@ static void describe_cpu(const cvy_plan *p, text *t)
         const cpu_pass *at = &s->passes[i];
         cvyi_text_add(t, "steps %d   ", i - p->n_prepare + 1);
         for (int k = 0; k < at->n_steps; k++) cvyi_text_add(t, "%s%s", k ? ", " : "", at->steps[k].name);
+        if (cvyi_info(&p->graph->nodes[at->pass->first])->kind == KIND_CONV &&
+            !cvyi_cpu_choice(at->pass)->conv.product)
+            cvyi_text_add(t, "; %s", s->conv->name[cvyi_cpu_choice(at->pass)->row->algo]);
         cvyi_text_add(t, "; %lld units, %.3g MB of slices\n", (long long)at->units, (double)at->slice_bytes * 1e-6);
     }
 }

@@ -526,6 +526,22 @@ static void test_inaccurate(void **unused)
     assert_null(cvyi_conv_refuses(CONV_WINOGRAD_2X2, &g));
 }
 
+/* <kernel>_<types>_<tile>_<isa>, the tile as the cutting knows it. */
+static void entries_are_named(void **unused)
+{
+    const cpu_conv_kernels *isa[3];
+    const int n = isas(isa);
+    (void)unused;
+    for (int i = 0; i < n; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "conv_direct_f32_%dx%d_%s", isa[i]->direct_kt, isa[i]->direct_vt, isa[i]->isa);
+        assert_string_equal(isa[i]->name[CONV_DIRECT], name);
+        snprintf(name, sizeof name, "conv_winograd_2x4_f32_%dx%d_%s", isa[i]->wino_kt, isa[i]->wino_nt,
+                 isa[i]->isa);
+        assert_string_equal(isa[i]->name[CONV_WINOGRAD_2X4], name);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -533,7 +549,8 @@ int main(void)
         cmocka_unit_test(test_patches),      cmocka_unit_test(test_winograd),
         cmocka_unit_test(test_window_means), cmocka_unit_test(test_window_flags),
         cmocka_unit_test(test_direct_nan),   cmocka_unit_test(test_direct_columns),
-        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_inaccurate),
+        cmocka_unit_test(test_refusals),     cmocka_unit_test(entries_are_named),
+        cmocka_unit_test(test_inaccurate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
  *
  * Bound by FMAs from 3x3 on while x is in L2. Numerics: one fp32 FMA chain in the order of the columns, which has
  * at most CONV_CHAIN terms. */
+#include "../conv_tiles.h"
 #include "../conv_view.h"
 
 /* Rows and vectors of a tile. 7 rows where a single vector is left: images are often 7, 14, 28 ... high. */
@@ -167,8 +168,7 @@ static void channel(work *w, int64_t plane, int64_t band, int64_t row0, int64_t 
     if (job->sumsq) job->sumsq[band * g->K + w->k] = (col0 ? job->sumsq[band * g->K + w->k] : 0) + w->total;
 }
 
-void ISA(cvyi_conv_depthwise)(const conv_job *job, int64_t part, void *scratch);
-void ISA(cvyi_conv_depthwise)(const conv_job *job, int64_t part, void *scratch)
+void CONV_ENTRY(depthwise, DEPTHWISE_TILE)(const conv_job *job, int64_t part, void *scratch)
 {
     const conv_tiling *t = job->tiling;
     const conv_geom *g = &t->geom;

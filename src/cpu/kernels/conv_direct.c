@@ -256,7 +256,7 @@ static void block_end(const work *w)
         w->job->sumsq[at + k] = (w->col0 ? w->job->sumsq[at + k] : 0) + w->total[k];
 }
 
-void ISA(cvyi_conv_direct)(const conv_job *job, int64_t part, void *scratch)
+void CONV_ENTRY(direct, DIRECT_TILE)(const conv_job *job, int64_t part, void *scratch)
 {
     const conv_tiling *t = job->tiling;
     const conv_geom *g = &t->geom;

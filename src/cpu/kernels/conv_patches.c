@@ -281,7 +281,7 @@ static void finish_blocks(const work *w)
     }
 }
 
-void ISA(cvyi_conv_patches)(const conv_job *job, int64_t part, void *scratch)
+void CONV_ENTRY(patches, DIRECT_TILE)(const conv_job *job, int64_t part, void *scratch)
 {
     const conv_tiling *t = job->tiling;
     const conv_geom *g = &t->geom;

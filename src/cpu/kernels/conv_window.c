@@ -207,12 +207,10 @@ static double fma_peak(int64_t rounds)
     return 2.0 * VL * CHAINS * (double)rounds;
 }
 
-void ISA(cvyi_conv_direct)(const conv_job *job, int64_t part, void *scratch);
-void ISA(cvyi_conv_depthwise)(const conv_job *job, int64_t part, void *scratch);
-void ISA(cvyi_conv_patches)(const conv_job *job, int64_t part, void *scratch);
-void ISA(cvyi_conv_winograd_4x4)(const conv_job *job, int64_t part, void *scratch);
-void ISA(cvyi_conv_winograd_2x4)(const conv_job *job, int64_t part, void *scratch);
-void ISA(cvyi_conv_winograd_2x2)(const conv_job *job, int64_t part, void *scratch);
+#define TEXT_OF_(name)           #name
+#define TEXT_OF(name)            TEXT_OF_(name)
+#define ENTRY_RUN(kernel, tile)  CONV_ENTRY(kernel, tile),
+#define ENTRY_NAME(kernel, tile) &TEXT_OF(CONV_ENTRY(kernel, tile))[5], /* without cvyi_ */
 
 const cpu_conv_kernels ISA(cvyi_conv) = {
     .isa = CONV_ISA,
@@ -221,8 +219,8 @@ const cpu_conv_kernels ISA(cvyi_conv) = {
     .wino_kt = WINO_KT,
     .wino_nt = WINO_NT,
     .vl = VL,
-    .run = {ISA(cvyi_conv_direct), ISA(cvyi_conv_depthwise), ISA(cvyi_conv_patches), ISA(cvyi_conv_winograd_4x4),
-            ISA(cvyi_conv_winograd_2x4), ISA(cvyi_conv_winograd_2x2)},
+    .run = {CONV_ENTRIES(ENTRY_RUN)},
+    .name = {CONV_ENTRIES(ENTRY_NAME)},
     .window_sums = window_sums,
     .window_means = window_means,
     .fma_peak = fma_peak,

@@ -476,7 +476,7 @@ static void winograd(const conv_job *job, int64_t part, float *scratch, const fo
     {                                                                                                              \
         output_block(w, M, k0, i, mh, mw);                                                                         \
     }                                                                                                              \
-    void ISA(cvyi_conv_winograd_##mh##x##mw)(const conv_job *job, int64_t part, void *scratch)                     \
+    void CONV_ENTRY(winograd_##mh##x##mw, WINO_TILE)(const conv_job *job, int64_t part, void *scratch)             \
     {                                                                                                              \
         static const form f = {mh, mw, input_##mh##x##mw, products_##mh##x##mw, output_##mh##x##mw};               \
         winograd(job, part, scratch, &f);                                                                          \
