@@ -8,6 +8,7 @@ enum {
     BATCH_PARTS = 64,       /* of all samples: where there are so many, channels are not split */
     COPY_CHANNELS = 64,     /* a copy of the input serves at least so many output channels */
     PATCH_CHANNELS = 128,   /* patches serve at least so many output channels */
+    L2_BYTES = 1 << 20,     /* a usual L2 */
     VIEW_BYTES = 256 << 10, /* input of a part: a quarter of a usual L2 */
     FLAT_FLOATS = 4096,     /* of one channel of a flat band, kept until its rows are taken apart */
     CHUNK_MOST = 96,        /* Winograd: input channels transformed at once (AVX-512: 2.3 KiB each in L2) */
@@ -163,15 +164,18 @@ static double cost_depthwise(const conv_geom *g, const conv_algo *a, const conv_
 /* Per tile and point one FMA for each pair of channels; transforming takes the time of about 3 (input) and 3.5
  * (output, storing included) FMAs per point and channel. The transformed weights, points / 9 of the weights, stream
  * from the outer cache once per strip of 16 tiles. 8 -> 64, 126x126, F(4x4) at 116 GFLOP/s: 32 * 32 tiles, 36
- * points: products 18.9 MFMA, transforms 0.9 + 8.3 MFMA, 28.1e6 * 2 / 116e9 = 0.48 ms; measured 0.55. */
+ * points: products 18.9 MFMA, transforms 0.9 + 8.3 MFMA, 28.1e6 * 2 / 116e9 = 0.48 ms; measured 0.55. Weights that
+ * do not stay in L2 from sample to sample come from afar once more, at half that speed and with nothing beside it:
+ * 512 -> 512, 7x7, F(2x2), 15 GB/s: 16.8 MB, 1.2 ms for the products and 2.3; measured 4.2, the direct form 3.0. */
 static double cost_winograd(const conv_geom *g, const conv_algo *a, const conv_machine *m)
 {
     const double points = (a->mh + 2) * (a->mw + 2), C = (double)(g->C * g->kernel[0]), K = (double)g->K;
     const double tiles = (double)(g->out[0] * cvyi_ceil_div(g->out[1], a->mh) * cvyi_ceil_div(g->out[2], a->mw));
     const double strips = (double)cvyi_ceil_div((int64_t)tiles, 16);
     const double fma = 16 * strips * points * (C * K + 3 * C + 3.5 * K);
-    const double stream = strips * points * C * K * 4 / m->cache_bytes, compute = 2 * fma / m->fma_flops;
-    return stream > compute ? stream : compute;
+    const double weights = points * C * K * 4, stream = strips * weights / m->cache_bytes;
+    const double compute = 2 * fma / m->fma_flops, afar = weights > L2_BYTES ? 2 * weights / m->cache_bytes : 0;
+    return (stream > compute ? stream : compute) + afar;
 }
 
 /* Least channels: the transforms round off a fixed part of every input and output, the direct form the more the

@@ -332,6 +332,14 @@ static void place_spot(builder *b, spot *s)
 
 /* ---- passes ---- */
 
+/* A few units are an even number, from 4 on a multiple of 4, so that two and four threads have as much to do each.
+ */
+static int64_t even_chunk(int64_t chunk, int64_t samples)
+{
+    const int64_t units = cvyi_ceil_div(samples, chunk);
+    return units > 1 && units < 16 ? cvyi_ceil_div(samples, cvyi_round_up(units, units < 4 ? 2 : 4)) : chunk;
+}
+
 /* Samples taken together: enough elements to be worth a unit, enough rows for a matrix product, one for
  * convolutions. A function of sizes alone. */
 static int64_t choose_chunk(const builder *b, const pass *s)
@@ -352,8 +360,9 @@ static int64_t choose_chunk(const builder *b, const pass *s)
         rows = cvyi_max64(m.M / s->samples, 1);
         chunk = cvyi_max64(chunk, 192 / rows);
     }
-    chunk = cvyi_max64(chunk, (int64_t)(32768 / most));
-    return conv ? 1 : cvyi_min64(chunk, s->samples);
+    if (conv) return 1;
+    if (chunk < 32768 / most) chunk = even_chunk((int64_t)(32768 / most), s->samples);
+    return cvyi_min64(chunk, s->samples);
 }
 
 static cvy_status lower_pass(builder *b, int index)

@@ -402,8 +402,9 @@ static void run_tiles(tiles *t, int64_t first, int64_t end)
 {
     const int64_t inner = t->p->inner, pieces = cvyi_ceil_div(inner, TILE);
     for (int64_t i = first; i < end;) {
-        const int64_t at = i % pieces, n = cvyi_min64(pieces - at, end - i);
-        cvyi_tiles_seek(t, i / pieces);
+        const int64_t run = pieces == 1 ? i : i / pieces, at = i - run * pieces; /* rows are short: no division */
+        const int64_t n = cvyi_min64(pieces - at, end - i);
+        cvyi_tiles_seek(t, run);
         run_columns(t, at * TILE, cvyi_min64((at + n) * TILE, inner));
         i += n;
     }

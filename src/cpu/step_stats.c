@@ -4,13 +4,21 @@
 typedef struct stats_step {
     norm_geom geom;
     int x, sign, out;
+    int64_t per_part; /* slices: short ones are not worth a part each */
 } stats_step;
+
+enum { PART_FLOATS = 4096 };
+
+static int64_t slices_of(const norm_geom *e, const cpu_unit *u)
+{
+    if (e->over_outer) return e->groups;
+    return (u->pass->samples > 1 ? e->outer / u->pass->samples * u->m : e->outer) * e->groups;
+}
 
 static int64_t stats_parts(const step *s, const cpu_unit *u)
 {
-    const norm_geom *e = &((const stats_step *)s->data)->geom;
-    if (e->over_outer) return e->groups;
-    return (u->pass->samples > 1 ? e->outer / u->pass->samples * u->m : e->outer) * e->groups;
+    const stats_step *c = s->data;
+    return cvyi_ceil_div(slices_of(&c->geom, u), c->per_part);
 }
 
 /* Of x[i] - shift, to the first or the second power; four sums, so that additions do not wait for each other. */
@@ -50,20 +58,37 @@ static cpu_moments run_moments(const cpu_reduce_kernels *red, const norm_geom *e
     return m;
 }
 
+/* Slice number i: a group of a sample, or of all samples. */
+static cpu_moments slice_moments(const cpu_reduce_kernels *red, const norm_geom *e, const float *x,
+                                 const float *sign, int64_t i)
+{
+    const int64_t slice = e->chan * e->inner, group = e->groups > 1 ? i % e->groups : 0;
+    cpu_moments m = {0, 0, 0};
+
+    if (sign) sign += group * e->chan;
+    if (!e->over_outer) return run_moments(red, e, x + i * slice, sign);
+    for (int64_t o = 0; o < e->outer; o++)
+        m = cvyi_moments_merge(m, run_moments(red, e, x + (o * e->groups + group) * slice, sign));
+    return m;
+}
+
+/* A few slices at a time: roots and quotients of several are under way at once. */
 static void run_stats(const step *s, const cpu_unit *u, int64_t part, char *scratch)
 {
+    enum { FEW = 8 };
     const stats_step *c = s->data;
     const norm_geom *e = &c->geom;
     const float *x = cvyi_unit_data(u, c->x), *sign = cvyi_unit_optional(u, c->sign);
-    const int64_t slice = e->chan * e->inner, group = part % e->groups;
-    cpu_moments m = {0, 0, 0};
+    const int64_t end = cvyi_min64((part + 1) * c->per_part, slices_of(e, u));
+    float *out = cvyi_unit_data(u, c->out);
+    cpu_moments m[FEW];
 
     (void)scratch;
-    if (sign) sign += group * e->chan;
-    if (!e->over_outer) m = run_moments(u->run->state->red, e, x + part * slice, sign);
-    for (int64_t o = 0; e->over_outer && o < e->outer; o++)
-        m = cvyi_moments_merge(m, run_moments(u->run->state->red, e, x + (o * e->groups + group) * slice, sign));
-    cvyi_store_stats(e, m, cvyi_unit_data(u, c->out) + part * STATS_FIELDS);
+    for (int64_t i = part * c->per_part; i < end; i += FEW) {
+        const int64_t n = cvyi_min64(FEW, end - i);
+        for (int64_t k = 0; k < n; k++) m[k] = slice_moments(u->run->state->red, e, x, sign, i + k);
+        for (int64_t k = 0; k < n; k++) cvyi_store_stats(e, m[k], out + (i + k) * STATS_FIELDS);
+    }
 }
 
 static cvy_status make(builder *b, int index)
@@ -78,6 +103,8 @@ static cvy_status make(builder *b, int index)
     c = data;
     cvyi_norm_geom(b->g, n, &c->geom);
     c->x = n->arg[0], c->sign = n->arg[1], c->out = n->out;
+    c->per_part = cvyi_max64(PART_FLOATS / cvyi_max64(c->geom.chan * c->geom.inner, 1), 1);
+    if (c->geom.over_outer) c->per_part = 1;
 fail:
     return st;
 }

@@ -162,10 +162,44 @@ static cpu_moments block_moments(const float *src, int64_t n)
     return (cpu_moments){(double)n, near + off, sums.second - (double)n * off * off};
 }
 
+/* Short runs, up to SHORT vectors: the near mean in float, no runs to merge. */
+enum { SHORT = 16 };
+static cpu_moments short_moments(const float *src, int64_t n)
+{
+    vf s[2] = {v_zero(), v_zero()}, q[2] = {v_zero(), v_zero()}, shift;
+    const int64_t pairs = n / (2 * VL) * (2 * VL);
+    float near;
+    double off, squares;
+    for (int64_t i = 0; i < pairs; i += 2 * VL) {
+        s[0] = v_add(s[0], v_load(src + i));
+        s[1] = v_add(s[1], v_load(src + i + VL));
+    }
+    for (int64_t i = pairs; i < n; i += VL) s[0] = v_add(s[0], v_load_n(src + i, cvyi_min64(n - i, VL)));
+    near = v_hsum(v_add(s[0], s[1])) / (float)n;
+    shift = v_set1(near);
+    s[0] = s[1] = v_zero();
+    for (int64_t i = 0; i < pairs; i += 2 * VL) {
+        add_offset(v_load(src + i), shift, &s[0], &q[0]);
+        add_offset(v_load(src + i + VL), shift, &s[1], &q[1]);
+    }
+    for (int64_t i = pairs; i < n; i += VL) {
+        const vf x = v_load_n(src + i, cvyi_min64(n - i, VL));
+        add_offset(v_sel(v_first(n - i), x, shift), shift, &s[0], &q[0]);
+    }
+    off = v_hsum_double(v_add(s[0], s[1])) / (double)n;
+    squares = v_hsum_double(v_add(q[0], q[1]));
+    return (cpu_moments){(double)n, near + off, squares - (double)n * off * off};
+}
+
 static cpu_moments moments(const float *src, int64_t n)
 {
     cpu_moments all = {0, 0, 0};
-    for (int64_t i = 0; i < n; i += BLOCK)
+    if (n > 0 && n <= SHORT * VL) {
+        all = short_moments(src, n);
+        if (isfinite(all.mean) && isfinite(all.m2)) return all;
+    }
+    all = n > 0 ? block_moments(src, cvyi_min64(BLOCK, n)) : (cpu_moments){0, 0, 0};
+    for (int64_t i = BLOCK; i < n; i += BLOCK)
         all = cvyi_moments_merge(all, block_moments(src + i, cvyi_min64(BLOCK, n - i)));
     return all;
 }
