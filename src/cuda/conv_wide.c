@@ -22,9 +22,15 @@ static int parts_of(const wide_form *f)
     return f->products == 3 ? 2 : 1;
 }
 
+/* Lists that x is: one for each phase that its places have. */
+static int lists_of(const wide_form *f)
+{
+    return f->transposed ? 1 : f->phases;
+}
+
 static int64_t chunks_of(const wide_form *f)
 {
-    return cvyi_ceil_div(f->sample, WIDE_CHUNK);
+    return lists_of(f) * cvyi_ceil_div(f->sample, WIDE_CHUNK);
 }
 
 static int64_t results_of(const wide_form *f)
@@ -37,7 +43,7 @@ static int64_t results_of(const wide_form *f)
 static int64_t lay_scratch(const wide_form *f, memory_map *at)
 {
     const conv_geom *e = &f->geom;
-    const int64_t bytes[] = {2 * parts_of(f) * e->N * f->sample * slices_of(f) * WIDE_CHANNELS,
+    const int64_t bytes[] = {2 * parts_of(f) * lists_of(f) * e->N * f->sample * slices_of(f) * WIDE_CHANNELS,
                              4 * e->N * slices_of(f) * chunks_of(f), 4 * e->N,
                              f->tile.split > 1 ? 4 * f->tile.split * results_of(f) : 0};
     int64_t *places[] = {&at->words, &at->most_seen, &at->x_unscale, &at->parts}, end = 0;
@@ -74,7 +80,11 @@ static void define_filter(maker *m, const wide_form *f)
 {
     cvyi_make_define(m, "C_IN", f->geom.C);
     cvyi_make_define(m, "K_OUT", f->geom.K);
+    cvyi_make_define(m, "TRANSPOSED", f->transposed);
     cvyi_make_define3(m, (const char *const[3]){"TAPS_T", "TAPS_R", "TAPS_S"}, f->geom.kernel);
+    cvyi_make_define3(m, (const char *const[3]){"STRIDE_D", "STRIDE_H", "STRIDE_W"}, f->geom.stride);
+    cvyi_make_define3(m, (const char *const[3]){"PAD_D", "PAD_H", "PAD_W"}, f->geom.pad);
+    cvyi_make_define3(m, (const char *const[3]){"DIL_D", "DIL_H", "DIL_W"}, f->geom.dil);
     cvyi_make_define(m, "PRODUCTS", f->products);
 }
 
@@ -88,16 +98,13 @@ static void define_list(maker *m, const wide_form *f)
 
 static void define_sums(maker *m, const wide_form *f)
 {
-    const conv_geom *e = &f->geom;
     const wide_tile *t = &f->tile;
 
-    cvyi_make_define3(m, (const char *const[3]){"OUT_O", "OUT_P", "OUT_Q"}, e->out);
-    cvyi_make_define3(m, (const char *const[3]){"PAD_D", "PAD_H", "PAD_W"}, e->pad);
-    cvyi_make_define3(m, (const char *const[3]){"DIL_D", "DIL_H", "DIL_W"}, e->dil);
+    cvyi_make_define3(m, (const char *const[3]){"OUT_O", "OUT_P", "OUT_Q"}, f->geom.out);
     cvyi_make_define(m, "GROUPS_M", t->groups_m);
     cvyi_make_define(m, "GROUPS_N", t->groups_n);
     cvyi_make_define(m, "TILE", t->tile);
-    cvyi_make_define(m, "RUN_ROWS", t->run_rows);
+    cvyi_make_define(m, "TOGETHER", t->together);
     cvyi_make_define(m, "BLOCKS", t->blocks);
     cvyi_make_define(m, "SPLIT", t->split);
 }
@@ -159,7 +166,7 @@ static cvy_status add_map(maker *m, const wide_form *f, const wide_layout *l, in
     s->x = words;
     s->dims[0] = (uint64_t)(slices_of(f) * WIDE_CHANNELS);
     s->dims[1] = (uint64_t)(f->geom.N * f->sample);
-    s->dims[2] = (uint64_t)parts_of(f);
+    s->dims[2] = (uint64_t)(parts_of(f) * lists_of(f));
     s->strides[0] = 2 * s->dims[0];
     s->strides[1] = s->strides[0] * s->dims[1];
     s->box[0] = WIDE_CHANNELS;
@@ -214,8 +221,7 @@ static cvy_status make_sums(maker *m, const wide_form *f, const memory_map *at, 
         m->text = "// epilogue.cuh - of parts of sums: conv_wide_add.cu has it\n";
     m->step.extent = f->geom.N;
     m->step.launch.dynamic_shared = (unsigned)l.shared_bytes;
-    cvyi_core_grid(m, cvyi_ceil_div(f->geom.K, l.bm) * cvyi_ceil_div(f->places, l.bn), t->split, 1,
-                   (unsigned)l.threads);
+    cvyi_core_grid(m, cvyi_wide_tiles(f, &l), t->split, 1, (unsigned)l.threads);
     snprintf(form, sizeof form, "%dx%d", l.bm, l.bn);
     TRY(cvyi_make_end(m, form));
 fail:
@@ -265,7 +271,7 @@ fail:
 /* Of a random plan at random. */
 static const char *refuse_conv_wide(const cvy_plan *p, const pass *s, cuda_choice *c)
 {
-    const char *why = cvyi_core_refusal(p, c, 1u << KIND_CONV, "not an ordinary convolution");
+    const char *why = cvyi_core_refusal(p, c, 1u << KIND_CONV | 1u << KIND_CONVT, "not a convolution");
     const uint32_t seed = p->options.seed;
 
     (void)s;
@@ -298,7 +304,7 @@ static bool same_conv_wide(const cuda_choice *a, const cuda_choice *b)
 {
     const wide_tile *t = &a->wide.tile, *u = &b->wide.tile;
     return t->groups_m == u->groups_m && t->tile == u->tile && t->blocks == u->blocks &&
-           t->run_rows == u->run_rows && t->split == u->split;
+           t->together == u->together && t->split == u->split;
 }
 
 static int64_t scratch_of_conv_wide(const cuda_choice *c)

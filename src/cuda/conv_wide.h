@@ -13,13 +13,16 @@
 typedef struct wide_tile {
     int groups_m, groups_n, tile; /* warpgroups along channels and pixels; pixels of each */
     int blocks;                   /* of a multiprocessor */
-    int run_rows;                 /* rows of taps that share a stage of x */
+    bool together;                /* all rows of taps share a stage of x, else each has its own */
     int split;                    /* blocks that share a sum */
 } wide_tile;
 
 typedef struct wide_form {
     const char *why; /* NULL: the kernel can run it; else what is in the way, in words */
     conv_geom geom;
+    wide_axis axes[3]; /* D, H, W */
+    int phases;        /* of all axes: of x, or of the output of a transposed convolution */
+    bool transposed;
     int64_t row, plane, sample; /* pixels of the flat list (conv_wide.cuh) */
     int64_t places;             /* of it that results are computed at */
     int products;               /* 1: tf32's accuracy, 3: float32's */
@@ -31,5 +34,6 @@ typedef struct wide_form {
 /* The form of a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
 wide_form cvyi_wide_form(const cvy_plan *p, int core);
 wide_layout cvyi_wide_layout(const wide_form *f, const wide_tile *t);
+int64_t cvyi_wide_tiles(const wide_form *f, const wide_layout *l);
 
 #endif

@@ -4,32 +4,58 @@
 
 /* ---- what it takes ---- */
 
+enum { FARTHEST = 1 << 20, STRIDE_MOST = 16 };
+
 static const char *refusal(const cvy_plan *p, const cuda_device *d, const conv_geom *e)
 {
     if (d->major != 9 || d->minor != 0) return "wide: needs compute capability 9.0";
     if (p->tuning >= TUNE_GENERIC) return "wide: this tuning does without tensor cores";
     if (e->groups > 1) return "wide: one group alone";
-    if (e->stride[0] != 1 || e->stride[1] != 1 || e->stride[2] != 1) return "wide: stride 1 alone";
+    for (int a = 0; a < 3; a++)
+        if (e->kernel[a] * e->dil[a] + e->pad[a] > FARTHEST || e->stride[a] > STRIDE_MOST)
+            return "wide: a filter that reaches further than a tile";
     return e->C < 16 ? "wide: fewer than 16 input channels" : NULL;
 }
 
-/* The gap behind an axis of the flat list: the padding of either side, or outputs past the input's end. */
-static int64_t gap(const conv_geom *e, int axis)
-{
-    const int64_t reach = (e->kernel[axis] - 1) * e->dil[axis];
-    const int64_t behind = e->out[axis] - 1 + reach - e->pad[axis] - (e->in[axis] - 1);
+/* Along an axis: places of a list that x fills, places that results are computed at, the gap behind x's: what taps
+ * reach in front of the first place or behind the last, or results past x's end. */
+typedef struct extent {
+    int64_t filled, results, gap;
+} extent;
 
-    return cvyi_max64(cvyi_max64(e->pad[axis], behind), cvyi_max64(0, e->out[axis] - e->in[axis]));
+static extent find_extent(const conv_geom *e, int axis, wide_axis a)
+{
+    extent x = {.filled = a.transposed ? e->in[axis] : cvyi_ceil_div(e->in[axis], a.stride),
+                .results = a.transposed ? cvyi_ceil_div(e->out[axis], a.stride) : e->out[axis]};
+
+    x.gap = cvyi_max64(0, x.results - x.filled);
+    for (int phase = 0; phase < a.stride; phase++) {
+        const int count = wide_count(a, phase);
+        int64_t lowest, highest;
+        if (!count) continue;
+        lowest = wide_shift(a, phase);
+        highest = lowest + (int64_t)(count - 1) * wide_move(a);
+        x.gap = cvyi_max64(x.gap, cvyi_max64(-lowest, x.results - 1 + highest - (x.filled - 1)));
+    }
+    return x;
 }
 
 static const char *lay_flat(wide_form *f)
 {
     const conv_geom *e = &f->geom;
+    extent x[3];
 
-    f->row = e->in[2] + gap(e, 2);
-    f->plane = (e->in[1] + gap(e, 1)) * f->row;
-    f->sample = (e->in[0] + gap(e, 0)) * f->plane;
-    f->places = (e->N - 1) * f->sample + (e->out[0] - 1) * f->plane + (e->out[1] - 1) * f->row + e->out[2];
+    f->phases = 1;
+    for (int i = 0; i < 3; i++) {
+        f->axes[i] =
+            (wide_axis){(int)e->kernel[i], (int)e->stride[i], (int)e->pad[i], (int)e->dil[i], f->transposed};
+        f->phases *= f->axes[i].stride;
+        x[i] = find_extent(e, i, f->axes[i]);
+    }
+    f->row = x[2].filled + x[2].gap;
+    f->plane = (x[1].filled + x[1].gap) * f->row;
+    f->sample = (x[0].filled + x[0].gap) * f->plane;
+    f->places = (e->N - 1) * f->sample + (x[0].results - 1) * f->plane + (x[1].results - 1) * f->row + x[2].results;
     /* Places are 32-bit, and so is what a tile reaches beyond them. */
     if (e->N * f->sample > INT32_MAX / 2) return "wide: more pixels than tensor copies count";
     if (e->K * e->out[0] * e->out[1] * e->out[2] > INT32_MAX) return "wide: a sample of more than 2^31 results";
@@ -52,16 +78,24 @@ static const tile_row rows[] = {
 
 wide_layout cvyi_wide_layout(const wide_form *f, const wide_tile *t)
 {
-    const conv_geom *e = &f->geom;
-    const int64_t reach = (t->run_rows - 1) * e->dil[1] * f->row + (e->kernel[2] - 1) * e->dil[2];
     const wide_layout none = {.x_stages = 0};
+    const double farthest =
+        (t->together ? (double)f->geom.kernel[1] * (double)f->geom.dil[1] * (double)f->row : 0) +
+        (double)f->geom.kernel[2] * (double)f->geom.dil[2];
 
     /* What no shared memory holds need not fit into the numbers of a layout. */
-    if (reach > 4096) return none;
-    return wide_find_layout(t->groups_m, t->groups_n, t->tile, f->products, (int)reach, t->blocks);
+    if (farthest > 1 << 16) return none;
+    return wide_find_layout(t->groups_m, t->groups_n, t->tile, f->products,
+                            wide_reach(f->axes[1], f->axes[2], (int)f->row, t->together), t->blocks);
 }
 
 /* ---- how fast ---- */
+
+/* Stages of x that taps along an axis need: each its own, or those of a phase together. */
+static double stages_along(wide_axis a, bool together)
+{
+    return a.transposed ? (together ? 1 : wide_most(a)) : together ? least(a.stride, a.taps) : a.taps;
+}
 
 /* Cycles of a block's share of a sum while the multiprocessor is its own: tensor cores, 2048 multiply-adds a cycle,
  * of which 0.72 were seen on an H200 whatever the tile, of three products 0.78 (real data draws so much power that
@@ -70,37 +104,47 @@ wide_layout cvyi_wide_layout(const wide_form *f, const wide_tile *t)
 static double sum_cycles(const wide_form *f, const wide_tile *t, const wide_layout *l)
 {
     const conv_geom *e = &f->geom;
-    const int64_t taps = e->kernel[0] * e->kernel[1] * e->kernel[2];
-    const int64_t runs = e->kernel[0] * e->kernel[1] / t->run_rows;
+    /* Of a transposed convolution a block has one phase. */
+    const double share = f->transposed ? f->phases : 1;
+    const double taps = (double)(e->kernel[0] * e->kernel[1] * e->kernel[2]) / share;
+    const double runs = fmin(taps, stages_along(f->axes[0], false) * stages_along(f->axes[1], t->together) *
+                                       stages_along(f->axes[2], true));
     const double slices = (double)cvyi_ceil_div(cvyi_ceil_div(e->C, WIDE_CHANNELS), t->split);
     const double rate = 2048 * (f->products == 3 ? 0.78 : 0.72);
-    const double multiply = (double)taps * f->products * l->bm * l->bn * WIDE_CHANNELS / rate;
-    const double fetch = ((double)runs * l->x_stage + (double)taps * l->w_stage) / 36;
+    const double multiply = taps * f->products * l->bm * l->bn * WIDE_CHANNELS / rate;
+    const double fetch = (runs * l->x_stage + taps * l->w_stage) / 36;
 
     return slices * fmax(multiply, fetch);
+}
+
+int64_t cvyi_wide_tiles(const wide_form *f, const wide_layout *l)
+{
+    return cvyi_ceil_div(f->geom.K, l->bm) * cvyi_ceil_div(f->places, l->bn) * (f->transposed ? f->phases : 1);
 }
 
 /* The multiprocessor with the most blocks takes longest. From the last product of a block to its last store, and
  * until the first copies of the next have come: half a cycle for each result. Two blocks end together. */
 static double sums_seconds(const wide_form *f, const wide_tile *t, const wide_layout *l, const cuda_device *d)
 {
-    const int64_t blocks = cvyi_ceil_div(f->geom.K, l->bm) * cvyi_ceil_div(f->places, l->bn) * t->split;
+    const int64_t blocks = cvyi_wide_tiles(f, l) * t->split;
     const int64_t each = cvyi_ceil_div(blocks, d->sms), ends = cvyi_ceil_div(each, t->blocks);
 
     return ((double)each * sum_cycles(f, t, l) + (double)ends * (0.5 * l->bm * l->bn + 1000)) / d->clock;
 }
 
-/* x is read and words are written at four fifths of the memory's bandwidth; parts of sums are written and read. */
+/* x is read (a line for every phase along it) and words are written at four fifths of the memory's bandwidth; parts
+ * of sums are written and read. */
 static double other_seconds(const cvy_plan *p, const wide_form *f, const wide_tile *t)
 {
     const conv_geom *e = &f->geom;
     const double x = (double)e->N * (double)(e->C * e->in[0] * e->in[1] * e->in[2]);
+    const double lists = f->transposed ? 1 : f->phases, lines = f->transposed ? 1 : f->axes[2].stride;
     const double words =
-        (double)(e->N * f->sample * cvyi_round_up(e->C, WIDE_CHANNELS)) * (f->products == 3 ? 2 : 1);
+        lists * (double)(e->N * f->sample * cvyi_round_up(e->C, WIDE_CHANNELS)) * (f->products == 3 ? 2 : 1);
     const double results = (double)(e->N * e->K) * (double)(e->out[0] * e->out[1] * e->out[2]);
     const double parts = t->split == 1 ? 0 : t->split * results;
 
-    return ((4 * x + 2 * words) / 0.8 + 4 * parts) / p->machine.bandwidth;
+    return ((4 * x * lines + 2 * words) / 0.8 + 4 * parts) / p->machine.bandwidth;
 }
 
 /* ---- the search ---- */
@@ -153,10 +197,9 @@ static wide_form choose(const cvy_plan *p, const wide_form *f, int rank)
         const tile_row *r = &rows[i];
         wide_tile t = {.groups_m = r->groups_m, .groups_n = r->groups_n, .tile = r->tile, .blocks = r->blocks};
         if (f->products > r->products) continue;
-        t.run_rows = 1;
         try_splits(&s, &t);
-        t.run_rows = (int)f->geom.kernel[1];
-        if (t.run_rows > 1) try_splits(&s, &t);
+        t.together = true;
+        if (wide_most(f->axes[1]) > 1) try_splits(&s, &t);
     }
     return s.n ? s.best[rank < s.n ? rank : s.n - 1] : none;
 }
@@ -164,9 +207,10 @@ static wide_form choose(const cvy_plan *p, const wide_form *f, int rank)
 wide_form cvyi_wide_form(const cvy_plan *p, int core)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;
-    wide_form f = {.products = cvyi_cuda_products(p, &p->graph->nodes[core])};
+    const node *n = &p->graph->nodes[core];
+    wide_form f = {.products = cvyi_cuda_products(p, n), .transposed = cvyi_info(n)->kind == KIND_CONVT};
 
-    cvyi_conv_geom(p->graph, &p->graph->nodes[core], &f.geom);
+    cvyi_conv_geom(p->graph, n, &f.geom);
     f.why = refusal(p, d, &f.geom);
     if (!f.why) f.why = lay_flat(&f);
     return f.why ? f : choose(p, &f, p->tuning);

@@ -181,6 +181,8 @@ static const char *const hopper_chains[] = {
     "x[2,128,24,24] | conv2d(128,3,padding=1) | gelu",
     "x[2,520,7,7] | conv2d(250,3,padding=1) | add(r[250,7,7]) | relu",
     "x[1,200,30,30] | conv2d(130,3,padding=2,dilation=2) | silu",
+    "x[4,256,14,14] | conv2d(256,3,stride=2,padding=1) | add(r[256,7,7])",
+    "x[4,128,9,10] | conv_transpose2d(128,3,stride=2,padding=1,output_padding=1) | relu",
 };
 
 /* For compute-sanitizer, which takes its time: small, and between them every kernel file and every form of a pass

@@ -15,10 +15,10 @@ static int value_of(const cuda_choice *c, const char *name)
         const struct {
             const char *name;
             int value;
-        } all[] = {{"GROUPS_M", c->wide.tile.groups_m},    {"TILE", c->wide.tile.tile},
-                   {"BLOCKS", c->wide.tile.blocks},        {"RUN_ROWS", c->wide.tile.run_rows},
-                   {"SPLIT", c->wide.tile.split},          {"PRODUCTS", c->wide.products},
-                   {"TAPS_R", (int)c->wide.geom.kernel[1]}};
+        } all[] = {{"GROUPS_M", c->wide.tile.groups_m}, {"TILE", c->wide.tile.tile},
+                   {"BLOCKS", c->wide.tile.blocks},     {"TOGETHER", c->wide.tile.together},
+                   {"SPLIT", c->wide.tile.split},       {"PRODUCTS", c->wide.products},
+                   {"PHASES", c->wide.phases},          {"TRANSPOSED", c->wide.transposed}};
         for (int i = 0; i < COUNT_OF(all); i++)
             if (!strcmp(name, all[i].name)) return all[i].value;
     }

@@ -45,6 +45,8 @@ static const char *const chains[] = {
 #define FEW    "x[400,3,80,80] | conv2d(16,7,stride=2) | relu"
 #define MANY   "x[2,320,64,64] | conv2d(320,3,padding=1) | add(r[320,64,64]) | gelu"
 #define DEEP   "x[2,1280,16,16] | conv2d(1280,3,padding=1) | silu"
+#define PHASES "x[8,256,56,56] | conv2d(256,3,stride=2,padding=1) | relu"
+#define UP     "x[64,64,28,28] | conv_transpose2d(64,4,stride=2,padding=1) | relu"
 #define LARGE  "x[1,128,512,512] | conv2d(128,3,padding=1) | relu"
 #define LINEAR "x[900,300] | linear(1500) | gelu"
 #define MATMUL "x[900,300] | matmul(w[300,1500]) | relu"
@@ -54,19 +56,21 @@ static const struct {
     cvy_precision precision;
     int tiles;
 } producers[] = {
-    {CONV, "conv_mma.cu", 80, CVY_FP32, 1},        {CONV, "conv_mma.cu", 80, CVY_TF32, 1},
-    {WIDE, "conv_mma.cu", 80, CVY_FP32, 4},        {WIDE, "conv_mma.cu", 80, CVY_TF32, 4},
-    {TAPS, "conv_mma.cu", 80, CVY_FP32, 4},        {TAPS, "conv_mma.cu", 80, CVY_TF32, 4},
-    {FEW, "conv_mma.cu", 80, CVY_FP32, 1},         {FEW, "conv_mma.cu", 80, CVY_TF32, 1},
-    {LINEAR, "matmul_mma.cu", 80, CVY_FP32, 4},    {LINEAR, "matmul_mma.cu", 80, CVY_TF32, 4},
-    {MATMUL, "matmul_mma.cu", 80, CVY_FP32, 4},    {MATMUL, "matmul_mma.cu", 80, CVY_TF32, 4},
-    {LINEAR, "matmul_tc.cu", 90, CVY_FP32, 4},     {LINEAR, "matmul_tc.cu", 90, CVY_TF32, 4},
-    {MANY, "conv_wide.cu", 90, CVY_FP32, 4},       {MANY, "conv_wide.cu", 90, CVY_TF32, 4},
-    {DEEP, "conv_wide.cu", 90, CVY_FP32, 2},       {DEEP, "conv_wide.cu", 90, CVY_TF32, 2},
-    {LARGE, "conv_wide.cu", 90, CVY_FP32, 4},      {LARGE, "conv_wide.cu", 90, CVY_TF32, 4},
-    {DEEP, "conv_wide_add.cu", 90, CVY_TF32, 1},   {DEEP, "conv_wide_pack.cu", 90, CVY_TF32, 1},
-    {MANY, "conv_wide_words.cu", 90, CVY_FP32, 1}, {MANY, "conv_wide_rescale.cu", 90, CVY_FP32, 1},
-    {CONV, "conv_direct.cu", 89, CVY_FP32, 1},     {LINEAR, "matmul.cu", 89, CVY_FP32, 1},
+    {CONV, "conv_mma.cu", 80, CVY_FP32, 1},          {CONV, "conv_mma.cu", 80, CVY_TF32, 1},
+    {WIDE, "conv_mma.cu", 80, CVY_FP32, 4},          {WIDE, "conv_mma.cu", 80, CVY_TF32, 4},
+    {TAPS, "conv_mma.cu", 80, CVY_FP32, 4},          {TAPS, "conv_mma.cu", 80, CVY_TF32, 4},
+    {FEW, "conv_mma.cu", 80, CVY_FP32, 1},           {FEW, "conv_mma.cu", 80, CVY_TF32, 1},
+    {LINEAR, "matmul_mma.cu", 80, CVY_FP32, 4},      {LINEAR, "matmul_mma.cu", 80, CVY_TF32, 4},
+    {MATMUL, "matmul_mma.cu", 80, CVY_FP32, 4},      {MATMUL, "matmul_mma.cu", 80, CVY_TF32, 4},
+    {LINEAR, "matmul_tc.cu", 90, CVY_FP32, 4},       {LINEAR, "matmul_tc.cu", 90, CVY_TF32, 4},
+    {MANY, "conv_wide.cu", 90, CVY_FP32, 4},         {MANY, "conv_wide.cu", 90, CVY_TF32, 4},
+    {DEEP, "conv_wide.cu", 90, CVY_FP32, 2},         {DEEP, "conv_wide.cu", 90, CVY_TF32, 2},
+    {LARGE, "conv_wide.cu", 90, CVY_FP32, 4},        {LARGE, "conv_wide.cu", 90, CVY_TF32, 4},
+    {PHASES, "conv_wide.cu", 90, CVY_FP32, 1},       {UP, "conv_wide.cu", 90, CVY_FP32, 2},
+    {UP, "conv_wide.cu", 90, CVY_TF32, 2},           {DEEP, "conv_wide_add.cu", 90, CVY_TF32, 1},
+    {DEEP, "conv_wide_pack.cu", 90, CVY_TF32, 1},    {MANY, "conv_wide_words.cu", 90, CVY_FP32, 1},
+    {MANY, "conv_wide_rescale.cu", 90, CVY_FP32, 1}, {CONV, "conv_direct.cu", 89, CVY_FP32, 1},
+    {LINEAR, "matmul.cu", 89, CVY_FP32, 1},
 };
 
 /* The virtual environment's wheel, where nothing else is named. */

@@ -65,7 +65,7 @@ static void hopper_has_both(void)
         {"x[128,8,128,128] | conv2d(64,3) | group_norm(16) | relu", &cvyi_kernel_conv_tc},
         {"x[8,12,16,56,56] | conv3d(64,3,padding=1) | relu", &cvyi_kernel_conv_mma},
         {"x[64,256,28,28] | conv2d(256,3,padding=1,groups=8) | relu", &cvyi_kernel_conv_mma},
-        {"x[64,64,28,28] | conv_transpose2d(64,4,stride=2,padding=1)", &cvyi_kernel_conv_mma},
+        {"x[64,64,28,28] | conv_transpose2d(64,4,stride=2,padding=1,groups=2)", &cvyi_kernel_conv_mma},
         {"x[8,512,512] | matmul(w[512,512])", &cvyi_kernel_matmul_tc},
         {"x[8,512,512] | matmul(w[8,512,512])", &cvyi_kernel_matmul_mma},
         {"x[2048,1024] | linear(1024) | gelu", &cvyi_kernel_matmul_tc},

@@ -65,6 +65,8 @@ static const char *const hopper[] = {
 enum { TAKES_WIDE = 4 };
 static const char *const wide[] = {
     "x[2,24,5,6] | conv2d(20,3,padding=1)",
+    "x[1,20,5,6] | conv2d(12,3,stride=2,padding=1)",
+    "x[1,20,3,4] | conv_transpose2d(12,3,stride=2,padding=1)",
     "x[1,130,3,4] | conv2d(9,(1,3),padding=(0,2),dilation=2,bias=False) | relu",
 };
 

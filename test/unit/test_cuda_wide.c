@@ -33,6 +33,17 @@ static const char *const small[] = {
     "x[2,33,50] | conv1d(65,5,padding=2) | gelu",
     "x[2,20,3,5,6] | conv3d(36,(2,3,3),padding=1) | relu",
     "x[2,130,6,7] | conv2d(70,1) | relu",
+    /* strides: phases of x; taps that fall apart unevenly, or leave a phase without any */
+    "x[2,24,9,11] | conv2d(20,3,stride=2,padding=1) | relu",
+    "x[1,40,8,9] | conv2d(16,(3,4),stride=(3,2),padding=(0,2),dilation=(2,1))",
+    "x[1,20,4,7,6] | conv3d(12,3,stride=(1,2,2),padding=1)",
+    "x[2,20,6,7] | conv2d(24,1,stride=2)",
+    /* transposed: phases of the output */
+    "x[2,24,5,6] | conv_transpose2d(20,3,stride=2,padding=1,output_padding=1) | relu",
+    "x[1,24,5,6] | conv_transpose2d(12,(3,2),dilation=(2,3),padding=1)",
+    "x[1,80,4,5] | conv_transpose2d(24,4,stride=2,padding=1) | gelu",
+    "x[1,20,3,4,3] | conv_transpose3d(12,2,stride=2)",
+    "x[2,18,9] | conv_transpose1d(20,3,stride=4,padding=1) | add(r[20,33])",
     /* long sums, which several blocks share */
     "x[1,260,4,4] | conv2d(40,3,padding=1) | tanh | add(r[1,40,4,4])",
     "x[2,520,3,3] | conv2d(10,1)",
@@ -49,8 +60,10 @@ static const need needs[] = {
     {"SPLIT", 1, "PRODUCTS", 1},
     {"SPLIT", 1, "PRODUCTS", 3},
     {"SPLIT", 2, NULL, 0},
-    {"RUN_ROWS", 1, "TAPS_R", 3},
-    {"RUN_ROWS", 3, NULL, 0},
+    {"TOGETHER", 0, NULL, 0},
+    {"TOGETHER", 1, NULL, 0},
+    {"PHASES", 4, "TRANSPOSED", 0},
+    {"PHASES", 4, "TRANSPOSED", 1},
     {"GROUPS_M", 1, NULL, 0},
     {"GROUPS_M", 2, NULL, 0},
     {"BLOCKS", 1, NULL, 0},
@@ -154,7 +167,7 @@ static void take_item(const gpu *u, int item)
     else if (item % 3 == 2)
         check_tiles(u, listed[at], CVY_FP32, RIG_WHOLE, 1);
     else
-        check_tiles(u, listed[at], item % 3 ? CVY_TF32 : CVY_FP32, RIG_REAL, at < 2 || every ? 4 : 2);
+        check_tiles(u, listed[at], item % 3 ? CVY_TF32 : CVY_FP32, RIG_REAL, at == 0 || every ? 4 : 1);
 }
 
 int main(int argc, char **argv)

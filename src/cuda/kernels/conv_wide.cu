@@ -1,9 +1,10 @@
-// conv_wide.cu - convolutions with many channels on Hopper's tensor cores, stride 1, any rank, padding and
-// dilation. sm_90a.
+// conv_wide.cu - convolutions and transposed convolutions with many channels on Hopper's tensor cores: any rank,
+// stride, padding and dilation. sm_90a.
 //
-// Operands are fp16 words as conv_wide.cuh lays them out, so that nothing is converted or moved here: tensor copies
-// and bulk copies bring them, wgmma reads them where they land. A block has BM output channels x BN places of the
-// flat list; the sum runs over slices of 64 channels, runs of RUN_ROWS rows of taps, and taps:
+// Operands are fp16 words as conv_wide.cuh lays them out, so that nothing is converted or moved here: tensor
+// copies and bulk copies bring them, wgmma reads them where they land. A block has BM output channels x BN places
+// of the flat list; the sum runs over slices of 64 channels, phases, runs of taps (a row of them, or all rows:
+// TOGETHER), and taps:
 //
 //   x [PARTS][PIXELS][64]     a stage for a run: the tile's places and those that the run's taps reach beyond them.
 //                             A tap is the same stage from a start address moved by whole pixels; the hardware
@@ -22,20 +23,20 @@
 // cut off when they add, so the sums of a tap start from zero and are added up by ordinary additions: at most 12
 // cuts of 2^-23 each of a partial sum. What the three leave out is below 2^-22 of a product.
 //
-// Results lie in shared memory where the stages were, [BM][BN + 8], and go through the epilogue along the pixels of
-// a channel. Those that are not finite are first summed again by multiply-adds from x and the weights themselves:
-// an operand is not finite, or the sum overflows. Where tiles are few, SPLIT blocks share the slices of a sum, and
-// leave their parts for conv_wide_add.cu.
+// Results lie in shared memory where the stages were, [BM][BN + 8], and go through the epilogue along the pixels
+// of a channel. Those that are not finite are first summed again by multiply-adds from x and the weights
+// themselves: an operand is not finite, or the sum overflows. Where tiles are few, SPLIT blocks share the slices
+// of a sum, and leave their parts for conv_wide_add.cu.
 //
-// Expected bound: tensor cores. With one product a block of 128 x 256 fetches 3 * 34 + 9 * 16 KB from the L2 for a
-// slice of a 3x3 filter, 9,216 cycles of work: 27 bytes a cycle.
+// Expected bound: tensor cores. With one product a block of 128 x 256 fetches 3 * 34 + 9 * 16 KB from the L2 for
+// a slice of a 3x3 filter, 9,216 cycles of work: 27 bytes a cycle.
 //
 //   t[0]  result (SPLIT > 1: parts [SPLIT][result])
 //   t[1]  x and t[2] weights as they are, contiguous: for what is not finite
 //   t[3]  packed weights      t[4]  their unscale      t[5]  the samples' unscale
-//   map: words as {C_PAD, pixels, PARTS}, boxes of {64, COPY, 1}, swizzled by 128 bytes
+//   map: words as {C_PAD, pixels, PARTS * LISTS}, boxes of {64, COPY, 1}, swizzled by 128 bytes
 //   epilogue space: n, k, o, p, q
-//   grid: x tiles of channels, then of pixels; y parts of the sum
+//   grid: x tiles of channels, phases of a transposed convolution, then of pixels; y parts of the sum
 #ifndef GROUPS_M // warpgroups along the channels, along the pixels
 #define GROUPS_M 2
 #define GROUPS_N 1
@@ -43,8 +44,8 @@
 #ifndef TILE
 #define TILE 128 // pixels of a warpgroup
 #endif
-#ifndef RUN_ROWS
-#define RUN_ROWS 1 // rows of taps that share a stage of x
+#ifndef TOGETHER
+#define TOGETHER 0 // 1: all rows of taps share a stage of x, else each has its own
 #endif
 #ifndef BLOCKS
 #define BLOCKS 1 // of a multiprocessor
@@ -58,15 +59,18 @@
 #include "epilogue.cuh"
 #include "ptx_wide.cuh"
 
-constexpr int REACH = (RUN_ROWS - 1) * DIL_H * FLAT_ROW + (TAPS_S - 1) * DIL_W;
+constexpr int MOVE_D = wide_move(AXIS_D) * FLAT_PLANE, MOVE_H = wide_move(AXIS_H) * FLAT_ROW,
+              MOVE_W = wide_move(AXIS_W);
+constexpr int REACH = wide_reach(AXIS_H, AXIS_W, FLAT_ROW, TOGETHER);
 constexpr wide_layout LAYOUT = wide_find_layout(GROUPS_M, GROUPS_N, TILE, PRODUCTS, REACH, BLOCKS);
 constexpr int BM = LAYOUT.bm, BN = LAYOUT.bn, GROUPS = GROUPS_M * GROUPS_N, WARPS = 4 * GROUPS;
 constexpr int X_STAGES = LAYOUT.x_stages, W_STAGES = LAYOUT.w_stages, COPY = LAYOUT.copy;
-constexpr int X_PART = LAYOUT.x_stage / PARTS, W_PART = LAYOUT.w_stage / PARTS; // bytes
-constexpr int RUN_TAPS = RUN_ROWS * TAPS_S, RUNS = TAPS_T * TAPS_R / RUN_ROWS;
+constexpr int X_PART = LAYOUT.x_stage / PARTS,
+              W_PART = LAYOUT.w_stage / PARTS; // bytes
 constexpr int K_TILES = cdiv(K_OUT, BM), PITCH = BN + 8;
-constexpr int REGS_COPY = 40, REGS_MULTIPLY = 232; // of one block; two have 112 each
-constexpr int SOME = 16;                           // channels that a thread finishes at a time
+constexpr int REGS_COPY = 40,
+              REGS_MULTIPLY = 232; // of one block; two have 112 each
+constexpr int SOME = 16;           // channels that a thread finishes at a time
 constexpr long long PLANE = (long long)OUT_O * OUT_P * OUT_Q;
 
 struct stages {
@@ -80,68 +84,105 @@ struct shared_memory {
     u64 x_full[X_STAGES], x_empty[X_STAGES], w_full[W_STAGES], w_empty[W_STAGES];
 };
 static_assert(GROUPS == 2 && TILE % 16 == 0 && TILE <= 256, "the registers of two warpgroups");
-static_assert(TAPS_R % RUN_ROWS == 0 && STRIDE_D * STRIDE_H * STRIDE_W == 1 && !TRANSPOSED, "what it is made for");
 static_assert(X_STAGES >= 2 && W_STAGES >= 2, "a stage is filled while another one is read");
 static_assert(X_PART % 1024 == 0 && W_PART % 1024 == 0, "swizzled rows come by eights");
 static_assert(sizeof(shared_memory) <= LAYOUT.shared_bytes, "the host launches less");
 
-// A block's place in the work.
+// A block's place in the work: parts of the sum that it has, and results.
 struct block_at {
-    int k_first, split, slice, slice_end;
+    int slice, slice_end, phase, phase_end;
+    int k_first, split;
     int first; // place in the list
 };
 
 CVY_INLINE block_at find_block()
 {
+    constexpr int ACROSS = K_TILES * (TRANSPOSED ? PHASES : 1); // blocks that have the same places
     block_at b;
     b.k_first = (int)(blockIdx.x % K_TILES) * BM;
-    b.first = (int)(blockIdx.x / K_TILES) * BN;
+    b.phase = (int)(blockIdx.x % ACROSS) / K_TILES;
+    b.phase_end = TRANSPOSED ? b.phase + 1 : PHASES;
+    b.first = (int)(blockIdx.x / ACROSS) * BN;
     b.split = SPLIT > 1 ? (int)blockIdx.y : 0;
     b.slice = b.split * SLICES / SPLIT;
     b.slice_end = (b.split + 1) * SLICES / SPLIT;
     return b;
 }
 
+// The runs of a phase, each with a stage of x, and their taps.
+struct phase_runs {
+    int count, rows, taps; // taps: of each of a run's rows
+};
+
+CVY_INLINE phase_runs find_runs(const phase_taps &f)
+{
+    phase_runs r;
+    r.count = f.r * f.s == 0 ? 0 : TOGETHER ? f.t : f.t * f.r;
+    r.rows = TOGETHER ? f.r : 1;
+    r.taps = f.s;
+    return r;
+}
+
 // ---- copy
 
 // From a tile's first place to the first one that a run reads.
-CVY_INLINE int run_offset(int run)
+CVY_INLINE int run_offset(const phase_taps &f, int run)
 {
-    const int t = run / (TAPS_R / RUN_ROWS), r = run % (TAPS_R / RUN_ROWS) * RUN_ROWS;
-    return (t * DIL_D - PAD_D) * FLAT_PLANE + (r * DIL_H - PAD_H) * FLAT_ROW - PAD_W;
+    const int t = TOGETHER ? run : run / f.r, r = TOGETHER ? 0 : run % f.r;
+    return wide_shift(AXIS_D, f.d) * FLAT_PLANE + wide_shift(AXIS_H, f.h) * FLAT_ROW + wide_shift(AXIS_W, f.w) +
+           t * MOVE_D + r * MOVE_H;
 }
 
-CVY_INLINE void copy_x(shared_memory &s, const tensor_map &map, int slot, int c, int pixel)
-{
-    mbar_arrive_expect(&s.x_full[slot], PARTS * X_PART);
+struct copier {
+    shared_memory &s;
+    const tensor_map &map;
+    const char *packed; // the next tap's weights
+    int x_step, w_step;
+
+    CVY_INLINE_MEMBER void copy_x(int c, int pixel, int list)
+    {
+        const int slot = x_step % X_STAGES;
+        mbar_wait(&s.x_empty[slot], (x_step / X_STAGES & 1) ^ 1);
+        mbar_arrive_expect(&s.x_full[slot], PARTS * X_PART);
 #pragma unroll
-    for (int part = 0; part < PARTS; part++)
+        for (int part = 0; part < PARTS; part++)
 #pragma unroll
-        for (int i = 0; i < LAYOUT.copies; i++)
-            tensor_load(s.in.x[slot][part] + i * COPY * WIDE_ROW_BYTES, map, c, pixel + i * COPY, part,
-                        &s.x_full[slot]);
-}
+            for (int i = 0; i < LAYOUT.copies; i++)
+                tensor_load(s.in.x[slot][part] + i * COPY * WIDE_ROW_BYTES, map, c, pixel + i * COPY,
+                            part * LISTS + list, &s.x_full[slot]);
+        x_step++;
+    }
+    CVY_INLINE_MEMBER void copy_tap()
+    {
+        const int slot = w_step % W_STAGES;
+        mbar_wait(&s.w_empty[slot], (w_step / W_STAGES & 1) ^ 1);
+        mbar_arrive_expect(&s.w_full[slot], PARTS * W_PART);
+#pragma unroll
+        for (int part = 0; part < PARTS; part++, packed += K_PAD * WIDE_ROW_BYTES)
+            bulk_load(s.in.w[slot][part], packed, W_PART, &s.w_full[slot]);
+        w_step++;
+    }
+};
 
 CVY_INLINE void copy_role(shared_memory &s, const tensor_map &map, const char *packed, const block_at &b)
 {
-    int x_step = 0, w_step = 0;
-    packed += (long long)b.slice * TAPS * PARTS * K_PAD * WIDE_ROW_BYTES + b.k_first * WIDE_ROW_BYTES;
+    copier to = {s, map, packed, 0, 0};
+    const int before = taps_before(b.phase);
 #pragma unroll 1
-    for (int slice = b.slice; slice < b.slice_end; slice++)
+    for (int slice = b.slice; slice < b.slice_end; slice++) {
+        to.packed = packed + ((long long)(slice * TAPS + before) * PARTS * K_PAD + b.k_first) * WIDE_ROW_BYTES;
 #pragma unroll 1
-        for (int run = 0; run < RUNS; run++, x_step++) {
-            mbar_wait(&s.x_empty[x_step % X_STAGES], (x_step / X_STAGES & 1) ^ 1);
-            copy_x(s, map, x_step % X_STAGES, slice * WIDE_CHANNELS, b.first + run_offset(run));
+        for (int phase = b.phase; phase < b.phase_end; phase++) {
+            const phase_taps f = find_phase(phase);
+            const phase_runs runs = find_runs(f);
 #pragma unroll 1
-            for (int tap = 0; tap < RUN_TAPS; tap++, w_step++) {
-                const int slot = w_step % W_STAGES;
-                mbar_wait(&s.w_empty[slot], (w_step / W_STAGES & 1) ^ 1);
-                mbar_arrive_expect(&s.w_full[slot], PARTS * W_PART);
-#pragma unroll
-                for (int part = 0; part < PARTS; part++, packed += K_PAD * WIDE_ROW_BYTES)
-                    bulk_load(s.in.w[slot][part], packed, W_PART, &s.w_full[slot]);
+            for (int run = 0; run < runs.count; run++) {
+                to.copy_x(slice * WIDE_CHANNELS, b.first + run_offset(f, run), TRANSPOSED ? 0 : phase);
+#pragma unroll 1
+                for (int tap = 0; tap < runs.rows * runs.taps; tap++) to.copy_tap();
             }
         }
+    }
 }
 
 // ---- multiply
@@ -211,23 +252,35 @@ struct multiplier {
         for (int i = 0; i < TILE / 2; i++) acc[i] += part[i];
     }
 
-    CVY_INLINE_MEMBER void run(int x_steps)
+    // One run: its stage of x, tap by tap.
+    CVY_INLINE_MEMBER void take_run(int x_step, int &w_step, const phase_runs &run)
     {
-        int w_step = 0;
-        if (PRODUCTS == 1) acc_fence(acc);
+        mbar_wait(&s.x_full[x_step % X_STAGES], x_step / X_STAGES & 1);
 #pragma unroll 1
-        for (int x_step = 0; x_step < x_steps; x_step++) {
-            mbar_wait(&s.x_full[x_step % X_STAGES], x_step / X_STAGES & 1);
+        for (int r = 0; r < run.rows; r++)
 #pragma unroll 1
-            for (int tap = 0; tap < RUN_TAPS; tap++, w_step++) {
-                const int shift = tap / TAPS_S * (DIL_H * FLAT_ROW) + tap % TAPS_S * DIL_W;
+            for (int tap = 0; tap < run.taps; tap++, w_step++) {
+                const int shift = r * MOVE_H + tap * MOVE_W;
                 mbar_wait(&s.w_full[w_step % W_STAGES], w_step / W_STAGES & 1);
                 if constexpr (PRODUCTS == 1)
-                    tap_once(x_step, w_step, shift, tap == 0);
+                    tap_once(x_step, w_step, shift, r + tap == 0);
                 else
-                    tap_thrice(x_step, w_step, shift, tap == RUN_TAPS - 1);
+                    tap_thrice(x_step, w_step, shift, r == run.rows - 1 && tap == run.taps - 1);
             }
-        }
+    }
+
+    CVY_INLINE_MEMBER void run(const block_at &b)
+    {
+        int x_step = 0, w_step = 0;
+        if (PRODUCTS == 1) acc_fence(acc);
+#pragma unroll 1
+        for (int slice = b.slice; slice < b.slice_end; slice++)
+#pragma unroll 1
+            for (int phase = b.phase; phase < b.phase_end; phase++) {
+                const phase_runs runs = find_runs(find_phase(phase));
+#pragma unroll 1
+                for (int i = 0; i < runs.count; i++, x_step++) take_run(x_step, w_step, runs);
+            }
         wgmma_wait<0>();
         if (PRODUCTS == 1) acc_fence(acc);
     }
@@ -253,35 +306,51 @@ struct pixel_at {
     bool exists;
 };
 
-CVY_INLINE pixel_at find_pixel(const cvy_args &a, int place)
+CVY_INLINE pixel_at find_pixel(const cvy_args &a, int place, int phase)
 {
-    pixel_at at;
+    constexpr int EVERY_D = TRANSPOSED ? STRIDE_D : 1, EVERY_H = TRANSPOSED ? STRIDE_H : 1,
+                  EVERY_W = TRANSPOSED ? STRIDE_W : 1;
     const int inside = place % FLAT_SAMPLE;
+    pixel_at at;
     at.n = place / FLAT_SAMPLE;
-    at.o = inside / FLAT_PLANE;
-    at.p = inside % FLAT_PLANE / FLAT_ROW;
-    at.q = inside % FLAT_ROW;
+    at.o = inside / FLAT_PLANE * EVERY_D + phase / (EVERY_H * EVERY_W);
+    at.p = inside % FLAT_PLANE / FLAT_ROW * EVERY_H + phase / EVERY_W % EVERY_H;
+    at.q = inside % FLAT_ROW * EVERY_W + phase % EVERY_W;
     at.exists = at.n < a.extent && at.o < OUT_O && at.p < OUT_P && at.q < OUT_Q;
     return at;
 }
 
-// One result by multiply-adds, of the block's slices: rare, so out of the way. Padding is zeros, which an infinite
-// weight makes NaN.
+// Where a tap reads along an axis. False: a transposed convolution does not meet it there.
+CVY_INLINE bool find_source(wide_axis a, int out, int tap, int &at)
+{
+    at = TRANSPOSED ? out + a.pad - tap * a.dil : out * a.stride - a.pad + tap * a.dil;
+    if (!TRANSPOSED) return true;
+    const bool meets = at % a.stride == 0;
+    at /= a.stride;
+    return meets;
+}
+
+// One result by multiply-adds, of the block's slices: rare, so out of the way. Padding is zeros, which an
+// infinite weight makes NaN; where a transposed convolution meets no source there is nothing.
 static __device__ __noinline__ float sum_again(const cvy_args &a, pixel_at at, int k, int slice, int slice_end)
 {
-    const W_TYPE *w = cvy_as<W_TYPE>(a.t[2]) + (long long)k * (C_IN * TAPS);
     const int end = least(slice_end * WIDE_CHANNELS, C_IN);
     float sum = 0.0f;
 #pragma unroll 1
     for (int c = slice * WIDE_CHANNELS; c < end; c++)
 #pragma unroll 1
         for (int tap = 0; tap < TAPS; tap++) {
-            const int d = at.o - PAD_D + tap / (TAPS_R * TAPS_S) * DIL_D,
-                      h = at.p - PAD_H + tap / TAPS_S % TAPS_R * DIL_H;
-            const int x = at.q - PAD_W + tap % TAPS_S * DIL_W;
-            const bool inside = (unsigned)d < IN_D && (unsigned)h < IN_H && (unsigned)x < IN_W;
-            const long long from = ((((long long)at.n * C_IN + c) * IN_D + d) * IN_H + h) * IN_W + x;
-            sum = fmaf(cvy_get(w + c * TAPS + tap), inside ? cvy_get(cvy_as<X_TYPE>(a.t[1]) + from) : 0.0f, sum);
+            int d, h, w;
+            const bool meets = find_source(AXIS_D, at.o, tap / (TAPS_R * TAPS_S), d) &&
+                               find_source(AXIS_H, at.p, tap / TAPS_S % TAPS_R, h) &&
+                               find_source(AXIS_W, at.q, tap % TAPS_S, w);
+            if (!meets) continue;
+            const bool inside = (unsigned)d < IN_D && (unsigned)h < IN_H && (unsigned)w < IN_W;
+            if (TRANSPOSED && !inside) continue;
+            const long long from = ((((long long)at.n * C_IN + c) * IN_D + d) * IN_H + h) * IN_W + w;
+            const long long weight = TRANSPOSED ? (long long)c * K_OUT + k : (long long)k * C_IN + c;
+            sum = fmaf(cvy_get(cvy_as<W_TYPE>(a.t[2]) + weight * TAPS + tap),
+                       inside ? cvy_get(cvy_as<X_TYPE>(a.t[1]) + from) : 0.0f, sum);
         }
     return sum;
 }
@@ -330,7 +399,7 @@ CVY_INLINE void finish(const cvy_args &a, const block_at &b, const float (&resul
 #pragma unroll 1
     for (int i = threadIdx.x / 32; i < ACROSS * (BM / SOME); i += WARPS) {
         const int place = i % ACROSS * 32 + threadIdx.x % 32, k = i / ACROSS * SOME, channel = b.k_first + k;
-        const pixel_at pixel = find_pixel(a, b.first + place);
+        const pixel_at pixel = find_pixel(a, b.first + place, TRANSPOSED ? b.phase : 0);
         float v[SOME];
         if (!pixel.exists || (BN % 32 && place >= BN) || (K_OUT % BM && channel >= K_OUT)) continue;
 #pragma unroll
@@ -350,7 +419,7 @@ CVY_INLINE void multiply_role(shared_memory &s, const cvy_args &a, const block_a
 {
     multiplier m(s);
 
-    m.run((b.slice_end - b.slice) * RUNS);
+    m.run(b);
     named_barrier(1, 128 * GROUPS); // all are through with the stages
     m.spread(s.results);
     named_barrier(1, 128 * GROUPS);

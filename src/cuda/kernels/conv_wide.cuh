@@ -2,7 +2,7 @@
 //
 // x is a list of pixels, each a row of fp16 words, C_PAD of them:
 //
-//   words [PARTS][n][IN_D + gap][IN_H + gap][IN_W + gap][C_PAD]
+//   words [PARTS][LISTS][n][D + gap][H + gap][W + gap][C_PAD]
 //     part 0: fp16(x * scale), part 1: what that leaves
 //
 // The gaps are zeros: the padding behind a row is also the one in front of the next row, and likewise for planes
@@ -13,9 +13,11 @@
 //   at(n, o, p, q) = n * FLAT_SAMPLE + o * FLAT_PLANE + p * FLAT_ROW + q
 //   shift(t, r, s) = (t * DIL_D - PAD_D) * FLAT_PLANE + (r * DIL_H - PAD_H) * FLAT_ROW + s * DIL_W - PAD_W
 //
-// Results are computed at every place of the list; those that are no pixel of the output are thrown away.
+// Strides take the taps apart by phases (wide_layout.cuh). An ordinary convolution has a list for each phase of x,
+// and sums over all of them; a transposed one has one list, and a block's places are those of one phase of the
+// output. Results are computed at every place of the list; those that are no pixel of the output are thrown away.
 //
-//   packed [SLICES][TAPS][PARTS][K_PAD / 64][64 output channels][64 input channels] fp16
+//   packed [SLICES][TAPS, phase by phase][PARTS][K_PAD / 64][64 output channels][64 input channels] fp16
 //     what a block needs of a tap is one piece, swizzled as tensor copies would do it: 16 bytes number c / 8 of
 //     row k lie at place c / 8 ^ k % 8
 //   unscale [K_PAD] float32: the inverse of the channel's scale
@@ -59,9 +61,37 @@
 #include "wide_layout.cuh"
 
 constexpr int PARTS = PRODUCTS == 3 ? 2 : 1, TAPS = TAPS_T * TAPS_R * TAPS_S;
+constexpr wide_axis AXIS_D = {TAPS_T, STRIDE_D, PAD_D, DIL_D, TRANSPOSED},
+                    AXIS_H = {TAPS_R, STRIDE_H, PAD_H, DIL_H, TRANSPOSED},
+                    AXIS_W = {TAPS_S, STRIDE_W, PAD_W, DIL_W, TRANSPOSED};
+constexpr int PHASES = STRIDE_D * STRIDE_H * STRIDE_W, LISTS = TRANSPOSED ? 1 : PHASES;
 constexpr int SLICES = cdiv(C_IN, WIDE_CHANNELS), C_PAD = SLICES * WIDE_CHANNELS;
 constexpr int K_PAD = cdiv(K_OUT, WIDE_PADDED_K) * WIDE_PADDED_K;
 constexpr int K_BLOCK = 64 * WIDE_ROW_BYTES; // bytes of 64 packed output channels
+
+// The taps of a phase: along each axis its phase, and how many there are.
+struct phase_taps {
+    int d, h, w, t, r, s;
+};
+
+CVY_INLINE phase_taps find_phase(int phase)
+{
+    phase_taps f;
+    f.d = phase / (STRIDE_H * STRIDE_W), f.h = phase / STRIDE_W % STRIDE_H, f.w = phase % STRIDE_W;
+    f.t = wide_count(AXIS_D, f.d), f.r = wide_count(AXIS_H, f.h), f.s = wide_count(AXIS_W, f.w);
+    return f;
+}
+
+CVY_INLINE int taps_before(int phase)
+{
+    int before = 0;
+#pragma unroll 1
+    for (int i = 0; i < phase; i++) {
+        const phase_taps f = find_phase(i);
+        before += f.t * f.r * f.s;
+    }
+    return before;
+}
 
 // The words' two halves of a value; v is finite, and its scale keeps it in fp16's range.
 CVY_INLINE void split_words(float a, float b, u32 (&words)[PARTS])

@@ -1,5 +1,5 @@
-// conv_wide_pack.cu - weights [K_OUT][C_IN][TAPS] float32 -> words in the order of conv_wide.cu (conv_wide.cuh).
-// Made once for as long as the parameters stay.
+// conv_wide_pack.cu - weights [K_OUT][C_IN][TAPS] (transposed: [C_IN][K_OUT][TAPS]) float32 -> words in the order
+// of conv_wide.cu (conv_wide.cuh). Made once for as long as the parameters stay.
 //
 //   t[0]  packed words      t[1]  unscale      t[2]  weights, contiguous
 //   grid: a block of 128 threads for each of K_PAD output channels; zeros past K_OUT
@@ -9,7 +9,17 @@
 #include "conv_wide.cuh"
 #include "weight_scale.cuh"
 
-template <class Weight> CVY_INLINE float largest_finite(Weight w)
+// The weights of an output channel, [C_IN][TAPS].
+struct channel_weights {
+    const W_TYPE *first;
+
+    CVY_INLINE_MEMBER float operator()(int i) const
+    {
+        return cvy_get(first + (TRANSPOSED ? (long long)(i / TAPS) * (K_OUT * TAPS) + i % TAPS : i));
+    }
+};
+
+CVY_INLINE float largest_finite(const channel_weights &w)
 {
     __shared__ float largest[4];
     float m = 0.0f;
@@ -21,12 +31,30 @@ template <class Weight> CVY_INLINE float largest_finite(Weight w)
     return fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
 }
 
+// Number of a tap within its phase along an axis.
+CVY_INLINE int number_of(wide_axis a, int phase, int tap)
+{
+    const int m = (tap - wide_first(a, phase)) / wide_every(a);
+    return TRANSPOSED ? wide_count(a, phase) - 1 - m : m;
+}
+
+// Where a tap of the filter stands among the packed ones.
+CVY_INLINE int packed_tap(int tap)
+{
+    const int t = tap / (TAPS_R * TAPS_S), r = tap / TAPS_S % TAPS_R, s = tap % TAPS_S;
+    const int d = wide_phase_of(AXIS_D, t), h = wide_phase_of(AXIS_H, r), w = wide_phase_of(AXIS_W, s);
+    const int phase = (d * STRIDE_H + h) * STRIDE_W + w;
+    const phase_taps f = find_phase(phase);
+    return taps_before(phase) + (number_of(AXIS_D, d, t) * f.r + number_of(AXIS_H, h, r)) * f.s +
+           number_of(AXIS_W, w, s);
+}
+
 extern "C" __global__ void __launch_bounds__(128) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
     const int k = blockIdx.x;
     const bool is = k < K_OUT;
-    const W_TYPE *first = cvy_as<W_TYPE>(a.t[2]) + (long long)(is ? k : 0) * (C_IN * TAPS);
-    const auto w = [&](int i) { return cvy_get(first + i); };
+    const channel_weights w = {cvy_as<W_TYPE>(a.t[2]) +
+                               (long long)(is ? k : 0) * (TRANSPOSED ? TAPS : C_IN * TAPS)};
     const float m = largest_finite(w), power = m > 0.0f ? weight_power(m) : 1.0f;
     const float scale = PARTS == 1 && m > 0.0f ? power * finest<C_IN * TAPS>(w, power) : power;
     u32 *packed = reinterpret_cast<u32 *>(a.t[0].p);
@@ -37,11 +65,11 @@ extern "C" __global__ void __launch_bounds__(128) KERNEL_NAME(const __grid_const
         const float v0 = is && c < C_IN ? w(c * TAPS + tap) * scale : 0.0f;
         const float v1 = is && c + 1 < C_IN ? w((c + 1) * TAPS + tap) * scale : 0.0f;
         const int place = (in_row / 8 ^ k % 8) * 4 + in_row % 8 / 2; // of 32 pairs of words
+        const long long row = (long long)(slice * TAPS + packed_tap(tap)) * PARTS;
         u32 words[PARTS];
         split_words(v0, v1, words);
 #pragma unroll
         for (int part = 0; part < PARTS; part++)
-            packed[(((long long)(slice * TAPS + tap) * PARTS + part) * K_PAD + k) * (WIDE_CHANNELS / 2) + place] =
-                words[part];
+            packed[((row + part) * K_PAD + k) * (WIDE_CHANNELS / 2) + place] = words[part];
     }
 }

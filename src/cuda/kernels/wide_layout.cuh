@@ -15,6 +15,69 @@ enum {
     WIDE_MOST_STAGES = 8
 };
 
+// ---- taps by phases ----
+//
+// Along an axis of stride s the taps of a filter fall into s phases, by the remainder of r * dil - pad. Each
+// phase is a filter of stride 1: of an ordinary convolution over the places of x with that remainder, of a
+// transposed one for the places of the output. The quotient is what the tap is shifted by, forwards or backwards;
+// within a phase neighbours are `wide_move` apart. Taps are numbered so that shifts rise.
+typedef struct wide_axis {
+    int taps, stride, pad, dil;
+    bool transposed;
+} wide_axis;
+
+CVY_CONST int wide_gcd(int a, int b)
+{
+    return b ? wide_gcd(b, a % b) : a;
+}
+CVY_CONST int wide_move(wide_axis a)
+{
+    return a.dil / wide_gcd(a.stride, a.dil);
+}
+CVY_CONST int wide_every(wide_axis a) // taps from one of a phase to the next
+{
+    return a.stride / wide_gcd(a.stride, a.dil);
+}
+CVY_CONST int wide_phase_of(wide_axis a, int tap)
+{
+    const int rest = (tap * a.dil - a.pad) % a.stride;
+    return rest < 0 ? rest + a.stride : rest;
+}
+// The first tap of a phase; `taps` where it has none.
+CVY_CONST int wide_first(wide_axis a, int phase)
+{
+    int tap = 0;
+    while (tap < a.taps && wide_phase_of(a, tap) != phase) tap++;
+    return tap;
+}
+CVY_CONST int wide_count(wide_axis a, int phase)
+{
+    return cdiv(a.taps - wide_first(a, phase), wide_every(a));
+}
+// Tap number m of a phase, as the filter counts it.
+CVY_CONST int wide_tap(wide_axis a, int phase, int m)
+{
+    return wide_first(a, phase) + (a.transposed ? wide_count(a, phase) - 1 - m : m) * wide_every(a);
+}
+// How far tap number 0 of a phase that has one is shifted.
+CVY_CONST int wide_shift(wide_axis a, int phase)
+{
+    const int quotient = (wide_tap(a, phase, 0) * a.dil - a.pad - phase) / a.stride;
+    return a.transposed ? -quotient : quotient;
+}
+
+CVY_CONST int wide_most(wide_axis a) // taps of a phase
+{
+    return cdiv(a.taps, wide_every(a));
+}
+// How far the taps of a run reach: of a row of them, or of all rows, `row` pixels apart.
+CVY_CONST int wide_reach(wide_axis h, wide_axis w, int row, bool together)
+{
+    return (together ? (wide_most(h) - 1) * wide_move(h) * row : 0) + (wide_most(w) - 1) * wide_move(w);
+}
+
+// ---- stages ----
+
 typedef struct wide_layout {
     int parts;              // of both operands: 2 where three products are to have float32's accuracy
     int bm, bn;             // results of a block: output channels x pixels

@@ -13,7 +13,9 @@
 
 #include "conv_wide.cuh"
 
-constexpr int THREADS = 256, SIDE = WIDE_CHUNK, CHUNKS = cdiv(FLAT_SAMPLE, SIDE); // of a sample
+constexpr int THREADS = 256, SIDE = WIDE_CHUNK;
+constexpr int OF_LIST = cdiv(FLAT_SAMPLE, SIDE),
+              CHUNKS = LISTS * OF_LIST; // chunks of a list, of a sample
 constexpr int PAIRS = WIDE_CHANNELS / 2, PAIR_PITCH = PAIRS + 1, EACH = SIDE * PAIRS / THREADS;
 static_assert(SIDE == 64 && THREADS / 32 * EACH == 2 * PAIRS, "tiles of 64 x 64");
 
@@ -21,25 +23,31 @@ struct words_tile {
     u32 pairs[PARTS][SIDE][PAIR_PITCH];
 };
 
-// Where place `at` of a sample's list lies in a channel of x; -1: in a gap.
-CVY_INLINE int source_place(int at)
+// Where place `at` of a sample's list number `list` lies in a channel of x; -1: in a gap.
+CVY_INLINE int source_place(int at, int list)
 {
-    const int d = at / FLAT_PLANE, h = at % FLAT_PLANE / FLAT_ROW, w = at % FLAT_ROW;
+    constexpr int EVERY_D = TRANSPOSED ? 1 : STRIDE_D, EVERY_H = TRANSPOSED ? 1 : STRIDE_H,
+                  EVERY_W = TRANSPOSED ? 1 : STRIDE_W;
+    const int d = at / FLAT_PLANE * EVERY_D + list / (EVERY_H * EVERY_W);
+    const int h = at % FLAT_PLANE / FLAT_ROW * EVERY_H + list / EVERY_W % EVERY_H;
+    const int w = at % FLAT_ROW * EVERY_W + list % EVERY_W;
     return d < IN_D && h < IN_H && w < IN_W ? (d * IN_H + h) * IN_W + w : -1;
 }
 
-// Turns a chunk of a sample's slice into words; returns the largest finite |x| that the thread has seen.
+// Turns a chunk of a sample's slice into words; returns the largest finite |x| that the thread has seen. The
+// chunks of all lists are in one row.
 CVY_INLINE float make_words(const cvy_args &a, words_tile &tile, long long n, int slice, int chunk, float scale)
 {
     constexpr long long PLANE = (long long)IN_D * IN_H * IN_W;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = chunk * SIDE;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, list = chunk / OF_LIST,
+              first = chunk % OF_LIST * SIDE;
     const X_TYPE *x = cvy_as<X_TYPE>(a.t[1]) + (n * C_IN + slice * WIDE_CHANNELS) * PLANE;
     const long long pixels = a.extent * FLAT_SAMPLE;
     float v[EACH][2], most_seen = 0.0f;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         const int c = 2 * (warp + THREADS / 32 * (i / 2)), at = first + lane + i % 2 * 32;
-        const int from = at < FLAT_SAMPLE ? source_place(at) : -1;
+        const int from = at < FLAT_SAMPLE ? source_place(at, list) : -1;
 #pragma unroll
         for (int e = 0; e < 2; e++)
             v[i][e] =
@@ -63,8 +71,10 @@ CVY_INLINE float make_words(const cvy_args &a, words_tile &tile, long long n, in
         for (int i = 0; i < SIDE * 8 / THREADS; i++) {
             const int pixel = (threadIdx.x + i * THREADS) / 8, piece = threadIdx.x % 8, at = first + pixel;
             const u32 *from = &tile.pairs[part][pixel][4 * piece];
-            uint4 *to = reinterpret_cast<uint4 *>(a.t[0].p) +
-                        ((part * pixels + n * FLAT_SAMPLE + at) * C_PAD + slice * WIDE_CHANNELS) / 8 + piece;
+            uint4 *to =
+                reinterpret_cast<uint4 *>(a.t[0].p) +
+                (((part * LISTS + list) * pixels + n * FLAT_SAMPLE + at) * C_PAD + slice * WIDE_CHANNELS) / 8 +
+                piece;
             if (at < FLAT_SAMPLE) *to = make_uint4(from[0], from[1], from[2], from[3]);
         }
     return most_seen;
