@@ -1,4 +1,7 @@
 /* cpuinfo.c - instruction sets, caches, cores, and their measured speed. */
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -18,12 +21,20 @@ const char *cvyi_isa_name(cpu_isa isa)
     return isa_names[isa];
 }
 
+#if defined(__x86_64__)
+/* A word that older compilers' own test does not know. */
+static bool has_f16c(void)
+{
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 /* The compiler's own test also asks (xgetbv) whether the operating system keeps the wide registers. */
 bool cvyi_isa_supported(cpu_isa isa)
 {
 #if defined(__x86_64__)
-    const bool avx2 =
-        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
                         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
     return isa == CPU_PORTABLE || (isa == CPU_AVX2 && avx2) || (isa == CPU_AVX512 && avx512);

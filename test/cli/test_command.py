@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import stat
 import subprocess
 from pathlib import Path
@@ -420,7 +421,7 @@ def test_readme_example_compiles_and_runs(tmp_path):
     assert comment.replace(" *\n", "") in header.replace(" *\n", "")
     library = os.path.dirname(COMMAND)
     (tmp_path / "demo.c").write_text(program)
-    compiler = os.environ.get("CC", "cc")
+    compiler = shlex.split(os.environ.get("CC", "cc"))
     flags = ["-Wall", "-Werror", f"-I{ROOT}/include", f"-L{library}", "-lconvoy", f"-Wl,-rpath,{library}"]
-    subprocess.run([compiler, "demo.c", *flags, "-o", "demo"], cwd=tmp_path, check=True)
+    subprocess.run([*compiler, "demo.c", *flags, "-o", "demo"], cwd=tmp_path, check=True)
     assert subprocess.run(["./demo"], cwd=tmp_path, capture_output=True, text=True).stdout == "y[0] = 0\n"
