@@ -143,16 +143,17 @@ void check_positions(const gpu *u, const char *words, cvy_precision precision)
     cvy_graph_free(g);
 }
 
-static int worker(board *b, int items, void (*take)(const gpu *u, int item))
+/* opens: the items are for a device, which each process opens for itself. */
+static int worker(board *b, int items, bool opens, void (*take)(const gpu *u, int item))
 {
-    gpu u;
+    gpu u = {0};
     int item;
 
     checks = failures = rotated = 0; /* its own */
     met = 0;
-    if (!test_gpu_open(&u)) fail_msg("%s", cvy_last_error());
+    if (opens && !test_gpu_open(&u)) fail_msg("%s", cvy_last_error());
     while ((item = atomic_fetch_add(&b->next, 1)) < items) take(&u, item);
-    test_gpu_close(&u);
+    if (opens) test_gpu_close(&u);
     CHECK(cvyi_alloc_live() == 0, "%lld allocations", (long long)cvyi_alloc_live());
     atomic_fetch_add(&b->rotated, rotated);
     atomic_fetch_or(&b->met, met);
@@ -170,7 +171,7 @@ void use_emulator(const char *program)
     use_cache();
 }
 
-void share_out(int items, void (*take)(const gpu *u, int item))
+static void share(int items, bool opens, void (*take)(const gpu *u, int item))
 {
     enum { MOST = 16 };
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -182,7 +183,7 @@ void share_out(int items, void (*take)(const gpu *u, int item))
     while (n < MOST && (n < cores || n < 1)) {
         children[n] = fork();
         if (children[n] < 0) break;
-        if (children[n] == 0) exit(worker(b, items, take));
+        if (children[n] == 0) exit(worker(b, items, opens, take));
         n++;
     }
     while (n) {
@@ -196,4 +197,14 @@ void share_out(int items, void (*take)(const gpu *u, int item))
     rotated += b->rotated;
     met |= b->met;
     munmap(b, sizeof *b);
+}
+
+void share_out(int items, void (*take)(const gpu *u, int item))
+{
+    share(items, true, take);
+}
+
+void share_host_work(int items, void (*take)(const gpu *u, int item))
+{
+    share(items, false, take);
 }

@@ -38,5 +38,7 @@ void use_emulator(const char *program);
 
 /* Takes all items, on as many processes as there are cores. */
 void share_out(int items, void (*take)(const gpu *u, int item));
+/* The same for items without a device. */
+void share_host_work(int items, void (*take)(const gpu *u, int item));
 
 #endif

@@ -3,10 +3,11 @@
  * Skipped, and says so, where there is no NVRTC (CVY_NVRTC_LIB, a toolkit, or the wheel nvidia-cuda-nvrtc in the
  * virtual environment of the tests). */
 #include <glob.h>
+#include "../support/emulated.h"
 #include "../support/fixture.h"
 #include "../../src/cuda/exec.h"
 
-static standin *gpu;
+static standin *steered;
 
 static const char *const chains[] = {
     "x[4,8,20,22] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
@@ -112,8 +113,8 @@ static void compile_step(const cuda_step *s, const char *dump)
     memcpy(options, s->options[0], (size_t)s->n_options[0] * sizeof *options);
     options[s->n_options[0]] = "--ptxas-options=--verbose";
     for (int i = 0; i < COUNT_OF(archs); i++) {
-        if (s->tc && archs[i] != 90) continue;                                /* wgmma is Hopper's alone */
-        if (gpu->capability && (archs[i] == 89 || archs[i] == 100)) continue; /* as 80, as 120 */
+        if (s->tc && archs[i] != 90) continue;                                    /* wgmma is Hopper's alone */
+        if (steered->capability && (archs[i] == 89 || archs[i] == 100)) continue; /* as 80, as 120 */
         const jit_request request = {.entry = s->entry,
                                      .source = s->source,
                                      .epilogue = s->epilogue[0],
@@ -149,89 +150,110 @@ static void compile_chain(const char *chain, cvy_precision precision, int tuning
     cvy_graph_free(graph);
 }
 
-/* The blocks at full size: their passes depend on the extents. Last, as where blocks of a launch cannot wait for
- * each other. Then what they have not: pooled strips of columns; streamed weights of several blocks of channels,
- * stored, reduced and kept. */
-static void compile_blocks(const char *dump)
-{
-    static const char *const blocks[] = {BLOCK_A, BLOCK_B, BLOCK_C};
-    static const char *const others[] = {
-        "x[8,8,512,512] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
-        "x[8,256,64,64] | conv2d(256,3) | sigmoid | group_norm(64)",
-        "x[12,128,64,64] | conv2d(192,3) | logsumexp(1)",
-        "x[12,128,28,28] | conv2d(128,3) | group_norm(8) | relu",
-    };
+/* The blocks at full size: their passes depend on the extents. Then what they have not: pooled strips of columns;
+ * streamed weights of several blocks of channels, stored, reduced and kept. */
+static const char *const blocks[] = {
+    BLOCK_A,
+    BLOCK_B,
+    BLOCK_C,
+    "x[8,8,512,512] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
+    "x[8,256,64,64] | conv2d(256,3) | sigmoid | group_norm(64)",
+    "x[12,128,64,64] | conv2d(192,3) | logsumexp(1)",
+    "x[12,128,28,28] | conv2d(128,3) | group_norm(8) | relu",
+};
+enum { WHOLE = 3 }; /* of them: once more where blocks of a launch cannot wait for each other */
 
-    for (int i = 0; i < COUNT_OF(others); i++)
-        for (int precision = CVY_FP32; precision <= CVY_TF32; precision++)
-            compile_chain(others[i], precision, 0, "conv_tc.cu", dump);
-    for (int i = 0; i < COUNT_OF(blocks); i++) {
-        compile_chain(blocks[i], CVY_FP32, 0, "conv_tc.cu", dump);
-        compile_chain(blocks[i], CVY_TF32, 0, "conv_tc.cu", dump);
-        gpu->crowded = 1;
-        compile_chain(blocks[i], CVY_TF32, 0, "conv_tc.cu", dump);
-        gpu->crowded = 0;
-    }
+static void compile_block(int i, const char *dump)
+{
+    compile_chain(blocks[i], CVY_FP32, 0, "conv_tc.cu", dump);
+    compile_chain(blocks[i], CVY_TF32, 0, "conv_tc.cu", dump);
+    steered->crowded = 1;
+    if (i < WHOLE) compile_chain(blocks[i], CVY_TF32, 0, "conv_tc.cu", dump);
+    steered->crowded = 0;
 }
 
 /* Elements of 16 bits: the blocks, weights that are not exact, every kernel that reads elements by itself. */
-static void compile_halves(const char *dump)
-{
-    static const struct {
-        const char *chain, *source;
-        int capability;
-    } halves[] = {
-        {HALF_A(":bf16"), "conv_tc.cu", 90},
-        {HALF_B(":bf16"), "conv_tc.cu", 90},
-        {HALF_C(":bf16"), "conv_tc.cu", 90},
-        {HALF_A(":fp16"), "conv_tc.cu", 90},
-        {HALF_B(":fp16"), "conv_tc.cu", 90},
-        {HALF_C(":fp16"), "conv_tc.cu", 90},
-        {"x[64,64,56,56]:bf16 | conv2d(64,3,padding=1) | batch_norm | mul(s[64,1,1]) | relu", "conv_tc.cu", 90},
-        {"x[12,128,28,28]:bf16 | conv2d(128,3) | group_norm(8) | relu", "conv_tc.cu", 90},
-        {"x[16,64,57,57]:fp16 | conv2d(64,3,padding=1) | relu", "conv_tc.cu", 90},
-        {"x[900,304]:bf16 | linear(1500) | gelu", "matmul_tc.cu", 90},
-        {"x[900,304]:fp16 | linear(1500) | gelu", "matmul_tc.cu", 90},
-        {"x[900,300]:bf16 | linear(1500) | gelu", "matmul_mma.cu", 80},
-        {"x[900,300]:fp16 | matmul(w[300,1500]) | relu", "matmul_mma.cu", 80},
-        {"x[400,64,20,22]:bf16 | conv2d(256,3,dilation=2) | gelu", "conv_mma.cu", 80},
-        {"x[4,8,20,22]:fp16 | conv2d(64,3) | relu", "conv_direct.cu", 89},
-        {"x[2,12,14,13]:bf16 | conv2d(12,3,padding=1,groups=12) | mish", "conv_simple.cu", 80},
-        {"x[900,1024]:bf16 | add(r[900,1024]) | layer_norm(1024) | gelu", "norm.cu", 80},
-        {"x[4,63504]:fp16 | softmax(1) | gelu", "softmax_row.cu", 80},
-        {"x[16,64,126,126]:bf16 | add(y[64,1,1]) | mul(z[126,126]) | relu", "pointwise.cu", 80},
-    };
+static const struct {
+    const char *chain, *source;
+    int capability;
+} halves[] = {
+    {HALF_A(":bf16"), "conv_tc.cu", 90},
+    {HALF_B(":bf16"), "conv_tc.cu", 90},
+    {HALF_C(":bf16"), "conv_tc.cu", 90},
+    {HALF_A(":fp16"), "conv_tc.cu", 90},
+    {HALF_B(":fp16"), "conv_tc.cu", 90},
+    {HALF_C(":fp16"), "conv_tc.cu", 90},
+    {"x[64,64,56,56]:bf16 | conv2d(64,3,padding=1) | batch_norm | mul(s[64,1,1]) | relu", "conv_tc.cu", 90},
+    {"x[12,128,28,28]:bf16 | conv2d(128,3) | group_norm(8) | relu", "conv_tc.cu", 90},
+    {"x[16,64,57,57]:fp16 | conv2d(64,3,padding=1) | relu", "conv_tc.cu", 90},
+    {"x[900,304]:bf16 | linear(1500) | gelu", "matmul_tc.cu", 90},
+    {"x[900,304]:fp16 | linear(1500) | gelu", "matmul_tc.cu", 90},
+    {"x[900,300]:bf16 | linear(1500) | gelu", "matmul_mma.cu", 80},
+    {"x[900,300]:fp16 | matmul(w[300,1500]) | relu", "matmul_mma.cu", 80},
+    {"x[400,64,20,22]:bf16 | conv2d(256,3,dilation=2) | gelu", "conv_mma.cu", 80},
+    {"x[4,8,20,22]:fp16 | conv2d(64,3) | relu", "conv_direct.cu", 89},
+    {"x[2,12,14,13]:bf16 | conv2d(12,3,padding=1,groups=12) | mish", "conv_simple.cu", 80},
+    {"x[900,1024]:bf16 | add(r[900,1024]) | layer_norm(1024) | gelu", "norm.cu", 80},
+    {"x[4,63504]:fp16 | softmax(1) | gelu", "softmax_row.cu", 80},
+    {"x[16,64,126,126]:bf16 | add(y[64,1,1]) | mul(z[126,126]) | relu", "pointwise.cu", 80},
+};
 
-    for (int i = 0; i < COUNT_OF(halves); i++) {
-        gpu->capability = halves[i].capability;
-        compile_chain(halves[i].chain, CVY_FP32, 0, halves[i].source, dump);
-    }
-    gpu->capability = 0;
-}
-
-static void remove_folder(const char *path, const char *name)
+static void remove_tree(const char *path, const char *name)
 {
     (void)name;
-    each_entry(path, remove_entry);
+    if (unlink(path) == 0) return;
+    each_entry(path, remove_tree);
     rmdir(path);
 }
 
-static void compile_all(const char *dump)
+static void make_own(char path[SCRATCH_BYTES + 32], const char *what, const char *variable)
 {
-    for (int i = 0; i < COUNT_OF(chains); i++) compile_chain(chains[i], CVY_FP32, 0, NULL, dump);
-    for (int i = 0; i < COUNT_OF(producers); i++) {
-        gpu->capability = producers[i].capability;
-        for (int k = 0; k < producers[i].tiles; k++)
-            compile_chain(producers[i].chain, producers[i].precision, k, producers[i].source, dump);
+    snprintf(path, SCRATCH_BYTES + 32, "%s/%s.%ld", cache_dir, what, (long)getpid());
+    mkdir(path, 0700);
+    setenv(variable, path, 1);
+}
+
+/* Every process has a cache and a dump of its own: what another one has compiled would leave no report. */
+static const char *own_folders(void)
+{
+    static char dump[SCRATCH_BYTES + 32], cache[SCRATCH_BYTES + 32];
+
+    if (!dump[0]) {
+        make_own(dump, "dump", "CVY_DUMP");
+        make_own(cache, "cache", "CVY_CACHE");
     }
-    gpu->capability = 0;
-    compile_blocks(dump);
+    return dump;
+}
+
+static void take_half(const gpu *u, int item)
+{
+    (void)u;
+    steered->capability = halves[item].capability;
+    compile_chain(halves[item].chain, CVY_FP32, 0, halves[item].source, own_folders());
+    steered->capability = 0;
+}
+
+static void take_single(const gpu *u, int item)
+{
+    const int producer = item - COUNT_OF(chains), block = producer - COUNT_OF(producers);
+
+    (void)u;
+    if (producer < 0) {
+        compile_chain(chains[item], CVY_FP32, 0, NULL, own_folders());
+    } else if (block < 0) {
+        steered->capability = producers[producer].capability;
+        for (int k = 0; k < producers[producer].tiles; k++)
+            compile_chain(producers[producer].chain, producers[producer].precision, k, producers[producer].source,
+                          own_folders());
+        steered->capability = 0;
+    } else {
+        compile_block(block, own_folders());
+    }
 }
 
 int main(int argc, char **argv)
 {
     const nvrtc_api *rtc = NULL;
-    char dump[SCRATCH_BYTES + 32];
 
     if (getenv("CONVOY_TEST_QUICK")) {
         printf("cuda_compile: skipped: what NVRTC compiles does not depend on how this program was built\n");
@@ -243,12 +265,9 @@ int main(int argc, char **argv)
         return 0;
     }
     use_cache();
-    snprintf(dump, sizeof dump, "%s/dump", cache_dir);
-    setenv("CVY_DUMP", dump, 1);
-    gpu = use_standin(argv[0], "libcuda.so.1", "CVY_CUDA_LIB");
-    if (argc == 1) compile_all(dump);
-    compile_halves(dump);
-    each_entry(dump, remove_folder);
-    rmdir(dump);
+    steered = use_standin(argv[0], "libcuda.so.1", "CVY_CUDA_LIB");
+    if (argc == 1) share_host_work(COUNT_OF(chains) + COUNT_OF(producers) + COUNT_OF(blocks), take_single);
+    share_host_work(COUNT_OF(halves), take_half);
+    each_entry(cache_dir, remove_tree);
     return finish("cuda_compile");
 }

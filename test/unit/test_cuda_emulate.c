@@ -11,7 +11,7 @@
 #include "../gpu/chain_list.h"
 
 enum { LISTED = COUNT_OF(chains) };
-static int graphs = 70;
+static int graphs = 40;
 static uint64_t first_seed = 1;
 
 static const offence offences[] = {
