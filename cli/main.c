@@ -56,7 +56,7 @@ static void print_chains(FILE *to)
 
 static void print_help(FILE *to)
 {
-    fputs("convoy: a convolution and everything behind it in the fewest trips through memory\n\n", to);
+    fputs("convoy: fuses a convolution with the operators around it\n\n", to);
     fputs("usage: convoy COMMAND [CHAIN] [OPTIONS]\n\n", to);
     for (int i = 0; i < N_COMMANDS; i++) {
         char left[32];

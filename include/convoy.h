@@ -1,4 +1,4 @@
-/* convoy.h - a convolution and everything behind it in the fewest trips through memory.
+/* convoy.h - fuses a convolution with the operators around it: data crosses memory as few times as possible.
  *
  * A complete program (cc demo.c -lconvoy):
  *

@@ -1,4 +1,4 @@
-"""Convoy: a convolution and everything behind it in the fewest trips through memory.
+"""Convoy: fuses a convolution with the operators around it, so that data crosses memory as few times as possible.
 
     import convoy
     fast = convoy.compile(model)         # the same module, faster
