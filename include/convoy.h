@@ -224,7 +224,7 @@ CVY_API cvy_status cvy_plan_why(const cvy_plan *plan, char *text, size_t capacit
 
 /* A tensor in memory, elements of its dtype: on the CPU for CVY_REF and CVY_CPU, on the GPU for CVY_CUDA. */
 typedef struct cvy_buffer {
-    void *data;             /* may be NULL where the tensor is empty */
+    void *data;             /* at a multiple of an element's bytes; may be NULL where the tensor is empty */
     const int64_t *strides; /* one per dimension, in elements, any sign or 0 (outputs: no two elements at one
                                place); NULL: contiguous */
 } cvy_buffer;

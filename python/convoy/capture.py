@@ -65,9 +65,19 @@ def trace(function, params, tensors, mode, around=contextlib.nullcontext()):
     tracer = make_fx(flat, tracing_mode=mode, pre_dispatch=True, _allow_non_fake_inputs=True)
     # In a context of its own: PyTorch's settings leave a variable in it for every trace, for ever.
     with around, unwatched_saving():
-        captured = contextvars.copy_context().run(tracer, *params, *tensors)
+        captured = contextvars.copy_context().run(tracer, *distinct([*params, *tensors]))
     forget_source(source_name(captured))
     return captured, spec
+
+
+def distinct(tensors):
+    """A trace knows tensors by identity: one that is given twice would be read from one place, and so would be two others
+    that come in a later call."""
+    seen, given = set(), []
+    for tensor in tensors:
+        given.append(tensor.detach().requires_grad_(tensor.requires_grad) if id(tensor) in seen else tensor)
+        seen.add(id(tensor))
+    return given
 
 
 def unwatched_saving():

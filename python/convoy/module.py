@@ -61,7 +61,7 @@ class Entry:
 
 
 def kind_of(tensor):
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.is_neg()
 
 
 def hooks_of(modules):
@@ -143,7 +143,7 @@ class Dispatcher:
         for a in args:
             if type(a) not in PLAIN:
                 break
-            key.append((a.shape, a.stride(), a.dtype, a.device))
+            key.append((a.shape, a.stride(), a.dtype, a.device, a.is_neg()))
         else:
             if not kwargs:
                 return self.dispatch(module, forward, tuple(key), args, args, None)
@@ -253,7 +253,7 @@ def flatten_call(key, args, kwargs):
     tensors = []
     for leaf in leaves:
         if type(leaf) in PLAIN:
-            key.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.device))
+            key.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.is_neg()))
             tensors.append(leaf)
         elif isinstance(leaf, torch.Tensor):
             return None, None, None
@@ -434,7 +434,7 @@ def compiled_class(original):
 
     functools.update_wrapper(forward, original.forward)
     contents = {"__slots__": ("_convoy",), "_original": original, "forward": forward, "__doc__": original.__doc__}
-    if original.__call__ is nn.Module.__call__:
+    if original.__call__ is nn.Module.__call__ and original._call_impl is nn.Module._call_impl:
         contents["__call__"] = call_by_lane
     made = type(original.__name__, (Compiled, original), contents)
     made.__module__, made.__qualname__ = original.__module__, original.__qualname__

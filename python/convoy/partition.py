@@ -7,6 +7,8 @@ side effects lies between. A region that is not worth it is tried without the op
 import operator
 from dataclasses import dataclass
 
+import torch
+
 from .program import Program
 from .purify import is_barrier, is_pointwise
 from .vocabulary import SHAPES, Emitter, emit_node, why_not
@@ -83,6 +85,14 @@ class Groups:
         self.inputs[first] = {n for n in self.inputs[first] | self.inputs.pop(second) if self.of[n] is not first}
 
 
+def negated(node):
+    """PyTorch may keep the imaginary part of a conjugate as it was, and a bit that says so: its memory has the other sign."""
+    values = [n.meta.get("val") for n in node.all_input_nodes]
+    if any(isinstance(v, torch.Tensor) and v.is_neg() for v in values):
+        return "a tensor with PyTorch's negative bit"
+    return None
+
+
 def candidates(graph, device, is_param, kept):
     """Nodes of the vocabulary. `kept` receives the reasons for the others."""
     found, fixed = set(), set(is_param)
@@ -91,7 +101,7 @@ def candidates(graph, device, is_param, kept):
             fixed.add(node)
         if node.op != "call_function" or "number" in node.meta:
             continue
-        reason = why_not(node, device, fixed)
+        reason = why_not(node, device, fixed) or negated(node)
         if not reason:
             found.add(node)
         elif node.target is not operator.getitem:

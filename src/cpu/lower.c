@@ -260,14 +260,17 @@ static bool in_program(const builder *b, int i)
     return cvyi_is_pointwise(kind) || kind == KIND_SHAPE || cvyi_sink_fits(b->plan, b->out->pass, i);
 }
 
-/* Is v, or a reshape of it, read by a step that is no program? */
+/* Is v, or a reshape of it, read by a step that is no program, or by a program as the weight or bias of a norm,
+ * which it looks up channel by channel? */
 static bool read_by_kernel(const builder *b, int v)
 {
     const pass *s = b->out->pass;
     for (int i = s->first; i < s->first + s->count; i++) {
         const node *n = &b->g->nodes[i];
+        const bool inside = in_program(b, i), apply = cvyi_info(n)->kind == KIND_APPLY;
         for (int a = 0; a < n->n_args; a++)
-            if (n->arg[a] != CVY_NONE && b->plan->root[n->arg[a]] == v && !in_program(b, i)) return true;
+            if (n->arg[a] != CVY_NONE && b->plan->root[n->arg[a]] == v && (!inside || (apply && a >= 2)))
+                return true;
     }
     return false;
 }

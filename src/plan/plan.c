@@ -331,6 +331,9 @@ static cvy_status check_buffers(const cvy_plan *p, const char *call, const cvy_b
         const value *v = &p->graph->values[p->tensor_value[i]];
         if (runs && !buffers[i].data && cvyi_elements(&v->shape))
             return cvyi_fail(CVY_INVALID, "%s: buffer %d ('%s') is NULL", call, i, v->name);
+        if ((uintptr_t)buffers[i].data % (uintptr_t)cvyi_dtype_bytes(v->dtype))
+            return cvyi_fail(CVY_INVALID, "%s: buffer %d ('%s') is not at a multiple of its elements' %d bytes",
+                             call, i, v->name, (int)cvyi_dtype_bytes(v->dtype));
         if (p->options.strided != CVY_OFF) continue;
         const bool aligned = p->engine->device != CVY_CUDA || (uintptr_t)buffers[i].data % 16 == 0;
         if (!cvyi_is_contiguous(&v->shape, buffers[i].strides) || !aligned)

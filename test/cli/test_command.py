@@ -202,6 +202,18 @@ def test_check(convoy, device, data):
     assert got["samples"] == 3
 
 
+NORMS = ["x[2,8,5,5], y[8] | group_norm(2, weight=@y)", "x[2,8,5,5], y[8] | conv2d(8,3) | group_norm(2, bias=@y)",
+         "x[2,8,5,5], y[8] | instance_norm(affine=True, weight=@y)", "x[2,8,5,5], y[8] | batch_norm(training=True, weight=@y)",
+         "x[2,8,5,5] | mean((0,2,3)) @s | @x | conv2d(8,3) | group_norm(2, weight=@s)"]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("chain", NORMS)
+def test_norms_take_computed_weights(convoy, chain, dtype):
+    status, _, err = convoy("check", chain, "--device", "cpu", "--dtype", dtype)
+    assert status == 0, err
+
+
 def test_check_prints_a_verdict(convoy):
     status, out, _ = convoy("check", SMALL, "--device", "ref", "--samples", "2")
     assert status == 0

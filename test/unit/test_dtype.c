@@ -135,6 +135,24 @@ static void refused(void **state)
     cvy_graph_free(g);
 }
 
+/* An element lies at a multiple of its bytes. */
+static void odd_addresses(void **state)
+{
+    static _Alignas(CVY_ALIGN) char memory[1 << 16], x[64], y[64];
+    const cvy_options o = {.size = sizeof o, .device = CVY_CPU};
+    const cvy_buffer buffers[] = {{x + 1, NULL}, {y, NULL}}, even[] = {{x + 2, NULL}, {y + 6, NULL}};
+    cvy_graph *g = parse("x[5]:bf16 | relu");
+    cvy_plan *p = NULL;
+    (void)state;
+    assert_ok(cvy_plan_create(g, &o, &p));
+    assert_in_range(cvy_plan_workspace(p), 1, sizeof memory);
+    assert_refused(cvy_plan_run(p, buffers, 2, memory, sizeof memory, 0, NULL),
+                   "run: buffer 0 ('x') is not at a multiple of its elements' 2 bytes");
+    assert_ok(cvy_plan_run(p, even, 2, memory, sizeof memory, 0, NULL));
+    cvy_plan_free(p);
+    cvy_graph_free(g);
+}
+
 /* The reference rounds its result once, to the dtype of the output, whatever its parameters have. */
 static void reference(void **state)
 {
@@ -211,9 +229,9 @@ static void rewrites(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_and_bytes), cmocka_unit_test(printed),   cmocka_unit_test(results),
-        cmocka_unit_test(refused),         cmocka_unit_test(reference), cmocka_unit_test(taken_by_engines),
-        cmocka_unit_test(rewrites),
+        cmocka_unit_test(names_and_bytes), cmocka_unit_test(printed),       cmocka_unit_test(results),
+        cmocka_unit_test(refused),         cmocka_unit_test(reference),     cmocka_unit_test(taken_by_engines),
+        cmocka_unit_test(rewrites),        cmocka_unit_test(odd_addresses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
