@@ -147,7 +147,7 @@ conv_along cvyi_conv_take(const question *q, conv_algo_id algo, bool product)
     return out;
 }
 
-/* Convolution, its statistics, and pointwise operators alone behind them: the convolution may run twice. */
+/* Convolution, its statistics, and pointwise operators alone after them: the convolution may run twice. */
 bool cvyi_conv_twice_fits(const cvy_plan *p, const pass *s)
 {
     const cvy_graph *g = p->graph;

@@ -63,7 +63,7 @@ typedef struct view_cut {
 } view_cut;
 
 /* dst[j] = row[x + j stride] where that lies in 0...W-1, else 0. Writes whole vectors: what is too much falls on
- * the next row, which is written later, or on the slack behind the copy. */
+ * the next row, which is written later, or on the slack after the copy. */
 INLINE void view_row(float *dst, const float *row, int64_t W, view_cut c)
 {
     if (c.stride == 1) {
@@ -96,11 +96,11 @@ INLINE void view_pair(float *even, float *odd, const float *end, const float *ro
     }
 }
 
-/* Rows of the copy's plane that lie in x, those before them and those behind them: zeros. */
+/* Rows of the copy's plane that lie in x, those before them and those after them: zeros. */
 typedef struct view_rows {
     const float *first; /* of those in x */
     int64_t apart;      /* in x */
-    int64_t before, inside, behind;
+    int64_t before, inside, after;
 } view_rows;
 
 /* n rows from row y of x on, every step-th, of which the first `most` are wanted. plane NULL: zeros alone. */
@@ -112,7 +112,7 @@ INLINE view_rows view_find_rows(const conv_geom *g, const float *plane, int64_t 
     view_rows r = {NULL, step * g->in[2], cvyi_min64(before, n), 0, 0};
     if (plane) r.inside = cvyi_max64(cvyi_min64(end, most) - r.before, 0);
     if (r.inside) r.first = plane + (y + r.before * step) * g->in[2];
-    r.behind = n - r.before - r.inside;
+    r.after = n - r.before - r.inside;
     return r;
 }
 
@@ -133,10 +133,10 @@ INLINE void view_phase(const conv_tiling *t, const view_rows *r, view_cut c, flo
             v_store(copy, v_load_range(row + c.x, -c.x, W - c.x));
     else
         for (int64_t i = 0; i < r->inside; i++, copy += c.n, row += r->apart) view_row(copy, row, W, c);
-    view_zeros(copy, r->behind * c.n);
+    view_zeros(copy, r->after * c.n);
 }
 
-/* Both column phases of stride 2, whose planes lie behind each other. */
+/* Both column phases of stride 2, whose planes lie one after the other. */
 INLINE void view_phases(const conv_tiling *t, const view_rows *r, view_cut c, float *even)
 {
     const int64_t W = t->geom.in[2];
@@ -152,8 +152,8 @@ INLINE void view_phases(const conv_tiling *t, const view_rows *r, view_cut c, fl
         v_store(odd, v_odd(x, y));
     }
     for (; even < end; even += c.n, odd += c.n, row += r->apart) view_pair(even, odd, end, row, W, c);
-    view_zeros(even, r->behind * c.n);
-    view_zeros(odd, r->behind * c.n);
+    view_zeros(even, r->after * c.n);
+    view_zeros(odd, r->after * c.n);
 }
 
 INLINE void view_plane(const conv_tiling *t, const conv_part *p, const float *src, float *copy)

@@ -175,7 +175,7 @@ static cvy_status add_map(maker *m, const wide_form *f, const wide_layout *l, in
     return CVY_OK;
 }
 
-/* Views as conv_wide.cu numbers them, behind number 0. */
+/* Views as conv_wide.cu numbers them, after number 0. */
 static int add_operands(maker *m, const memory_map *at)
 {
     const node *n = &m->g->nodes[m->choice->form.core];

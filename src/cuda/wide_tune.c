@@ -17,8 +17,8 @@ static const char *refusal(const cvy_plan *p, const cuda_device *d, const conv_g
     return e->C < 16 ? "wide: fewer than 16 input channels" : NULL;
 }
 
-/* Along an axis: places of a list that x fills, places that results are computed at, the gap behind x's: what taps
- * reach in front of the first place or behind the last, or results past x's end. */
+/* Along an axis: places of a list that x fills, places that results are computed at, the gap after x's: what taps
+ * reach before the first place or after the last, or results past x's end. */
 typedef struct extent {
     int64_t filled, results, gap;
 } extent;
@@ -53,11 +53,14 @@ static const char *lay_flat(wide_form *f)
         x[i] = find_extent(e, i, f->axes[i]);
     }
     f->row = x[2].filled + x[2].gap;
+    /* Places are 32-bit, and so is what a tile reaches beyond them. Each factor is below 2^31: no product wraps. */
     f->plane = (x[1].filled + x[1].gap) * f->row;
+    if (f->plane > INT32_MAX / 2) return "wide: more pixels than tensor copies count";
     f->sample = (x[0].filled + x[0].gap) * f->plane;
+    if (f->sample > INT32_MAX / 2 || e->N * f->sample > INT32_MAX / 2)
+        return "wide: more pixels than tensor copies count";
     f->places = (e->N - 1) * f->sample + (x[0].results - 1) * f->plane + (x[1].results - 1) * f->row + x[2].results;
-    /* Places are 32-bit, and so is what a tile reaches beyond them. */
-    if (e->N * f->sample > INT32_MAX / 2) return "wide: more pixels than tensor copies count";
+    if (e->K * e->C * e->kernel[0] * e->kernel[1] * e->kernel[2] > INT32_MAX) return "wide: more than 2^31 weights";
     if (e->K * e->out[0] * e->out[1] * e->out[2] > INT32_MAX) return "wide: a sample of more than 2^31 results";
     return e->C * e->in[0] * e->in[1] * e->in[2] > INT32_MAX ? "wide: a sample of more than 2^31 values" : NULL;
 }

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../cli/npy.h"
+#include "../standin/scratch.h"
 
 static char message[NPY_MESSAGE];
 
@@ -172,9 +173,9 @@ static void halves(void **state)
         unsigned char bytes[8];
     } cases[] = {{CVY_FLOAT16, "'<f2'", {0x00, 0x3c, 0x00, 0xc0, 0x00, 0x7c, 0x01, 0x00}},
                  {CVY_BFLOAT16, "'<u2'", {0x80, 0x3f, 0x00, 0xc0, 0x80, 0x7f, 0x01, 0x00}}};
-    char path[] = "/tmp/convoy-npy-XXXXXX";
+    char path[SCRATCH_BYTES];
     (void)state;
-    close(mkstemp(path));
+    close(mkstemp(scratch_name(path, "npy")));
     for (int i = 0; i < 2; i++) {
         const float data[] = {1, -2, 1.0f / 0.0f, cases[i].dtype == CVY_FLOAT16 ? 0x1p-24f : 0x1p-133f};
         npy_array a;
@@ -199,8 +200,8 @@ static void writes_what_it_reads(void **state)
     static const int64_t shapes[][CVY_MAX_RANK] = {{2, 3}, {1, 1, 1, 1, 1, 6}, {6}, {0, 4}};
     static const int32_t ranks[] = {2, 6, 1, 2};
     const float data[6] = {-0.0f, 1.5f, -3, 1e-45f, 3e38f, 7};
-    char path[] = "/tmp/convoy-npy-XXXXXX";
-    const int file = mkstemp(path);
+    char path[SCRATCH_BYTES];
+    const int file = mkstemp(scratch_name(path, "npy"));
     (void)state;
     assert_true(file >= 0);
     close(file);
@@ -238,11 +239,11 @@ static float read_one(const char *path)
 static void discard_leaves_the_old_file(void **state)
 {
     const float one = 1, two = 2;
-    char path[] = "/tmp/convoy-npy-XXXXXX", part[128];
+    char path[SCRATCH_BYTES], part[SCRATCH_BYTES + 64];
     struct stat info;
     aside to;
     (void)state;
-    close(mkstemp(path));
+    close(mkstemp(scratch_name(path, "npy")));
     chmod(path, 0640);
     assert_true(write_tensor(&to, path, CVY_FLOAT32, 0, NULL, &one) && aside_commit(&to));
     assert_true(!stat(path, &info) && (info.st_mode & 0777) == 0640);
@@ -259,11 +260,11 @@ static void discard_leaves_the_old_file(void **state)
 static void names_that_are_taken(void **state)
 {
     const float two = 2;
-    char folder[] = "/tmp/convoy-npy-XXXXXX", path[64], planted[96], victim[64];
+    char folder[SCRATCH_BYTES], path[SCRATCH_BYTES + 64], planted[SCRATCH_BYTES + 96], victim[SCRATCH_BYTES + 64];
     struct stat info;
     aside to;
     (void)state;
-    assert_non_null(mkdtemp(folder));
+    assert_non_null(mkdtemp(scratch_name(folder, "npy")));
     snprintf(path, sizeof path, "%s/y.npy", folder);
     snprintf(victim, sizeof victim, "%s/victim", folder);
     snprintf(planted, sizeof planted, "%s/.convoy.%ld.0.part", folder, (long)getpid());
@@ -279,14 +280,14 @@ static void names_that_are_taken(void **state)
 static void pipes(void **state)
 {
     const float three = 3;
-    char folder[] = "/tmp/convoy-npy-XXXXXX", path[64];
+    char folder[SCRATCH_BYTES], path[SCRATCH_BYTES + 64];
     struct stat info;
     npy_array a;
     void *bytes = NULL;
     aside to;
     int held;
     (void)state;
-    assert_non_null(mkdtemp(folder));
+    assert_non_null(mkdtemp(scratch_name(folder, "npy")));
     snprintf(path, sizeof path, "%s/pipe", folder);
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_false(npy_read(path, &a, &bytes, message));
@@ -305,9 +306,9 @@ static void pipes(void **state)
 static void signals_take_it_away(void **state)
 {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
-    char folder[] = "/tmp/convoy-npy-XXXXXX", path[64];
+    char folder[SCRATCH_BYTES], path[SCRATCH_BYTES + 64];
     (void)state;
-    assert_non_null(mkdtemp(folder));
+    assert_non_null(mkdtemp(scratch_name(folder, "npy")));
     snprintf(path, sizeof path, "%s/y.npy", folder);
     for (int i = 0; i < 4; i++) {
         int status = 0;
