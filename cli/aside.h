@@ -2,7 +2,7 @@
  *
  * A file is written aside, in the folder where it is to be, under a name that nobody has, and renamed at the end; a
  * failure, or a signal that ends the program, takes it away and leaves what was there. A name that stands for
- * something other than a regular file (a device, a pipe, a symbolic link) is written into as it stands. */
+ * something other than a regular file (a device, a pipe, a symbolic link) is written into directly. */
 #ifndef CONVOY_CLI_ASIDE_H
 #define CONVOY_CLI_ASIDE_H
 

@@ -18,7 +18,7 @@ enum { MAX_FILES = 64 };
 
 /* "convoy: message" on standard error; returns EXIT_USAGE. */
 int cli_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* The same with the library's last message behind `what` ("plan: "; may be ""). */
+/* The same with the library's last message after `what` ("plan: "; may be ""). */
 int cli_library_error(const char *what);
 
 /* A line on standard error: on a terminal it overwrites itself, elsewhere there is one every few seconds. */
@@ -43,7 +43,7 @@ typedef struct options {
 } options;
 enum { SEED_UNSET = -1 };
 
-/* argv behind the command's name. `command` is one bit of the option table's. */
+/* argv after the command's name. `command` is one bit of the option table's. */
 int options_parse(options *o, unsigned command, int argc, char **argv);
 /* The options that a command takes, for its help. */
 void options_print(FILE *to, unsigned command);
@@ -66,7 +66,7 @@ int cmd_bench(const options *o);
 int cmd_run(const options *o);
 int cmd_ops(const options *o);
 
-/* ---- chain.c: the text of a chain from what stands on the command line ---- */
+/* ---- chain.c: the text of a chain from what is on the command line ---- */
 
 /* Chain text, a block's name (A, B, C), a file's, or - for standard input. *text is the caller's to free. */
 int chain_load(const char *argument, char **text);
@@ -103,7 +103,7 @@ int job_open(job *j, const char *chain_text, cvy_dtype dtype);
 int job_fill(job *j, const options *o, bool random);
 /* Plans, in place of a plan that is there. */
 int job_plan(job *j, const cvy_options *o);
-/* Workspace, and tensors where the plan wants them. Behind job_fill and job_plan. */
+/* Workspace, and tensors where the plan wants them. After job_fill and job_plan. */
 int job_place(job *j, int ordinal);
 /* Runs once and waits for the end. *seconds may be NULL. */
 int job_run(job *j, uint32_t flags, double *seconds);
@@ -134,7 +134,7 @@ typedef struct device {
     void (*free)(void *memory);
     cvy_status (*upload)(void *dst, const void *src, size_t bytes);
     cvy_status (*download)(void *dst, const void *src, size_t bytes);
-    cvy_status (*time_start)(void);              /* caches are cold behind it, where that can be had */
+    cvy_status (*time_start)(void);              /* caches are cold after it, where that can be had */
     cvy_status (*time_stop)(double *seconds);    /* waits */
     void (*describe)(platform *p, bool measure); /* name, and the limits if `measure` */
 } device;

@@ -68,7 +68,7 @@ static double share(double value, double limit)
     return limit > 0 ? value / limit : NAN;
 }
 
-/* Digits behind the point; negative: with an exponent. */
+/* Digits after the point; negative: with an exponent. */
 static void cell(double value, int digits)
 {
     if (digits < 0)

@@ -4,7 +4,7 @@
 
 typedef struct command {
     const char *name, *argument, *summary;
-    const char *detail; /* behind the summary in the command's own help */
+    const char *detail; /* after the summary in the command's own help */
     unsigned bit;
     bool chain; /* takes one */
     int (*run)(const options *o);

@@ -115,7 +115,7 @@ static bool take_descr(cursor *c, npy_array *a)
 static bool take_order(cursor *c, npy_array *a)
 {
     a->fortran = take_word(c, "True");
-    return a->fortran || take_word(c, "False") || expected(c, "True or False behind 'fortran_order'");
+    return a->fortran || take_word(c, "False") || expected(c, "True or False after 'fortran_order'");
 }
 
 /* One extent: digits, and the L that Python 2 wrote. */
@@ -176,7 +176,7 @@ static bool parse_header(cursor *c, npy_array *a)
         while (i < N && ((size_t)len != strlen(entries[i].key) || memcmp(key, entries[i].key, (size_t)len))) i++;
         if (i == N) return refuse(c->message, "header: unknown key '%.*s'", len < FOUND ? len : FOUND, key);
         if (seen[i]) return refuse(c->message, "header: '%s' twice", entries[i].key);
-        if (!take(c, ':')) return expected(c, "a colon behind the key");
+        if (!take(c, ':')) return expected(c, "a colon after the key");
         if (!entries[i].take(c, a)) return false;
         seen[i] = true;
         if (!take(c, ',') && (c->at == c->end || *c->at != '}')) return expected(c, "a comma or }");
@@ -205,7 +205,7 @@ bool npy_parse(const void *bytes, size_t n, npy_array *out, char *message)
     c = (cursor){(const char *)b + start, (const char *)b + start + header, message};
     if (!parse_header(&c, out) || !count_elements(out, message)) return false;
     skip_space(&c);
-    if (c.at != c.end) return expected(&c, "nothing behind the dictionary");
+    if (c.at != c.end) return expected(&c, "nothing after the dictionary");
     data = n - start - header;
     if (data != (uint64_t)(out->count * elements[out->dtype].bytes))
         return refuse(message, "%lld elements need %lld bytes, %zu are there", (long long)out->count,
@@ -241,7 +241,7 @@ void npy_copy(const npy_array *a, float *dst)
     }
     for (int64_t i = 0; i < a->count; i++) {
         dst[i] = load_float(a->dtype, a->data + at * elements[a->dtype].bytes);
-        for (int d = a->rank - 1; d >= 0; d--) { /* the next index in C order, and where it stands */
+        for (int d = a->rank - 1; d >= 0; d--) { /* the next index in C order, and where it is */
             at += stride[d];
             if (++index[d] < a->dims[d]) break;
             at -= index[d] * stride[d];

@@ -24,7 +24,7 @@ typedef struct npy_array {
  * Never reads outside bytes[0 .. n), whatever they are. */
 bool npy_parse(const void *bytes, size_t n, npy_array *out, char *message);
 
-/* "<f4": what stands in a file for a dtype. */
+/* "<f4": what a file says for a dtype. */
 const char *npy_descr(cvy_dtype dtype);
 
 /* The elements in C order. dst holds array->count floats, which hold every element exactly. */

@@ -8,7 +8,7 @@ typedef enum take { TAKE_SWITCH, TAKE_WORD, TAKE_COUNT, TAKE_LIST } take;
 
 typedef struct option {
     const char *name;
-    const char *value; /* what help shows behind the name; the words of TAKE_WORD, in the order of their numbers */
+    const char *value; /* what help shows after the name; the words of TAKE_WORD, in the order of their numbers */
     const char *help;
     take kind;
     unsigned commands; /* CMD_... bits */

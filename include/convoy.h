@@ -95,7 +95,7 @@ typedef struct cvy_attr {
     double value[CVY_MAX_RANK]; /* the numbers; whole where the attribute is */
 } cvy_attr;
 
-/* An operator applied to values. args[0] is what flows through; behind it stand the operator's tensors in the order
+/* An operator applied to values. args[0] is what flows through; after it come the operator's tensors in the order
  * of torch.nn.functional (weight, bias; running_mean, running_var, weight, bias). A tensor that is CVY_NONE or
  * missing is created as a parameter with its natural shape, the dtype of args[0] and the name "<node>.weight". */
 typedef struct cvy_call {
@@ -121,7 +121,7 @@ CVY_API cvy_status cvy_graph_param(cvy_graph *graph, const char *name, cvy_dtype
                                    const int64_t *dims, cvy_value *out);
 CVY_API cvy_status cvy_graph_apply(cvy_graph *graph, const cvy_call *call, cvy_value *out);
 
-/* Appends operators written as chain text behind a value: cvy_graph_chain(g, x, "conv2d(64,3) | relu", &y). */
+/* Appends operators written as chain text after a value: cvy_graph_chain(g, x, "conv2d(64,3) | relu", &y). */
 CVY_API cvy_status cvy_graph_chain(cvy_graph *graph, cvy_value from, const char *text, cvy_value *out);
 
 /* Makes a value an output. A graph in which none was made one gives its last value. */
@@ -153,7 +153,7 @@ CVY_API cvy_status cvy_graph_tensor(const cvy_graph *graph, int32_t index, cvy_t
  * NUL if capacity > 0, and tells in *needed (may be NULL) the bytes of the whole text with its NUL. */
 CVY_API cvy_status cvy_graph_print(const cvy_graph *graph, char *text, size_t capacity, size_t *needed);
 
-/* Operator number index (0, 1, ...) as "name(argument, argument=default)", NULL behind the last. */
+/* Operator number index (0, 1, ...) as "name(argument, argument=default)", NULL after the last. */
 CVY_API const char *cvy_op_signature(int32_t index);
 
 /* ---- plan: how to compute it ------------------------------------------------------------------------------ */

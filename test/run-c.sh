@@ -10,7 +10,7 @@ passed=0 failed=0
 # Tests of fork() start threads in the child; the thread sanitizer can follow, it only has to be told to go on.
 export TSAN_OPTIONS="${TSAN_OPTIONS:-die_after_fork=0}"
 
-sum_of() { # the numbers behind a cmocka mark
+sum_of() { # the numbers after a cmocka mark
     sed -n "s/^\[  $1  \] \([0-9]*\) test(s).*/\1/p" "$log" | awk '{ n += $1 } END { print n + 0 }'
 }
 

@@ -72,7 +72,7 @@ static void *member(void *arg)
         if (job.dst) job.dst = n ? l->y : t->y;
         if (job.sumsq) job.sumsq = l->stats;
         if (job.tiling->ph > 1) job.pool = l->pool;
-        if (job.sumsq) { /* means first, as the engine does in front of a norm */
+        if (job.sumsq) { /* means first, as the engine does before a norm */
             const conv_geom *g = &job.tiling->geom;
             for (int64_t c = 0; c < g->C; c++)
                 cvyi_conv_window_sums(job.tiling->kernels, g, job.src, c, &l->window);

@@ -90,7 +90,7 @@ def caches(folder, names):
 
 
 class Run:
-    """`program`: what is started, with a peer's name behind it."""
+    """`program`: what is started, with a peer's name after it."""
 
     def __init__(self, args, program):
         self.args, self.program, self.start = args, program, time.monotonic()

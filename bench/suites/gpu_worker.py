@@ -1,7 +1,7 @@
 """One peer on the GPU in a process of its own: a task per line in, a row per line out.
 
 A task is {"chain", "precision", "repeats"}. Times are CUDA events around one run on the current stream, the L2 cache
-flushed in front of each by writing more than it holds; inputs alternate. The flush also keeps the GPU busy while the
+flushed before each by writing more than it holds; inputs alternate. The flush also keeps the GPU busy while the
 run is being launched, so that what is measured is the GPU's time. Errors are against float64 on some samples.
 
 A task with a "peer" is to be compiled and run once, whoever this process is for: that fills the caches on disk, and
@@ -69,7 +69,7 @@ class Gpu:
         torch.cuda.synchronize()
 
     def tidy(self):
-        """Gives memory back. False where the device is lost to this process, as it is behind a kernel's wrong access."""
+        """Gives memory back. False where the device is lost to this process, as it is after a kernel's wrong access."""
         gc.collect()
         try:
             self.wait()
@@ -238,7 +238,7 @@ def timed(device, run, inputs, repeats):
 
 
 def measure(device, run, data, task):
-    """The error is that of a run behind the timed ones: what earlier runs left behind must not show."""
+    """The error is that of a run after the timed ones: what earlier runs left behind must not show."""
     times = timed(device, run, len(data.inputs), task["repeats"])
     row = {"ms": statistics.median(times), "ms_min": min(times), "runs": len(times), "bytes": data.bytes()}
     return row | error(run, data) | {"samples_checked": len(data.samples), **getattr(run, "extra", {})}

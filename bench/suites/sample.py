@@ -1,4 +1,4 @@
-"""Chains drawn at random: a convolution of any size that Convoy promises to be good at, two to five operators behind it.
+"""Chains drawn at random: a convolution of any size that Convoy promises to be good at, two to five operators after it.
 
 `draw(seed, count)` gives the same chains for the same seed everywhere, and a smaller count gives the first of them. What
 Convoy can fuse has no part in it; a convolution is drawn again only where it is too large for a benchmark (`sensible()`).
@@ -15,7 +15,7 @@ BATCHES = (1, 256)
 KERNELS = (1, 3, 5, 7)
 STRIDES = (1, 2)
 PADDINGS = (0, 1)
-TAIL = (2, 5)  # operators behind the convolution
+TAIL = (2, 5)  # operators after the convolution
 
 MOST_VALUES = 1 << 28  # of a tensor: 1 GiB
 MOST_WORK = 1e12  # operations of a convolution: some 20 ms in single precision
@@ -80,22 +80,22 @@ def sensible(conv):
 
 
 class Tail:
-    """The operators behind a convolution, one after the other, and the extents of a sample on the way."""
+    """The operators after a convolution, one after the other, and the extents of a sample on the way."""
 
     def __init__(self, rng, conv):
         self.rng, self.channels, self.space, self.before = rng, conv.outputs, conv.space(), conv.space()
         self.stages, self.reduced = [], False
 
     def kinds(self):
-        """What comes, in order: a reduction last, or with an activation behind it."""
+        """What comes, in order: a reduction last, or with an activation after it."""
         rng, count = self.rng, self.rng.randint(*TAIL)
         chosen = ["norm"] * (rng.random() < NORM) + ["pool"] * (rng.random() < POOL and min(self.space) >= 2)
         reduction = ["reduce"] * (rng.random() < REDUCE)
         chosen = chosen[: count - len(reduction)]
         chosen += ["pointwise"] * (count - len(reduction) - len(chosen))
         rng.shuffle(chosen)
-        behind = bool(reduction) and chosen[-1] == "pointwise" and rng.random() < 0.5
-        return chosen[:-1] + reduction + chosen[-1:] if behind else chosen + reduction
+        after = bool(reduction) and chosen[-1] == "pointwise" and rng.random() < 0.5
+        return chosen[:-1] + reduction + chosen[-1:] if after else chosen + reduction
 
     def norm(self):
         divisors = [g for g in range(1, self.channels + 1) if self.channels % g == 0]

@@ -101,8 +101,8 @@ def forget_source(name):
 
 
 def replace(graph, region, insert, calls):
-    """One call, by insert(graph, sources), behind the last source and the first node. What reads the results may
-    stand in front of it: sort_graph() puts that right, since no path leaves a region and returns. Gives the nodes
+    """One call, by insert(graph, sources), after the last source and the first node. What reads the results may
+    come before it: sort_graph() puts that right, since no path leaves a region and returns. Gives the nodes
     that stand for the outputs now. calls: the call joins them."""
     order = {n: i for i, n in enumerate(graph.nodes)}
     last = max(region.sources, key=order.get)
@@ -125,7 +125,7 @@ def replace(graph, region, insert, calls):
 
 
 def sort_graph(graph):
-    """Moves every node behind what it reads, keeping the order otherwise."""
+    """Moves every node after what it reads, keeping the order otherwise."""
     placed, order = set(), list(graph.nodes)
 
     def place(node):

@@ -44,7 +44,7 @@ def problem_text(path):
             for i in range(first - 1, node.end_lineno):
                 lines[i] = ("# " + lines[i].strip().strip("\"'")).rstrip()
             continue
-        while first > 1 and lines[first - 2] == "":  # the blank lines in front go as well
+        while first > 1 and lines[first - 2] == "":  # the blank lines before go as well
             first -= 1
         lines[first - 1 : node.end_lineno] = [None] * (node.end_lineno - first + 1)
     return "\n".join(line for line in lines if line is not None).strip()

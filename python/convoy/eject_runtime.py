@@ -1,4 +1,4 @@
-"""What an ejected file calls its launches with: Python that is written into it as it stands here."""
+"""What an ejected file calls its launches with: Python that is written into it unchanged."""
 
 RUNTIME = r'''
 # ---- calling the launches ------------------------------------------------------------------------------------------
@@ -12,7 +12,7 @@ class Region:
     """A C++ function below: launches on tensors of these shapes and strides, with a workspace per stream.
 
     inputs, params: (name, shape, strides, dtype) of each; results: the same without names. What depends on parameters alone
-    (`prepare`) is launched again only when one of them has changed. Everything in front of the launches is host time
+    (`prepare`) is launched again only when one of them has changed. Everything before the launches is host time
     that an idle device waits for: a call like the one before goes by again(), which looks at all tensors at once, by
     functions of C.
     """

@@ -1,7 +1,7 @@
 """The shortest way through a compiled module, for a call that was made before: no gradients, tensors alone as arguments, one
 region for all of it.
 
-Everything in front of the launch is time that an idle GPU waits for, and after a large kernel little of it lies in the
+Everything before the launch is time that an idle GPU waits for, and after a large kernel little of it lies in the
 caches. So a lane asks three things, each by one call of C, and runs: are the arguments and PyTorch's modes what they
 were (Dynamo's own check of tensors), is the module's state (state.py), and has anybody hung hooks on it? The region
 looks at its parameters itself (region.py). Where an answer is no the call goes the long way, which finds out why.

@@ -106,7 +106,7 @@ def invoker(found, params, whole):
         return through_graph
     runner, positions, picks = whole
     n = len(params)
-    # Parameters are objects that do not change (the state sees to that): they stand ready in the list.
+    # Parameters are objects that do not change (the state sees to that): they are ready in the list.
     template = [params[p] if p < n else None for p in positions]
     inputs = [(i, p - n) for i, p in enumerate(positions) if p >= n]
 

@@ -162,7 +162,7 @@ def to_double(value):
 
 
 def median_ms(function, inputs, device, seconds=SECONDS):
-    """On the CPU from call to return. On the GPU what the device takes, behind writes of a GiB: nothing of the inputs
+    """On the CPU from call to return. On the GPU what the device takes, after writes of a GiB: nothing of the inputs
     is left in the L2 cache, and the host has issued everything before the device gets to it."""
     function(*inputs)
     function(*inputs)

@@ -1,4 +1,4 @@
-"""Captured graphs without what stands in the way of regions: in-place operators become plain ones where nothing can tell,
+"""Captured graphs without what is in the way of regions: in-place operators become plain ones where nothing can tell,
 identities and constants are resolved, and results have the strides that they will have.
 """
 

@@ -301,7 +301,7 @@ def roofline_figure(cases, device, precision):
                  f"{c.title}, {r['peer']}: {fmt(y)} GFLOP/s, {fmt(r['ms'])} ms")
     limits = f"{fmt(gflops)} GFLOP/s and {fmt(gbps)} GB/s, measured in the same run" if gflops and gbps else "not measured"
     note = (f"<p>Every chain measured; filled: Convoy, hollow: peers on A, B and C. The roof: {limits}. Convolutions "
-            "count as direct ones, so Winograd forms may stand above it.</p>")
+            "count as direct ones, so Winograd forms may lie above it.</p>")
     yield figure(f"roofline-{device}-{precision}", "roofline", axes.svg("roofline") + legend(
         dict.fromkeys(r["peer"] for *_, r, c in points if r["peer"] in FAMILIES)), commands_of(found), note)
 

@@ -258,7 +258,7 @@ class State:
             self.expect(held.before[first:], lambda i: held.named(first + i))
 
     def expect(self, values, named):
-        # the last is visited first: turned round, things come in the order in which they stand
+        # the last is visited first: turned round, things come in the order in which they are listed
         self.waiting += [(v, named(i)) for i, v in enumerate(values) if type(v) not in ATOMS][::-1]
 
     # -- is it as it was? --

@@ -98,7 +98,7 @@ const char *cvyi_pass_refusal(const cvy_plan *p, const pass *s);
 double cvyi_row_seconds(const question *q, const cpu_row *row);
 /* Way, seconds and note of a pass whose first operator has such a choice. */
 void cvyi_pass_cost(const cvy_plan *p, pass *s, const cpu_choice *c);
-/* The seconds of a pass that stands, on the threads of the plan. */
+/* The seconds of a finished pass, on the threads of the plan. */
 void cvyi_cpu_predict(const cvy_plan *p, pass *s);
 
 #endif

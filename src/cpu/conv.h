@@ -179,7 +179,7 @@ static inline conv_span cvyi_conv_part(const conv_tiling *t, int64_t part)
 /* One block of output channels. */
 typedef struct conv_block {
     int64_t group, k0; /* first channel */
-    int kn, kt;        /* channels that exist; channels of the register tile (zero weights behind kn) */
+    int kn, kt;        /* channels that exist; channels of the register tile (zero weights past kn) */
     int64_t slot;      /* channels of packed weights before it */
 } conv_block;
 static inline conv_block cvyi_conv_block(const conv_tiling *t, int64_t b)

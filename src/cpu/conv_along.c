@@ -58,7 +58,7 @@ static int stats_of(const cvy_graph *graph, int v, int from, int end, const conv
 /* Everyone who reads v can undo a shift per channel; a maximum hands it on to its own readers. */
 static bool may_be_centred(const cvy_plan *p, const pass *s, int v, int stats)
 {
-    if (cvyi_needed_behind(p, s, v)) return false;
+    if (cvyi_needed_after(p, s, v)) return false;
     for (int i = s->first; i < s->first + s->count; i++) {
         const node *n = &p->graph->nodes[i];
         const op_kind kind = cvyi_info(n)->kind;
@@ -72,7 +72,7 @@ static bool may_be_centred(const cvy_plan *p, const pass *s, int v, int stats)
 
 static bool read_only_by(const cvy_plan *p, const pass *s, int v, int from, int n)
 {
-    if (cvyi_needed_behind(p, s, v)) return false;
+    if (cvyi_needed_after(p, s, v)) return false;
     for (int i = s->first; i < s->first + s->count; i++)
         for (int a = 0; a < p->graph->nodes[i].n_args; a++)
             if (p->graph->nodes[i].arg[a] == v && (i < from || i >= from + n)) return false;
@@ -157,7 +157,7 @@ bool cvyi_conv_twice_fits(const cvy_plan *p, const pass *s)
 
     if (s->count < 3 || s->count > PROG_NODES || cvyi_info(n)->kind != KIND_CONV || !s->by_sample) return false;
     if (g->nodes[s->first + 1].op != OP_norm_stats || g->nodes[s->first + 1].arg[0] != n->out) return false;
-    if (cvyi_needed_behind(p, s, n->out) || cvyi_needed_behind(p, s, g->nodes[s->first + 1].out)) return false;
+    if (cvyi_needed_after(p, s, n->out) || cvyi_needed_after(p, s, g->nodes[s->first + 1].out)) return false;
     cvyi_conv_geom(g, n, &geom);
     cvyi_norm_geom(g, &g->nodes[s->first + 1], &e);
     if (e.groups * e.chan != geom.K || e.outer != geom.N || !e.centred || e.over_outer) return false;

@@ -14,7 +14,7 @@
  * Those zeros are harmless while weights are finite. Packing finds out, and weights that are not take a plain loop
  * over the positions that exist.
  *
- * packed: [groups][phase 0][phase 1][phase 2] of [K/groups][taps][C/groups]; each tap is in one phase. Behind it
+ * packed: [groups][phase 0][phase 1][phase 2] of [K/groups][taps][C/groups]; each tap is in one phase. After it
  * one float: 0, or NaN where a weight is not finite. */
 #include <math.h>
 #include <string.h>
@@ -58,7 +58,7 @@ static int64_t phase_taps(const conv_geom *g, const int64_t phase[3], int64_t *b
     return taps;
 }
 
-/* The next tap of a phase in order, from r[] on (inclusive); false behind the last. */
+/* The next tap of a phase in order, from r[] on (inclusive); false after the last. */
 static bool next_tap(const conv_geom *g, const int64_t phase[3], int64_t r[3])
 {
     for (; r[0] < g->kernel[0]; r[0]++, r[1] = 0) {

@@ -5,7 +5,7 @@
 /* ---- legal ---- */
 
 /* Must a value made in the pass lie in a slice? Yes, if somebody reads it who cannot take it from a tile: another
- * producer's step, pooling of anything but a convolution, a second look behind statistics. An estimate: lower.c
+ * producer's step, pooling of anything but a convolution, a second look after statistics. An estimate: lower.c
  * decides, and may need less. */
 static bool lies_in_slice(const cvy_plan *p, const pass *s, int index)
 {
@@ -14,7 +14,7 @@ static bool lies_in_slice(const cvy_plan *p, const pass *s, int index)
     const bool made_by_conv = cvyi_info(&g->nodes[index])->kind == KIND_CONV;
     bool stats = false, other = false;
 
-    if (cvyi_needed_behind(p, s, v) || cvyi_info(&g->nodes[index])->kind == KIND_STATS) return false;
+    if (cvyi_needed_after(p, s, v) || cvyi_info(&g->nodes[index])->kind == KIND_STATS) return false;
     for (int i = index + 1; i <= p->last_reader[v]; i++) {
         const op_kind kind = cvyi_info(&g->nodes[i])->kind;
         if (g->nodes[i].arg[0] != v) continue;
@@ -50,7 +50,7 @@ static bool parts_statistics(const cvy_plan *p, const pass *s)
     for (int i = s->first; i < s->first + s->count; i++) {
         const node *n = &g->nodes[i];
         if (cvyi_info(n)->kind == KIND_STATS && g->values[n->arg[0]].dtype != CVY_FLOAT32 &&
-            cvyi_made_inside(p, s, n->arg[0]) && cvyi_needed_behind(p, s, n->out))
+            cvyi_made_inside(p, s, n->arg[0]) && cvyi_needed_after(p, s, n->out))
             return true;
     }
     return false;
@@ -125,7 +125,7 @@ static double node_seconds(const cvy_plan *p, const pass *s, int index)
     case KIND_SHAPE:
         return 0;
     case KIND_STATS:
-        /* Behind a convolution the sums cost a multiply-add per element, else a read from cache. */
+        /* After a convolution the sums cost a multiply-add per element, else a read from cache. */
         return elements * lanes * (cvyi_made_inside(p, s, n->arg[0]) ? 0.03e-9 : 0.08e-9);
     default:
         return elements * lanes * pointwise_ns(n->op) * 1e-9;

@@ -98,8 +98,8 @@ struct cpu_state {
     const cpu_pool_kernels *pool;
     const cpu_convert_kernels *convert;
     cpu_pass *passes;    /* one per pass of the plan */
-    cpu_pass pack;       /* steps that pack weights, run behind the plan's prepare pass */
-    cpu_pass *late;      /* per pass: steps that pack weights which are inputs or computed, run in front of it */
+    cpu_pass pack;       /* steps that pack weights, run after the plan's prepare pass */
+    cpu_pass *late;      /* per pass: steps that pack weights which are inputs or computed, run before it */
     int64_t packed_end;  /* of the workspace: after values and weights that are packed in every run */
     int64_t *param_copy; /* per tensor: byte for contiguous floats of a parameter that has strides or another dtype,
                             prepared; -1 */
@@ -168,7 +168,7 @@ cvy_status cvyi_add_node_step(builder *b, const char *name, size_t bytes,
                               void **data);
 /* parts() of a step that is not cut. */
 int64_t cvyi_one_part(const step *s, const cpu_unit *u);
-/* The same among the steps that pack weights: run when parameters have changed, or in front of the pass where the
+/* The same among the steps that pack weights: run when parameters have changed, or before the pass where the
  * weight does not depend on parameters alone. */
 step *cvyi_add_pack(builder *b, int weight, size_t data_bytes, void **data);
 int64_t cvyi_slice(builder *b, int64_t bytes);                   /* reserves, aligned to 64 */
@@ -177,7 +177,7 @@ int64_t cvyi_packed_room(builder *b, int weight, int64_t bytes); /* of the run's
 
 /* Puts a fence after the slice at `at`, the last so far. */
 void cvyi_fence_slice(builder *b, int64_t at, int64_t bytes);
-/* A pass stands: fences of slices that were given up go, and one comes after the scratch. */
+/* A pass is complete: fences of slices that were given up go, and one comes after the scratch. */
 void cvyi_fence_pass(cpu_pass *s);
 /* Puts up or takes down the fences of a pass with so many sets of slices and so many workers. */
 void cvyi_fence_run(const cpu_pass *s, char *slices, int sets, int workers, bool up);

@@ -86,9 +86,9 @@ typedef struct cpu_gemm_kernels {
     int vl, mr, nv; /* lanes; rows and vectors of the register tile */
     void (*block)(const gemm_block *t);
     void (*dots)(const gemm_block *t); /* any n; nvec is not looked at */
-    /* dst[k][width] = src[k][n], zero behind n. */
+    /* dst[k][width] = src[k][n], zero past n. */
     void (*pack_kn)(const float *src, int64_t ld, int64_t kc, int64_t n, int64_t width, float *dst);
-    /* dst[k][width] = src[n][k], zero behind n. */
+    /* dst[k][width] = src[n][k], zero past n. */
     void (*pack_nk)(const float *src, int64_t ld, int64_t kc, int64_t n, int64_t width, float *dst);
     /* dst[k][width]: the runs of src[k], zero elsewhere. */
     void (*pack_runs)(const float *src, int64_t ld, int64_t kc, const gemm_run *runs, int n_runs, int64_t width,
@@ -100,7 +100,7 @@ extern const cpu_gemm_kernels cvyi_gemm_portable, cvyi_gemm_avx2, cvyi_gemm_avx5
 
 const cpu_gemm_kernels *cvyi_gemm_kernels(cpu_isa isa);
 
-/* Part number i of `total` things cut into `parts` that differ by one at most, the larger in front. */
+/* Part number i of `total` things cut into `parts` that differ by one at most, the larger first. */
 static inline int64_t cvyi_part_start(int64_t total, int64_t parts, int64_t i)
 {
     return i * (total / parts) + cvyi_min64(i, total % parts);

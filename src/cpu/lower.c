@@ -113,7 +113,7 @@ fail:
     return st;
 }
 
-/* The packing in front of this pass; a weight that is a tensor of run() may be strided. */
+/* The packing before this pass; a weight that is a tensor of run() may be strided. */
 static cpu_pass *late_pack(builder *b, int weight)
 {
     cpu_pass *late = &b->state->late[b->out - b->state->passes];
@@ -136,7 +136,7 @@ step *cvyi_add_pack(builder *b, int weight, size_t data_bytes, void **data)
 
 /* ---- which nodes are computed together ---- */
 
-/* Nodes index ... index + n - 1 as one program, with `sink` behind them; does it build? */
+/* Nodes index ... index + n - 1 as one program, with `sink` after them; does it build? */
 static bool program_fits(const builder *b, int index, int n, int sink)
 {
     const site at = {b->plan, b->out->pass, b->out->chunk, b->out->units, b->out, NULL};

@@ -24,7 +24,7 @@ size_t cvyi_pool_scratch_bytes(const pool_geom *g);
 
 /* ---- for the kernels ---- */
 
-/* Scratch: two rows of src with their padding on both sides and room to read behind them, then the divisors. */
+/* Scratch: two rows of src with their padding on both sides and room to read past them, then the divisors. */
 enum { POOL_SLACK = 64 }; /* floats */
 int64_t cvyi_pool_row_floats(const pool_geom *g);
 

@@ -15,7 +15,7 @@
 
 enum {
     TILE = 1024,   /* floats */
-    PROG_DIMS = 8, /* a sample dimension in front of CVY_MAX_RANK, and one that a group may split off */
+    PROG_DIMS = 8, /* a sample dimension before CVY_MAX_RANK, and one that a group may split off */
     PROG_INSTRS = 40,
     PROG_OPERANDS = 40,
     PROG_COEFS = 8,
@@ -86,7 +86,7 @@ typedef struct program {
     int n_outer;
     int64_t outer[PROG_DIMS]; /* outer[0]: samples of a full unit */
     int64_t inner;
-    int channel; /* outer dimension of the channels; coefficients are numbered by it and those in front; -1 */
+    int channel; /* outer dimension of the channels; coefficients are numbered by it and those before it; -1 */
     int64_t channels;
     int n_instrs, n_operands, n_coefs, n_regs;
     instr *instrs;
@@ -145,11 +145,11 @@ static inline site cvyi_site(builder *b)
  * node right after them, -1: none. band: the value whose band the convolution hands over, CVY_NONE. False: the
  * nodes do not fit one program. */
 bool cvyi_program_build(const site *at, int index, int n, int sink, int band, program *out);
-/* Moves the tables of a program that stands into the plan's memory. */
+/* Moves the tables of a finished program into the plan's memory. */
 cvy_status cvyi_program_keep(cvy_plan *p, program *made);
 /* The pointwise nodes from index on that can share a program, and how many there are. */
 int cvyi_program_span(const cvy_plan *p, int index, int end);
-/* Can this node be the sink behind a program of shape `s`, or a program by itself? */
+/* Can this node be the sink after a program of shape `s`, or a program by itself? */
 bool cvyi_sink_fits(const cvy_plan *p, const pass *s, int index);
 
 /* Nodes first ... first + n - 1 as a program over bands of v, a convolution's result. (conv_along.c) */

@@ -49,12 +49,12 @@ static bool read_outside(const assembler *s, int v)
     return false;
 }
 
-/* Must the value be in memory: somebody beside this program's nodes and its sink reads it, or it is needed behind
+/* Must the value be in memory: somebody beside this program's nodes and its sink reads it, or it is needed after
  * the pass. */
 static bool leaves(const assembler *s, int v)
 {
     if (s->at->room) return spot_of(s, v)->kind != SPOT_NONE;
-    return cvyi_needed_behind(s->at->plan, s->at->pass, v) || read_outside(s, v);
+    return cvyi_needed_after(s->at->plan, s->at->pass, v) || read_outside(s, v);
 }
 
 static prog_arg destination(assembler *s, int v)
@@ -116,7 +116,7 @@ static holder *find(assembler *s, int v)
     const int root = s->at->plan->root[v];
     for (int i = 0; i < s->n_held; i++)
         if (s->held[i].v == v) return &s->held[i];
-    /* A reshape inside the program never happens; one in front shares its root's memory. */
+    /* A reshape inside the program never happens; one before it shares its root's memory. */
     at = spot_of(s, v);
     o = new_operand(s, v, false);
     if (s->g->values[root].dtype != CVY_FLOAT32 && s->g->values[root].kind != VALUE_PARAM)
@@ -199,7 +199,7 @@ static void finish_chain(assembler *s, int v, prog_arg base, int which)
 
 /* ---- nodes ---- */
 
-/* Weight or bias of a norm by rows: element number i of the normalised ones, wherever their dimensions stand. */
+/* Weight or bias of a norm by rows: element number i of the normalised ones, wherever their dimensions are. */
 static prog_arg row_affine(assembler *s, const node *n, int v)
 {
     const prog_arg a = cvyi_settle(s, v);

@@ -25,7 +25,7 @@ static void place_sink(assembler *s)
     p->sink_v = n->out;
     p->reduce_first = first;
     p->horizontal = end == s->sp.n;
-    /* Trailing extents of 1 behind the reduced ones make no difference to the order of elements. */
+    /* Trailing extents of 1 after the reduced ones make no difference to the order of elements. */
     for (int d = end; d < s->sp.n && !p->horizontal; d++)
         if (s->sp.dim[d] > 1)
             break;

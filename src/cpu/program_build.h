@@ -9,7 +9,7 @@
 
 #include "program.h"
 
-/* The result's shape as dimensions with the sample dimension in front: [m][rest] taken by sample, [1][all] whole.
+/* The result's shape as dimensions with the sample dimension first: [m][rest] taken by sample, [1][all] whole.
  * split_last() cuts it finer; what names a dimension by its number is here, so that it moves along. */
 typedef struct space {
     int n;
@@ -57,7 +57,7 @@ void cvyi_sink_dims(const space *sp, int *first, int *end);
 bool cvyi_mark_reduced(const cvy_graph *g, const node *n, space *sp);
 /* Splits the last dimension in two where a run may not be that long: [C] -> [C / limit][limit]. */
 void cvyi_split_last(assembler *s);
-/* Joins dimensions from the last one down to `lowest` into the run; what is left in front are outer ones. */
+/* Joins dimensions from the last one down to `lowest` into the run; what is left before them are outer ones. */
 void cvyi_collapse(assembler *s, int lowest);
 
 /* ---- program_assemble.c ---- */

@@ -30,7 +30,7 @@ void cvyi_share_registers(program *p)
         const prog_arg *args[] = {&p->instrs[k].a, &p->instrs[k].b, &p->instrs[k].dst};
         for (int a = 0; a < 3; a++) {
             if (args[a]->kind == ARG_REG) end[args[a]->index] = k;
-            /* The stand-in of a written operand lives to the end: it is copied out behind the last instruction. */
+            /* The stand-in of a written operand lives to the end: it is copied out after the last instruction. */
             if (args[a]->kind == ARG_MEM && p->operands[args[a]->index].reg >= 0)
                 end[p->operands[args[a]->index].reg] = p->n_instrs;
         }

@@ -7,7 +7,7 @@
 
 /* x -> scale * x + shift, composed in double; pivot: the x that the first norm of the chain takes to zero.
  * A scale that is not finite asks for the sign of what it multiplies: x -> (x - pivot) * scale + shift then, the
- * pivot where the chain in front of it is zero. Results are NaN and infinities where operator by operator has them.
+ * pivot where the chain before it is zero. Results are NaN and infinities where operator by operator has them.
  */
 typedef struct affine {
     double scale, shift, pivot;
@@ -336,7 +336,7 @@ static void load_words(const tiles *t)
     }
 }
 
-/* What stands aside goes to memory: past the caches, as words, or element by element. */
+/* What was set aside goes to memory: past the caches, as words, or element by element. */
 static void store_aside(const tiles *t, int o)
 {
     const operand *w = &t->p->operands[o];

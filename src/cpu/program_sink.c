@@ -6,7 +6,7 @@
 #include <math.h>
 #include "program_tiles.h"
 
-/* Room behind the registers. Vertical: a block of rows [BLOCK_ROWS][width], VECTORS vectors, then one vector per
+/* Room after the registers. Vertical: a block of rows [BLOCK_ROWS][width], VECTORS vectors, then one vector per
  * level of the sum of blocks. */
 enum { BLOCK_ROWS = 64, VECTORS = 4 };
 

@@ -13,7 +13,7 @@ typedef struct tiles {
     float *base[PROG_OPERANDS];
     uint16_t *words[PROG_OPERANDS]; /* fp16 and bf16 where they lie: go through the operand's register; else NULL */
     bool halves;                    /* some operand has words that go through its register */
-    bool aside[PROG_OPERANDS];      /* written to its register first, copied out behind the last instruction */
+    bool aside[PROG_OPERANDS];      /* written to its register first, copied out after the last instruction */
     bool direct[PROG_OPERANDS];     /* streamed by the instruction itself */
     bool streams;                   /* some operand or the sink's result is streamed */
     float *sink;                    /* the sink's result; NULL: strided, to be scattered */
@@ -34,7 +34,7 @@ void cvyi_tiles_run(tiles *t, int64_t at, int64_t n);
 const float *cvyi_tiles_address(const tiles *t, const prog_arg *a);
 bool cvyi_tiles_scalar(const tiles *t, const prog_arg *a);
 
-/* Room behind the registers, in floats; and one reduction: a row, or columns of rows. */
+/* Room after the registers, in floats; and one reduction: a row, or columns of rows. */
 int64_t cvyi_sink_floats(const program *p);
 void cvyi_sink_run(tiles *t, int64_t item, char *scratch);
 

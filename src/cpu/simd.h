@@ -6,7 +6,7 @@
  *   vf, vi        VL floats; VL 32-bit integers
  *   vm            a mask of VL lanes
  *   v_load(p)     unaligned, as all loads and stores here
- *   v_load_n(p,n) the first n lanes (0 <= n <= VL), zero behind; touches no byte behind them
+ *   v_load_n(p,n) the first n lanes (0 <= n <= VL), zero after; touches no byte past them
  *   v_store_n     likewise
  *   v_first(n)    mask of the first n lanes, any n
  *   v_max, v_min  second operand if either is NaN (as x86); v_max_nan, v_min_nan give NaN if either is NaN
@@ -79,7 +79,7 @@ INLINE void v_zip4(const vf a[4], vf out[4])
     v_zip2(even[0], odd[0], &out[0], &out[1]);
     v_zip2(even[1], odd[1], &out[2], &out[3]);
 }
-/* Stores the first n lanes past the caches, n < VL, both p and n in fours: what the run in front of them or behind them
+/* Stores the first n lanes past the caches, n < VL, both p and n in fours: what the run before them or after them
  * stores to their line fills it up before it leaves. */
 INLINE void v_stream_n(float *p, int64_t n, vf a)
 {

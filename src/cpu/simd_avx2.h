@@ -92,7 +92,7 @@ INLINE vi i_and(vi a, vi b) { return _mm256_and_si256(a, b); }
 INLINE vi i_or(vi a, vi b) { return _mm256_or_si256(a, b); }
 #define i_shl(a, n) _mm256_slli_epi32(a, n)
 #define i_sra(a, n) _mm256_srai_epi32(a, n)
-/* Lanes 0 2 4 ... and 1 3 5 ... of a and b, one behind the other. */
+/* Lanes 0 2 4 ... and 1 3 5 ... of a and b, one after the other. */
 INLINE vf v_even(vf a, vf b)
 {
     const __m256d s = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88));

@@ -92,7 +92,7 @@ INLINE vi i_and(vi a, vi b) { return _mm512_and_si512(a, b); }
 INLINE vi i_or(vi a, vi b) { return _mm512_or_si512(a, b); }
 #define i_shl(a, n) _mm512_slli_epi32(a, n)
 #define i_sra(a, n) _mm512_srai_epi32(a, n)
-/* Lanes 0 2 4 ... and 1 3 5 ... of a and b, one behind the other. */
+/* Lanes 0 2 4 ... and 1 3 5 ... of a and b, one after the other. */
 INLINE vf v_even(vf a, vf b)
 {
     return _mm512_permutex2var_ps(

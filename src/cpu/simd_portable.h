@@ -92,7 +92,7 @@ INLINE vi i_and(vi a, vi b) { return a & b; }
 INLINE vi i_or(vi a, vi b) { return a | b; }
 #define i_shl(a, n) ((vi)(a) << (n))
 #define i_sra(a, n) ((vi)(a) >> (n))
-/* Lanes 0 2 4 ... and 1 3 5 ... of a and b, one behind the other. */
+/* Lanes 0 2 4 ... and 1 3 5 ... of a and b, one after the other. */
 INLINE vf v_even(vf a, vf b) { return (vf){a[0], a[2], b[0], b[2]}; }
 INLINE vf v_odd(vf a, vf b) { return (vf){a[1], a[3], b[1], b[3]}; }
 /* Lane sums and maxima in a fixed order: halves first. */

@@ -4,7 +4,7 @@
  *   step_conv_means.c   window sums of every input channel      } where statistics follow, or a Winograd form is
  *                       means of the result before it exists    } chosen: NaN, inf and huge values send the sample
  *                       where the sums of every channel start     to the direct form
- *                       x less its means, padded with what zero becomes: for direct forms in front of statistics,
+ *                       x less its means, padded with what zero becomes: for direct forms before statistics,
  *                       pointwise operators between them or not
  *   step_conv_bands.c   bands of rows: into memory, into maxima, or through a pointwise program
  *   step_conv_stats.c   sums of the bands -> mean and deviation
@@ -30,7 +30,7 @@ typedef struct conv_step {
     int64_t mean, constant, plain; /* double [K], double [K], int32: this sample takes the direct form */
     int64_t band_sums;             /* double [bands][K]; prog_stats: cpu_moments [bands][K] */
     program prog;
-    int64_t band_bytes; /* of the scratch, behind the kernel's own */
+    int64_t band_bytes; /* of the scratch, after the kernel's own */
 } conv_step;
 
 /* ---- a record in a unit's slices ---- */

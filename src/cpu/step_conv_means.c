@@ -75,7 +75,7 @@ static void run_starts(const step *s, const cpu_unit *u, int64_t part, char *scr
     for (int64_t k = 0; k < c->how->geom.K; k++) set_start(c, u, k, plain);
 }
 
-/* In front of the first element, or ("same" of an even filter) behind the last alone. */
+/* Before the first element, or ("same" of an even filter) after the last alone. */
 static bool has_padding(const conv_geom *g, const int64_t *to)
 {
     bool any = false;

@@ -33,7 +33,7 @@ typedef struct cpu_team cpu_team;
 void cvyi_team(int threads, void (*fn)(void *ctx, int worker, cpu_team *team), void *ctx);
 int cvyi_team_size(const cpu_team *team);
 
-/* Waits until every worker of the team is here; what they wrote before is seen by all behind it. */
+/* Waits until every worker of the team is here; what they wrote before is seen by all after it. */
 void cvyi_team_barrier(cpu_team *team);
 
 /* Restarts a count of items for the whole team: all workers call it, then claim until cvyi_team_claim is negative.

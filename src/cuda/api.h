@@ -2,7 +2,7 @@
  *
  * Nothing here is compiled against a toolkit: the libraries are opened at run time (library.c) and the few types
  * and constants below are the published binary interface. cuGetProcAddress is asked for the interface of the
- * version in the row, so that a newer driver hands over the one whose arguments stand here. */
+ * version in the row, so that a newer driver hands over the one whose arguments are given here. */
 #ifndef CVYI_CUDA_API_H
 #define CVYI_CUDA_API_H
 

@@ -33,7 +33,7 @@ struct kernel_row { /* kernel_row of exec.h */
     cvy_status (*make)(maker *m);
     /* Launches a step with arguments of its own (cuda_step.tc). NULL: it has none. */
     cvy_status (*launch)(const cuda_device *d, const cuda_step *s, step_arguments *a, bool fresh, CUstream stream);
-    /* Is it taken rather than the best of the rows in front of it? NULL: where it is predicted to take less. */
+    /* Is it taken rather than the best of the rows before it? NULL: where it is predicted to take less. */
     bool (*beats)(const cvy_plan *p, const pass *mine, const pass *best);
     /* Do two passes of this kernel run alike? NULL: always. */
     bool (*same)(const cuda_choice *a, const cuda_choice *b);

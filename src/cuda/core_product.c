@@ -20,14 +20,14 @@ static space product_space(const cvy_graph *g, const node *n, int *row, int *col
     return s;
 }
 
-/* Operands: batch dimensions right-aligned in front of their matrix; vectors have one dimension less. */
+/* Operands: batch dimensions right-aligned before their matrix; vectors have one dimension less. */
 static void x_view(maker *m, const node *n, int row, int column)
 {
     const shape *x = cvyi_shape_of(m->g, n->arg[0]);
     step_view *v = &m->views[cvyi_make_raw_view(m, n->arg[0])];
 
     v->dim[column] = x->rank - 1;
-    for (int d = 0; d < x->rank - 1; d++) /* dimension d of x stands x->rank - 2 - d in front of the row */
+    for (int d = 0; d < x->rank - 1; d++) /* dimension d of x is x->rank - 2 - d before the row */
         if (x->dim[d] != 1) v->dim[row - (x->rank - 2 - d)] = d;
 }
 

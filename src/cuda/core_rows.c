@@ -28,7 +28,7 @@ static const char *define_stats(maker *m, const norm_geom *e, int form, int64_t 
     return forms[form];
 }
 
-/* value * sign[channel], in front of the statistics. */
+/* value * sign[channel], before the statistics. */
 static void add_sign(maker *m, const space *over, int sign)
 {
     emit_line load = {.kind = EMIT_LOAD, .note = cvyi_make_label(m, sign)};
@@ -98,7 +98,7 @@ static void define_held(maker *m, const held_form *f, const space *in)
     cvyi_core_grid(m, cvyi_ceil_div(rows, f->threads / f->lanes), 1, 1, (unsigned)f->threads);
 }
 
-/* Statistics `core` and the norm behind them: the kernel leaves the affine to the epilogue. */
+/* Statistics `core` and the norm after them: the kernel leaves the affine to the epilogue. */
 static cvy_status make_norm(maker *m)
 {
     const int core = m->choice->form.core;

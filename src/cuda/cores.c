@@ -18,7 +18,7 @@ cvy_status cvyi_core_epilogue(maker *m, int core, const space *over)
 
     p->over = *over;
     if (p->line_of[v] == LINE_NONE) p->line_of[v] = EMIT_ARGUMENT;
-    if (m->prepared || cvyi_needed_behind(m->plan, m->pass, v)) cvyi_make_store(m, p, v);
+    if (m->prepared || cvyi_needed_after(m->plan, m->pass, v)) cvyi_make_store(m, p, v);
     return cvyi_make_chain(m, p, core + 1, m->pass->first + m->pass->count, true);
 }
 
@@ -54,7 +54,7 @@ void cvyi_core_first_view(maker *m, int core, const space *over)
     int first = end - 1;
 
     for (int i = end - 1; i >= core; i--)
-        if (cvyi_needed_behind(m->plan, m->pass, m->g->nodes[i].out)) first = i;
+        if (cvyi_needed_after(m->plan, m->pass, m->g->nodes[i].out)) first = i;
     cvyi_make_view(m, m->g->nodes[m->prepared ? core : first].out, over);
 }
 

@@ -6,11 +6,11 @@
 #include "mma.h"
 
 void cvyi_core_grid(maker *m, int64_t x, int64_t y, int64_t z, unsigned threads);
-/* What stands behind the core: its result stored where it is needed, then the pass's other nodes. */
+/* What follows the core: its result stored where it is needed, then the pass's other nodes. */
 cvy_status cvyi_core_epilogue(maker *m, int core, const space *over);
-/* What stands in front of it; the last line is the value the core reads. */
+/* What precedes it; the last line is the value the core reads. */
 cvy_status cvyi_core_prologue(maker *m, int core, const space *over);
-/* value + bias in front of everything else of the epilogue. */
+/* value + bias before everything else of the epilogue. */
 void cvyi_core_bias(maker *m, int core, const space *over, int bias, int slot);
 /* The view that takes the pass's first result is number 0. */
 void cvyi_core_first_view(maker *m, int core, const space *over);

@@ -19,7 +19,7 @@ double cvyi_pass_seconds(const cvy_plan *p, const pass *s, double launches, doub
     return launches * p->machine.launch + (arithmetic > memory ? arithmetic : memory);
 }
 
-/* Behind the sums of a convolution: half a cycle of a multiprocessor for each of its results. */
+/* After the sums of a convolution: half a cycle of a multiprocessor for each of its results. */
 static double results_seconds(const cvy_plan *p, const node *n)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;

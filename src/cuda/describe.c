@@ -7,7 +7,7 @@
  * "shared", "cooperative", "extent", "views" (each with "tensor" or "at", "name", "strides") and perhaps "tc".
  *
  * A view lies in a tensor of run() or at a byte of the workspace. "prepared" launches depend on parameters alone.
- * "tc" stands in tensor-core launches only, whose arguments are their own: numbers of views, -1 for NULL, the
+ * "tc" is in tensor-core launches only, whose arguments are their own: numbers of views, -1 for NULL, the
  * tensor map, and how many bytes from `part` on must be zero when a workspace is new. "product": a tensor map of
  * two dimensions, swizzled, and the views, in clusters that the kernel's options say. */
 #include <string.h>
@@ -47,7 +47,7 @@ static const char *word(bool truth)
 
 /* ---- parts of a launch ---- */
 
-/* Where a byte of the run's memory lies if the prepared part stands in front of the workspace. */
+/* Where a byte of the run's memory lies if the prepared part lies before the workspace. */
 static long long in_one_buffer(const cvy_plan *p, int64_t at)
 {
     return at < WORKSPACE_BASE ? at : at - WORKSPACE_BASE + p->prepared_bytes;

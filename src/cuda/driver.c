@@ -82,7 +82,7 @@ cvy_status cvyi_cuda_driver(const cuda_api **out)
 }
 
 /* NVRTC opens its builtins by bare name, which the loader does not find beside a library that was opened by path
- * (the wheel's). They stand in the same directory and carry its version: open them, and they are found as loaded.
+ * (the wheel's). They are in the same directory and carry its version: open them, and they are found as loaded.
  */
 static void load_builtins(void *inside_nvrtc, int major, int minor)
 {

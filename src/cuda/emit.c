@@ -1,4 +1,4 @@
-/* emit.c - writes epilogue.cuh; see emit.h. Only calls are written here: what an operator computes stands in
+/* emit.c - writes epilogue.cuh; see emit.h. Only calls are written here: what an operator computes is in
  * ops.cuh. */
 #include <math.h>
 #include <stdio.h>
@@ -56,7 +56,7 @@ static void add_variable(text *t, int line)
         cvyi_text_add(t, "t%d", line + 1);
 }
 
-/* One term of a sum; the sum's first has no sign in front. */
+/* One term of a sum; the sum's first has no sign before it. */
 static void add_term(text *t, bool *any, int dim, int64_t stride)
 {
     cvyi_text_add(t, "%sat.i%d", *any ? " + " : "", dim);
@@ -103,7 +103,7 @@ static void add_element(const emit_spec *spec, text *t, int number)
 
 typedef enum many_form { MANY_APART, MANY_RUN, MANY_SAME } many_form;
 
-/* How many elements of the space, from a multiple of as many on, lie one behind the other in a view; 0: all. */
+/* How many elements of the space, from a multiple of as many on, lie one after the other in a view; 0: all. */
 static int64_t dense_run(const emit_view *v, const emit_program *p)
 {
     int64_t run = 1;
@@ -120,13 +120,13 @@ static many_form form_of(const emit_spec *spec, const emit_program *p, int numbe
 {
     const emit_view *v = &spec->views[number];
     const int64_t run = v->whole ? 0 : dense_run(v, p);
-    int64_t behind = 1; /* extent of everything behind what the view varies along */
+    int64_t after = 1; /* extent of everything after what the view varies along */
     bool aligned = spec->many && run % spec->many == 0;
     int last = EMIT_DIMS - 1;
 
     if (!spec->many || spec->strided) return MANY_APART;
-    while (last >= 0 && !v->varies[last]) behind *= p->extent[last--];
-    if (!v->whole && (last < 0 || behind % spec->many == 0)) return MANY_SAME;
+    while (last >= 0 && !v->varies[last]) after *= p->extent[last--];
+    if (!v->whole && (last < 0 || after % spec->many == 0)) return MANY_SAME;
     for (int d = 0; d < EMIT_DIMS && run; d++)
         aligned = aligned && (!v->varies[d] || v->stride[d] < run || v->stride[d] % spec->many == 0);
     return aligned ? MANY_RUN : MANY_APART;
@@ -142,7 +142,7 @@ static void add_widened(const emit_spec *spec, text *t, int number)
     if (!wide) cvyi_text_add(t, ")");
 }
 
-/* An element's value, or what was read of it in front of the loop over neighbours. */
+/* An element's value, or what was read of it before the loop over neighbours. */
 static void add_read(const emit_spec *spec, const emit_program *p, text *t, int number)
 {
     switch (form_of(spec, p, number)) {
@@ -282,7 +282,7 @@ static void add_call(const emit_spec *spec, const emit_line *l, text *t)
     cvyi_text_add(t, ")");
 }
 
-/* Into memory; among neighbours into what is stored behind their loop. */
+/* Into memory; among neighbours into what is stored after their loop. */
 static void add_store(const emit_spec *spec, const emit_program *p, const emit_line *l, text *t)
 {
     const bool later = form_of(spec, p, l->view) == MANY_RUN;
@@ -337,7 +337,7 @@ static void views_read(const emit_line *l, int out[4])
     out[3] = affine ? l->bias : CVY_NONE;
 }
 
-/* What is read in front of the loop, by the first neighbour's place. */
+/* What is read before the loop, by the first neighbour's place. */
 static void add_reads(const emit_spec *spec, const emit_program *p, text *t)
 {
     uint64_t seen = 0;
@@ -362,7 +362,7 @@ static void add_reads(const emit_spec *spec, const emit_program *p, text *t)
     }
 }
 
-/* What is stored by one access: declared in front of the loop (`done` false), stored behind it. */
+/* What is stored by one access: declared before the loop (`done` false), stored after it. */
 static void add_stores(const emit_spec *spec, const emit_program *p, bool done, text *t)
 {
     for (int i = 0; i < p->n_lines; i++) {

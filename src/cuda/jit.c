@@ -2,7 +2,7 @@
  *
  * The cache's key is everything the result depends on: format, engine version, NVRTC version, architecture, options
  * and all source texts. A payload is the CUBIN. CVY_DUMP=DIR leaves DIR/<entry>.<arch>/ with the sources, options,
- * log and cubin of each kernel, and nvcc compiles that folder as it stands. */
+ * log and cubin of each kernel, and nvcc compiles that folder unchanged. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -65,7 +65,7 @@ static cvy_status collect_options(job *j)
     return CVY_OK;
 }
 
-/* With the NUL behind it, so that no two lists of texts run together into the same bytes. */
+/* With the NUL after it, so that no two lists of texts run together into the same bytes. */
 static void add_text(sha256 *s, const char *string)
 {
     cvyi_sha256_add(s, string, strlen(string) + 1);

@@ -6,13 +6,13 @@
 
 #include "../util/util.h"
 
-/* A text under a file name; NUL behind the last character. */
+/* A text under a file name; NUL after the last character. */
 typedef struct jit_file {
     const char *name;
     const char *data;
 } jit_file;
 
-/* The kernels' sources (kernels/ *.cu, *.cuh), embedded when the library was built; name NULL behind the last. */
+/* The kernels' sources (kernels/ *.cu, *.cuh), embedded when the library was built; name NULL after the last. */
 extern const jit_file cvyi_cuda_files[];
 
 typedef struct jit_request {

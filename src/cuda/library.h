@@ -10,7 +10,7 @@
  *   3. the directories handed over by cvyi_cuda_add_dir()
  *   4. the loader's own search
  *   5. lib64 and lib under CUDA_PATH and CUDA_HOME
- * `names` are the file names to try, best first, NULL behind the last. On failure (CVY_NO_DEVICE) the message says
+ * `names` are the file names to try, best first, NULL after the last. On failure (CVY_NO_DEVICE) the message says
  * what was looked for and where. A library is never closed: its threads and handlers outlive us. */
 cvy_status cvyi_library_open(const char *what, const char *variable, const char *path, const char *const *names,
                              void **out);

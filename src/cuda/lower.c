@@ -257,7 +257,7 @@ static cvy_status make_shadows(maker *m)
     return CVY_OK;
 }
 
-/* Copies between strided tensors and their shadows: inputs and parameters before everything, outputs behind it. */
+/* Copies between strided tensors and their shadows: inputs and parameters before everything, outputs after it. */
 static cvy_status copy_shadows(maker *m, bool outputs)
 {
     const cvy_plan *p = m->plan;

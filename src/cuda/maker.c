@@ -292,7 +292,7 @@ cvy_status cvyi_make_chain(maker *m, program *p, int first, int end, bool stores
             running_line(m, p, n);
         else
             op_line(m, p, n);
-        if (stores && (m->prepared || cvyi_needed_behind(m->plan, m->pass, n->out))) cvyi_make_store(m, p, n->out);
+        if (stores && (m->prepared || cvyi_needed_after(m->plan, m->pass, n->out))) cvyi_make_store(m, p, n->out);
     }
     return CVY_OK;
 }

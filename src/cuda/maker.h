@@ -6,14 +6,14 @@
 
 enum { MAX_LINES = 160, MAX_DEFINES = 48, DEFINE_BYTES = 48, NAME_LENGTH = 96 };
 
-/* The space a kernel runs over: up to six extents, and where the dimensions of the values in it stand. */
+/* The space a kernel runs over: up to six extents, and where the dimensions of the values in it are. */
 typedef struct space {
     int64_t extent[EMIT_DIMS]; /* 1 where there is nothing */
     shape logical;             /* of the values */
     int place[CVY_MAX_RANK];   /* dimension d of the values is dimension place[d] of the space */
 } space;
 
-space cvyi_space_plain(const shape *s);               /* dimensions as they stand */
+space cvyi_space_plain(const shape *s);               /* dimensions as they are */
 space cvyi_space_planes(const shape *s, int spatial); /* n, c, d, h, w */
 
 typedef struct program {
@@ -51,7 +51,7 @@ void cvyi_make_start(maker *m, const char *source);
 void cvyi_make_forget(const maker *m, program *p);
 /* -DNAME=value */
 void cvyi_make_define(maker *m, const char *name, int64_t value);
-void cvyi_make_define_text(maker *m, const char *option); /* as it stands */
+void cvyi_make_define_text(maker *m, const char *option); /* unchanged */
 void cvyi_make_define3(maker *m, const char *const names[3], const int64_t values[3]);
 void cvyi_make_define_extents(maker *m, char letter, const space *s); /* X1...X5 */
 /* X_TYPE and W_TYPE: elements of what a kernel reads by itself. Nothing where both are float32. */

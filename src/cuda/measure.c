@@ -1,5 +1,5 @@
 /* measure.c - how long a plan takes on this GPU: random data in memory of its own, the least of a few runs, each
- * behind a flush of the L2. */
+ * after a flush of the L2. */
 #include <math.h>
 #include "tc.h"
 

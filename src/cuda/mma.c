@@ -187,7 +187,7 @@ static double step_instructions(const mma_tile *t)
  * blocks of 64 x 128, so 16 on each, of 256 steps; eight warps, two on each quarter, of 473 cycles: 2.8 ms at 1.98
  * GHz. Small tiles are bound by instructions instead.
  * Few blocks wait: 2,000 cycles until the first copy has come, then a warp alone issues every second cycle, and
- * stands at the barrier for 100, for as many rounds as there are blocks in turn; the work itself counts a quarter.
+ * waits at the barrier for 100, for as many rounds as there are blocks in turn; the work itself counts a quarter.
  * 10 steps of one 64 x 64 on each multiprocessor, one product: 2,000 + 10 x 500 + 10 x 350 / 4 cycles, 4.0 us. */
 static double believed_seconds(const mma_tile *t, const cuda_device *d)
 {

@@ -33,9 +33,9 @@ static const char *chain_refusal(const cvy_plan *p, const pass *s, int first, in
     for (int i = first; i < end; i++) {
         const node *n = &g->nodes[i];
         const shape *y = cvyi_shape_of(g, n->out);
-        const bool needed = cvyi_needed_behind(p, s, n->out);
+        const bool needed = cvyi_needed_after(p, s, n->out);
         if (!is_pointwise(g, n)) return "two barriers or producers need a kernel each";
-        if (needed && !stores) return "a value in front of the reduction is needed behind the pass";
+        if (needed && !stores) return "a value before the reduction is needed after the pass";
         if (!broadcasts_to(y, over)) return "the chain changes its shape";
         if ((needed || cvyi_info(n)->kind != KIND_UNARY) && !cvyi_same_shape(y, over) &&
             (needed || cvyi_info(n)->kind != KIND_BINARY))
@@ -59,7 +59,7 @@ static const char *core_refusal(const cvy_plan *p, const pass *s, int core)
             return "the core reads two values of its pass";
     if (core == s->first) return NULL;
     if (cvyi_is_producer(cvyi_info(n)->kind)) return "a producer begins its pass";
-    return cvyi_made_inside(p, s, x) ? NULL : "the core does not read what stands in front of it";
+    return cvyi_made_inside(p, s, x) ? NULL : "the core does not read what comes before it";
 }
 
 /* Statistics and the norm that they are for, in one pass over slices that stay on chip: why not? */
@@ -72,7 +72,7 @@ static const char *resident_refusal(const cvy_plan *p, const pass *s, int core, 
     if (cvyi_info(apply)->kind != KIND_APPLY || apply->arg[0] != stats->arg[0] || apply->arg[1] != stats->out)
         return "statistics end their pass, or their norm is next";
     if (stats->n_args > 1 && stats->arg[1] != CVY_NONE) return "statistics of signed values end their pass";
-    if (cvyi_needed_behind(p, s, stats->out)) return "statistics are needed behind the pass";
+    if (cvyi_needed_after(p, s, stats->out)) return "statistics are needed after the pass";
     for (int a = 2; a < apply->n_args; a++)
         if (apply->arg[a] != CVY_NONE && cvyi_made_inside(p, s, apply->arg[a]))
             return "the norm's affine is made inside the pass";
@@ -82,7 +82,7 @@ static const char *resident_refusal(const cvy_plan *p, const pass *s, int core, 
     return held->fits ? NULL : "a slice does not stay on chip";
 }
 
-/* What the epilogue stands behind, and whether rows stay on chip until then. */
+/* What the epilogue follows, and whether rows stay on chip until then. */
 static void find_result(const cvy_plan *p, const pass *s, pattern *out)
 {
     const cuda_state *state = p->state;

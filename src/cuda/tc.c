@@ -171,7 +171,7 @@ static void add_views(maker *m, const tc_form *f, const memory_map *at, tc_step 
     if (f->problem.groups) add_norm(m, f, at, t);
 }
 
-/* One launch of it; what blocks hand to each other is zeroed in front of the first. */
+/* One launch of it; what blocks hand to each other is zeroed before the first. */
 static cvy_status make_convolution(maker *m, const tc_form *f, const memory_map *at, int kind)
 {
     static const char *const forms[] = {"plain", "keep", "both", "stats", "finish"};

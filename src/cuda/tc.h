@@ -3,8 +3,8 @@
  *
  * The form of such a pass is
  *     conv, pointwise..., [statistics, [max pool, sign,] norm], pointwise..., [reduction over channels,
- * pointwise...] or, without a norm, with a max pool in its place. The pointwise nodes in front of the statistics
- * (or of a max pool) become cvy_pre, those behind cvy_post, those behind a reduction cvy_last. What stands between
+ * pointwise...] or, without a norm, with a max pool in its place. The pointwise nodes before the statistics
+ * (or of a max pool) become cvy_pre, those after cvy_post, those after a reduction cvy_last. What comes between
  * is the kernel's own. tc_form.c recognises the form, tc_tune.c chooses tile, strip and buffers, tc_emit.c writes
  * the three functions, tc.c makes the steps and launches them. */
 #ifndef CVYI_CUDA_TC_H
@@ -33,9 +33,9 @@ typedef struct tc_form {
     const char *why;                      /* NULL: it has the form; else what is in the way, in words */
     int conv, stats, pool, apply, reduce; /* nodes; CVY_NONE: there is none */
     tc_range pre, post, last;
-    int y;     /* value in front of the norm (or cvy_post's argument where there is none) */
+    int y;     /* value before the norm (or cvy_post's argument where there is none) */
     int z;     /* value that cvy_post receives */
-    int other; /* and the other one: y, or the convolution's own result; CVY_NONE behind pooling */
+    int other; /* and the other one: y, or the convolution's own result; CVY_NONE after pooling */
     int out;   /* value that is stored */
     /* cvy_pre is sigmoid alone and nothing but the norm reads it, in tf32: tanh(x / 2) takes its place, twice as
      * large and moved by 1, which the norm does not see where its eps is four times as large. */
@@ -43,7 +43,7 @@ typedef struct tc_form {
     bool direct;      /* x's words are the tensor cores' operand as they are */
     int weight;       /* what is packed: the convolution's weights, or what they are made of */
     int factor;       /* by multiplying it with one number for each output channel; CVY_NONE: nothing */
-    bool signed_pool; /* weights and bias carry the sign of the norm's weight: pooling went in front of it */
+    bool signed_pool; /* weights and bias carry the sign of the norm's weight: pooling went before it */
     int64_t samples;
     tc_problem problem;
     tc_tuning tuning;

@@ -108,8 +108,8 @@ cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out)
     const int reduced = f->reduce == CVY_NONE ? CVY_NONE : m->g->nodes[f->reduce].out;
     const int spatial = cvyi_info(&m->g->nodes[f->conv])->spatial;
     const space inside = cvyi_space_planes(cvyi_shape_of(m->g, conv), spatial);
-    const space behind = cvyi_space_planes(cvyi_shape_of(m->g, f->z), spatial);
-    const space last = reduced == CVY_NONE ? behind : reduced_space(&behind, cvyi_shape_of(m->g, reduced));
+    const space after = cvyi_space_planes(cvyi_shape_of(m->g, f->z), spatial);
+    const space last = reduced == CVY_NONE ? after : reduced_space(&after, cvyi_shape_of(m->g, reduced));
     const bool powers = f->problem.sink == SINK_REDUCE && f->problem.reduce == 0 && f->tuning.pass != PASS_KEEP &&
                         !f->problem.external; /* PARTIAL */
     int exponent = 0;
@@ -132,7 +132,7 @@ cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out)
     cvy_status st;
 
     TRY(add_function(m, &f->pre, &inside, &pre, &body));
-    TRY(add_function(m, &f->post, &behind, &post, &body));
+    TRY(add_function(m, &f->post, &after, &post, &body));
     TRY(add_function(m, &f->last, &last, &end, &body));
     cvyi_emit_head("conv_tc.cu", m->seen, m->step.n_views, out);
     cvyi_text_add(out, "#include \"common.cuh\"\n#include \"fast.cuh\"\n");

@@ -11,7 +11,7 @@ static const char *geometry_refusal(const conv_geom *e)
     for (int a = 1; a < 3; a++) {
         if (e->dil[a] != 1 && e->kernel[a] != 1) return "tensor cores: a dilated filter";
         if (e->out[a] != (e->in[a] + 2 * e->pad[a] - e->kernel[a]) / e->stride[2] + 1)
-            return "tensor cores: strides differ, or padding in front and behind";
+            return "tensor cores: strides differ, or padding before and after";
         if (e->kernel[a] > 11) return "tensor cores: a filter of more than 11 taps a side";
     }
     if (e->stride[2] > 2) return "tensor cores: a stride above 2";
@@ -174,7 +174,7 @@ static const char *take_pool(walk *w, int of)
     return NULL;
 }
 
-/* The sign of the norm's weight in front of the norm, where pooling went before it (simplify/pool.c). */
+/* The sign of the norm's weight before the norm, where pooling went before it (simplify/pool.c). */
 static const char *take_sign(walk *w, int *x)
 {
     const node *stats = &w->g->nodes[w->f->stats], *n = next(w);
@@ -208,12 +208,12 @@ static const char *take_apply(walk *w, int x)
     const int weight = n && n->n_args > 2 ? n->arg[2] : CVY_NONE, bias = n && n->n_args > 3 ? n->arg[3] : CVY_NONE;
 
     if (!n || cvyi_info(n)->kind != KIND_APPLY || n->arg[0] != x || n->arg[1] != stats->out)
-        return "tensor cores: statistics without their norm behind them";
+        return "tensor cores: statistics without their norm after them";
     if (!per_channel(w, weight) || !per_channel(w, bias))
         return "tensor cores: a norm's affine that is not per channel";
     if (w->f->pool != CVY_NONE && weight != CVY_NONE &&
         (!w->f->signed_pool || !is_sign_of(w, stats->arg[1], weight)))
-        return "tensor cores: pooling in front of a norm whose weight came later";
+        return "tensor cores: pooling before a norm whose weight came later";
     w->f->apply = w->at++;
     return NULL;
 }
@@ -230,7 +230,7 @@ static const char *take_reduce(walk *w, int of)
     if (kind < 0) return "tensor cores: this reduction is not among logsumexp, max, min, sum, mean";
     if (cvyi_reduced_dims(w->g, n) != 2 || n->arg[0] != of)
         return "tensor cores: a reduction that is not over the channels";
-    if (w->f->pool != CVY_NONE) return "tensor cores: a reduction behind pooling";
+    if (w->f->pool != CVY_NONE) return "tensor cores: a reduction after pooling";
     w->f->problem.sink = SINK_REDUCE;
     w->f->problem.reduce = kind;
     w->f->reduce = w->at++;
@@ -269,7 +269,7 @@ static const char *check_chain(const walk *w, const tc_range *r, const shape *ov
                 continue;
             if (by >= w->s->first) return "tensor cores: a value of another part of the pass";
             if (!varies(w->g, v, over, &dims) || dims & ~allowed)
-                return "tensor cores: an operand in front of the norm or the pooling that is not per channel";
+                return "tensor cores: an operand before the norm or the pooling that is not per channel";
             *seen |= dims;
         }
     }
@@ -290,7 +290,7 @@ static const char *check_parts(walk *w)
     tc_form *f = w->f;
     const int conv = w->g->nodes[f->conv].out;
     const int pooled = f->pool == CVY_NONE ? CVY_NONE : w->g->nodes[f->pool].out;
-    const shape *inside = cvyi_shape_of(w->g, conv), *behind = cvyi_shape_of(w->g, f->z);
+    const shape *inside = cvyi_shape_of(w->g, conv), *after = cvyi_shape_of(w->g, f->z);
     const unsigned channel = 2;
     unsigned seen = 0;
     const char *why = check_chain(w, &f->pre, inside, (int[2]){conv, conv}, channel, &seen);
@@ -298,18 +298,18 @@ static const char *check_parts(walk *w)
     seen = 0;
     f->problem.before = pooled == CVY_NONE && f->y != conv && reads(w, &f->post, conv);
     f->other = pooled != CVY_NONE ? CVY_NONE : f->problem.before ? conv : f->y;
-    if (!why) why = check_chain(w, &f->post, behind, (int[2]){f->z, f->other}, ~0u, &seen);
+    if (!why) why = check_chain(w, &f->post, after, (int[2]){f->z, f->other}, ~0u, &seen);
     f->problem.external = (seen & ~3u) != 0;
     if (!why && f->problem.before && f->problem.external)
-        why = "tensor cores: behind the norm the convolution's result and another tensor";
+        why = "tensor cores: after the norm the convolution's result and another tensor";
     if (!why && f->reduce != CVY_NONE)
         why = check_chain(w, &f->last, cvyi_shape_of(w->g, w->g->nodes[f->reduce].out),
                           (int[2]){w->g->nodes[f->reduce].out, w->g->nodes[f->reduce].out}, ~0u, &seen);
     f->halved = f->problem.products == 1 && f->problem.groups && f->pre.end - f->pre.first == 1 &&
                 w->g->nodes[f->pre.first].op == OP_sigmoid && !reads(w, &f->post, f->y);
     for (int i = w->s->first; !why && i < w->end - 1; i++)
-        if (cvyi_needed_behind(w->p, w->s, w->g->nodes[i].out))
-            why = "tensor cores: a value inside is needed behind the pass";
+        if (cvyi_needed_after(w->p, w->s, w->g->nodes[i].out))
+            why = "tensor cores: a value inside is needed after the pass";
     return why;
 }
 
@@ -356,7 +356,7 @@ static const char *take_parts(walk *w)
         f->last = take_chain(w);
         f->out = end_of(w, &f->last, w->g->nodes[w->at - 1].out);
     }
-    if (!why && w->at != w->end) why = "tensor cores: more behind it than the form has";
+    if (!why && w->at != w->end) why = "tensor cores: more operators follow than the form has";
     return why ? why : check_parts(w);
 }
 

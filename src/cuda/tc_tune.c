@@ -20,7 +20,7 @@ static bool contradicts(const tc_problem *b, const tc_tuning *t, const tc_layout
 }
 
 /* Kept results wait in the chunks for the statistics of strips that are still to come: all strips of a sample that
- * a block may have, and one more, so that it need not stand still. Each of two teams has buffers of its own. */
+ * a block may have, and one more, so that it need not wait. Each of two teams has buffers of its own. */
 static bool too_few_chunks(const tc_problem *b, const tc_tuning *t, const tc_layout *l, int sms)
 {
     const int own = (t->strips - 1) / sms + 1, chunks = l->chunks * (b->sink == SINK_REDUCE ? 1 : l->blocks);
@@ -135,7 +135,7 @@ bool cvyi_tc_same(const tc_tuning *a, const tc_tuning *b)
            a->strip == b->strip && a->span == b->span && a->slices == b->slices;
 }
 
-/* Of those that are equally good the first stays in front. */
+/* Of those that are equally good the first stays first. */
 static void keep(search *s, const tc_tuning *t, double cycles)
 {
     int at = 0, i;

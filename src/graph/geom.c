@@ -135,7 +135,7 @@ void cvyi_norm_args(const node *n, norm_args *out)
     }
 }
 
-/* outer and inner of x, whose dimensions in front of the channels multiply to outer. */
+/* outer and inner of x, whose dimensions before the channels multiply to outer. */
 static void split_at_channels(const shape *x, norm_geom *out)
 {
     out->outer = x->rank ? x->dim[0] : 1;

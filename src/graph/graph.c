@@ -350,7 +350,7 @@ int32_t cvy_graph_tensors(const cvy_graph *g)
     return n + cvyi_graph_outputs(g, &outputs);
 }
 
-/* Value number index among those of a kind, CVY_NONE behind the last; *index is lowered by how many there are. */
+/* Value number index among those of a kind, CVY_NONE after the last; *index is lowered by how many there are. */
 static int nth_of_kind(const cvy_graph *g, value_kind kind, int32_t *index)
 {
     for (int i = 0; i < g->n_values; i++)

@@ -211,14 +211,14 @@ cvy_status cvyi_natural_shape(const cvy_graph *g, const node *n, int i, shape *o
 cvy_status cvyi_broadcast(const shape *a, const shape *b, shape *out, const char *where);
 
 /* ---- geometry (geom.c): a node's numbers in the one form all engines use. For legal nodes; cannot fail.
- * Spatial axes are always three, in front filled up with extent 1 (kernel 1, stride 1, padding 0). An unbatched
+ * Spatial axes are always three, padded at the front with extent 1 (kernel 1, stride 1, padding 0). An unbatched
  * input (rank = spatial + 1) has N = 1. ---- */
 
 typedef struct conv_geom {
     int64_t N, C, K, groups; /* samples, input channels, output channels */
     int64_t in[3], out[3];   /* D H W of src; O P Q of dst */
     int64_t kernel[3], stride[3], dil[3];
-    int64_t pad[3]; /* in front; what is behind follows from `out` */
+    int64_t pad[3]; /* before; the padding after follows from `out` */
     int spatial;    /* 1, 2 or 3: axes that exist; the last `spatial` ones */
     bool bias;
 } conv_geom;

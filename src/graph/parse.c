@@ -13,7 +13,7 @@ typedef enum arg_kind { ARG_NUMBERS, ARG_BOOL, ARG_NONE, ARG_WORD, ARG_TENSOR } 
 /* An argument as it was read, before the operator says what it is for. */
 typedef struct argument {
     arg_kind kind;
-    const char *at; /* where it stands */
+    const char *at; /* where it is */
     int tensor;     /* ARG_TENSOR: value */
     int count;      /* ARG_NUMBERS, ARG_BOOL */
     double number[CVY_MAX_RANK];
@@ -65,7 +65,7 @@ static cvy_status read_reference(parser *p, int *out)
     const char *start = p->at++;
     const size_t n = cvyi_name_length(p->at);
 
-    if (!n) return cvyi_expected(p, "a name behind '@'");
+    if (!n) return cvyi_expected(p, "a name after '@'");
     *out = cvyi_value_find(p->graph, p->at, n);
     if (*out == CVY_NONE) {
         char seen[SEEN_BYTES];
@@ -78,7 +78,7 @@ static cvy_status read_reference(parser *p, int *out)
 
 /* ---- arguments ---- */
 
-/* (3,3) or [3,3]; a comma may stand behind the last, as in Python. */
+/* (3,3) or [3,3]; a comma may follow the last, as in Python. */
 static cvy_status read_list(parser *p, argument *a)
 {
     const char close = *p->at == '(' ? ')' : ']';
@@ -258,7 +258,7 @@ static cvy_status set_positional(const parser *p, stage *s, const argument *a)
     const op_info *op = s->op;
 
     if (s->keyword)
-        return cvyi_locate(p, a->at, cvyi_fail(CVY_INVALID, "%s: expected a keyword behind a keyword", op->name));
+        return cvyi_locate(p, a->at, cvyi_fail(CVY_INVALID, "%s: expected a keyword after a keyword", op->name));
     if (a->kind == ARG_TENSOR && s->next_tensor < op->n_tensors) return set_tensor(p, s, s->next_tensor++, a);
     if (a->kind == ARG_NUMBERS && takes_only_a_list(op) && s->spread.count) return spread_list(p, s, a);
     if (a->kind != ARG_TENSOR && s->next_attr < op->n_attrs) return set_attr(p, s, s->next_attr++, a);
@@ -276,7 +276,7 @@ static cvy_status set_keyword(const parser *p, stage *s, const char *at, const c
     return cvyi_locate(p, a->at, cvyi_fail(CVY_INVALID, "expected a tensor for %s, such as @c or w[8,3]", key));
 }
 
-/* One argument, with `key=` in front or without. */
+/* One argument, with or without `key=`. */
 static cvy_status read_operator_argument(parser *p, stage *s)
 {
     const char *start;
@@ -330,7 +330,7 @@ static cvy_status read_operator(parser *p)
         if (!cvyi_scan_accept(p, ')')) return cvyi_expected(p, "',' or ')'");
     }
     if (cvyi_scan_accept(p, '@')) {
-        TRY(cvyi_scan_name(p, "a name behind '@'", name));
+        TRY(cvyi_scan_name(p, "a name after '@'", name));
         s.spec.name = name;
     }
     TRY(cvyi_locate(p, start, cvyi_graph_add(p->graph, &s.spec, &p->running)));
@@ -419,7 +419,7 @@ static cvy_status parse_into(cvy_graph *g, int from, const char *source, cvy_dty
     TRY(read_stage(&p, whole));
     while (cvyi_scan_accept(&p, '|')) {
         cvyi_scan_space(&p);
-        if (p.ended) TRY(cvyi_expected(&p, "nothing behind output(...)"));
+        if (p.ended) TRY(cvyi_expected(&p, "nothing after output(...)"));
         TRY(read_stage(&p, false));
     }
     if (cvyi_scan_space(&p)) TRY(cvyi_expected(&p, p.ended ? "the end of the text" : "'|' or the end of the text"));

@@ -2,7 +2,7 @@
  * outputs, in the same order, under the same names.
  *
  * Nodes are written in their order. What the text cannot leave unsaid is said: `@name` as a stage where a node does
- * not read the one before it, `@name` behind a node whose name would come out differently, and param(...) in front
+ * not read the one before it, `@name` after a node whose name would come out differently, and param(...) before
  * of a node where parameters were created earlier than their first use would create them. */
 #include <pthread.h>
 #include <stdarg.h>

@@ -273,7 +273,7 @@ static cvy_status infer_flatten(const node *n, const shape *x, shape *out)
 
     TRY(wrap_dim("flatten", cvyi_attr(n, "start_dim")->i[0], x->rank, &first));
     TRY(wrap_dim("flatten", cvyi_attr(n, "end_dim")->i[0], x->rank, &last));
-    if (first > last) return cvyi_fail(CVY_INVALID, "flatten: start_dim %d is behind end_dim %d", first, last);
+    if (first > last) return cvyi_fail(CVY_INVALID, "flatten: start_dim %d is after end_dim %d", first, last);
     *out = (shape){1, {1}};
     if (!x->rank) return CVY_OK;
     out->rank = 0;
@@ -328,7 +328,7 @@ static cvy_status infer_shape(const cvy_graph *g, const node *n, shape *out)
     return CVY_OK;
 }
 
-/* ---- tensors behind the first ---- */
+/* ---- tensors after the first ---- */
 
 static void natural_norm(const cvy_graph *g, const node *n, int i, shape *out)
 {

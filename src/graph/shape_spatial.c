@@ -7,7 +7,7 @@ static int64_t spatial_at(const attr_value *a, int axis)
     return a->i[a->count > 1 ? axis : 0];
 }
 
-/* Where the channels stand, and that there is one spatial extent per axis; unbatched input has none in front. */
+/* Where the channels are, and that there is one spatial extent per axis; unbatched input has none before them. */
 static cvy_status check_spatial_input(const op_info *op, const shape *x, int *first)
 {
     if (x->rank != op->spatial + 1 && x->rank != op->spatial + 2)

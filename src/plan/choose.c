@@ -87,7 +87,7 @@ static void extend(search *at, int end)
         cvyi_interval_grow(p, &in);
         why = judge(at, &in, &s);
         if (why) {
-            /* Only whole tails behind a producer are news; the rest would fill pages. */
+            /* Only whole tails after a producer are news; the rest would fill pages. */
             if (cvyi_is_producer(cvyi_info(&p->graph->nodes[first])->kind) && end == p->graph->n_nodes)
                 reject(p, &s, why);
             continue;
@@ -108,7 +108,7 @@ static const char *judge_nodes(const search *at, int first, int count, pass *s)
     return judge(at, &in, s);
 }
 
-/* Alternatives that were legal and lost: what it would have cost to cut behind each producer. */
+/* Alternatives that were legal and lost: what it would have cost to cut after each producer. */
 static void note_losers(const search *at)
 {
     cvy_plan *p = at->plan;
@@ -123,8 +123,7 @@ static void note_losers(const search *at)
             if (judge_nodes(at, whole.first + cut, whole.count - cut, &b)) continue;
             a.seconds += b.seconds;
             a.count = whole.count;
-            snprintf(why, sizeof why, "store: cut in front of %s",
-                     cvyi_info(&p->graph->nodes[whole.first + cut])->name);
+            snprintf(why, sizeof why, "store: cut before %s", cvyi_info(&p->graph->nodes[whole.first + cut])->name);
             reject(p, &a, why);
         }
     }

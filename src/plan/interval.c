@@ -45,7 +45,7 @@ static bool by_sample(const cvy_graph *g, const node *n, int64_t N)
 }
 
 /* A tensor read beside the first is shared by all samples, or has one slice per sample. Where its shape could be
- * read either way (a parameter with N in front, a value of lower rank that begins with N, weights that are
+ * read either way (a parameter with N first, a value of lower rank that begins with N, weights that are
  * computed) the answer is no. */
 static bool args_by_sample(const cvy_plan *p, const node *n, int64_t N)
 {
@@ -104,7 +104,7 @@ bool cvyi_made_inside(const cvy_plan *p, const pass *s, int v)
     return by >= s->first && by < s->first + s->count;
 }
 
-bool cvyi_needed_behind(const cvy_plan *p, const pass *s, int v)
+bool cvyi_needed_after(const cvy_plan *p, const pass *s, int v)
 {
     return p->last_reader[v] >= s->first + s->count;
 }

@@ -25,7 +25,7 @@ static cvy_status sort_prepared(cvy_plan *p)
     return CVY_OK;
 }
 
-/* Producers are not: their packed weights are made behind all prepared values. */
+/* Producers are not: their packed weights are made after all prepared values. */
 static bool node_prepared(const cvy_plan *p, const node *n)
 {
     if (cvyi_is_producer(cvyi_info(n)->kind)) return false;
@@ -55,7 +55,7 @@ static void find_last_readers(cvy_plan *p)
             if (g->nodes[i].arg[a] != CVY_NONE) p->last_reader[g->nodes[i].arg[a]] = i;
     for (int i = 0; i < g->n_outputs; i++) p->last_reader[g->outputs[i]] = g->n_nodes;
     for (int v = 0; v < g->n_values; v++)
-        if (cvyi_is_watched(g, v)) p->last_reader[v] = g->n_nodes; /* looked at behind the last pass */
+        if (cvyi_is_watched(g, v)) p->last_reader[v] = g->n_nodes; /* looked at after the last pass */
 }
 
 cvy_status cvyi_find_roots(cvy_plan *p)

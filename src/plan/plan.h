@@ -3,17 +3,17 @@
  * The lowered graph (after src/simplify) is a list of nodes in running order; a pass is an interval of that list,
  * one trip through memory. What a pass makes and only itself reads never leaves the chip. Choosing a plan is
  * choosing where to cut the list (choose.c): enumerate intervals, ask the engine whether each is legal and what it
- * costs, pick the cheapest partition. Engines are behind `struct engine`; nothing here knows a device. */
+ * costs, pick the cheapest partition. Engines are reached through `struct engine`; nothing here knows a device. */
 #ifndef CVYI_PLAN_H
 #define CVYI_PLAN_H
 
 #include "../graph/graph.h"
 #include "../util/sha256.h"
 
-/* How the values in front of a barrier (statistics, a reduction) survive until behind it. */
+/* How the values before a barrier (statistics, a reduction) survive until after it. */
 typedef enum way {
     WAY_STREAM,    /* the pass has no barrier: values flow through */
-    WAY_FOLD,      /* algebra moved the reduction in front of the barrier: only reduced values wait */
+    WAY_FOLD,      /* algebra moved the reduction before the barrier: only reduced values wait */
     WAY_RESIDENT,  /* they stay on chip: a slice in cache, registers or shared memory */
     WAY_RECOMPUTE, /* the producer runs twice: for the statistics, and to finish */
     WAY_STORE      /* they are written to memory in one pass and read back in another */
@@ -90,7 +90,7 @@ typedef struct engine {
     size_t notes_bytes;                                     /* that judge() writes down during a search; 0: none */
     bool (*same_choice)(const void *a, const void *b);      /* do passes with these run alike? */
     void (*why)(const cvy_plan *p, const pass *s, text *t); /* what judge() was told, line by line; may be NULL */
-    /* Passes and places stand: adds what it packs to p->prepared_bytes, sets p->workspace. */
+    /* Passes and places are settled: adds what it packs to p->prepared_bytes, sets p->workspace. */
     cvy_status (*prepare)(cvy_plan *p);
     /* Writes what it added to the prepared part: plans that say the same fill the same bytes. May be NULL. */
     void (*packing)(const cvy_plan *p, text *t);
@@ -182,9 +182,9 @@ void cvyi_interval_begin(cvy_plan *p, int end, interval *in);
 void cvyi_interval_grow(cvy_plan *p, interval *in);
 /* Has the value, in its own shape, one part for each of N samples? Statistics may have several rows a sample. */
 bool cvyi_has_samples(const cvy_plan *p, int v, int64_t N);
-/* Is value v made inside the interval / read behind it (or an output)? */
+/* Is value v made inside the interval / read after it (or an output)? */
 bool cvyi_made_inside(const cvy_plan *p, const pass *s, int v);
-bool cvyi_needed_behind(const cvy_plan *p, const pass *s, int v);
+bool cvyi_needed_after(const cvy_plan *p, const pass *s, int v);
 bool cvyi_is_output(const cvy_graph *g, int v);
 static inline bool cvyi_is_producer(op_kind k)
 {
@@ -200,12 +200,12 @@ cvy_status cvyi_simplify(cvy_graph *g, rewrite_mode mode, text *log);
 
 /* ---- watch.c ---- */
 
-/* Is this value of a lowered graph, not of parameters alone, to be looked at behind the run? */
+/* Is this value of a lowered graph, not of parameters alone, to be looked at after the run? */
 static inline bool cvyi_is_watched(const cvy_graph *g, int v)
 {
     return g->values[v].watched && g->values[v].node >= 0;
 }
-/* Are values watched? Then room for a mark is added to the prepared part. Called when the plan stands. */
+/* Are values watched? Then room for a mark is added to the prepared part. Called when the plan is complete. */
 void cvyi_watch(cvy_plan *p);
 cvy_status cvyi_watched_run(const cvy_plan *p, const cvy_buffer *buffers, const run_memory *memory, uint32_t flags,
                             void *stream);

@@ -1,7 +1,7 @@
 /* print.c - a plan for people.
  *
  *   cpu, 2 threads, avx512: 232 GFLOP/s, 28 GB/s
- *   rewrites   scale behind group_norm folded into it
+ *   rewrites   scale after group_norm folded into it
  *   prepare    mul, reshape                              once per change of parameters
  *   pass 1     conv2d | norm_stats | max_pool2d | ...    fold       98.1 MB  18.7 GFLOP    34.1 ms   winograd 4x4
  *     reads    x[128,8,128,128]
@@ -44,7 +44,7 @@ static void print_reads_writes(const cvy_plan *p, const pass *s, text *t)
         }
     cvyi_text_add(t, "\n    writes  ");
     for (int i = s->first; i < s->first + s->count; i++)
-        if (cvyi_needed_behind(p, s, p->graph->nodes[i].out)) print_value(p->graph, p->graph->nodes[i].out, t);
+        if (cvyi_needed_after(p, s, p->graph->nodes[i].out)) print_value(p->graph, p->graph->nodes[i].out, t);
     cvyi_text_add(t, "\n");
 }
 

@@ -2,8 +2,8 @@
  *
  * (conv(x, W) * s) and conv(x, W s) agree as far as W s is finite; an infinity in it makes NaN of sums of
  * infinities, where PyTorch has the infinity that s, or the last product, makes of a sum. So simplify marks what
- * must be finite: parameters and what is prepared of them, which is looked at behind the run that prepares them,
- * and small results, which are looked at behind every run (they are kept until then). Where one is not finite, the
+ * must be finite: parameters and what is prepared of them, which is looked at after the run that prepares them,
+ * and small results, which are looked at after every run (they are kept until then). Where one is not finite, the
  * run is done by a plan without those rewrites, made for the occasion, in memory of its own: nothing is held ready,
  * and all that finite values pay is the look.
  *

@@ -122,7 +122,7 @@ UNARY(clamp)
 {
     return clamp_to(x, p[0], p[1]);
 }
-/* hardswish behind tanh: -1 <= t <= 1 never reaches the clips at -3 and 3. */
+/* hardswish after tanh: -1 <= t <= 1 never reaches the clips at -3 and 3. */
 UNARY(tanh_hardswish)
 {
     const double t = tanh(x);

@@ -30,7 +30,7 @@ typedef struct ref_call {
     double *dst;
 } ref_call;
 
-/* One function per name in the column `reference` of ops.def; some names stand in many rows. */
+/* One function per name in the column `reference` of ops.def; some names are in many rows. */
 #define OP(name, kind, spatial, attributes, tensors, reference, flags) void cvyi_ref_##reference(const ref_call *c);
 #include "../graph/ops.def"
 #undef OP

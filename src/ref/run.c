@@ -13,7 +13,7 @@ typedef struct slot {
     int64_t offset, bytes; /* in the workspace; bytes < 0: not placed yet */
     int first, last;       /* the nodes between which the array lives, both included */
     int buffer;            /* inputs and parameters: which buffer of run() */
-    int next;              /* among the arrays alive, the one behind this in memory; CVY_NONE: it is the last */
+    int next;              /* among the arrays alive, the one after this in memory; CVY_NONE: it is the last */
 } slot;
 
 enum { SLOT_ALIGN = 64 };

@@ -1,4 +1,4 @@
-/* editor.c - changing a graph: new nodes behind the last, readers moved over, then sorted and cleaned. */
+/* editor.c - changing a graph: new nodes after the last, readers moved over, then sorted and cleaned. */
 #include <math.h>
 #include <string.h>
 #include "simplify.h"
@@ -145,14 +145,14 @@ int cvyi_edit_reshape(editor *e, int x, int rank, const int64_t *dims)
     return cvyi_edit_add(e, &s);
 }
 
-int cvyi_edit_per_channel(editor *e, int x, int front, int behind)
+int cvyi_edit_per_channel(editor *e, int x, int front, int after)
 {
     int64_t dims[CVY_MAX_RANK];
     int rank = 0;
     if (x == CVY_NONE) return CVY_NONE;
     for (int i = 0; i < front; i++) dims[rank++] = 1;
     dims[rank++] = cvyi_elements(cvyi_shape_of(e->g, x));
-    for (int i = 0; i < behind; i++) dims[rank++] = 1;
+    for (int i = 0; i < after; i++) dims[rank++] = 1;
     return cvyi_edit_reshape(e, x, rank, dims);
 }
 

@@ -1,4 +1,4 @@
-/* norm.c - norms taken apart into statistics and an affine, and affines behind them taken in.
+/* norm.c - norms taken apart into statistics and an affine, and affines after them taken in.
  *
  *   norm(x)  =  norm_apply(x, norm_stats(x), weight, bias)            statistics of the data
  *   norm(x)  =  x * a + b,  a = weight / sqrt(var + eps), b = bias - mean * a     statistics given */
@@ -12,7 +12,7 @@ static int set_int(node_spec *s, int at, int64_t number)
 
 static int split_running(editor *e, const node *n, const norm_geom *geom)
 {
-    const int behind = cvyi_shape_of(e->g, n->arg[0])->rank - 2;
+    const int after = cvyi_shape_of(e->g, n->arg[0])->rank - 2;
     norm_args args;
     int scale, shift, y;
 
@@ -21,8 +21,8 @@ static int split_running(editor *e, const node *n, const norm_geom *geom)
     if (args.weight != CVY_NONE) scale = cvyi_edit_binary(e, OP_mul, scale, args.weight);
     shift = cvyi_edit_unary(e, OP_neg, cvyi_edit_binary(e, OP_mul, args.mean, scale));
     if (args.bias != CVY_NONE) shift = cvyi_edit_binary(e, OP_add, shift, args.bias);
-    y = cvyi_edit_binary(e, OP_mul, args.x, cvyi_edit_per_channel(e, scale, 0, behind));
-    return cvyi_edit_binary(e, OP_add, y, cvyi_edit_per_channel(e, shift, 0, behind));
+    y = cvyi_edit_binary(e, OP_mul, args.x, cvyi_edit_per_channel(e, scale, 0, after));
+    return cvyi_edit_binary(e, OP_add, y, cvyi_edit_per_channel(e, shift, 0, after));
 }
 
 static int split_measured(editor *e, const node *n, const norm_geom *geom)
@@ -78,7 +78,7 @@ bool cvyi_split_norm(editor *e, int index)
     return true;
 }
 
-/* ---- an affine per channel behind the norm goes into its weight and bias ---- */
+/* ---- an affine per channel after the norm goes into its weight and bias ---- */
 
 /* One number per channel as [C]; `like` is the shape the norm has. */
 static int as_vector(editor *e, int v, int64_t channels)
@@ -97,7 +97,7 @@ static int times(editor *e, int a, int vector, double number)
     return cvyi_edit_number(e, OP_mul, a, number);
 }
 
-/* (w, b) behind y * v, y + v or y - v. A product with an infinite v is of the sum y, not of its two parts. */
+/* (w, b) after y * v, y + v or y - v. A product with an infinite v is of the sum y, not of its two parts. */
 static bool absorb(editor *e, const node *n, int vector, affine_parts *p)
 {
     double number[2];
@@ -121,7 +121,7 @@ static bool absorb(editor *e, const node *n, int vector, affine_parts *p)
     return true;
 }
 
-/* Is the affine's element number the channel's: dimension 1, with all behind it in `inner`? */
+/* Is the affine's element number the channel's: dimension 1, with all after it in `inner`? */
 static bool numbered_by_channel(const shape *s, const norm_geom *geom)
 {
     int64_t inner = 1;

@@ -58,7 +58,7 @@ static bool whole_channels(const cvy_graph *g, const node *apply)
     return s->rank > 2 && geom.groups * geom.chan == s->dim[1] && geom.inner == inner;
 }
 
-/* Do the three see channels in the same place? Without a batch a convolution or a pooling has them in front. */
+/* Do the three see channels in the same place? Without a batch a convolution or a pooling has them first. */
 static bool same_channels(const cvy_graph *g, const node *conv, const node *pool)
 {
     const int rank = cvyi_shape_of(g, conv->out)->rank;

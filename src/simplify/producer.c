@@ -23,7 +23,7 @@ static int against_weight(editor *e, const node *producer, int v)
     return cvyi_edit_per_channel(e, v, 0, rank - 1);
 }
 
-/* Is `of` the dimension of outputs of the result, where per-channel values stand? */
+/* Is `of` the dimension of outputs of the result, where per-channel values are? */
 static bool channels_are_outputs(const cvy_graph *g, const node *producer)
 {
     const shape *y = cvyi_shape_of(g, producer->out);

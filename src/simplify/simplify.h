@@ -20,7 +20,7 @@ typedef struct editor {
     text *log;
     rewrite_mode mode;
     int n_given;   /* values of the graph as it came; edits made the others */
-    cvy_status st; /* of the first edit that failed; edits behind it do nothing */
+    cvy_status st; /* of the first edit that failed; edits after it do nothing */
     /* per value */
     int *first_use; /* -1: none */
     int *readers;   /* uses by living nodes, and outputs that are it */
@@ -42,7 +42,7 @@ typedef struct rewrite {
 extern const rewrite cvyi_rewrites[];
 extern const int cvyi_rewrite_count;
 
-/* Who reads what of the graph as it stands; to be called again when nodes have moved. */
+/* Who reads what of the graph as it is; to be called again when nodes have moved. */
 cvy_status cvyi_editor_open(editor *e);
 void cvyi_editor_close(editor *e);
 
@@ -52,9 +52,9 @@ int cvyi_edit_unary(editor *e, op_id op, int x);
 int cvyi_edit_binary(editor *e, op_id op, int a, int b);
 int cvyi_edit_number(editor *e, op_id op, int a, double number);
 int cvyi_edit_reshape(editor *e, int x, int rank, const int64_t *dims);
-/* [C] as [C,1,...] behind `front` dimensions of extent 1, `behind` of them behind C. */
-int cvyi_edit_per_channel(editor *e, int x, int front, int behind);
-/* A node as it stands, with other arguments; attributes from `like`. */
+/* [C] as [C,1,...] after `front` dimensions of extent 1, with `after` of them after C. */
+int cvyi_edit_per_channel(editor *e, int x, int front, int after);
+/* A node as it is, with other arguments; attributes from `like`. */
 int cvyi_edit_like(editor *e, const node *like, const int *args);
 int cvyi_edit_add(editor *e, const node_spec *spec);
 /* The rewrite being done holds only while v is finite. To be asked for before: e->mode == REWRITE_CAREFUL, where

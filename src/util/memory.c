@@ -88,10 +88,10 @@ enum { ARENA_BLOCK = 16384, ARENA_ALIGN = 64 };
 
 struct arena_block {
     struct arena_block *next;
-    size_t used, size; /* bytes behind the header */
+    size_t used, size; /* bytes after the header */
 };
 /* The header fills one alignment unit, so that what follows it is aligned as the block is. */
-_Static_assert(sizeof(struct arena_block) <= ARENA_ALIGN, "the header fits in front of the memory");
+_Static_assert(sizeof(struct arena_block) <= ARENA_ALIGN, "the header fits before the memory");
 
 void *cvyi_arena_alloc(arena *a, size_t count, size_t size)
 {

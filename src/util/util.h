@@ -28,7 +28,7 @@
 /* Leaves the message for cvy_last_error() and returns st. */
 cvy_status cvyi_fail(cvy_status st, const char *format, ...) CVYI_PRINTF(2, 3);
 
-/* Puts words in front of the message that is there: "pass 2: " */
+/* Puts words before the message that is there: "pass 2: " */
 cvy_status cvyi_fail_within(cvy_status st, const char *format, ...) CVYI_PRINTF(2, 3);
 
 /* ---- memory (memory.c): zeroed; NULL (with a message) when there is none ---- */

@@ -1,7 +1,7 @@
 """bench/suites/gpu_worker.py on this machine's CPU with a clock that is made up: what `make gpu-bench` does, without a GPU.
 
 STAND_IN_FAULTS makes peers fail ("torch eager=dies,convoy=refuses"): one that refuses is not there, one that dies does
-so at each second row, one that is lost has no device any more behind each row, one that hangs never answers. Processes that
+so at each second row, one that is lost has no device any more after each row, one that hangs never answers. Processes that
 compile for others are called "warm".
 """
 
@@ -33,7 +33,7 @@ class Cpu:
         self.flushed = True
 
     def time(self, run):
-        assert self.flushed, "the cache is flushed in front of each run"
+        assert self.flushed, "the cache is flushed before each run"
         self.flushed = False
         run()
         return 1.25

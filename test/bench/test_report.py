@@ -130,14 +130,14 @@ def test_a_ratio_is_made_of_one_run(results):
 
 def test_figures_of_a_document_are_written_and_checked(results, tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("before\n<!-- figures: blocks-cpu-fp32 -->\nstale\n<!-- end -->\nbehind\n")
+    page.write_text("before\n<!-- figures: blocks-cpu-fp32 -->\nstale\n<!-- end -->\nafter\n")
     options = ["--results", str(results)]
     assert report.main(options + ["--check", str(page)]) == 1
     assert report.main(options + ["--update", str(page)]) == 0
     assert report.main(options + ["--check", str(page)]) == 0
     told = page.read_text()
     assert "| **convoy** | **2.00** |" in told and "**2.50×** (torch.compile channels_last)" in told
-    assert told.startswith("before\n") and told.endswith("behind\n")
+    assert told.startswith("before\n") and told.endswith("after\n")
     page.write_text(told.replace("9.00", "9.01"))
     assert report.main(options + ["--check", str(page)]) == 1
 

@@ -14,7 +14,7 @@ KEYWORDS = [*(f"-D{word}=" for word in NOTHING), "-D__forceinline__=inline"]
 
 
 def end_of_block(text, start):
-    """Behind the brace that closes the one at `start`; braces in strings (assembly) do not count."""
+    """After the brace that closes the one at `start`; braces in strings (assembly) do not count."""
     depth = 0
     for found in re.finditer(r'"(?:\\.|[^"\\])*"|[{}]', text[start:]):
         depth += {"{": 1, "}": -1}.get(found[0], 0)

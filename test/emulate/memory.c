@@ -2,7 +2,7 @@
  *
  *   | fence | guard bytes | the allocation | guard bytes, to a multiple of 256 | fence |
  *
- * A fence is a megabyte that nobody may touch; guard bytes are looked at behind every launch. A fresh allocation is
+ * A fence is a megabyte that nobody may touch; guard bytes are looked at after every launch. A fresh allocation is
  * all NaN, and -1 for those who read integers. */
 #include <pthread.h>
 #include <stdint.h>
@@ -83,7 +83,7 @@ bool memory_whole(char *message, size_t size)
         const char *end = a->data + a->bytes;
         const bool before = memory_changed(inner(a), (size_t)(a->data - inner(a)));
         if (!before && !memory_changed(end, (size_t)(inner_end(a) - end))) continue;
-        snprintf(message, size, "memory %s an allocation of %zu bytes was written", before ? "before" : "behind",
+        snprintf(message, size, "memory %s an allocation of %zu bytes was written", before ? "before" : "after",
                  a->bytes);
         return false;
     }

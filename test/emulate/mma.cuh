@@ -1,6 +1,6 @@
 // mma.cuh - the functions of src/cuda/kernels/mma.cuh by the emulator, written from the tables of the PTX manual.
 //
-// cvt.rna.tf32: 10 of the 23 bits behind the point are kept, halves go away from zero. mma.m16n8k8 with .tf32:
+// cvt.rna.tf32: 10 of the 23 bits after the point are kept, halves go away from zero. mma.m16n8k8 with .tf32:
 // every lane puts its parts into whole matrices, rows and columns by the manual's formulas (groupID = lane / 4,
 // threadID_in_group = lane % 4), and takes its own results from their product. Operands lose the bits tf32 has not;
 // products (exact) and accumulator are added in double, and the sum is cut off, not rounded: the manual leaves the

@@ -56,7 +56,7 @@ static const char *read_descriptor(unsigned long long d, int rows, const char *s
           (CORE_ROWS - 1) * row_bytes(out) + CORE_BYTES;
     if (swizzle > SWIZZLE_128 || d >> 46 & 0xffff || d >> 14 & 3 || d >> 30 & 3)
         return "a wgmma descriptor with bits that are not understood";
-    return end > shared_bytes ? "a wgmma descriptor that reaches behind the block's shared memory" : NULL;
+    return end > shared_bytes ? "a wgmma descriptor that reaches past the block's shared memory" : NULL;
 }
 
 /* Row `row` of an operand: all its k, 16 of fp16 or bf16, or 8 of tf32. */

@@ -124,7 +124,7 @@ static void run_blocks(const int *order)
     if (transfer_drop()) calls_fail("a copy is under way when its block ends");
     for (int i = 0; i < machine.n_blocks; i++)
         if (memory_changed(machine.blocks[i].shared + machine.shared_bytes, EMULATED_FENCE))
-            calls_fail("block %u,%u,%u writes behind its %u bytes of shared memory", machine.blocks[i].place.x,
+            calls_fail("block %u,%u,%u writes past its %u bytes of shared memory", machine.blocks[i].place.x,
                        machine.blocks[i].place.y, machine.blocks[i].place.z, machine.shared_bytes);
 }
 

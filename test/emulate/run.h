@@ -7,7 +7,7 @@
 #include "../standin/device.h"
 #include "emulate.h"
 
-enum { EMULATED_FENCE = 1024, EMULATED_GUARD = 0x5a }; /* guard bytes behind shared memory, and what they hold */
+enum { EMULATED_FENCE = 1024, EMULATED_GUARD = 0x5a }; /* guard bytes after shared memory, and what they hold */
 
 typedef struct emulated_kernel {
     void *library;

@@ -9,7 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char message[NPY_MESSAGE] = "";
-    uint8_t *bytes = malloc(size ? size : 1); /* of exactly this size, so that a read behind it is seen */
+    uint8_t *bytes = malloc(size ? size : 1); /* of exactly this size, so that a read past it is seen */
     npy_array array;
 
     if (size) memcpy(bytes, data, size);

@@ -48,7 +48,7 @@ static const char *const chains[] = {
     "x[4,5,24] | rms_norm(24)",
     "x[2,8,300,301] | group_norm(2) | neg",
     /* norms whose slices stay on chip: parts of a warp, a warp, a block, shared memory; groups of four and single
-       elements, whole and ragged; slices of one element; behind and in front of other operators; a large mean */
+       elements, whole and ragged; slices of one element; after and before other operators; a large mean */
     "x[300,8] | layer_norm(8) | relu",
     "x[70,1] | layer_norm(1)",
     "x[5,7,30] | sigmoid | layer_norm(30) | gelu",
@@ -130,7 +130,7 @@ static const char *const hopper_chains[] = {
     "x[2,8,40] | conv1d(64,5) | instance_norm | silu",
     "x[2,12,28,28] | conv2d(16,5,padding=2) | mish | group_norm(4) | relu",
     "x[3,8,21,23] | conv2d(16,3) | relu | mean(1)",
-    /* tiles in halves; the convolution's own result behind a norm of something else; cheaper forms of operators */
+    /* tiles in halves; the convolution's own result after a norm of something else; cheaper forms of operators */
     "x[10,8,42,160] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
     "x[31,8,70,40] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
     "x[10,8,42,130] | conv2d(40,3) | relu | add(0.5) | logsumexp(1)",
@@ -148,7 +148,7 @@ static const char *const hopper_chains[] = {
     "x[3,64,23,61] | conv2d(40,5,stride=2,padding=1) | group_norm(8)",
     "x[3,72,16,245] | conv2d(200,3,stride=2) | leaky_relu(0.1)",
     "x[2,13,7,9] | conv2d(80,3,padding=1) | max(1)",
-    /* the same: a stage with a slice too many; rows below the image and behind x's end; then strips of one tile */
+    /* the same: a stage with a slice too many; rows below the image and past x's end; then strips of one tile */
     "x[9,24,29,37] | conv2d(48,3,padding=1) | relu",
     "x[5,9,29,37] | conv2d(48,5,stride=2) | group_norm(16)",
     "x[16,8,20,24] | conv2d(48,3) | group_norm(16) | max_pool2d(2)",
@@ -194,7 +194,7 @@ static const char *const sanitized[] = {
     "x[24,8,20,24] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)",
     "x[10,8,40,130] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
     "x[4,8,20,24] | conv2d(96,3) @c | mul(s[96,1,1]) | group_norm(8) | add(@c) | relu",
-    /* pointwise behind tensors of one's own; groups that are no power of two; odd extents; many channels; strides
+    /* pointwise after tensors of one's own; groups that are no power of two; odd extents; many channels; strides
      */
     "x[2,8,20,24] | conv2d(32,3) | group_norm(8) | add(r[32,18,22]) | relu",
     "x[3,8,19,23] | conv2d(48,3) | group_norm(3) | max_pool2d(2) | relu",

@@ -10,7 +10,7 @@
  *   chains -l [CHAIN...]      which kernels the plans have, and their forms on tensor cores; runs nothing
  *   chains -t [CHAIN...]      times chains (CUDA events, L2 thrown out before each run, median of 21)
  *
- * In front of these: -p fp32|tf32, one precision alone; -d fp16|bf16, every value of checked chains and random
+ * Before these: -p fp32|tf32, one precision alone; -d fp16|bf16, every value of checked chains and random
  * graphs in that dtype; -k I/N, of all items every N-th from I on, so that N processes share the work. A chain is
  * planned as the cost model likes it, with every operator in a pass of its own, with other tiles, without tensor
  * cores, and twice at random; a random graph as the cost model likes it and once at random. The last line is "N

@@ -5,7 +5,7 @@ device is idle when the call begins, so everything the host does before the firs
 and C in both precisions, compiled (convoy.compile) and ejected (convoy eject), in microseconds:
 
   call     what such a harness shows
-  kernels  the same, but with the device busy in front of the first event until the call has returned: no host time
+  kernels  the same, but with the device busy before the first event until the call has returned: no host time
   before   call - kernels
   any      `before` of an operator of PyTorch that fills one value: what every caller pays here
   ours     before - any; LIMIT are allowed

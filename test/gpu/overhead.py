@@ -3,7 +3,7 @@
 For blocks A, B and C in both precisions, two things. `file`, the time `convoy bench FILE.py` gives (convoy.problem's
 median on the device), beside `chain`, that of `convoy bench CHAIN`; they may be LATER apart. And one of many calls of the
 compiled block at a size so small that the device waits for the host: until it returns (`library` of that inside
-cvy_plan_run), until its kernels are done, and the kernels by themselves, one behind the other with all of them issued
+cvy_plan_run), until its kernels are done, and the kernels by themselves, one after the other with all of them issued
 before the first begins; what is beyond them may be CALL.
 Everything is measured in turns, ROUNDS times; the least of the medians counts, since other work on the machine only adds.
 CONVOY names the command (default build/convoy). Exit status 1: a limit is passed.

@@ -8,7 +8,7 @@
 #   random     RANDOM_GRAPHS random graphs (default 2,000), each under the engine's plan and a random one
 #   sanitize   compute-sanitizer: memcheck, racecheck, initcheck, synccheck (or those of TOOLS), all at once
 #   bits       the same bits over 100 runs, on two streams, captured, at any place in the batch
-#   apart      norms behind convolutions on a device whose blocks may not wait for each other (alone.c)
+#   apart      norms after convolutions on a device whose blocks may not wait for each other (alone.c)
 #   first      the first call of a shape: below 2 s with an empty cache, below 50 ms from a full one
 #   overhead   compiled PyTorch blocks beside the command's own times (overhead.py)
 #   modules    200 random PyTorch modules against float64 (modules.py)
@@ -164,7 +164,7 @@ part_bits() {
     told places "$jobs" "chains, samples at any place in the batch"
 }
 
-# Norms behind convolutions, with every kind of sink: none of their passes may be one launch.
+# Norms after convolutions, with every kind of sink: none of their passes may be one launch.
 part_apart() {
     "${CC:-cc}" -shared -fPIC -Wall -Wextra -Werror -o "$out/libalone.so" test/gpu/alone.c -ldl || return 1
     export CVY_CUDA_LIB="$out/libalone.so"

@@ -126,7 +126,7 @@ def buffer_of(array):
 
 
 def options_of(device):
-    """"cpu", or with options behind: "cpu:threads=1:seed=7"."""
+    """"cpu", or with options after it: "cpu:threads=1:seed=7"."""
     name, *pairs = device.split(":")
     chosen = {key: int(number) for key, number in (pair.split("=") for pair in pairs)}  # the last of a key holds
     return Options(size=C.sizeof(Options), device=DEVICES[name], **chosen)
@@ -147,7 +147,7 @@ def run(graph, arrays, device, outputs=None):
         buffers = [buffer_of(arrays[t.name]) for t in graph.sources] + [buffer_of(a) for a in outputs]
         pointer = workspace.ctypes.data + start
         check(lib.cvy_plan_run(plan, (Buffer * len(buffers))(*buffers), len(buffers), pointer, bytes_, 0, None))
-        assert (workspace[start + bytes_ :] == 0xA5).all(), "wrote behind the workspace"
+        assert (workspace[start + bytes_ :] == 0xA5).all(), "wrote past the workspace"
     finally:
         lib.cvy_plan_free(plan)
     return outputs

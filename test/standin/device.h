@@ -1,6 +1,6 @@
 /* device.h - what a libcuda without a GPU leaves to its device: memory, modules, launches, tensor maps.
  *
- * Two devices stand behind cuda.c: nothing.c, whose kernels do nothing, and ../emulate, which runs them. */
+ * cuda.c has two devices under it: nothing.c, whose kernels do nothing, and ../emulate, which runs them. */
 #ifndef STANDIN_DEVICE_H
 #define STANDIN_DEVICE_H
 

@@ -6,7 +6,7 @@ typedef struct lane {
     gpu u;
     gpu_rig t;
     guarded work;
-    char *bits; /* outputs of the latest run, one behind the other */
+    char *bits; /* outputs of the latest run, one after the other */
 } lane;
 
 enum { BITS_RUNS = 100, BITS_ROUNDS = 10 };
@@ -43,7 +43,7 @@ static void lane_close(lane *l)
     cvyi_cuda_stream_free(l->u.device, l->u.stream);
 }
 
-/* Enqueues a run behind NaNs in the place of the outputs. */
+/* Enqueues a run after NaNs in the place of the outputs. */
 static cvy_status lane_start(lane *l, const cvy_plan *plan, bool captured, uint32_t flags)
 {
     void *work = (void *)(uintptr_t)l->work.at;
@@ -82,7 +82,7 @@ fail:
     return st;
 }
 
-/* One behind the other; every fourth prepares its parameters again. */
+/* One after the other; every fourth prepares its parameters again. */
 static cvy_status bits_of_runs(lane *a, const cvy_plan *plan, const char *first, char what[300])
 {
     cvy_status st = CVY_OK;

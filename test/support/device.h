@@ -1,7 +1,7 @@
 /* device.h - what a checker needs of whatever device the driver shows (a GPU, or test/emulate): buffers with guard
  * bands, the tensors of a rig in them, CUDA graphs.
  *
- * In front of and behind every buffer, tensors and workspaces alike, lie BAND bytes that nobody may write. A bare
+ * Before and after every buffer, tensors and workspaces alike, lie BAND bytes that nobody may write. A bare
  * device has none, and no gaps either: buffers end where tensors do, so that compute-sanitizer, or the emulator,
  * sees every access outside of them, reads as well. */
 #ifndef TEST_DEVICE_H

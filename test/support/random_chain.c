@@ -34,7 +34,7 @@ static void write_conv(maker *m, const shape *x, char *out, size_t size)
     const int groups = chance(m, 4) && C % 2 == 0 ? 2 : chance(m, 6) ? (int)C : 1;
     const int K = groups * pick(m, 1, chance(m, 3) ? 20 / groups + 1 : 4);
     const int kernel = chance(m, 2) ? 3 : pick(m, 1, 5);
-    const bool same = chance(m, 6); /* of an even filter: more padding behind than in front */
+    const bool same = chance(m, 6); /* of an even filter: more padding after than before */
     char padding[16] = "'same'";
     if (!same) snprintf(padding, sizeof padding, "%d", chance(m, 2) ? kernel / 2 : pick(m, 0, 2));
     snprintf(out, size, "conv%dd(%d, %d, stride=%d, padding=%s, dilation=%d, groups=%d, bias=%s)", spatial, K,

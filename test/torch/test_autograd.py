@@ -195,7 +195,7 @@ def test_recompute_keeps_inputs_alone():
 
 
 def test_frozen_regions_stay_with_convoy(runs):
-    """Batch norm on batch statistics is PyTorch's and parts two regions; the one in front of it is frozen."""
+    """Batch norm on batch statistics is PyTorch's and parts two regions; the one before it is frozen."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU(), nn.BatchNorm2d(4), nn.Conv2d(4, 5, 3), nn.SiLU())
     net[0].requires_grad_(False)
     fast = convoy.compile(net)

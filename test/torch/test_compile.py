@@ -113,7 +113,7 @@ def test_what_is_prepared_is_kept(net):
 
 
 def shifted(tensor):
-    """The same numbers, 4 bytes behind a multiple of 16."""
+    """The same numbers, 4 bytes past a multiple of 16."""
     return torch.empty(tensor.numel() + 1)[1:].view(tensor.shape).copy_(tensor)
 
 

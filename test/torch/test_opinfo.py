@@ -37,7 +37,7 @@ def infos(name):
 
 
 class Call(nn.Module):
-    """One operator as a module, with something behind it, so that the region is worth taking."""
+    """One operator as a module, with something after it, so that the region is worth taking."""
 
     def __init__(self, op, args, kwargs):
         super().__init__()

@@ -70,7 +70,7 @@ static void describe(const char *algo, const char *isa, uint64_t seed, const con
         if (!(condition)) FAIL("%s", #condition);                                                                  \
     } while (0)
 
-/* Floats with guards in front and behind. */
+/* Floats with guards before and after. */
 static float *guarded(int64_t n)
 {
     float *p = malloc((size_t)(n + 2 * GUARD) * sizeof *p);
@@ -198,11 +198,11 @@ static void random_geom(conv_geom *g, bool winograd, bool depthwise)
         const int64_t reach = (g->kernel[a] - 1) * g->dil[a] + 1;
         g->pad[a] = exists || fixed ? between(0, 1) ? 0 : between(0, reach - 1) : 0;
         if (g->in[a] + 2 * g->pad[a] < reach) g->in[a] = reach;
-        const int64_t behind = between(0, 3) ? g->pad[a]
-                               : exists      ? between(0, reach - 1)
-                                             : 0; /* 'same' may be uneven */
-        if (g->in[a] + g->pad[a] + behind < reach) g->pad[a] = reach - g->in[a] - behind;
-        g->out[a] = (g->in[a] + g->pad[a] + behind - reach) / g->stride[a] + 1;
+        const int64_t after = between(0, 3) ? g->pad[a]
+                              : exists      ? between(0, reach - 1)
+                                            : 0; /* 'same' may be uneven */
+        if (g->in[a] + g->pad[a] + after < reach) g->pad[a] = reach - g->in[a] - after;
+        g->out[a] = (g->in[a] + g->pad[a] + after - reach) / g->stride[a] + 1;
     }
 }
 

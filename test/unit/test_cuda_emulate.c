@@ -22,7 +22,7 @@ static const offence offences[] = {
      "stands still"},
     {"a lane outside its mask", "__shfl_sync(0xffu, t0, 0);", "mask"},
     {"a write far away", "a.t[0].p[at.lin + 4096] = t0;", "touches"},
-    {"a write next door", "a.t[0].p[at.lin + 3] = t0;", "behind an allocation"},
+    {"a write next door", "a.t[0].p[at.lin + 3] = t0;", "after an allocation"},
     {"a write in front", "a.t[0].p[at.lin - 3] = t0;", "before an allocation"},
 #if defined(__x86_64__) /* others go on with a zero, as GPUs do with some number */
     {"a division by a runtime zero", "a.t[0].p[at.lin] = (float)(7 / (a.extent - 2000));", "divides by zero"},
@@ -106,7 +106,7 @@ static void check_gelu(const gpu *u)
     cvy_graph_free(g);
 }
 
-/* Runs a plan of x and y with both `off` floats behind the begin of their memory. */
+/* Runs a plan of x and y with both `off` floats past the start of their memory. */
 static void run_off(const gpu *u, const cvy_plan *plan, const float *x, int64_t count, int off, float *y)
 {
     const size_t bytes = (size_t)count * sizeof *x;

@@ -171,7 +171,7 @@ static void check_numbers(const gpu *u, cvy_dtype dtype)
     }
 }
 
-/* Runs a plan of x and y with both `off` elements behind the begin of their memory. */
+/* Runs a plan of x and y with both `off` elements past the start of their memory. */
 static void run_off(const gpu *u, const cvy_plan *plan, const uint16_t *x, int64_t count, int off, uint16_t *y)
 {
     const size_t bytes = (size_t)count * sizeof *x;

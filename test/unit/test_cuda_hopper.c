@@ -45,10 +45,10 @@ static const offence offences[] = {
      "wgmma_half(d, wgmma_desc(0, 64), wgmma_desc(0, 64), 0, cvy_f16()); wgmma_commit();"
      "wgmma_wait<1>(); a.t[0].p[at.lin] = d[0]; wgmma_wait<0>();",
      ""},
-    {"an operand behind the block's shared memory",
+    {"an operand past the block's shared memory",
      "float d[32]; wgmma_half(d, wgmma_desc(0, 64), wgmma_desc(2047, 64), 0, cvy_f16()); wgmma_commit(); "
      "wgmma_wait<0>();",
-     "reaches behind"},
+     "reaches past"},
     {"lanes with different operands", "float d[32]; wgmma_half(d, wgmma_desc(threadIdx.x, 64), 0, 0, cvy_f16());",
      "different operands"},
     {"half a warp multiplies", "float d[32]; if (threadIdx.x % 32 < 16) wgmma_half(d, 0, 0, 0, cvy_f16());",
@@ -178,7 +178,7 @@ static void check_ranges(const gpu *u)
     assert_ok(cvy_plan_create(g, &options, &plan));
     rig_open(&r, g, &seed, RIG_REAL, 0);
     fill_ranges(&r.t[0], &seed);
-    CHECK(same_places(u, &r, plan) == PLACES_SAME, "other bits behind other samples");
+    CHECK(same_places(u, &r, plan) == PLACES_SAME, "other bits after other samples");
     fill_ranges(&r.t[0], &seed);
     rig_reference(&r);
     got = run_rig(u, &r, plan, &count);

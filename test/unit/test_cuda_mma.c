@@ -99,7 +99,7 @@ static void idle_multiprocessors_cost(void)
     cvy_plan_free(two);
 }
 
-/* Block A on an A100: its convolution on tensor cores, in front of the same passes. */
+/* Block A on an A100: its convolution on tensor cores, before the same passes. */
 static void block_a_takes_it(void)
 {
     cvy_plan *p = plan_of("x[128,8,128,128] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | "

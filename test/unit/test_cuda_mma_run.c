@@ -212,7 +212,7 @@ static void check_problem(const gpu *u, const problem *p, cvy_precision precisio
     cvy_graph_free(g);
 }
 
-/* Sources 4 bytes behind a multiple of 16: copied element by element, the bits are the same. */
+/* Sources 4 bytes past a multiple of 16: copied element by element, the bits are the same. */
 static void check_misaligned(const gpu *u, const char *words, uint64_t *seed)
 {
     const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};

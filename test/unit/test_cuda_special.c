@@ -132,7 +132,7 @@ static void take_generic(const gpu *u, int item)
     check_chain(u, chains[item / 2], CVY_FP32, tunings[item % 2], 0);
 }
 
-/* The last chain: pooling in front of the norm, weights with the sign of the norm's. */
+/* The last chain: pooling before the norm, weights with the sign of the norm's. */
 static void take_hopper(const gpu *u, int item)
 {
     if (item / 2 == COUNT_OF(hopper)) {

@@ -88,12 +88,12 @@ static void refusals_are_in_words(void)
         {"x[2,8,20,20] | conv2d(16,3) | max_pool2d(2,stride=1)", "overlap"},
         {"x[2,8,20,20] | conv2d(16,3) | add(r[16,18,18]) | max_pool2d(2)", "not per channel"},
         {"x[2,8,20,20] | conv2d(16,3) | relu | mean((2,3))", "not over the channels"},
-        {"x[2,8,20,20] | conv2d(16,3) | softmax(1)", "more behind it"},
-        {"x[2,8,20,20] | conv2d(16,3) | max_pool2d(2) | sum(1)", "behind pooling"},
+        {"x[2,8,20,20] | conv2d(16,3) | softmax(1)", "more operators follow"},
+        {"x[2,8,20,20] | conv2d(16,3) | max_pool2d(2) | sum(1)", "after pooling"},
         {"x[2,8,20,20] | conv2d(16,3) | batch_norm(training=True)", "over the batch"},
         {"x[2,8,20,20] | conv2d(16,3) | layer_norm(18)", "not of channels"},
         {"x[2,8,20,20] | conv2d(16,3) | group_norm(4,eps=inf)", "eps that is not finite"},
-        {"x[2,8,20,20] | conv2d(16,3) | relu @r | tanh | output(@r, @tanh)", "needed behind"},
+        {"x[2,8,20,20] | conv2d(16,3) | relu @r | tanh | output(@r, @tanh)", "needed after"},
         {"x[2,8,20,20] | conv2d(16,3) @c | sigmoid | group_norm(4) | add(@c) | mul(r[16,18,18])", "another tensor"},
         {"x[2,8,20,20] | conv2d(16,3) @c | sigmoid @s | group_norm(4) | add(@c) | mul(@s)", "another part"},
     };
@@ -127,7 +127,7 @@ static void check_apart(const char *chain)
 }
 
 /* Where blocks of a launch cannot wait for each other (the device says so, or the driver finds no room for all of
- * them), statistics and finishing are two launches with the same macros; words are zeroed in front of the first. */
+ * them), statistics and finishing are two launches with the same macros; words are zeroed before the first. */
 static void crowded_blocks_are_launched_apart(void)
 {
     static const char *const chains[] = {"x[128,8,128,128] | " BLOCK_A, "x[128,8,128,128] | " BLOCK_B,
@@ -273,7 +273,7 @@ static void texts(void)
                      "    return t3;\n"));
 }
 
-/* The convolution's own result behind a norm of something else. */
+/* The convolution's own result after a norm of something else. */
 static void befores(void)
 {
 #define IN "x[128,8,128,128] | conv2d(64,3) @c | mul(s[64,1,1]) "
@@ -287,7 +287,7 @@ static void befores(void)
 #undef IN
 }
 
-/* In tf32, and in front of a norm that alone reads it, sigmoid is tanh of half, of which only one is left to do. */
+/* In tf32, and before a norm that alone reads it, sigmoid is tanh of half, of which only one is left to do. */
 static void halves(void)
 {
 #define IN      "x[128,8,128,128] | conv2d(64,3) @c "

@@ -51,7 +51,7 @@ static void narrows_to(const struct format *f, double x, unsigned want)
 }
 
 /* Between neighbours: the middle goes to the even one, the next double on either side to the nearer one. A way
- * through float32 would round the latter twice. Behind the largest number stands infinity, at its distance. */
+ * through float32 would round the latter twice. After the largest number stands infinity, at its distance. */
 static void every_tie(void **state)
 {
     (void)state;
@@ -59,7 +59,7 @@ static void every_tie(void **state)
         const struct format *f = &formats[i];
         for (unsigned w = 0; w < f->inf; w++) {
             const double a = value_of(f, w), middle = a + (a - (w ? value_of(f, w - 1) : -value_of(f, 1))) / 2;
-            /* Below a power of 2 the distance to the number in front is half of that to the one behind. */
+            /* Below a power of 2 the distance to the number below is half of that to the one above. */
             const double tie = w + 1 < f->inf ? (a + value_of(f, w + 1)) / 2 : middle;
             narrows_to(f, a, w);
             narrows_to(f, tie, w & 1 ? w + 1 : w);

@@ -191,7 +191,7 @@ static void check_binary(const cpu_vector_kernels *k, op_id op, int form, int n,
     for (int i = 0; i < n; i++) {
         wants[i] = binary_want(op, a[form == BINARY_SV ? 0 : i], b[form == BINARY_VS ? 0 : i], alpha);
     }
-    const float behind = out[n];
+    const float after = out[n];
     k->binary[form][op](out, a, b, n, alpha);
     for (int i = 0; i < n; i++) {
         const bool same = out[i] == wants[i] || (isnan(out[i]) && isnan(wants[i]));
@@ -199,7 +199,7 @@ static void check_binary(const cpu_vector_kernels *k, op_id op, int form, int n,
             fail_msg("%s %s form %d n %d [%d]: %g, not %g", k->isa, cvyi_ops[op].name, form, n, i, out[i],
                      wants[i]);
     }
-    assert_memory_equal(&out[n], &behind, sizeof behind);
+    assert_memory_equal(&out[n], &after, sizeof after);
 }
 
 static void test_binary(void **state)

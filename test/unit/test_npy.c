@@ -110,7 +110,7 @@ static void refusals_say_what_was_found(void **state)
         {HEAD("'<f4'", "(4611686018427387904,4)"), "64 bits", 1},
         {HEAD("'<f4'", "(0,4611686018427387904,4)"), "64 bits", 1},
         {HEAD("'<f4'", "2"), "parentheses", 1},
-        {HEAD("'<f4'", "(2,)") "x", "nothing behind", 1},
+        {HEAD("'<f4'", "(2,)") "x", "nothing after", 1},
         {"{'descr': '<f4', 'shape': (2,)}", "'fortran_order' is missing", 1},
         {"{'descr': '<f4', 'descr': '<f4'}", "'descr' twice", 1},
         {"{'colour': 3}", "unknown key 'colour'", 1},

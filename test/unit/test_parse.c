@@ -163,9 +163,9 @@ static void refused_syntax(void **state)
           {"x[3] |", "column 7: expected an operator, got the end of the text"},
           {"x[3] || relu", "column 7: expected an operator, got '|'"},
           {"x[3] | relu relu", "column 13: expected '|' or the end of the text, got 'relu'"},
-          {"x[3] | relu @", "column 14: expected a name behind '@', got the end of the text"},
-          {"x[3] | relu @2", "column 14: expected a name behind '@', got '2'"},
-          {"x[3] | @", "column 9: expected a name behind '@', got the end of the text"},
+          {"x[3] | relu @", "column 14: expected a name after '@', got the end of the text"},
+          {"x[3] | relu @2", "column 14: expected a name after '@', got '2'"},
+          {"x[3] | @", "column 9: expected a name after '@', got the end of the text"},
           {"x[3] | mul(", "column 12: expected an argument, got the end of the text"},
           {"x[3] | mul(,1)", "column 12: expected an argument, got ','"},
           {"x[3] | mul(1", "column 13: expected ',' or ')', got the end of the text"},
@@ -184,7 +184,7 @@ static void refused_syntax(void **state)
           {"x[3] | gelu('')", "column 14: expected a word in quotes, got '''"},
           {"x[3] | relu | output(relu)", "column 22: expected '@' and the name of a value, got 'relu'"},
           {"x[3] | relu | output(@relu", "column 27: expected ',' or ')', got the end of the text"},
-          {"x[3] | relu | output(@relu) | exp", "column 31: expected nothing behind output(...), got 'exp'"},
+          {"x[3] | relu | output(@relu) | exp", "column 31: expected nothing after output(...), got 'exp'"},
           {"x[3] | relu | output(@relu) exp", "column 29: expected the end of the text, got 'exp'"},
           {"x[3] | param() | relu", "column 14: expected a parameter such as scale[64,1,1], got ')'"},
           {"x[3] | param(w[3] | relu", "column 19: expected ',' or ')', got '|'"});
@@ -231,7 +231,7 @@ static void refused_arguments(void **state)
            "dilation=1, groups=1, bias=True)"},
           {"x[1,8,4,4] | conv2d(64,3,stride=1,stride=1)", "column 42: conv2d: stride is given twice"},
           {"x[1,8,4,4] | conv2d(64,3,kernel_size=1)", "column 38: conv2d: kernel_size is given twice"},
-          {"x[1,8,4,4] | conv2d(64,kernel_size=3,1)", "column 38: conv2d: expected a keyword behind a keyword"},
+          {"x[1,8,4,4] | conv2d(64,kernel_size=3,1)", "column 38: conv2d: expected a keyword after a keyword"},
           {"x[1,8,4,4] | conv2d(64,3,weight=3)", "column 33: expected a tensor for weight, such as @c or w[8,3]"},
           {"x[1,8,4,4] | conv2d(64,3,bias=b[64],bias=@b)", "column 42: conv2d: bias is given twice"},
           {"x[1,8,4,4] | conv2d(64,3,bias=False,bias=b[64])",
@@ -332,7 +332,7 @@ static void too_long(void **state)
     free(source);
 }
 
-/* ---- chains behind a value ---- */
+/* ---- chains after a value ---- */
 
 static void chains(void **state)
 {

@@ -190,7 +190,7 @@ static void workspace_of_blocks(void **state)
             }
 }
 
-/* A pass may take fewer threads than the plan has, and then keep more slices at once: nothing is written behind the
+/* A pass may take fewer threads than the plan has, and then keep more slices at once: nothing is written past the
  * workspace, whatever the numbers of samples and threads. Strided outputs lie in slices. */
 static void workspace_is_enough(void **state)
 {
@@ -213,7 +213,7 @@ static void workspace_is_enough(void **state)
             rig_open(&r, g, &seed, RIG_REAL, 8);
             assert_ok(cvy_plan_run(p, r.buffers, r.n, work, cvy_plan_workspace(p), 0, NULL));
             for (size_t i = cvy_plan_workspace(p); i < cvy_plan_workspace(p) + GUARD; i++)
-                if (work[i] != 0x5a) fail_msg("%s, %d threads: wrote behind the workspace", chain, threads);
+                if (work[i] != 0x5a) fail_msg("%s, %d threads: wrote past the workspace", chain, threads);
             free(work);
             rig_close(&r);
             cvy_plan_free(p);

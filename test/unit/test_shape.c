@@ -25,7 +25,7 @@ static void check_shapes(const expectation *rows, int n)
     assert_int_equal(cvyi_alloc_live(), 0);
 }
 
-/* The message behind the column. */
+/* The message after the column. */
 static void check_refusals(const expectation *rows, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -112,7 +112,7 @@ static void pools(void **state)
                  {"x[2,3,9] | max_pool1d(3,1,dilation=4)", "[2,3,1]"},          /* span 9 */
                  {"x[1,1,4] | max_pool1d(1,3,ceil_mode=True)", "[1,1,2]"},      /* starts 0, 3 */
                  {"x[1,1,5] | max_pool1d(1,3,ceil_mode=True)", "[1,1,2]"},      /* a third would begin at 6 */
-                 {"x[1,1,3] | max_pool1d(2,2,1,ceil_mode=True)", "[1,1,2]"},    /* starts -1, 1; 3 is behind x */
+                 {"x[1,1,3] | max_pool1d(2,2,1,ceil_mode=True)", "[1,1,2]"},    /* starts -1, 1; 3 is past x */
                  {"x[3,126,126] | max_pool2d(4)", "[3,31,31]"},                 /* no batch */
                  {"x[0,3,8,6] | max_pool2d((2,3))", "[0,3,4,2]"},               /* an empty batch */
                  {"x[1,2,4,6,8] | max_pool3d((1,2,3),(1,2,1))", "[1,2,4,3,6]"}, /* 4, 3, 6 */
@@ -190,7 +190,7 @@ static void refused_shapes(void **state)
         {"x[2,3] | reshape(4,-1)", "reshape: 6 elements do not divide by 4"},
         {"x[2,3] | reshape(-1,-1)", "reshape: extent -1 of dimension 1"},
         {"x[0,3] | reshape(0,-1)", "reshape: 0 elements do not divide by 0"},
-        {"x[2,3] | flatten(1,0)", "flatten: start_dim 1 is behind end_dim 0"},
+        {"x[2,3] | flatten(1,0)", "flatten: start_dim 1 is after end_dim 0"},
         {"x[2,3] | squeeze(1,1)", "squeeze: dim 1 appears twice"},
         {"x[1,1,1,1,1,1] | unsqueeze(0)", "unsqueeze: x has rank 6 already"},
         {"x[3] | unsqueeze(2)", "unsqueeze: dim 2 is out of range for rank 2"});

@@ -190,7 +190,7 @@ static void assert_near(const char *chain, const rig *a, const rig *b)
         for (int64_t k = 0; k < a->t[i].count; k++) {
             const double x = a->t[i].want[k], y = b->t[i].want[k];
             if (x == y || (isnan(x) && isnan(y)) || fabs(x - y) <= 1e-12 * scale) continue;
-            fail_msg("%s: output %d, element %lld: %.17g before, %.17g behind", chain, i - a->n_sources,
+            fail_msg("%s: output %d, element %lld: %.17g before, %.17g after", chain, i - a->n_sources,
                      (long long)k, x, y);
         }
     }
@@ -294,7 +294,7 @@ static void plant_weights(rig *r)
     assert_true(planted >= 8);
 }
 
-/* Maxima move in front of a norm whatever its weight: falling, flat, not a number. (Infinite: test_watch.c.) */
+/* Maxima move before a norm whatever its weight: falling, flat, not a number. (Infinite: test_watch.c.) */
 static void odd_norm_weights(void **state)
 {
     static const trial some[] = {
@@ -306,7 +306,7 @@ static void odd_norm_weights(void **state)
     for (int i = 0; i < COUNT_OF(some); i++) run_trial(&some[i], 7, plant_weights);
 }
 
-/* NaN and inf in x, in front of rewrites that move maxima and clamps. */
+/* NaN and inf in x, before rewrites that move maxima and clamps. */
 static void plant_special(rig *r)
 {
     static const float special[] = {NAN, INFINITY, -INFINITY};

@@ -25,7 +25,7 @@ typedef struct counts {
     atomic_int done[UNITS];
     atomic_int bad_worker;
     int threads;
-    int64_t plain[UNITS]; /* written without atomics: each by one worker, read behind the call */
+    int64_t plain[UNITS]; /* written without atomics: each by one worker, read after the call */
 } counts;
 
 static void count_unit(void *ctx, int64_t unit, int worker)

@@ -1,4 +1,4 @@
-/* unit.h - cmocka and what its header needs in front of it; TEST_WITHOUT_CMOCKA: for programs that run where there
+/* unit.h - cmocka and what its header needs before it; TEST_WITHOUT_CMOCKA: for programs that run where there
  * is none, the few checks that rig.h and its like make, which end the program. */
 #ifndef TEST_UNIT_H
 #define TEST_UNIT_H

@@ -1,7 +1,7 @@
 /* conv_window.c - means of a convolution's output from sums of its input; the measured FMA peak; the table of the
  * convolution kernels of one instruction set.
  *
- * Tap (d, r, s) of the filter sees the window of x that lies d*dil, r*dil, s*dil behind the first one; its sum over
+ * Tap (d, r, s) of the filter sees the window of x that lies d*dil, r*dil, s*dil past the first one; its sum over
  * a row is the sum of the row's columns of its class modulo the stride, less the few outside the window. Padding
  * adds nothing. One read of x, at memory speed. Numerics: rows are float runs of at most 64 values per lane, all
  * else double. */

@@ -7,7 +7,7 @@
  *   2. products          M[kt][point][strip] += U V      KT x NT register tiles, weights broadcast
  *   3. output transform  y = At M A, + bias, then statistics, maxima and dst straight from registers
  *
- * with 2 and 3 for KT output channels at a time, one behind the other (3 of one block interleaved with 2 of the
+ * with 2 and 3 for KT output channels at a time, one after the other (3 of one block interleaved with 2 of the
  * next gained nothing). With few input channels V and M stay in L1 and nothing else is stored; with many, chunks of
  * them add up in M, which then holds all output channels of the part. A kernel of depth kd is 2-D with C * kd input
  * channels.
@@ -120,7 +120,7 @@ INLINE void split(const int m, const float *p, vf *d)
 }
 
 /* Tiles of one row, n of them from (row, col) on, of one channel plane (NULL: outside, zeros) -> V. Writes whole
- * vectors: what is too much is overwritten by the next piece or channel, or falls on the slack behind a point's
+ * vectors: what is too much is overwritten by the next piece or channel, or falls on the slack after a point's
  * rows. */
 INLINE void input_tiles(work *w, const float *plane, vf mean, int64_t row, int64_t col, int64_t n, float *V,
                         int64_t point, const int mh, const int mw)

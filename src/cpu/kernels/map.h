@@ -61,7 +61,7 @@ INLINE void map(float *dst, operand x, operand y, operand z, int64_t n, map_fn *
     map_some(dst, x, y, z, i, n, f);
 }
 
-/* Floats in front of the first whole vector that v_stream() takes. */
+/* Floats before the first whole vector that v_stream() takes. */
 INLINE int64_t to_boundary(const float *dst)
 {
     return (int64_t)(-((uintptr_t)dst / sizeof(float)) % VL);
@@ -74,16 +74,16 @@ INLINE bool in_fours(const float *dst, int64_t n)
     return ((uintptr_t)dst / sizeof *dst | (uintptr_t)n) % 4 == 0;
 }
 
-/* Fetched in time that line does not hold up the streamed stores behind it: stores leave in order. Rows of 4 KB
+/* Fetched in time that line does not hold up the streamed stores after it: stores leave in order. Rows of 4 KB
  * that end inside a line take a third longer without this. */
 INLINE void fetch_end(float *dst, int64_t n)
 {
     if (!in_fours(dst, n) && to_boundary(dst + n)) __builtin_prefetch(dst + n, 1, 3);
 }
 
-/* The same with stores past the caches, which must be aligned: what lies in front of the first boundary and behind
+/* The same with stores past the caches, which must be aligned: what lies before the first boundary and after
  * the last is v_stream_n's. Whoever hands the result on calls v_stream_end() first: once per part, since a fence
- * behind every few kilobytes costs a third of the bandwidth. */
+ * after every few kilobytes costs a third of the bandwidth. */
 INLINE void map_stream(float *dst, operand x, operand y, operand z, int64_t n, map_fn *f)
 {
     const bool fours = in_fours(dst, n);

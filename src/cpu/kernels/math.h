@@ -7,7 +7,7 @@
  * The polynomials are minimax fits with coefficients rounded to float one after the other, the rest fitted again
  * each time; "fit" is their own error. 1 ULP just above 1 is 1.2e-7.
  *
- * Rounding to an integer is done by adding and subtracting 1.5 * 2^23: the integer then also stands in the low
+ * Rounding to an integer is done by adding and subtracting 1.5 * 2^23: the integer is then also in the low
  * bits. The portable form has no fused multiply-add, so constants that are multiplied by such an integer come as a
  * short high part, whose product is exact, and a low part. */
 #ifndef CVYI_CPU_MATH_H

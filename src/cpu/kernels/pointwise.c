@@ -191,7 +191,7 @@ static void fill(float *dst, int64_t n, float number)
 extern const cpu_reduce_kernels ISA(cvyi_reduce);
 
 /* A row is the function that ONLY_<kind> names, NULL where that macro is not defined: ONLY_UNARY(tanh) puts a
- * second argument in front of NULL, ONLY_CONV(conv2d) stays the first. */
+ * second argument before NULL, ONLY_CONV(conv2d) stays the first. */
 #define SECOND(a, b, ...) b
 #define SECOND_OF(...)    SECOND(__VA_ARGS__)
 #define TEXT_OF_(x)       #x

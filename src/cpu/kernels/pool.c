@@ -122,7 +122,7 @@ INLINE void down(pool_op op, const pool_geom *g, const float *plane, int64_t o, 
     down_rows(op, n, more, src, g->in[2], row);
 }
 
-/* ---- across: VL outputs from a row; reads may run into the slack behind it ---- */
+/* ---- across: VL outputs from a row; reads may run into the slack after it ---- */
 
 INLINE vf across_stride1(pool_op op, const float *row, int64_t kernel, int64_t dil)
 {

@@ -1,4 +1,4 @@
-// common.cuh - what every kernel of Convoy receives, and where in a tensor it stands.
+// common.cuh - what every kernel of Convoy receives, and where in a tensor it is.
 //
 // All tensors of a launch lie in one list: views, each a pointer and the strides of up to six dimensions, in
 // elements. Sizes that belong to the shape of one sample are macros; the extent of dimension 0 (the batch) is an
@@ -40,7 +40,7 @@ struct cvy_args {
     cvy_view t[TENSORS];
 };
 
-// Where an element stands: its coordinates, and its number in row-major order.
+// Where an element is: its coordinates, and its number in row-major order.
 struct cvy_at {
     int i0, i1, i2, i3, i4, i5;
     cvy_index lin;

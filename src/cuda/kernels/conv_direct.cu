@@ -62,7 +62,7 @@ CVY_INLINE void gather(const cvy_args &a, const window *windows, const float *we
         cvy_copy16(stage + ROWS * BP + i * 4, from + i / (BK / 4) * K_PAD + i % (BK / 4) * 4);
 }
 
-// One result of a transposed convolution without the zeros that stand where it meets no source: a weight that is
+// One result of a transposed convolution without the zeros where it meets no source: a weight that is
 // not finite made NaN of them. Rare, so out of the way.
 static __device__ __noinline__ float sum_again(const cvy_args &a, long long pixel, int phase, int group,
                                                const float *weights)

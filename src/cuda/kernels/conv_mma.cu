@@ -104,7 +104,7 @@ CVY_INLINE bool is_inside(const window &v, unsigned tap)
     return AXES_FIT ? !(tap & ~v.axes) : v.exists && tap < TAPS && tap_inside(v, tap);
 }
 
-CVY_INLINE const X_TYPE *behind(const X_TYPE *p, bytes offset)
+CVY_INLINE const X_TYPE *after(const X_TYPE *p, bytes offset)
 {
     return reinterpret_cast<const X_TYPE *>(reinterpret_cast<const char *>(p) + offset);
 }
@@ -123,7 +123,7 @@ CVY_INLINE void gather(const cvy_args &a, const window *windows, const run_at *c
         for (int i = 0; i < PIXELS; i++) {
             const run_at &run = runs[r / RUN];
             cvy_fetch(to + r * PITCH_P + i * ACROSS,
-                      behind(windows[i].origin, run.offset) + source_offset(a, r % RUN, 0, 0, 0),
+                      after(windows[i].origin, run.offset) + source_offset(a, r % RUN, 0, 0, 0),
                       is_inside(windows[i], run.tap));
         }
 }

@@ -99,7 +99,7 @@ constexpr int OW = POOL ? Q / TC_POOLW : Q, OH = POOL ? P / TC_POOLH : P; // sto
 struct epi {
     int unused;
 };
-// What stands between convolution and norm (TC_PRE 0: nothing); k: output channel.
+// What comes between convolution and norm (TC_PRE 0: nothing); k: output channel.
 __device__ __forceinline__ float cvy_pre(float y, int k, const epi &e)
 {
     return y;
@@ -204,7 +204,7 @@ static_assert(!DIRECT || (X_HALF && PARTS == 1), "words as they are: one part, o
 static_assert(!TC_TMA || (W * sizeof(X_TYPE) % 16 == 0 && TC_PADW * sizeof(X_TYPE) % 16 == 0 && UCOLS <= 256),
               "tensor copies start and step by whole 16 bytes");
 static_assert(!TC_ROWS || (!TC_TMA && CSTRIPS == 1 && H * W * sizeof(X_TYPE) >= 16),
-              "rows are copied whole; what is left of x behind the last 16 bytes is one channel's");
+              "rows are copied whole; what is left of x after the last 16 bytes is one channel's");
 static_assert(!STREAM || (!POOL && CT * LINES <= least(STATW, FINW) && CHUNKS == 1),
               "a strip of several stages is one tile per warpgroup, one chunk");
 static_assert(MBLOCKS % MWIDE == 0 && (STREAM || MWIDE == 1), "a stage has the weights of whole blocks");
@@ -297,7 +297,7 @@ __device__ __forceinline__ int shift_of(int n, int k, int row)
     return (int)((((u32)n * K + k) * OH + row) * OW) & 7;
 }
 
-// A warp hands over what its lanes wrote or read: behind __syncwarp the first one arrives for all.
+// A warp hands over what its lanes wrote or read: after __syncwarp the first one arrives for all.
 // compute-sanitizer's racecheck follows threads, not warps; for it (TC_ARRIVALS 32) every lane arrives for itself.
 #ifndef TC_ARRIVALS
 #define TC_ARRIVALS 1

@@ -87,7 +87,7 @@ typedef struct tc_layout {
     long long phase, slice;           // and of a stride phase, of a slice of 8 channels
     long long x_part, x_stage;        // pixels; bytes
     // x arrives in units of unit_rows rows of 8 channels, [channel][row][column]. TMA: one tensor copy. ROWS:
-    // the image's own rows, a copy for each channel, from a multiple of 16 bytes in front of them on.
+    // the image's own rows, a copy for each channel, from a multiple of 16 bytes before them on.
     bool copied;
     int unit_cols, unit_rows, unit; // unit: elements of a channel
     // A line is what one row of tiles covers: rowsm rows, a pooling row, or (FLAT) the strip.
@@ -101,7 +101,7 @@ typedef struct tc_layout {
     int out_rows, peaks; // of a chunk: rows, rows of maxima
     long long out_pitch; // floats of a row; + 8: no bank conflicts
     // Results of 16 bits that leave as bulk copies wait as such, each row where it lies in 16 bytes of the output:
-    // what stands in front of its first and behind its last whole ones is stored by itself.
+    // what precedes its first and follows its last whole ones is stored by itself.
     bool out_half;
     // Threads, whole warpgroups: some multiply; 8 or 12 warps more, of which the first finish, the last merges
     // statistics and those between stage. PASS_BOTH: the first multiplying warpgroup takes the statistics and the

@@ -288,7 +288,7 @@ struct x_rows {
         : s(memory), a(args), t(thread), u(0)
     {
     }
-    // The elements behind the last whole 16 bytes of x, where this unit has them.
+    // The elements after the last whole 16 bytes of x, where this unit has them.
     __device__ __forceinline__ void add_end(const strip_at &at, const unit_rows &rows, int first, int b)
     {
         constexpr int LAST = C - 1;

@@ -45,7 +45,7 @@ template <class T> __device__ __forceinline__ void stream_out(T *to, const float
     __stcs((uint2 *)to, make_uint2(cvy_narrow(v[0], v[1], T()), cvy_narrow(v[2], v[3], T())));
 }
 
-// A chunk: first line and column tile, how many of them; rows and columns of results in it, and where these stand
+// A chunk: first line and column tile, how many of them; rows and columns of results in it, and where these are
 // in the output.
 struct chunk_at {
     int rows, cols, row0, col0;

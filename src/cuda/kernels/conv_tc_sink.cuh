@@ -169,8 +169,8 @@ __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 
     }
 }
 
-// OUT_HALF: a row of `length` elements. An even number of them stands in front of the first whole 16 bytes, and
-// behind the last ones.
+// OUT_HALF: a row of `length` elements. An even number of them precedes the first whole 16 bytes, and
+// after the last ones.
 __device__ __forceinline__ void store_rounded(Y_TYPE *to, const float *row, int shift, int length, u64 policy)
 {
     const u32 *from = (const u32 *)((const Y_TYPE *)row + shift);

@@ -5,8 +5,8 @@
 //   words [PARTS][LISTS][n][D + gap][H + gap][W + gap][C_PAD]
 //     part 0: fp16(x * scale), part 1: what that leaves
 //
-// The gaps are zeros: the padding behind a row is also the one in front of the next row, and likewise for planes
-// and samples. What lies in front of the first pixel and behind the last are zeros that tensor copies put in. So a
+// The gaps are zeros: the padding after a row is also the one before the next row, and likewise for planes
+// and samples. What lies before the first pixel and after the last are zeros that tensor copies put in. So a
 // tap is a distance in the list, the same for every pixel, whatever the rank, the padding and the dilation:
 //
 //   out[n, k, o, p, q] = sum over taps and c of w[tap][k][c] * words[at(n, o, p, q) + shift(tap)][c]

@@ -38,7 +38,7 @@ CVY_INLINE int number_of(wide_axis a, int phase, int tap)
     return TRANSPOSED ? wide_count(a, phase) - 1 - m : m;
 }
 
-// Where a tap of the filter stands among the packed ones.
+// Where a tap of the filter is among the packed ones.
 CVY_INLINE int packed_tap(int tap)
 {
     const int t = tap / (TAPS_R * TAPS_S), r = tap / TAPS_S % TAPS_R, s = tap % TAPS_S;

@@ -1,6 +1,6 @@
 // fetch.cuh - elements on their way from device memory to shared memory, where they are float32. Those that are so
 // in memory pass no register and arrive when the thread waits for its copies (copy.cuh); others are loaded, widened
-// and stored. Behind a wait and a barrier both are there.
+// and stored. After a wait and a barrier both are there.
 #ifndef CVY_FETCH_CUH
 #define CVY_FETCH_CUH
 

@@ -1,4 +1,4 @@
-// filter.cuh - the macros of a filter or a pooling window: extents, stride, padding in front, dilation, transposed.
+// filter.cuh - the macros of a filter or a pooling window: extents, stride, padding before, dilation, transposed.
 #ifndef CVY_FILTER_CUH
 #define CVY_FILTER_CUH
 

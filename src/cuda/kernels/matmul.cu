@@ -5,7 +5,7 @@
 //
 //   xs [DEPTH][BM + 4], os [DEPTH][BN + 4]     the 4 keep transposing stores off each other's banks
 //
-// Rows of all batches stand in one list; coordinates of the result (and with them the strides of x and other) come
+// Rows of all batches are in one list; coordinates of the result (and with them the strides of x and other) come
 // from its logical shape. Results then lie in shared memory as [BM][BN] and go through the epilogue in the order of
 // memory. Expected bound: FMA for large products, memory for few rows.
 //
@@ -38,8 +38,8 @@ static_assert(THREADS % DEPTH == 0 && BM * DEPTH % THREADS == 0 && BN * DEPTH % 
 
 constexpr int X_EACH = BM * DEPTH / THREADS, O_EACH = BN * DEPTH / THREADS; // elements a thread copies
 
-// What a thread copies of one step: the rows of x stay the same for all terms. In place of rows past the end stands
-// the last one; nobody keeps its results.
+// What a thread copies of one step: the rows of x stay the same for all terms. Past the end the last row
+// is read again; nobody keeps its results.
 struct copier {
     const W_TYPE *other;
     cvy_index x_row[X_EACH]; // offset of each

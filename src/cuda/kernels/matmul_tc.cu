@@ -205,7 +205,7 @@ struct multiplier {
 
     CVY_INLINE_MEMBER void run()
     {
-        constexpr int PAIRS = (STEPS - 1) / 2; // behind which one step or two are left
+        constexpr int PAIRS = (STEPS - 1) / 2; // after which one step or two are left
         fragments even, odd;
         load(even, 0);
         if (PRODUCTS == 1) acc_fence(acc);

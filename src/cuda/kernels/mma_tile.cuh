@@ -5,7 +5,7 @@
 //   B(k, n) = B[k * B_K + n * B_N]
 //
 // A warp owns M_EACH x N_EACH results as M_EACH / 16 x N_EACH / 8 tiles of mma.m16n8k8; which lane has what of a
-// tile stands in mma.cuh. Lane 4g + t reads A(t, g), so reads of a warp fall on 32 different banks where one stride
+// tile is in mma.cuh. Lane 4g + t reads A(t, g), so reads of a warp fall on 32 different banks where one stride
 // is 1 and the other 8 or 24 modulo 32 (rows of k), or 1 and 4, 12, 20 or 28 modulo 32 (rows of m or n). Rows of m
 // or n must begin at multiples of 16 bytes: four blocks of 8 x 4 of them arrive at once.
 //

@@ -36,7 +36,7 @@
 
 constexpr int T = axis_d::TAPS, R = axis_h::TAPS, S = axis_w::TAPS, TAPS = T * R * S, TERMS = C_IN * TAPS;
 constexpr int PHASES = axis_d::PHASES * axis_h::PHASES * axis_w::PHASES;
-// Output places of a phase, the same number for all: some may lie behind the end.
+// Output places of a phase, the same number for all: some may lie past the end.
 constexpr int PHASE_O = (OUT_O + axis_d::PHASES - 1) / axis_d::PHASES;
 constexpr int PHASE_P = (OUT_P + axis_h::PHASES - 1) / axis_h::PHASES;
 constexpr int PHASE_Q = (OUT_Q + axis_w::PHASES - 1) / axis_w::PHASES;

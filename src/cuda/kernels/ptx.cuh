@@ -2,7 +2,7 @@
 //
 // Nothing is decided here. Callers keep the rules:
 // - stores by ordinary instructions that wgmma or a bulk copy reads need fence_proxy_async() by the storing thread;
-// - accumulators stay behind acc_fence() from before the first wgmma of a batch until after its wait.
+// - accumulators are fenced by acc_fence() from before the first wgmma of a batch until after its wait.
 #pragma once
 
 #include "half.cuh"

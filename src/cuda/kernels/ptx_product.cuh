@@ -9,7 +9,7 @@ struct alignas(64) tensor_map {
 };
 
 // ---- clusters
-// Together a barrier of all threads of all blocks of the cluster; what was written before is seen behind it.
+// Together a barrier of all threads of all blocks of the cluster; what was written before is seen after it.
 __device__ __forceinline__ void cluster_arrive()
 {
     asm volatile("barrier.cluster.arrive.release;" ::: "memory");
