@@ -178,6 +178,8 @@ typedef struct cvy_options {
     uint32_t seed;     /* not 0: a random legal plan, for tests */
     int32_t strided;   /* cvy_switch; CVY_OFF: run() gets contiguous buffers, on the GPU at multiples of 16 bytes,
                           and the workspace has no room for copies of others */
+    int32_t deferred;  /* cvy_switch; CVY_ON: kernels are compiled by cvy_plans_compile(), which must come before
+                          the plan's first run; until then its workspace and what it prepares are not known */
 } cvy_options;
 
 /* What a plan expects to cost. */
@@ -195,6 +197,10 @@ typedef struct cvy_cost {
  * operators, of which a graph may have CVY_MAX_OPERATORS. */
 CVY_API cvy_status cvy_plan_create(const cvy_graph *graph, const cvy_options *options, cvy_plan **out);
 CVY_API void cvy_plan_free(cvy_plan *plan);
+
+/* Compiles the kernels of deferred plans, on all cores, what several need once. Of no other plan is anything
+ * changed. Where it fails, plans that had no code have none. One thread at a time for each plan. */
+CVY_API cvy_status cvy_plans_compile(cvy_plan *const *plans, int32_t n_plans);
 
 /* Bytes of memory that run() needs on the plan's device, aligned to CVY_ALIGN. Never 0. */
 CVY_API size_t cvy_plan_workspace(const cvy_plan *plan);

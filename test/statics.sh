@@ -35,6 +35,8 @@ src/cuda/driver.o lock lock
 src/cuda/library.o dirs lock
 src/cuda/library.o n_dirs lock
 src/cuda/library.o lock lock
+src/cuda/modules.o table lock
+src/cuda/modules.o lock lock
 src/cuda/jit.o embedded_digest once
 src/cuda/jit.o once once'
 

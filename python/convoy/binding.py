@@ -74,6 +74,7 @@ class cvy_options(C.Structure):
         ("ordinal", C.c_int32),
         ("seed", C.c_uint32),
         ("strided", C.c_int32),
+        ("deferred", C.c_int32),
     ]
 
 
@@ -154,6 +155,7 @@ FUNCTIONS = {
     "cvy_op_signature": (C.c_char_p, [C.c_int32]),
     "cvy_plan_create": (C.c_int, [_HANDLE, _P(cvy_options), _OUT]),
     "cvy_plan_free": (None, [_HANDLE]),
+    "cvy_plans_compile": (C.c_int, [_OUT, C.c_int32]),
     "cvy_plan_workspace": (C.c_size_t, [_HANDLE]),
     "cvy_plan_prepared": (C.c_int, [_HANDLE, _P(cvy_prepared)]),
     "cvy_plan_device": (C.c_int, [_HANDLE]),

@@ -94,15 +94,25 @@ class Graph:
 
 
 class Plan:
-    def __init__(self, graph, device, **options):
+    """deferred: without code, so that it can be compiled together with others; compile_plans() does that."""
+
+    def __init__(self, graph, device, deferred=False, **options):
         self.handle = C.c_void_p()
-        self.options = b.cvy_options(size=C.sizeof(b.cvy_options), device=DEVICES[device], **options)
+        self.options = b.cvy_options(size=C.sizeof(b.cvy_options), device=DEVICES[device],
+                                     deferred=b.CVY_ON if deferred else b.CVY_OFF, **options)  # fmt: skip
         check(lib.cvy_plan_create(graph.handle, C.byref(self.options), C.byref(self.handle)))
+        self.ready = False
+        if not deferred:
+            self.settle()
+
+    def settle(self):
+        """What is known as soon as there is code."""
         found = b.cvy_prepared()
         check(lib.cvy_plan_prepared(self.handle, C.byref(found)))
         self.digest, self.prepared = found.digest, found.bytes
         self.workspace = lib.cvy_plan_workspace(self.handle)
         self.scratch = self.workspace - self.prepared  # bytes of a workspace beside what is prepared
+        self.ready = True
 
     def __del__(self):
         if getattr(self, "handle", None):
@@ -124,3 +134,11 @@ class Plan:
 
     def __str__(self):
         return text_of(lib.cvy_plan_print, self.handle)
+
+
+def compile_plans(plans):
+    """Code for plans that have none: on all cores, what several need once."""
+    waiting = [plan for plan in plans if not plan.ready]
+    check(lib.cvy_plans_compile((C.c_void_p * len(waiting))(*(plan.handle for plan in waiting)), len(waiting)))
+    for plan in waiting:
+        plan.settle()

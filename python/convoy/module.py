@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from . import lane
 from .capture import capture
-from .engine import ConvoyError
+from .engine import ConvoyError, compile_plans
 from .passing import IN_A_ROW, Passing
 from .prepared import Stale
 from .region import Runner, described
@@ -328,7 +328,16 @@ def stateless(module, forward, state, replaced, nesting):
 
 def fill_entry(entry, run, tensors, settings, keep=True):
     """Captures run(params, tensors) and plans its regions. keep: parameters that are converted, as long as they do not
-    change."""
+    change. The regions' kernels are compiled together; where one cannot be, each by itself, to know which."""
+    together = settings.effort != "measure"  # which runs every region that is asked about
+    try:
+        return capture_entry(entry, run, tensors, settings, keep, together)
+    except ConvoyError:
+        entry.runners, entry.verdicts = [], []
+        return capture_entry(entry, run, tensors, settings, keep, False)
+
+
+def capture_entry(entry, run, tensors, settings, keep, together):
     devices = {t.device for t in tensors} or {t.device for t in entry.params}
     device = next((d for d in devices if d.type in ("cuda", "cpu")), None)
     if device is None:
@@ -338,7 +347,7 @@ def fill_entry(entry, run, tensors, settings, keep=True):
     def make_call(region):
         try:
             sources, outputs = (described(n.meta["val"] for n in nodes) for nodes in (region.sources, region.outputs))
-            runner = Runner(region.program, sources, outputs, device, settings)
+            runner = Runner(region.program, sources, outputs, device, settings, deferred=together)
         except ConvoyError as error:
             return None, str(error)
         verdict = judge(region, runner, settings)
@@ -362,6 +371,7 @@ def fill_entry(entry, run, tensors, settings, keep=True):
         lines = str(error).strip().splitlines() or [""]
         entry.reason = f"not captured: {type(error).__name__}: {lines[0]}"
         return entry
+    compile_plans([runner.plan for runner in entry.runners])
     if entry.runners:
         entry.fixed, whole = [*entry.params, *entry.loose], only_region(entry.capture)
         entry.invoke = invoker(entry.capture, entry.fixed, whole)

@@ -151,15 +151,15 @@ def workspace_of(size, device):
 class Runner:
     """One region for one set of shapes and strides on one device."""
 
-    def __init__(self, program, sources, outputs, device, settings):
-        """sources, outputs: (shape, stride, dtype) of each."""
+    def __init__(self, program, sources, outputs, device, settings, deferred=False):
+        """sources, outputs: (shape, stride, dtype) of each. deferred: see engine.Plan."""
         self.program, self.sources, self.outputs, self.device = program, sources, outputs, device
         self.graph = program.build([shape for shape, _, _ in sources], [dtype for _, _, dtype in sources])
         # A plan for any strides and addresses keeps room for copies; most tensors need none.
         dense = not any(strides_of(shape, stride) for shape, stride, _ in (*sources, *outputs))
         strided = b.CVY_OFF if dense else b.CVY_DEFAULT
         self.misaligned = 15 if dense and device.type == "cuda" else 0  # bits of an address that must be 0
-        self.plan = Plan(self.graph, strided=strided, **settings.options(device))
+        self.plan = Plan(self.graph, strided=strided, deferred=deferred, **settings.options(device))
         self.training, self.trained = settings.training, False
         self.slots = {}  # by stream
         self.stream = stream_reader(device)

@@ -1,11 +1,10 @@
 /* engine.c - the CUDA engine: what it says of passes, how a plan is made ready, and how it runs.
  *
  * run() launches the steps in order on the caller's stream: it allocates, compiles, loads and waits for nothing. */
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 #include "choice.h"
+#include "compile.h"
 
 /* ---- what the planner asks ---- */
 
@@ -38,156 +37,6 @@ fail:
 
 /* ---- making ready ---- */
 
-/* Compilations of all steps and both kinds of code, taken by a few threads; what several steps need, once. */
-typedef struct workshop {
-    cuda_state *state;
-    jit_code *codes; /* [step][2]: a job each */
-    int *like;       /* per job: the first that asks for the same code */
-    int next, total;
-    cvy_status status; /* of the first that failed, with its message */
-    char message[1024];
-    pthread_mutex_t lock;
-} workshop;
-
-const char *cvyi_cuda_entry(const cuda_step *s, int which, char entry[ENTRY_BYTES + 8])
-{
-    snprintf(entry, ENTRY_BYTES + 8, "%s%s", s->entry, which ? "_strided" : "");
-    return entry;
-}
-
-/* ---- jobs that ask for the same code ---- */
-
-static uint64_t hash_job(const cuda_state *state, int job)
-{
-    const cuda_step *s = &state->steps[job / 2];
-    const int which = job % 2;
-    uint64_t h = cvyi_hash(CVYI_HASH_START, &which, sizeof which);
-    h = cvyi_hash(h, s->entry, strlen(s->entry));
-    return cvyi_hash(h, s->epilogue[which], strlen(s->epilogue[which]));
-}
-
-static bool same_job(const cuda_state *state, int i, int k)
-{
-    const cuda_step *a = &state->steps[i / 2], *b = &state->steps[k / 2];
-    const int which = i % 2;
-
-    if (which != k % 2 || strcmp(a->entry, b->entry) || strcmp(a->source, b->source) || !a->tc != !b->tc)
-        return false;
-    if (strcmp(a->epilogue[which], b->epilogue[which]) || a->n_options[which] != b->n_options[which]) return false;
-    for (int o = 0; o < a->n_options[which]; o++)
-        if (strcmp(a->options[which][o], b->options[which][o])) return false;
-    return true;
-}
-
-/* Fills `like`, by a table of jobs with open addressing. */
-static cvy_status find_alike(workshop *w)
-{
-    size_t slots = 16;
-    int *table;
-
-    while (slots < 2 * (size_t)w->total) slots *= 2;
-    table = cvyi_alloc(slots, sizeof *table); /* job + 1; 0: free */
-    if (!table) return CVY_NO_MEMORY;
-    for (int i = 0; i < w->total; i++) {
-        size_t at;
-        w->like[i] = i;
-        if (!w->state->steps[i / 2].epilogue[i % 2]) continue; /* no code */
-        at = (size_t)hash_job(w->state, i) & (slots - 1);
-        while (table[at] && !same_job(w->state, table[at] - 1, i)) at = (at + 1) & (slots - 1);
-        if (!table[at]) table[at] = i + 1;
-        w->like[i] = table[at] - 1;
-    }
-    cvyi_free(table);
-    return CVY_OK;
-}
-
-/* ---- compiling and loading ---- */
-
-static cvy_status compile_one(const workshop *w, int job)
-{
-    const cuda_step *s = &w->state->steps[job / 2];
-    const int which = job % 2;
-    char entry[ENTRY_BYTES + 8];
-    const jit_request request = {.entry = cvyi_cuda_entry(s, which, entry),
-                                 .source = s->source,
-                                 .epilogue = s->epilogue[which],
-                                 .options = s->options[which],
-                                 .n_options = s->n_options[which],
-                                 .major = w->state->device->major,
-                                 .minor = w->state->device->minor,
-                                 .arch_specific = s->tc != NULL};
-    return s->epilogue[which] && w->like[job] == job ? cvyi_jit_compile(&request, &w->codes[job]) : CVY_OK;
-}
-
-static void *work(void *argument)
-{
-    workshop *w = argument;
-
-    for (;;) {
-        int job;
-        cvy_status st;
-        pthread_mutex_lock(&w->lock);
-        job = w->status == CVY_OK && w->next < w->total ? w->next++ : -1;
-        pthread_mutex_unlock(&w->lock);
-        if (job < 0) return NULL;
-        st = compile_one(w, job);
-        if (st == CVY_OK) continue;
-        pthread_mutex_lock(&w->lock);
-        if (w->status == CVY_OK) snprintf(w->message, sizeof w->message, "%s", cvy_last_error());
-        w->status = st;
-        pthread_mutex_unlock(&w->lock);
-    }
-}
-
-static void compile_all(workshop *w)
-{
-    enum { MOST = 8 };
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    pthread_t threads[MOST];
-    int n = 0;
-
-    while (n < MOST && n + 1 < cores && n + 1 < w->total && !pthread_create(&threads[n], NULL, work, w)) n++;
-    work(w);
-    while (n) pthread_join(threads[--n], NULL);
-}
-
-static cvy_status load_all(const workshop *w)
-{
-    const cuda_state *state = w->state;
-    char entry[ENTRY_BYTES + 8];
-    cvy_status st;
-
-    TRY(cvyi_cuda_enter(state->device, NULL));
-    for (int i = 0; i < w->total && st == CVY_OK; i++) {
-        cuda_step *s = &state->steps[i / 2];
-        const jit_code *code = &w->codes[w->like[i]];
-        if (!code->cubin) continue;
-        st = cvyi_cuda_load(state->device, code, cvyi_cuda_entry(s, i % 2, entry), (int)s->launch.dynamic_shared,
-                            &s->kernel[i % 2]);
-    }
-    cvyi_cuda_leave(state->device);
-fail:
-    return st;
-}
-
-cvy_status cvyi_cuda_compile_steps(cvy_plan *p)
-{
-    cuda_state *state = p->state;
-    workshop w = {.state = state, .total = 2 * state->n_steps, .lock = PTHREAD_MUTEX_INITIALIZER};
-    cvy_status st;
-
-    w.codes = cvyi_alloc((size_t)w.total, sizeof *w.codes);
-    w.like = cvyi_alloc((size_t)w.total, sizeof *w.like);
-    TRY(w.codes && w.like ? find_alike(&w) : CVY_NO_MEMORY);
-    compile_all(&w);
-    TRY(w.status ? cvyi_fail(w.status, "%s", w.message) : load_all(&w));
-fail:
-    for (int i = 0; i < w.total && w.codes; i++) cvyi_jit_free(&w.codes[i]);
-    cvyi_free(w.like);
-    cvyi_free(w.codes);
-    return st;
-}
-
 /* Is there a launch whose blocks wait for each other, but do not all fit on the device at once? */
 static cvy_status ask_resident(const cuda_state *state, bool *crowded)
 {
@@ -207,20 +56,6 @@ fail:
     return st;
 }
 
-static void unload_all(cuda_state *state)
-{
-    if (!state->n_steps || cvyi_cuda_enter(state->device, NULL) != CVY_OK) return;
-    for (int i = 0; i < 2 * state->n_steps; i++)
-        cvyi_cuda_unload(state->device, &state->steps[i / 2].kernel[i % 2]);
-    cvyi_cuda_leave(state->device);
-}
-
-static cvy_status make_steps(cvy_plan *p)
-{
-    const cvy_status st = cvyi_cuda_lower(p);
-    return st ? st : cvyi_cuda_compile_steps(p);
-}
-
 /* Passes whose blocks wait for each other are tuned to launches that need not. */
 static cvy_status part_launches(cvy_plan *p)
 {
@@ -229,27 +64,43 @@ static cvy_status part_launches(cvy_plan *p)
 
     for (int i = 0; i < state->n_steps; i++)
         if (state->steps[i].launch.cooperative) TRY(cvyi_cuda_tune_again(p, &p->passes[state->steps[i].pass]));
-    unload_all(state);
+    cvyi_cuda_unload_steps(state);
     state->n_steps = 0;
 fail:
     return st;
 }
 
 /* What does not fit at once is made again. */
-static cvy_status prepare(cvy_plan *p)
+static cvy_status fit(cvy_plan *p)
 {
     cuda_state *state = p->state;
-    const int64_t values = p->prepared_bytes;
     cvy_status st;
 
-    TRY(make_steps(p));
     TRY(ask_resident(state, &state->apart));
     if (state->apart) {
         TRY(part_launches(p));
-        p->prepared_bytes = values; /* without what the first attempt packed */
-        TRY(make_steps(p));
+        p->prepared_bytes = state->values;
+        TRY(cvyi_cuda_lower(p));
+        TRY(cvyi_cuda_compile_steps(&p, 1));
     }
 fail:
+    return st;
+}
+
+static cvy_status prepare(cvy_plan *p)
+{
+    ((cuda_state *)p->state)->values = p->prepared_bytes;
+    return cvyi_cuda_lower(p);
+}
+
+static cvy_status compile(cvy_plan *const *plans, int n)
+{
+    cvy_status st;
+
+    TRY(cvyi_cuda_compile_steps(plans, n));
+    for (int i = 0; i < n; i++) TRY(fit(plans[i]));
+fail:
+    for (int i = 0; st && i < n; i++) cvyi_cuda_unload_steps(plans[i]->state);
     return st;
 }
 
@@ -258,7 +109,7 @@ static void close_cuda(cvy_plan *p)
     cuda_state *state = p->state;
 
     if (!state) return;
-    unload_all(state);
+    cvyi_cuda_unload_steps(state);
     cvyi_cuda_close(state->device);
     cvyi_free(state);
     p->state = NULL;
@@ -446,6 +297,7 @@ const engine cvyi_engine_cuda = {
     .same_choice = cvyi_cuda_same,
     .why = cvyi_cuda_why,
     .prepare = prepare,
+    .compile = compile,
     .packing = cvyi_cuda_packing,
     .run = run_cuda,
     .close = close_cuda,

@@ -84,6 +84,7 @@ typedef struct cuda_state {
     /* Per tensor of run(): the pass that takes it channels last, as it lies, if all such tensors of the pass lie
      * so; CVY_NONE: none. */
     int *last;
+    int64_t values;   /* prepared bytes in front of what the steps pack */
     int64_t kept_end; /* of the workspace: what is in use so far */
     int64_t scratch;  /* byte of the workspace from which passes have their scratch (choice.h) */
     bool apart;       /* blocks of a launch were found not to fit on the device at once */
@@ -121,9 +122,8 @@ static inline int cvyi_cuda_products(const cvy_plan *p, const node *n)
     return p->options.precision == CVY_TF32 || p->graph->values[n->arg[0]].dtype != CVY_FLOAT32 ? 1 : 3;
 }
 
-/* Steps of all passes, without code: cvyi_cuda_compile_steps() adds that. Sets p->workspace. */
+/* Steps of all passes, without code: cvyi_cuda_compile_steps() (compile.h) adds that. Sets p->workspace. */
 cvy_status cvyi_cuda_lower(cvy_plan *p);
-cvy_status cvyi_cuda_compile_steps(cvy_plan *p);
 
 /* ---- one run: engine.c launches it, describe.c writes it down ---- */
 

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include "../util/cache.h"
 #include "driver.h"
 #include "jit.h"
 
@@ -225,16 +224,37 @@ fail:
     return st;
 }
 
+static cvy_status begin(const jit_request *request, job *j)
+{
+    cvy_status st;
+
+    j->request = request;
+    TRY(cvyi_cuda_nvrtc(&j->rtc));
+    TRY(collect_files(j));
+    TRY(collect_options(j));
+fail:
+    return st;
+}
+
+cvy_status cvyi_jit_key(const jit_request *request, cache_key *out)
+{
+    cvy_status st;
+    job j = {0};
+
+    TRY(begin(request, &j));
+    make_key(&j, out);
+fail:
+    return st;
+}
+
 cvy_status cvyi_jit_compile(const jit_request *request, jit_code *out)
 {
     cvy_status st;
-    job j = {.request = request};
+    job j = {0};
     cache_key key;
 
     memset(out, 0, sizeof *out);
-    TRY(cvyi_cuda_nvrtc(&j.rtc));
-    TRY(collect_files(&j));
-    TRY(collect_options(&j));
+    TRY(begin(request, &j));
     make_key(&j, &key);
     out->cubin = cvyi_cache_load(&key, &out->size);
     out->cached = out->cubin != NULL;

@@ -4,7 +4,7 @@
 #ifndef CVYI_CUDA_JIT_H
 #define CVYI_CUDA_JIT_H
 
-#include "../util/util.h"
+#include "../util/cache.h"
 
 /* A text under a file name; NUL after the last character. */
 typedef struct jit_file {
@@ -31,6 +31,8 @@ typedef struct jit_code {
     bool cached; /* it came from the disk */
 } jit_code;
 
+/* The digest of everything the code depends on. */
+cvy_status cvyi_jit_key(const jit_request *request, cache_key *out);
 /* CVY_NO_DEVICE: no NVRTC, or one that does not know the device. CVY_FAILED: the text does not compile; the message
  * holds the first errors, the log (CVY_DEBUG=1) and CVY_DUMP all of them. */
 cvy_status cvyi_jit_compile(const jit_request *request, jit_code *out);

@@ -21,10 +21,21 @@ fail:
     return st;
 }
 
+cvy_status cvyi_cuda_allow_shared(const cuda_device *d, const cuda_kernel *k, int dynamic_shared)
+{
+    enum { ALLOWED_ANYWAY = 48 * 1024 }; /* of static and dynamic shared memory together */
+    const int bytes = k->shared_bytes + dynamic_shared;
+
+    if (bytes > d->shared_block)
+        return cvyi_fail(CVY_UNSUPPORTED, "%d + %d bytes of shared memory, a block has %d", k->shared_bytes,
+                         dynamic_shared, d->shared_block);
+    if (bytes <= ALLOWED_ANYWAY) return CVY_OK;
+    return CU(d->cu, cuFuncSetAttribute, k->function, CU_FUNC_MAX_DYNAMIC_SHARED, dynamic_shared);
+}
+
 cvy_status cvyi_cuda_load(const cuda_device *d, const jit_code *code, const char *entry, int dynamic_shared,
                           cuda_kernel *out)
 {
-    enum { ALLOWED_ANYWAY = 48 * 1024 }; /* of static and dynamic shared memory together */
     const cuda_api *cu = d->cu;
     cvy_status st;
 
@@ -33,11 +44,7 @@ cvy_status cvyi_cuda_load(const cuda_device *d, const jit_code *code, const char
     TRY(CU(cu, cuModuleGetFunction, &out->function, out->module, entry));
     /* Reading attributes also makes a driver that loads lazily load now, and not inside a capture. */
     TRY(read_attributes(cu, out));
-    if (out->shared_bytes + dynamic_shared > d->shared_block)
-        TRY(cvyi_fail(CVY_UNSUPPORTED, "%d + %d bytes of shared memory, a block has %d", out->shared_bytes,
-                      dynamic_shared, d->shared_block));
-    if (out->shared_bytes + dynamic_shared > ALLOWED_ANYWAY)
-        TRY(CU(cu, cuFuncSetAttribute, out->function, CU_FUNC_MAX_DYNAMIC_SHARED, dynamic_shared));
+    TRY(cvyi_cuda_allow_shared(d, out, dynamic_shared));
     cvyi_log(4, "%s: %d registers, %d bytes spilled, %d + %d bytes shared", entry, out->registers, out->local_bytes,
              out->shared_bytes, dynamic_shared);
     return CVY_OK;

@@ -9,6 +9,7 @@
 #include "jit.h"
 
 typedef struct cuda_kernel {
+    struct cuda_loaded *loaded; /* what holds it (modules.h); NULL: whoever loaded it */
     CUmodule module;
     CUfunction function;
     int registers;    /* per thread */
@@ -21,6 +22,8 @@ typedef struct cuda_kernel {
 cvy_status cvyi_cuda_load(const cuda_device *d, const jit_code *code, const char *entry, int dynamic_shared,
                           cuda_kernel *out);
 void cvyi_cuda_unload(const cuda_device *d, cuda_kernel *k);
+/* Lets launches ask for so many bytes; refused where a block does not have them. */
+cvy_status cvyi_cuda_allow_shared(const cuda_device *d, const cuda_kernel *k, int dynamic_shared);
 
 /* Limits that every device has. */
 enum { GRID_X_MOST = INT32_MAX, GRID_YZ_MOST = 65535, BLOCK_THREADS_MOST = 1024 };

@@ -316,8 +316,10 @@ int64_t cvyi_make_packed_memory(maker *m, int weight, int64_t bytes)
     return take(m->plan->prepared[weight] ? &m->plan->prepared_bytes : &m->state->kept_end, bytes);
 }
 
-static bool reads_tensors(const maker *m)
+/* Can a view of the step be strided, or begin at an odd place? */
+static bool may_be_strided(const maker *m)
 {
+    if (m->plan->options.strided == CVY_OFF) return false;
     for (int i = 0; i < m->step.n_views; i++)
         if (m->views[i].value != CVY_NONE && m->plan->places[m->views[i].value].kind == PLACE_TENSOR) return true;
     return false;
@@ -404,7 +406,7 @@ cvy_status cvyi_make_end(maker *m, const char *form)
     if (!views || state->n_steps == state->cap_steps) return CVY_NO_MEMORY;
     memcpy(views, m->views, (size_t)s->n_views * sizeof *views);
     TRY(make_options(m, false, s));
-    if (!m->text && !s->tc && reads_tensors(m)) TRY(make_options(m, true, s));
+    if (!m->text && !s->tc && may_be_strided(m)) TRY(make_options(m, true, s));
     make_name(m, s, form);
     s->aligned = m->many > 0;
     state->steps[state->n_steps] = *s;

@@ -23,6 +23,7 @@ static cvy_status check_options(const cvy_options *o)
         {"device", o->device, CVY_CUDA},    {"precision", o->precision, CVY_TF32},
         {"effort", o->effort, CVY_MEASURE}, {"winograd", o->winograd, CVY_OFF},
         {"fuse", o->fuse, CVY_OFF},         {"strided", o->strided, CVY_OFF},
+        {"deferred", o->deferred, CVY_OFF},
     };
     for (int i = 0; i < COUNT_OF(checks); i++)
         if (checks[i].value < 0 || checks[i].value > checks[i].last)
@@ -155,17 +156,21 @@ fail:
     return st;
 }
 
-static cvy_status finish(cvy_plan *p)
+/* Everything but code. */
+static cvy_status prepare(cvy_plan *p)
 {
     cvy_status st = CVY_OK;
     TRY(lower(p));
     TRY(p->engine->prepare(p));
-    p->workspace = (size_t)cvyi_round_up((int64_t)p->workspace + !p->workspace, CVY_ALIGN);
-    p->prepared_bytes = cvyi_round_up(p->prepared_bytes, CVY_ALIGN);
-    cvyi_watch(p);
-    TRY(cvyi_digest_prepared(p));
+    p->waits = true;
 fail:
     return st;
+}
+
+static cvy_status finish(cvy_plan *p)
+{
+    const cvy_status st = prepare(p);
+    return st ? st : cvyi_compile(&p, 1);
 }
 
 cvy_status cvyi_plan_tuned(const cvy_graph *graph, const cvy_options *options, int tuning, cvy_plan **out)
@@ -222,7 +227,7 @@ cvy_status cvy_plan_create(const cvy_graph *graph, const cvy_options *options, c
     *out = NULL;
     TRY(begin(graph, options, &p));
     if (p->options.effort == CVY_MEASURE && !p->options.seed) TRY(cvyi_measure(p, &p->tuning, &p->measured));
-    TRY(finish(p));
+    TRY((p->options.deferred == CVY_ON && p->engine->compile ? prepare : finish)(p));
     log_plan(p, 2, "plan", cvyi_print_plan);
     log_plan(p, 3, "kernels", cvyi_print_why);
     *out = p;
@@ -243,14 +248,22 @@ void cvy_plan_free(cvy_plan *p)
     cvyi_free(p);
 }
 
+/* What only a plan with code can do. */
+static cvy_status waits(const char *call)
+{
+    return cvyi_fail(CVY_INVALID, "%s: the plan has no code yet (option deferred): cvy_plans_compile() comes first",
+                     call);
+}
+
 size_t cvy_plan_workspace(const cvy_plan *p)
 {
-    return p ? (size_t)p->prepared_bytes + p->workspace : 0;
+    return p && !p->waits ? (size_t)p->prepared_bytes + p->workspace : 0;
 }
 
 cvy_status cvy_plan_prepared(const cvy_plan *p, cvy_prepared *out)
 {
     if (!p || !out) return cvyi_fail(CVY_INVALID, "plan or result pointer is NULL");
+    if (p->waits) return waits("prepared");
     *out = (cvy_prepared){.bytes = (size_t)p->prepared_bytes};
     memcpy(out->digest, p->digest, sizeof out->digest);
     return CVY_OK;
@@ -300,6 +313,7 @@ cvy_status cvy_plan_measure(cvy_plan *p)
     double *seconds = NULL;
 
     if (!p) return cvyi_fail(CVY_INVALID, "plan is NULL");
+    if (p->waits) return waits("measure");
     if (!p->engine->measure_passes)
         return cvyi_fail(CVY_UNSUPPORTED, "measure: the plan is for %s, which has no passes", p->engine->name);
     seconds = cvyi_alloc((size_t)p->n_passes + 1, sizeof *seconds);
@@ -360,6 +374,7 @@ static cvy_status run_in(const cvy_plan *p, const cvy_buffer *buffers, int32_t n
                          uint32_t flags, void *stream)
 {
     cvy_status st = CVY_OK;
+    if (p->waits) return waits("run");
     if (p->engine->device != CVY_CUDA && stream)
         return cvyi_fail(CVY_INVALID, "run: a stream is for the cuda device, this plan is for %s", p->engine->name);
     TRY(check_buffers(p, "run", buffers, n_buffers, true));

@@ -92,6 +92,8 @@ typedef struct engine {
     void (*why)(const cvy_plan *p, const pass *s, text *t); /* what judge() was told, line by line; may be NULL */
     /* Passes and places are settled: adds what it packs to p->prepared_bytes, sets p->workspace. */
     cvy_status (*prepare)(cvy_plan *p);
+    /* Code for prepared plans, all at once; may change both again. After a failure none has code. May be NULL. */
+    cvy_status (*compile)(cvy_plan *const *plans, int n);
     /* Writes what it added to the prepared part: plans that say the same fill the same bytes. May be NULL. */
     void (*packing)(const cvy_plan *p, text *t);
     cvy_status (*run)(const cvy_plan *p, const cvy_buffer *buffers, const run_memory *memory, uint32_t flags,
@@ -115,6 +117,7 @@ struct cvy_plan {
     cvy_options options; /* defaults filled in */
     int tuning;          /* of the engine's tunings */
     rewrite_mode mode;
+    bool waits;        /* for cvy_plans_compile() */
     bool watches;      /* some value of the lowered graph is watched */
     double measured;   /* seconds, where the choice was measured; else 0 */
     cvy_graph *source; /* as it was given */
@@ -155,6 +158,8 @@ cvy_status cvyi_place(cvy_plan *p);
 cvy_status cvyi_plan_tuned(const cvy_graph *graph, const cvy_options *options, int tuning, cvy_plan **out);
 /* plan.c: the same plan without rewrites that hold for finite values alone. */
 cvy_status cvyi_plan_careful(const cvy_plan *p, cvy_plan **out);
+/* compile.c: code for prepared plans of one engine, and everything that is known only then. */
+cvy_status cvyi_compile(cvy_plan *const *plans, int n);
 /* prepared.c: what is in the prepared part, as a digest. */
 cvy_status cvyi_digest_prepared(cvy_plan *p);
 /* measure.c: the fastest tuning and its seconds, measured now or remembered. */
