@@ -134,7 +134,7 @@ $(FUZZERS): %: %.o $(addprefix $(BUILD)/cli/,npy.o aside.o) $(BUILD)/libconvoy.a
 # ---- benchmarks: bench/suites and bench/modules measure, the page is drawn from bench/results ---------------------------------------------------
 REPORT := python3 python/convoy/report.py
 
-BENCH_SECONDS ?= 1020# of measuring; installing the peers comes on top
+BENCH_SECONDS ?= 1020# of measuring; installing the peers is extra
 
 bench: ## every CPU peer on the whole suite (20 minutes), the page and the tables; goes on where it was interrupted
 	@bench/suites/bench.sh --budget $(BENCH_SECONDS) $(BENCH) || [ $$? = 75 ]

@@ -110,7 +110,7 @@ static int open_beside(aside *a, const struct stat *old)
     return fd;
 }
 
-/* What is no regular file. /dev/stdout is what standard output was opened as, which appends under >>; opened anew
+/* What is no regular file. /dev/stdout is what standard output was opened as, which appends under >>; opened again
  * it would be cut. */
 static int open_in_place(const char *path)
 {

@@ -134,7 +134,7 @@ typedef struct device {
     void (*free)(void *memory);
     cvy_status (*upload)(void *dst, const void *src, size_t bytes);
     cvy_status (*download)(void *dst, const void *src, size_t bytes);
-    cvy_status (*time_start)(void);              /* caches are cold after it, where that can be had */
+    cvy_status (*time_start)(void);              /* caches are cold after it, where that is possible */
     cvy_status (*time_stop)(double *seconds);    /* waits */
     void (*describe)(platform *p, bool measure); /* name, and the limits if `measure` */
 } device;

@@ -36,7 +36,7 @@ static const option table[] = {
      AT(plan.fuse), 0, CVY_ON},
     {"--dtype", "fp32|fp16|bf16", "of inputs and parameters that the chain gives none (x[2,3]:bf16)", TAKE_WORD,
      CMD_PLANNED & ~(unsigned)CMD_DEMO, AT(dtype), 0, CVY_FLOAT32},
-    {"--data", "uniform|normal|integer|special", "random inputs; special: NaN, inf, -0 and denormals among them",
+    {"--data", "uniform|normal|integer|special", "random inputs; special: including NaN, inf, -0 and denormals",
      TAKE_WORD, CMD_DATA, AT(data), 0, DATA_UNIFORM},
     {"--seed", "N", "of the random numbers (default 0)", TAKE_COUNT, CMD_CHECKED | CMD_RUN, AT(seed), 0, 0},
     {"--input", "[NAME=]FILE.npy", "an input; without NAME, the next one in the chain's order", TAKE_LIST,

@@ -279,7 +279,7 @@ typedef struct cvy_copy {
 CVY_API int32_t cvy_words_hold(const cvy_word *words, size_t n_words);
 
 /* A run that is made again and again. All of it stays as it is from call to call but for the words at `call`, so
- * that a caller whose language makes every argument dear writes a few numbers and hands over one pointer. */
+ * that a caller whose language makes every argument expensive writes a few numbers and hands over one pointer. */
 typedef struct cvy_repeat {
     size_t size;          /* sizeof(cvy_repeat) */
     const cvy_plan *plan; /* CVY_KEEP_PREPARED holds */

@@ -56,7 +56,7 @@ install_packages() {
 [ "${1:-}" = bench ] || has_fuzzer || install_packages "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
 [ "${1:-}" = c ] && exit 0
 
-# A virtual environment is made anew when its pinned versions change.
+# A virtual environment is made again when its pinned versions change.
 make_venv() { # folder, requirements
     cmp -s "$2" "$1/requirements.txt" && return
     echo "setup: Python packages of $2 into $1 (PyTorch is large: this may take minutes)"

@@ -2,7 +2,7 @@
 # sizes.sh - functions over 80 lines and files over 500, which CONTRIBUTING.md asks to stop at: C and CUDA of src/ and
 # bench/, and the length of Python files. ALLOWED names those that are still too long: they may shrink, none may join them.
 #
-# A function is what stands between a line that begins with its head's brace and the brace that ends it, both in the
+# A function is what is between a line that begins with its head's brace and the brace that ends it, both in the
 # first column.
 set -eu
 cd "$(dirname "$0")/.."

@@ -85,7 +85,7 @@ def check_kept(path, body, kept):
         used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
         inner = {m.split(".")[0] for n in ast.walk(node) for m in imported(n)}
         if used & convoy or "convoy" in inner:
-            raise Bad(f"{path}: line {node.lineno}: uses Convoy, which the new file does without")
+            raise Bad(f"{path}: line {node.lineno}: uses Convoy, which the new file does not need")
         for name in inner:
             if not name or (beside / f"{name}.py").exists() or (beside / name / "__init__.py").exists():
                 told = f"imports {name or '.'}, a file beside it: put that into it first"

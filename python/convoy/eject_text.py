@@ -308,7 +308,7 @@ FILE = '''\
 """{title}: ModelNew computes what Model does by the CUDA kernels below, which nvcc compiles at its first call.
 
 Made by `convoy eject` {version} for {device} (compute capability {major}.{minor}), precision {precision}, and for
-inputs with exactly the shapes of get_inputs(). It needs PyTorch with CUDA, nvcc and ninja; Convoy it does without.
+inputs with exactly the shapes of get_inputs(). It needs PyTorch with CUDA, nvcc and ninja; it does not need Convoy.
 Kernels, launches, their order and arguments are those of convoy.compile(), which compiled them with NVRTC {nvrtc}.
 """
 

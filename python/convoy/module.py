@@ -248,7 +248,7 @@ def ordinary_world():
 
 
 def flatten_call(key, args, kwargs):
-    """Tensors, key and nesting of a call that is more than tensors in a row; no key where it cannot be told apart."""
+    """Tensors, key and nesting of a call that is more than tensors in a row; no key where it cannot be recognised."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
     tensors = []
     for leaf in leaves:

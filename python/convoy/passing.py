@@ -1,4 +1,4 @@
-"""Calls of a compiled module that PyTorch runs: told apart as fast as can be."""
+"""Calls of a compiled module that PyTorch runs: recognised as fast as possible."""
 
 import torch
 from torch import _C as native

@@ -32,7 +32,7 @@ PLAIN = (torch.Tensor, nn.Parameter)
 KINDS = ("_parameters", "_buffers", "_modules")
 ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size,
                    torch.memory_format, torch.layout, types.FunctionType, types.BuiltinFunctionType, type})  # fmt: skip
-VALUES = ATOMS | {tuple}  # equal ones cannot be told apart
+VALUES = ATOMS | {tuple}  # equal ones are interchangeable
 NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
 OWN = frozenset(nn.Module().__dict__) - {"training", *KINDS}  # hooks and the like: nothing that a forward reads
 LAZY = frozenset({"__annotations__", "__doc__", "__slotnames__", "__abstractmethods__", "__weakref__", "__dict__"})

@@ -10,7 +10,7 @@ enum {
     PATCH_CHANNELS = 128,   /* patches serve at least so many output channels */
     L2_BYTES = 1 << 20,     /* a usual L2 */
     VIEW_BYTES = 256 << 10, /* input of a part: a quarter of a usual L2 */
-    FLAT_FLOATS = 4096,     /* of one channel of a flat band, kept until its rows are taken apart */
+    FLAT_FLOATS = 4096,     /* of one channel of a flat band, kept until its rows are separated */
     CHUNK_MOST = 96,        /* Winograd: input channels transformed at once (AVX-512: 2.3 KiB each in L2) */
     SUMS_BYTES = 384 << 10  /* Winograd: products kept while chunks of input channels add up */
 };

@@ -53,7 +53,7 @@ typedef struct conv_tiling {
     /* direct, depthwise: the view (conv_view.h) */
     bool flat;         /* vectors run over row ends; else every row starts a new one */
     int64_t cols;      /* output columns handled at once, of a row; patches: pixels of a strip */
-    int64_t phases[2]; /* of rows and columns: stride taken apart, those that some tap reads */
+    int64_t phases[2]; /* of rows and columns: a stride is split into them, those that some tap reads */
     int64_t view[2];   /* rows and columns of one phase plane of the copy */
     int64_t view_floats, tmp_floats;
     /* Winograd */

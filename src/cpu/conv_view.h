@@ -1,7 +1,7 @@
 /* conv_view.h - the input of a band in the form the direct kernels read: every filter tap is a constant offset.
  *
  * Where a band lies inside the image and the stride is 1, the view is the caller's tensor itself. Else the part
- * that the band needs is copied into scratch: padding becomes zeros, and a stride s is taken apart into phases
+ * that the band needs is copied into scratch: padding becomes zeros, and a stride s is split into phases
  * (every s-th row or column), so that neighbouring outputs read neighbouring floats:
  *
  *   copy[channel][kernel plane][row phase][column phase][view rows][view columns]

@@ -19,7 +19,7 @@
  *   v_stream      aligned store past the caches; v_stream_end() makes all of them visible before what follows
  *   v_stream4     the same of four floats, aligned to them; v_stream_n: of the first n lanes, all in fours
  *   v_load_range  lanes lo <= lane < hi of p, zero elsewhere; touches no byte of the others, p may lie before an array
- *   v_unzip4      4 vectors of 4 interleaved streams taken apart (for 2: v_even, v_odd); v_zip2, v_zip4 the inverse
+ *   v_unzip4      4 vectors of 4 interleaved streams separated (for 2: v_even, v_odd); v_zip2, v_zip4 the inverse
  *   v_next(a,b)   lanes 1... of a, then lane 0 of b
  *   v_and(a,b)    bits of a where b has them: b is a mask of all ones or all zeros per lane, kept in memory
  *   v_load_fp16, v_load_bf16, v_store_..., v_stream_...  VL words of 16 bits, as util/half.h converts them; the last

@@ -277,7 +277,7 @@ static const char *refuse_conv_wide(const cvy_plan *p, const pass *s, cuda_choic
     (void)s;
     if (why) return why;
     c->wide = cvyi_wide_form(p, c->form.core);
-    return c->wide.why || !seed || seed >> 2 & 1 ? c->wide.why : "wide: this random plan does without";
+    return c->wide.why || !seed || seed >> 2 & 1 ? c->wide.why : "wide: this random plan does not use it";
 }
 
 static void tune_conv_wide(const cvy_plan *p, pass *s, const cuda_choice *c)

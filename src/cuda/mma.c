@@ -29,7 +29,7 @@ int cvyi_mma_rate(int major, int minor)
 static const char *device_refusal(const cvy_plan *p, const cuda_device *d)
 {
     if (d->major < 8) return "mma.sync: tf32 needs compute capability 8.0";
-    if (p->tuning >= TUNE_GENERIC) return "mma.sync: this tuning does without tensor cores";
+    if (p->tuning >= TUNE_GENERIC) return "mma.sync: this tuning does not use tensor cores";
     return NULL;
 }
 
@@ -140,7 +140,7 @@ static const double gather_cycles = 9;
 /* Cycles of a quarter of a multiprocessor for DEPTH terms of a warp's results: the longest of four, and of the
  * others what does not overlap, a quarter; half where no second block works while the first one waits at a barrier.
  *   tensor core
- *   instructions: fragments are loaded and rounded, of three products also taken apart, and every sum of three
+ *   instructions: fragments are loaded and rounded, of three products also split, and every sum of three
  *     products is added once more; a copy takes about three
  *   shared memory, 128 bytes per cycle and multiprocessor: fragments, and stages being filled
  *   L2, about 28 (6 TB/s on an H200)

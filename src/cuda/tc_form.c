@@ -406,7 +406,7 @@ tc_form cvyi_tc_form(const cvy_plan *p, const pass *s)
     f.problem.apart = !state->device->cooperative || state->apart;
     for (int i = s->first; i < w.end; i++) views += p->graph->nodes[i].n_args;
     if (!f.why && views > MAX_VIEWS - 6) f.why = "tensor cores: more tensors than a launch takes";
-    if (!f.why && p->tuning >= TUNE_GENERIC) f.why = "tensor cores: this tuning does without";
+    if (!f.why && p->tuning >= TUNE_GENERIC) f.why = "tensor cores: this tuning does not use them";
     if (!f.why) f.why = tune(p, s->notes, &f);
     return f;
 }

@@ -20,7 +20,7 @@ static const char *refusal(const cvy_plan *p, const cuda_device *d, const node *
     const int depth = depth_of(p->graph->values[n->arg[0]].dtype);
 
     if (d->major != 9) return "wgmma: needs compute capability 9.x";
-    if (p->tuning >= TUNE_GENERIC) return "wgmma: this tuning does without tensor cores";
+    if (p->tuning >= TUNE_GENERIC) return "wgmma: this tuning does not use tensor cores";
     if (!p->prepared[n->arg[1]]) return "wgmma: neither operand is a parameter";
     if (e->batch > 1) return "wgmma: a matrix of weights for each sample";
     if (p->graph->values[n->arg[0]].dtype != p->graph->values[n->arg[1]].dtype)
@@ -148,7 +148,7 @@ const char *cvyi_product_refusal(const cvy_plan *p, int core, product_form *f)
     const uint32_t seed = p->options.seed;
 
     *f = cvyi_product_form(p, core);
-    return f->why || !seed || seed & 1 ? f->why : "wgmma: this random plan does without";
+    return f->why || !seed || seed & 1 ? f->why : "wgmma: this random plan does not use it";
 }
 
 void cvyi_product_tune(const cvy_plan *p, pass *s, const cuda_choice *c)

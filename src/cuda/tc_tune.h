@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include "kernels/conv_tc_layout.cuh"
 
-/* Tunings for effort "measure": the cost model's choice, its next best tiles, and doing without. */
+/* Tunings for effort "measure": the cost model's choice, its next best tiles, and no tensor cores. */
 enum { TUNE_COST, TUNE_TILES = 4 /* 0 to 3: by rank */, TUNE_GENERIC = TUNE_TILES, TUNE_APART, CUDA_TUNINGS };
 
 /* A tuning for blocks of at most `shared` bytes on `sms` multiprocessors: rank 0 is the best, others have another

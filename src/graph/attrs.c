@@ -84,7 +84,7 @@ static const attr_def flatten_attrs[] = {{"start_dim", ATTR_INT, DEFAULT("0")},
 static const attr_def squeeze_attrs[] = {{"dim", ATTR_DIMS, NONE}};
 static const attr_def unsqueeze_attrs[] = {{"dim", ATTR_INT, REQUIRED}};
 static const attr_def dropout_attrs[] = {{"p", ATTR_NUMBER, DEFAULT("0.5")}};
-/* A norm taken apart: its norm_geom, but for outer, which follows from x. */
+/* A norm that was split: its norm_geom, but for outer, which follows from x. */
 static const attr_def norm_stats_attrs[] = {
     {"groups", ATTR_INT, REQUIRED},
     {"chan", ATTR_INT, REQUIRED},

@@ -87,7 +87,7 @@ static void extend(search *at, int end)
         cvyi_interval_grow(p, &in);
         why = judge(at, &in, &s);
         if (why) {
-            /* Only whole tails after a producer are news; the rest would fill pages. */
+            /* Only whole tails after a producer are worth telling; the rest would fill pages. */
             if (cvyi_is_producer(cvyi_info(&p->graph->nodes[first])->kind) && end == p->graph->n_nodes)
                 reject(p, &s, why);
             continue;

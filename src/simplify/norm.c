@@ -1,4 +1,4 @@
-/* norm.c - norms taken apart into statistics and an affine, and affines after them taken in.
+/* norm.c - norms split into statistics and scale/shift, and affines after them folded in.
  *
  *   norm(x)  =  norm_apply(x, norm_stats(x), weight, bias)            statistics of the data
  *   norm(x)  =  x * a + b,  a = weight / sqrt(var + eps), b = bias - mean * a     statistics given */

@@ -5,7 +5,7 @@
 #include "../plan/plan.h"
 
 const rewrite cvyi_rewrites[] = {
-    {"split_norm", "taken apart into statistics and an affine", cvyi_split_norm, true},
+    {"split_norm", "split into statistics and scale/shift", cvyi_split_norm, true},
     {"drop_identity", "does nothing: dropped", cvyi_drop_identity, false},
     {"reduce_one", "over one element: a reshape", cvyi_reduce_one, false},
     {"merge_tanh_hardswish", "after tanh never clips: t(t+3)/6", cvyi_merge_tanh_hardswish, false},

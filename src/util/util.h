@@ -98,7 +98,7 @@ void cvyi_text_free(text *t);
 cvy_status cvyi_text_copy(const text *t, char *dst, size_t capacity, size_t *needed);
 /* The shortest decimal that reads back as the same double; "inf", "-inf" and "nan" for the rest. */
 void cvyi_text_add_number(text *t, double value);
-/* The number that decimal digits stand for, "inf" and "nan" too, whatever the program's locale. */
+/* The number that decimal digits mean, "inf" and "nan" too, whatever the program's locale. */
 double cvyi_text_number(const char *digits);
 
 /* ---- 64-bit hash (FNV-1a) ---- */

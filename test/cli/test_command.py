@@ -426,7 +426,7 @@ def test_readme_lists_every_operator(convoy):
 
 
 def test_readme_example_compiles_and_runs(tmp_path):
-    """The README's C program is the header's, and works as it stands."""
+    """The README's C program is the header's, and works unchanged."""
     program = re.search(r"```c\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
     header = (ROOT / "include/convoy.h").read_text()
     comment = "".join(f" *     {line}".rstrip() + "\n" for line in program.splitlines())

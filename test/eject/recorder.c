@@ -1,7 +1,7 @@
 /* recorder.c - writes down what is launched, whoever launches it: Convoy through the driver's calls, or an ejected
  * file through the runtime's (cuda_runtime.h beside this file). Nothing runs; no address is looked at.
  *
- * As a libcuda it stands before test/standin's, which RECORDER_STANDIN names, and answers RECORDER_CAPABILITY
+ * As a libcuda it is found before test/standin's, which RECORDER_STANDIN names, and answers RECORDER_CAPABILITY
  * ("8.0") for the device's. RECORDER_SIZES names a file with a line per kernel, its name and the bytes of each of
  * its arguments; RECORDER_LOG receives a line per launch: name, grid, block, shared memory, attributes, stream, and
  * the arguments' bytes. */

@@ -1,6 +1,6 @@
 // device.cuh - CUDA C++ for a host compiler: as much of it as the kernels of src/cuda/kernels use.
 //
-// Stands before every kernel that nvrtc.c compiles. Threads are fibers of one system thread (run.c), so
+// Is placed before every kernel that nvrtc.c compiles. Threads are fibers of one system thread (run.c), so
 // atomics are plain arithmetic, and everything that waits (barriers, shuffles, votes) is a call of the emulator.
 // Inline PTX is not understood: a header that holds it is replaced by the one of its name in this folder.
 //

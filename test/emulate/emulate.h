@@ -54,7 +54,7 @@ typedef struct emulated {
     emulated_place thread, block, grid, threads; /* CUDA's threadIdx, blockIdx, gridDim, blockDim */
     char *shared;                                /* the block's dynamic shared memory */
     unsigned rank;                               /* of the block in its cluster */
-    /* bar.sync: returns when `threads` threads stand at barrier `id`; 0: all of the block. Hardware lets those off
+    /* bar.sync: returns when `threads` threads are at barrier `id`; 0: all of the block. Hardware lets those off
      * that have returned; here they are missing, since CUDA's rules want them there. */
     void (*barrier)(int id, int threads);
     /* The lanes of `mask` meet, each with some bytes; afterwards every one may read what all of them brought, until

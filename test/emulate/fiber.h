@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 typedef struct fiber {
-    void *sp; /* where it stands, while another one runs */
+    void *sp; /* where it stopped, while another one runs */
 } fiber;
 
 /* Makes `stacks` stacks, once; false where there is no memory. A page that cannot be touched lies below each. */

@@ -102,7 +102,7 @@ static bytes read_all(const char *folder, const char *name)
 }
 
 /* `extern __shared__ __align__(16) float name[];` as `float *const name = (float *)emulated_now.shared;`: the last
- * word before the brackets is the name, what stands before it the type. Lines keep their numbers. */
+ * word before the brackets is the name, what precedes it the type. Lines keep their numbers. */
 static const char *write_dynamic(FILE *f, const char *at)
 {
     const char *type = at + strlen("extern __shared__"), *end = strchr(type, ';'), *bracket = strchr(type, '[');

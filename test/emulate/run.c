@@ -47,11 +47,10 @@ static void say_who_waits(void)
         if (machine.threads[i].waits != RETURNED && !some) some = &machine.threads[i];
     }
     at[RETURNED] -= machine.n_blocks * (machine.stride - machine.n_threads);
-    calls_fail(
-        "block %u,%u,%u stands still: %d threads wait at a barrier, %d for other lanes of their warp, %d for "
-        "an mbarrier, %d for their cluster, %d have returned; thread %u waits %s",
-        some->block->place.x, some->block->place.y, some->block->place.z, at[AT_BARRIER], at[AT_MEETING],
-        at[AT_PHASE], at[AT_CLUSTER], at[RETURNED], some->place.x, waiting_words[some->waits]);
+    calls_fail("block %u,%u,%u is stuck: %d threads wait at a barrier, %d for other lanes of their warp, %d for "
+               "an mbarrier, %d for their cluster, %d have returned; thread %u waits %s",
+               some->block->place.x, some->block->place.y, some->block->place.z, at[AT_BARRIER], at[AT_MEETING],
+               at[AT_PHASE], at[AT_CLUSTER], at[RETURNED], some->place.x, waiting_words[some->waits]);
 }
 
 static void start_block(block *b, emulated_place place, unsigned rank)

@@ -180,7 +180,7 @@ def test_negative_zero_of_one_element(op, device):
 
 @pytest.mark.parametrize("where", ["x", "conv1d.weight"])
 def test_infinite_channel_costs_the_others_nothing(where, device):
-    """Channels with a mean stay centred before statistics, whatever stands in the channel beside them."""
+    """Channels with a mean stay centred before statistics, whatever is in the channel beside them."""
     text = "x[1,2,400] | conv1d(2,1,groups=2) | instance_norm"
     arrays = random_tensors(Graph(text))
     arrays["x"] += np.float32(1000)

@@ -1,5 +1,5 @@
 /* bits.h - the same bits: run after run, on two streams at once, replayed from a captured graph, and wherever in
- * the batch a sample stands. */
+ * the batch a sample is. */
 #ifndef TEST_BITS_H
 #define TEST_BITS_H
 
@@ -10,7 +10,7 @@
 /* Empty where all runs have the bits of the first, else what is wrong. */
 void same_bits(const gpu *u, rig *r, const cvy_plan *plan, char what[300]);
 
-/* ---- a sample's bits do not depend on where in the batch it stands ---- */
+/* ---- a sample's bits do not depend on where in the batch it is ---- */
 
 float *run_rig(const gpu *u, rig *r, const cvy_plan *plan, int64_t *count);
 

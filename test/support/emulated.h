@@ -26,7 +26,7 @@ extern uint64_t met;
 
 void note_needs(const char *words, cvy_precision precision, int plans, const need *needs, int n);
 
-/* ---- a sample's bits do not depend on where in the batch it stands ---- */
+/* ---- a sample's bits do not depend on where in the batch it is ---- */
 
 extern int rotated; /* chains that were checked so */
 

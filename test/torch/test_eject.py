@@ -1,6 +1,6 @@
 """`convoy eject`: what the file says and refuses, and, without a GPU, that it launches what Convoy launches.
 
-A driver that writes launches down (test/eject) stands under both: kernels, order, grids, attributes and every byte of
+A driver that writes launches down (test/eject) is under both: kernels, order, grids, attributes and every byte of
 the arguments must be the same, and the texts that reach the compiler the same after preprocessing. That the results
 have the same bits is then shown on a GPU by test/gpu/eject.py.
 """

@@ -133,7 +133,7 @@ def store(monkeypatch):
 
 @pytest.fixture
 def preparations(monkeypatch):
-    """Grows with every run that derives something from parameters anew."""
+    """Grows with every run that derives something from parameters again."""
     found, run = [], region._run
 
     def watched(plan, buffers, n, memory, flags, stream):

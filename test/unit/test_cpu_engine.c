@@ -159,7 +159,7 @@ static const char *const normalised[] = {
     ("x[2,8,26,29] | " BLOCK_A),
 };
 
-/* A sigmoid stands before the statistics, so that values cannot be produced centred. It holds 1e-5 all the
+/* A sigmoid comes before the statistics, so that values cannot be produced centred. It holds 1e-5 all the
  * same. x less its means is convolved, starting from what that lacks, S = bias + sum of w * mean; then |y| is |S|
  * within the sum M of |w| |x - mean|, and the error of y is at most 73 roundings of |y| + 2 M. With u = 2^-24,
  *
@@ -168,7 +168,7 @@ static const char *const normalised[] = {
  * With M near 4 that is 1e-5 if all roundings have one sign, 1e-6 if they do not. After the norm it is divided by
  * the deviation, as the results are, whose largest is half the way from 0 to 1 or more. Without centring, 73 u
  * times the sum of |w| |x|, 4000, is left: 4e-3. (After a relu instead, y stays as large as it is, and a float has
- * no more than 14 bits for the deviation: PyTorch's own 4e-4 is what can be had there.) */
+ * no more than 14 bits for the deviation: PyTorch's own 4e-4 is the best possible there.) */
 static const char *const behind_sigmoid[] = {
     ("x[2,8,26,29] | " BLOCK_C),
     "x[2,8,26,29] | conv2d(32,3,stride=2,padding=1) | sigmoid | group_norm(8)",

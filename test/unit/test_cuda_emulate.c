@@ -15,11 +15,11 @@ static int graphs = 40;
 static uint64_t first_seed = 1;
 
 static const offence offences[] = {
-    {"a barrier that half of the threads miss", "if (threadIdx.x % 2) __syncthreads();", "stands still"},
+    {"a barrier that half of the threads miss", "if (threadIdx.x % 2) __syncthreads();", "is stuck"},
     {"a barrier here, a shuffle there",
-     "if (threadIdx.x % 64 < 32) __syncthreads(); else __shfl_sync(0xffffffffu, t0, 3);", "stands still"},
+     "if (threadIdx.x % 64 < 32) __syncthreads(); else __shfl_sync(0xffffffffu, t0, 3);", "is stuck"},
     {"a shuffle without all of its lanes", "if (threadIdx.x % 32 < 9) __shfl_down_sync(0xffffffffu, t0, 1);",
-     "stands still"},
+     "is stuck"},
     {"a lane outside its mask", "__shfl_sync(0xffu, t0, 0);", "mask"},
     {"a write far away", "a.t[0].p[at.lin + 4096] = t0;", "touches"},
     {"a write next door", "a.t[0].p[at.lin + 3] = t0;", "after an allocation"},

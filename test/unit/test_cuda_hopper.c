@@ -16,7 +16,7 @@ static const offence offences[] = {
     {"an arrival too many", "__shared__ u64 b; if (at.lin == 0) mbar_init(&b, 1), mbar_arrive(&b, 2);",
      "more arrivals"},
     {"a phase that nobody ends",
-     "__shared__ u64 b; if (at.lin == 0) mbar_init(&b, 2), mbar_arrive(&b), mbar_wait(&b, 0);", "stands still"},
+     "__shared__ u64 b; if (at.lin == 0) mbar_init(&b, 2), mbar_arrive(&b), mbar_wait(&b, 0);", "is stuck"},
     {"a copy that is not announced",
      "__shared__ u64 b; __shared__ __align__(16) float s[4]; if (at.lin == 0) {"
      "mbar_init(&b, 1); bulk_load(s, a.t[1].p, 16, &b); mbar_arrive(&b); mbar_wait(&b, 0); }",
@@ -52,7 +52,7 @@ static const offence offences[] = {
     {"lanes with different operands", "float d[32]; wgmma_half(d, wgmma_desc(threadIdx.x, 64), 0, 0, cvy_f16());",
      "different operands"},
     {"half a warp multiplies", "float d[32]; if (threadIdx.x % 32 < 16) wgmma_half(d, 0, 0, 0, cvy_f16());",
-     "stands still"},
+     "is stuck"},
     {"words that never come", "if (at.lin == 0) while (*(volatile float *)a.t[1].p == 0.0f) __nanosleep(20);",
      "nothing happens"},
 };

@@ -98,7 +98,8 @@ static void layers_are_taken(void)
     }
 }
 
-/* Tunings ask for the next best tiles, each believed to be no faster than the one before; the last does without. */
+/* Tunings ask for the next best tiles, each believed to be no faster than the one before; the last uses no tensor
+ * cores. */
 static void tunings_rank_tiles(void)
 {
     cvy_plan *p = plan_of("x[2048,1024] | linear(1024)", CVY_TF32);

@@ -355,7 +355,7 @@ static void copies(void **state)
         for (int k = 0; k < g->n_values; k++)
             assert_int_equal(cvyi_value_find(copy, g->values[k].name, strlen(g->values[k].name)), k);
         cvy_graph_free(g);
-        assert_ok(cvy_graph_input(copy, "one_more", CVY_FLOAT32, 0, NULL, &v)); /* the copy stands by itself */
+        assert_ok(cvy_graph_input(copy, "one_more", CVY_FLOAT32, 0, NULL, &v)); /* the copy is independent */
         cvy_graph_free(copy);
     }
     assert_int_equal(cvyi_alloc_live(), 0);

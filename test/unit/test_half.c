@@ -51,7 +51,7 @@ static void narrows_to(const struct format *f, double x, unsigned want)
 }
 
 /* Between neighbours: the middle goes to the even one, the next double on either side to the nearer one. A way
- * through float32 would round the latter twice. After the largest number stands infinity, at its distance. */
+ * through float32 would round the latter twice. After the largest number comes infinity, at its distance. */
 static void every_tie(void **state)
 {
     (void)state;

@@ -50,7 +50,7 @@ INLINE double sum_run(const bool keep, float *dst, const float *src, int64_t vec
     for (int k = 0; k < LANES; k++) s[k] = v_zero();
     for (; i + LANES <= vectors; i += LANES) {
         for (int k = 0; k < LANES; k++) {
-            /* The last look at a row: what lies after it, the next one as a rule, is fetched meanwhile, so that
+            /* The last look at a row: what lies after it, usually the next one, is fetched meanwhile, so that
              * memory does not wait for arithmetic. */
             if (keep) __builtin_prefetch(src + (i + k) * VL + ahead, 0, 3);
             s[k] = v_add(s[k], term_at(keep, dst, src, (i + k) * VL, shift, term));

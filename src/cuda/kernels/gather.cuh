@@ -99,7 +99,7 @@ struct cvy_gather_min {
 };
 
 // log of the sum of exponentials in one pass: the largest so far, and the sum relative to it. One exponential per
-// value. Equal arguments are told apart from the rest, so that inf - inf is never formed: all -inf gives -inf, an
+// value. Equal arguments are a case of their own, so that inf - inf is never formed: all -inf gives -inf, an
 // inf gives inf, a NaN stays.
 struct cvy_gather_logsumexp {
     float top, sum;

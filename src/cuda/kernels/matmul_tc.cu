@@ -12,7 +12,7 @@
 //   copy      one of the last 4    empty                       full (the copies do)
 //
 // A warpgroup multiplies 64 rows. Fragments of x go through registers: loaded (rows of 8 pieces fall on 32
-// different banks), of float32 rounded to tf32, with three products taken apart; those of the next stage while the
+// different banks), of float32 rounded to tf32, for three products split; those of the next stage while the
 // tensor cores work on this one. Weights are read by wgmma itself.
 //
 // Clusters of CLUSTER_M x CLUSTER_N blocks fetch what they share once: a block begins the copies of its share of

@@ -92,7 +92,7 @@ CVY_INLINE float cvy_erf(const float x)
 //   Phi(-a) = exp(-a^2 / 2) r g(u),   g(u) = c / 2 + u polynomial(u), fit 3e-8
 // the rounding errors of a^2, a + c, r and r exp(...) are known, and go into `rest` and `low`. Below 0 the result
 // is x Phi(-a), good to 4 ULP (less where Phi is denormal, below -12.9); above it is x / 2 + x (1/2 - Phi(-a)),
-// which rounds once where x is small: 2 ULP, of which the exponential's own come on top. A NaN fails the
+// which rounds once where x is small: 2 ULP, of which the exponential adds its own. A NaN fails the
 // comparison; inf stays, and -inf times 0 is the NaN that PyTorch has.
 CVY_INLINE float cvy_gelu(const float x)
 {
