@@ -9,7 +9,6 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .module import Entry, MOST_ENTRIES, fill_entry, ordinary_world
-from .prepared import Stale
 from .settings import Settings
 
 
@@ -35,18 +34,14 @@ class CompiledGraph:
             return self.module(*args)
         key = self.settings.ambient(), torch.is_grad_enabled(), spelled, *map(kind_of, args)
         entry = self.entries.get(key)
-        if entry is None:
+        if entry is None or entry.doubts:
             while len(self.entries) >= MOST_ENTRIES:
                 del self.entries[next(iter(self.entries))]
             entry = self.entries[key] = self.make(args, numbers)
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         if entry.invoke is None or entry.left_to_autograd([tensors[p] for p in entry.positions]):
             return self.module(*args)
-        try:
-            return entry.invoke(tensors)
-        except Stale:
-            del self.entries[key]
-            return self(*args)
+        return entry.invoke(tensors)
 
     def make(self, args, numbers):
         tensors = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
@@ -103,7 +98,7 @@ def is_parameter(example):
 
 def kind_of(argument):
     if isinstance(argument, torch.Tensor):
-        return tuple(argument.shape), argument.stride(), argument.dtype, argument.device
+        return tuple(argument.shape), argument.stride(), argument.dtype, argument.device, argument.is_neg()
     return argument
 
 

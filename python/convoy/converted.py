@@ -9,7 +9,7 @@ import weakref
 
 import torch
 
-from .prepared import Contents, Stale
+from .prepared import Contents
 from .region import capturing, stream_reader
 from .vocabulary import CONVERSIONS
 
@@ -26,7 +26,7 @@ class Converted:
 
     def __call__(self, parameter):
         if (parameter.shape, parameter.stride(), parameter.dtype, parameter.device) != self.kind:
-            raise Stale
+            return parameter.to(self.dtype)
         stream = self.stream()
         if stream and capturing(parameter.device):
             return parameter.to(self.dtype)  # in the captured graph, which does it whenever it is replayed

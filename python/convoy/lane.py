@@ -11,6 +11,7 @@ import torch
 from torch import _C as native
 from torch.autograd import forward_ad
 
+from .kinds import checker
 from .versions import watcher
 
 MOST = 4  # lanes of a module: shapes in turn
@@ -18,31 +19,8 @@ MISS = object()  # the long way, please
 _depth, _grad = native._len_torch_dispatch_stack, torch.is_grad_enabled
 
 
-def checker(tensors):
-    """A function that says of as many arguments whether they are of the same types, sizes, strides, dtypes and devices,
-    outside of autocast, transforms and traces as now. None where PyTorch's check is missing or sees less."""
-    try:
-        guard = native._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=[list(t.shape) for t in tensors],
-                                                   dynamic_dims_strides=[list(t.stride()) for t in tensors])  # fmt: skip
-    except (AttributeError, TypeError):
-        return None
-    return guard.check
-
-
-def sees_enough():
-    x = torch.zeros(2, 3)
-    with torch.no_grad():
-        check = checker([x])
-        if check is None or not check(x):
-            return False
-        others = [x[:1], x.t(), torch.zeros(3, 2).t(), x.double(), x.to("meta"), 1, None]
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            cast = check(x)
-    return not cast and not any(map(check, others))
-
-
 class Lane:
-    __slots__ = ("entry", "state", "loose", "count", "check", "untouched", "threads", "again", "fixed", "inputs", "params",
+    __slots__ = ("entry", "state", "count", "check", "kinds", "untouched", "threads", "again", "fixed", "inputs", "params",
                  "pick")  # fmt: skip
 
     def __init__(self, entry, tensors, module, hooks):
@@ -50,8 +28,8 @@ class Lane:
         runner, positions, picks = entry.whole
         program, first = runner.program, len(entry.fixed)
         order = program.order()
-        self.entry, self.state, self.loose, self.count = entry, entry.state, bool(entry.loose), len(tensors)
-        self.check, self.untouched = checker(tensors), watcher([], [module], hooks)
+        self.entry, self.state, self.count = entry, entry.state, len(tensors)
+        self.check, self.kinds, self.untouched = checker(tensors), checker(entry.fixed), watcher([], [module], hooks)
         self.threads = torch.get_num_threads() if runner.device.type == "cpu" else None  # a plan is made for so many
         self.again, self.pick, self.fixed = runner.again, picks[0], entry.fixed
         wanted = [positions[i] for i in order if not program.params[i]]
@@ -62,7 +40,7 @@ class Lane:
         if _grad() or _depth() or forward_ad._current_level >= 0 or not self.untouched():
             return MISS
         state = self.state
-        if (self.loose or state.views or not state.same()) and not self.entry.holds():
+        if not self.kinds(*self.fixed) or (state.views or not state.same()) and not self.entry.holds():
             return MISS
         if self.threads is not None and self.threads != torch.get_num_threads():
             return MISS
@@ -78,9 +56,8 @@ class Lane:
 
 def lanes_with(lanes, entry, args, module, hooks):
     """The lanes of a module with one for this call, which went the long way."""
-    if any(lane.entry is entry and lane.count == len(args) and lane.check(*args) for lane in lanes):
+    alike = [lane for lane in lanes if lane.entry is entry and lane.count == len(args) and lane.check(*args)]
+    if any(lane.kinds(*lane.fixed) for lane in alike):
         return lanes
-    return (Lane(entry, args, module, hooks), *lanes[: MOST - 1])
-
-
-USABLE = sees_enough()
+    others = [lane for lane in lanes if lane not in alike]  # those see parameters under another mode: no use any more
+    return (Lane(entry, args, module, hooks), *others[: MOST - 1])

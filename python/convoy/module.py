@@ -17,11 +17,10 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.modules import module as nn_module
 from torch.utils import _pytree as pytree
 
-from . import lane
+from . import kinds, lane
 from .capture import capture
 from .engine import ConvoyError, compile_plans
 from .passing import IN_A_ROW, Passing
-from .prepared import Stale
 from .region import Runner, described
 from .settings import Settings, autocast_state
 from .state import ATOMS, PLAIN, Changed, State, Unseen
@@ -43,25 +42,20 @@ class Entry:
 
     def __init__(self, state=None):
         self.state, self.reason, self.served = state, None, 0
-        self.params, self.loose, self.kinds, self.hooks = [], [], [], []
+        self.params, self.loose, self.hooks = [], [], []
+        self.doubts = []  # of its regions: something came otherwise than it was traced
         self.capture, self.runners, self.verdicts, self.invoke = None, [], [], None
         self.fixed, self.whole = [], None  # the first placeholders; only_region() where a lane may run it
         self.leaves = []  # per region: the placeholders that it depends on (training.py)
 
     def holds(self):
-        if self.loose and list(map(kind_of, self.loose)) != self.kinds:
-            return False
-        return self.state is None or self.state.unchanged()
+        return not self.doubts and (self.state is None or self.state.unchanged())
 
     def left_to_autograd(self, tensors):
         """Does every region need gradients, and is each PyTorch's then? tensors: those after the parameters."""
         if not torch.is_grad_enabled() or any(runner.recomputes() for runner in self.runners):
             return False
         return gradients_everywhere(self.leaves, [*self.params, *self.loose, *tensors])
-
-
-def kind_of(tensor):
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.is_neg()
 
 
 def hooks_of(modules):
@@ -163,8 +157,7 @@ class Dispatcher:
 
         return portable(module, forward, args, kwargs, self.settings)
 
-    def dispatch(self, module, forward, key, tensors, args, nested, again=True):
-        """again: where the entry turns out to be stale there may be a new one."""
+    def dispatch(self, module, forward, key, tensors, args, nested):
         entry = self.entries.get(key)
         if self.rest or entry is None or not entry.holds():
             entry = self.make(module, forward, key, tensors, nested)
@@ -174,14 +167,7 @@ class Dispatcher:
             if entry.left_to_autograd(tensors):
                 self.trained = Trained(module, entry.params)
                 return forward(module, *args, **(nested[0] if nested else {}))
-            try:
-                results = entry.invoke(tensors)
-            except Stale:
-                self.entries.pop(key, None)
-                self.lanes = ()
-                if again:
-                    return self.dispatch(module, forward, key, tensors, args, nested, again=False)
-                return forward(module, *args, **(nested[0] if nested else {}))
+            results = entry.invoke(tensors)
             if entry.whole is not None and nested is None and not key[0]:
                 self.open_lane(module, entry, args)
             return results
@@ -195,7 +181,7 @@ class Dispatcher:
         cls = type(module)
         plain = cls is compiled_class(cls._original) and cls.__call__ is call_by_lane and autocast_state() is None
         own = module.__dict__
-        if plain and args and lane.USABLE and "forward" not in own and own.get("_compiled_call_impl") is None:
+        if plain and args and kinds.USABLE and "forward" not in own and own.get("_compiled_call_impl") is None:
             self.lanes = lane.lanes_with(self.lanes, entry, args, module, [*entry.hooks, *hooks_of([module])])
 
     def make(self, module, forward, key, tensors, nested):
@@ -299,7 +285,6 @@ def build_entry(module, forward, tensors, nested, settings, others=()):
         if type(tensor) in PLAIN:
             is_param = isinstance(tensor, nn.Parameter) or id(tensor) in entry.state.buffers
             (entry.params if is_param else entry.loose).append(tensor)
-    entry.kinds = list(map(kind_of, entry.loose))
     run = stateless(module, forward, entry.state, [*entry.params, *entry.loose], nesting)
     return fill_entry(entry, run, tensors, settings)
 
@@ -355,6 +340,7 @@ def capture_entry(entry, run, tensors, settings, keep, together):
             return None, verdict.reason()
 
         def insert(graph, sources):
+            runner.doubts = entry.doubts
             entry.runners.append(runner)
             entry.verdicts.append(verdict)
             return graph.call_function(runner, tuple(sources))

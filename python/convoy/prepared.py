@@ -24,10 +24,6 @@ TICKS = itertools.count()
 POINTER, VERSION = torch.Tensor.data_ptr, operator.attrgetter("_version")
 
 
-class Stale(Exception):
-    """A parameter has another dtype, device or layout than the plan was made for."""
-
-
 def seen(tensors):
     """Addresses and versions, which show most changes; None where an inference tensor does not count its own."""
     try:
@@ -61,10 +57,11 @@ class Contents:
 
 
 def compared(tensor):
-    """How many bytes of a parameter are looked at. Of a tensor with gaps or repetitions only the first element is surely
-    there."""
-    dense = tensor.numel() if tensor.is_contiguous() else min(tensor.numel(), 1)
-    return min(tensor.element_size() * dense, COMPARED) if tensor.device.type == "cpu" else 0
+    """How many bytes of a parameter are looked at, from its first element on: up to its last one, however they lie."""
+    if tensor.device.type != "cpu" or not tensor.numel():
+        return 0
+    reach = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+    return min(tensor.element_size() * reach, COMPARED)
 
 
 class Prepared:
@@ -77,6 +74,10 @@ class Prepared:
         self.memory, self.used = None, next(TICKS)
         self.contents = None  # of the memory; None while it holds nothing of use
 
+    def fits(self, tensors):
+        """Are they what the plan was made for?"""
+        return all((t.shape, t.stride(), t.dtype, t.device) == kind for t, kind in zip(tensors, self.kinds))
+
     def ready(self, tensors):
         """The contents that these parameters give now, else None. Other threads may drop them at any time."""
         contents = self.contents
@@ -85,9 +86,6 @@ class Prepared:
     def take(self, tensors):
         """Contents that the caller prepares, and puts here then."""
         self.contents = None
-        for tensor, kind in zip(tensors, self.kinds):
-            if (tensor.shape, tensor.stride(), tensor.dtype, tensor.device) != kind:
-                raise Stale
         memory = self.memory
         if memory is None:
             room = self.size and self.size + CVY_ALIGN

@@ -17,7 +17,7 @@ from . import binding as b
 from .binding import lib
 from .engine import ConvoyError, Plan
 from .memory import allocator, contiguous, empty, scratch
-from .prepared import POINTER, STORE, TICKS, VERSION, Stale
+from .prepared import POINTER, STORE, TICKS, VERSION
 from .training import saving_is_watched
 
 OWN_WORKSPACE = 256 << 10  # bytes up to which a slot on the GPU keeps a workspace to itself
@@ -161,7 +161,7 @@ class Runner:
         self.misaligned = 15 if dense and device.type == "cuda" else 0  # bits of an address that must be 0
         self.plan = Plan(self.graph, strided=strided, deferred=deferred, **settings.options(device))
         self.training, self.trained = settings.training, False
-        self.slots = {}  # by stream
+        self.slots, self.doubts = {}, []  # slots by stream
         self.stream = stream_reader(device)
         self.__name__ = self.__qualname__ = "convoy_region"  # fx writes code that calls this object by its name
 
@@ -189,15 +189,17 @@ class Runner:
         except IndexError:
             slot = Slot(self, tensors, stream)
         inputs = [tensors[i] for i in slot.inputs]
-        if list(map(DTYPE, inputs)) != slot.dtypes:  # of an operator in PyTorch whose parameters were converted
-            raise Stale
+        params = [tensors[i] for i in slot.params]
+        if list(map(DTYPE, inputs)) != slot.dtypes:  # an operator in PyTorch depends on more than was traced
+            return self.leave(slot, tensors, free)
         if list(map(STRIDE, inputs)) != slot.strides:
             return self.run_restrided(slot, tensors, free)
-        params = [tensors[i] for i in slot.params]
         results = slot.again(inputs, params, stream)
         if results is None:
             if self.misaligned and any(t.data_ptr() & self.misaligned for t in tensors):
                 return self.run_restrided(slot, tensors, free)
+            if not slot.prepared.fits(params):  # another thread has put other data into a parameter meanwhile
+                return self.leave(slot, tensors, free)
             results = self.run_anew(slot, inputs, params, stream)
         free.append(slot)
         return results
@@ -259,6 +261,12 @@ class Runner:
         if any(copies[i].data_ptr() != tensors[i].data_ptr() for i in slot.params):
             slot.prepared.contents = None  # a copy of a parameter does not tell whether that has changed
         return self.run(copies)
+
+    def leave(self, slot, tensors, free):
+        """By PyTorch: the plan is not made for these tensors."""
+        free.append(slot)
+        self.doubts.append("tensors of another kind")
+        return self.program.evaluate(tensors)
 
     def refresh(self):
         for slots in list(self.slots.values()):

@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 from . import versions
+from .kinds import Kinds
 
 MOST_CONTAINERS = 20_000  # of a module, else it is not captured
 MOST_ELEMENTS = 5_000  # in lists, sets, deques: these are compared one by one, 20 ns each
@@ -183,6 +184,7 @@ class State:
         del self.seen, self.waiting
         self.objects = [o for o in self.objects if o is not root]
         self.types = list(map(type, self.objects))
+        self.kinds = Kinds([t for t in self.tensors.values() if type(t) in PLAIN])
         self.same, self.views, self.elements, self.lengths = self.watch()
 
     # -- finding --
@@ -275,6 +277,8 @@ class State:
         return watcher(seen, self.objects), views, list(chain.from_iterable(views)), list(map(len, views))
 
     def unchanged(self):
+        if not self.kinds.hold():
+            return False
         if self.same() and (not self.views or self.elements_unchanged()):
             return True
         now = self.watch()
@@ -289,7 +293,7 @@ class State:
 
     def untouched(self):
         """Is everything as it was found, hooks and all that no capture relies on included?"""
-        return all(held.difference(held.before) is None for held in self.held) and \
+        return self.kinds.hold() and all(held.difference(held.before) is None for held in self.held) and \
             list(map(type, self.objects)) == self.types  # fmt: skip
 
     def elements_unchanged(self):

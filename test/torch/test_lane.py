@@ -12,9 +12,9 @@ from torch.nn.modules import module as nn_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import convoy
-from convoy import lane
+from convoy import kinds, lane
 
-pytestmark = pytest.mark.skipif(not lane.USABLE, reason="this PyTorch has no check of tensors")
+pytestmark = pytest.mark.skipif(not kinds.USABLE, reason="this PyTorch has no check of tensors")
 
 
 class Block(nn.Module):
@@ -264,7 +264,7 @@ def test_threads_of_callers(short):
 
 def test_ways_round_the_check(monkeypatch):
     """Without PyTorch's check there are no lanes, and all goes the long way."""
-    monkeypatch.setattr(lane, "USABLE", False)
+    monkeypatch.setattr(kinds, "USABLE", False)
     model, fast = compiled(Block, X)
     with torch.no_grad():
         near(fast(X), model(X))
