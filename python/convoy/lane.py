@@ -20,16 +20,17 @@ _depth, _grad = native._len_torch_dispatch_stack, torch.is_grad_enabled
 
 
 class Lane:
-    __slots__ = ("entry", "state", "count", "check", "kinds", "untouched", "threads", "again", "fixed", "inputs", "params",
+    __slots__ = ("cls", "entry", "state", "count", "check", "kinds", "untouched", "threads", "again", "fixed", "inputs", "params",
                  "pick")  # fmt: skip
 
-    def __init__(self, entry, tensors, module, hooks):
-        """module: whose class has to stay. hooks: dictionaries that have to stay empty."""
+    def __init__(self, cls, entry, tensors, hooks):
+        """cls: the module's class, which has to stay. hooks: dictionaries that have to stay empty. The module itself is not
+        held here: it holds its lanes."""
         runner, positions, picks = entry.whole
         program, first = runner.program, len(entry.fixed)
         order = program.order()
-        self.entry, self.state, self.count = entry, entry.state, len(tensors)
-        self.check, self.kinds, self.untouched = checker(tensors), checker(entry.fixed), watcher([], [module], hooks)
+        self.cls, self.entry, self.state, self.count = cls, entry, entry.state, len(tensors)
+        self.check, self.kinds, self.untouched = checker(tensors), checker(entry.fixed), watcher([], [], hooks)
         self.threads = torch.get_num_threads() if runner.device.type == "cpu" else None  # a plan is made for so many
         self.again, self.pick, self.fixed = runner.again, picks[0], entry.fixed
         wanted = [positions[i] for i in order if not program.params[i]]
@@ -54,10 +55,10 @@ class Lane:
         return results[self.pick]
 
 
-def lanes_with(lanes, entry, args, module, hooks):
+def lanes_with(lanes, cls, entry, args, hooks):
     """The lanes of a module with one for this call, which went the long way."""
     alike = [lane for lane in lanes if lane.entry is entry and lane.count == len(args) and lane.check(*args)]
     if any(lane.kinds(*lane.fixed) for lane in alike):
         return lanes
     others = [lane for lane in lanes if lane not in alike]  # those see parameters under another mode: no use any more
-    return (Lane(entry, args, module, hooks), *others[: MOST - 1])
+    return (Lane(cls, entry, args, hooks), *others[: MOST - 1])

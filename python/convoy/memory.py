@@ -89,12 +89,13 @@ os.register_at_fork(after_in_child=lambda: POOL.__init__())
 
 
 def pooled(shape, stride, dtype, size):
-    """A tensor of so many bytes on a block that goes back to the pool when the last tensor on it is gone."""
+    """A tensor of so many bytes on a block that goes back to the pool when the last tensor on it is gone. It is no view:
+    autograd would not let those be changed in place. Its storage cannot grow (`resize_`)."""
     block = POOL.take(size)
     view = (ctypes.c_char * size).from_address(block.address)
     key = id(view)
     LIVE[key] = weakref.ref(view, lambda _: POOL.give_back(block, key))
-    return torch.frombuffer(view, dtype=dtype).as_strided(shape, stride)
+    return torch.frombuffer(view, dtype=dtype).as_strided(shape, stride).data
 
 
 class Own(threading.local):

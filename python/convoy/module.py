@@ -182,7 +182,7 @@ class Dispatcher:
         plain = cls is compiled_class(cls._original) and cls.__call__ is call_by_lane and autocast_state() is None
         own = module.__dict__
         if plain and args and kinds.USABLE and "forward" not in own and own.get("_compiled_call_impl") is None:
-            self.lanes = lane.lanes_with(self.lanes, entry, args, module, [*entry.hooks, *hooks_of([module])])
+            self.lanes = lane.lanes_with(self.lanes, cls, entry, args, [*entry.hooks, *hooks_of([module])])
 
     def make(self, module, forward, key, tensors, nested):
         """A new entry, or None where the module changes so often that captures do not pay."""
@@ -384,7 +384,12 @@ class Compiled:
         return result
 
     def __reduce_ex__(self, protocol):
-        return rebuild, (type(self)._original, dispatcher_of(self).settings), self.__dict__
+        """As the original's class says; what belongs to Convoy is made anew."""
+        original, settings = type(self)._original, dispatcher_of(self).settings
+        if original.__reduce_ex__ is not object.__reduce_ex__ or original.__reduce__ is not object.__reduce__:
+            return compiled_with, (twin(self, original), settings)
+        own = getattr(original, "__getstate__", None) is not getattr(object, "__getstate__", None)  # the latter: from 3.11 on
+        return rebuild, (original, settings), self.__getstate__() if own else self.__dict__
 
 
 def dispatcher_of(module):
@@ -403,7 +408,7 @@ def call_by_lane(self, *args, **kwargs):
         except AttributeError:  # made by the class itself
             lanes = ()
         for candidate in lanes:
-            if len(args) == candidate.count and candidate.check(*args):
+            if len(args) == candidate.count and candidate.check(*args) and type(self) is candidate.cls:
                 result = candidate.run(args)
                 if result is not lane.MISS:
                     return result
@@ -443,16 +448,27 @@ def rebuild(original, settings):
     return module
 
 
+def twin(module, cls):
+    """An object of another class with the same contents."""
+    made = object.__new__(cls)
+    object.__setattr__(made, "__dict__", module.__dict__)
+    return made
+
+
+def compiled_with(module, settings):
+    original = type(module)._original if isinstance(module, Compiled) else type(module)
+    compiled = rebuild(original, settings)
+    object.__setattr__(compiled, "__dict__", module.__dict__)
+    return compiled
+
+
 def compile_module(module, **options):
     settings = Settings(**options)
     if not isinstance(module, nn.Module):
         raise TypeError(f"convoy.compile takes an nn.Module, not {type(module).__name__}")
     if isinstance(module, torch.jit.ScriptModule):
         raise TypeError("convoy.compile takes an nn.Module as it was before scripting")
-    original = type(module)._original if isinstance(module, Compiled) else type(module)
-    compiled = rebuild(original, settings)
-    object.__setattr__(compiled, "__dict__", module.__dict__)
-    return compiled
+    return compiled_with(module, settings)
 
 
 def refresh_module(module):
