@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from . import kinds, lane
 from .capture import capture
 from .engine import ConvoyError, compile_plans
+from .gate import TRACING, Busy, in_pytorch, taken
 from .passing import IN_A_ROW, Passing
 from .region import Runner, described
 from .settings import Settings, autocast_state
@@ -121,7 +122,7 @@ class Dispatcher:
     """Finds the entry of a call, or makes it. `forward(module, *args, **kwargs)` is the original."""
 
     def __init__(self, settings):
-        self.settings, self.entries, self.lock = settings, {}, threading.RLock()
+        self.settings, self.entries, self.lock = settings, {}, threading.RLock()  # held by who makes an entry
         self.trained = None  # Trained: the last call with gradients was PyTorch's altogether
         self.vain = 0  # captures in a row that went stale before they had served
         self.rest = 0  # calls that PyTorch still gets for that
@@ -132,7 +133,7 @@ class Dispatcher:
         if not ordinary_world():
             return self.call_traced(module, forward, args, kwargs)
         if torch.is_grad_enabled() and self.settings.training != "recompute" and saving_is_watched():
-            return forward(module, *args, **kwargs)  # it must save the same when it is called again
+            return in_pytorch(forward, module, args, kwargs)  # it must save the same when it is called again
         key = [torch.is_grad_enabled(), self.settings.ambient(), module.training]
         for a in args:
             if type(a) not in PLAIN:
@@ -143,7 +144,7 @@ class Dispatcher:
                 return self.dispatch(module, forward, tuple(key), args, args, None)
         tensors, key, spec = flatten_call(key[:3], args, kwargs)
         if key is None:
-            return forward(module, *args, **kwargs)
+            return in_pytorch(forward, module, args, kwargs)
         return self.dispatch(module, forward, key, tensors, args, (kwargs, spec))
 
     def call_traced(self, module, forward, args, kwargs):
@@ -152,21 +153,21 @@ class Dispatcher:
         static = all(type(n) is int for leaf in leaves for n in leaf.shape)
         cast = native._is_any_autocast_enabled()  # an exported model may be called without
         if not torch.compiler.is_compiling() or not static or cast or any(inner_hooks(module)):
-            return forward(module, *args, **kwargs)
+            return in_pytorch(forward, module, args, kwargs)
         from .export import portable
 
         return portable(module, forward, args, kwargs, self.settings)
 
     def dispatch(self, module, forward, key, tensors, args, nested):
         entry = self.entries.get(key)
-        if self.rest or entry is None or not entry.holds():
+        if self.rest > 0 or entry is None or not entry.holds():
             entry = self.make(module, forward, key, tensors, nested)
         else:
             entry.served += 1
         if entry is not None and entry.invoke is not None and not any(entry.hooks):
             if entry.left_to_autograd(tensors):
                 self.trained = Trained(module, entry.params)
-                return forward(module, *args, **(nested[0] if nested else {}))
+                return in_pytorch(forward, module, args, nested[0] if nested else {})
             results = entry.invoke(tensors)
             if entry.whole is not None and nested is None and not key[0]:
                 self.open_lane(module, entry, args)
@@ -174,7 +175,7 @@ class Dispatcher:
         settled = entry is not None and (entry.capture is not None or entry.served >= IN_A_ROW)
         if settled and entry.invoke is None and nested is None and not any(entry.hooks):
             self.passing.add(module, args)
-        return forward(module, *args, **(nested[0] if nested else {}))
+        return in_pytorch(forward, module, args, nested[0] if nested else {})
 
     def open_lane(self, module, entry, args):
         """For the next call like this, unless the module's __call__ or forward are somebody else's."""
@@ -185,24 +186,34 @@ class Dispatcher:
             self.lanes = lane.lanes_with(self.lanes, cls, entry, args, [*entry.hooks, *hooks_of([module])])
 
     def make(self, module, forward, key, tensors, nested):
-        """A new entry, or None where the module changes so often that captures do not pay."""
-        with self.lock:
-            if self.rest:
-                self.rest -= 1
-                return None
-            entry = self.entries.get(key)
-            if entry is not None and entry.holds():
+        """A new entry, or None where the module changes so often that captures do not pay, or other threads are in the way."""
+        if self.rest > 0:  # two threads may both take the last one
+            self.rest -= 1
+            return None
+        try:
+            with taken(self.lock):
+                with taken(TRACING):  # else it may be another thread's stand-ins that differ
+                    entry = self.entries.get(key)
+                    if entry is not None and entry.holds():
+                        return entry
+                    if not self.make_room(module.training):
+                        return None
+                others = [e.state for k, e in self.entries.items() if k[2] == module.training and e.state is not None]
+                entry = self.entries[key] = build_entry(module, forward, tensors, nested, self.settings, others)
                 return entry
-            if self.forget_stale(module.training) and self.vain >= VAIN:
-                self.rest = 4 ** min(self.vain - VAIN + 2, 6) - 1
-                return None
-            while len(self.entries) >= MOST_ENTRIES:
-                del self.entries[next(iter(self.entries))]
-                self.passing.clear()
-                self.lanes = ()
-            others = [e.state for k, e in self.entries.items() if k[2] == module.training and e.state is not None]
-            entry = self.entries[key] = build_entry(module, forward, tensors, nested, self.settings, others)
-            return entry
+        except Busy:
+            return None
+
+    def make_room(self, training):
+        """For a new entry; False where it would not pay."""
+        if self.forget_stale(training) and self.vain >= VAIN:
+            self.rest = 4 ** min(self.vain - VAIN + 2, 6) - 1
+            return False
+        while len(self.entries) >= MOST_ENTRIES:
+            del self.entries[next(iter(self.entries))]
+            self.passing.clear()
+            self.lanes = ()
+        return True
 
     def forget_stale(self, training):
         """Drops what the module has outlived; says whether there was any, and counts how often that was in vain. What
@@ -269,7 +280,10 @@ def build_entry(module, forward, tensors, nested, settings, others=()):
     entry = Entry()
     nesting = nested[1] if nested else None
     try:
-        entry.state = state_of(module, nesting[1] if nesting else (), others)
+        with taken(TRACING):
+            entry.state = state_of(module, nesting[1] if nesting else (), others)
+    except Busy:
+        raise
     except Unseen as error:
         entry.reason = str(error)
         return entry
@@ -350,6 +364,8 @@ def capture_entry(entry, run, tensors, settings, keep, together):
     try:
         entry.capture = capture(run, entry.params, [*entry.loose, *tensors], device, make_call, state=entry.state,
                                 keep=keep and not torch.is_grad_enabled())  # fmt: skip
+    except Busy:
+        raise
     except Changed as error:
         entry.reason = str(error)
         return entry
@@ -424,13 +440,13 @@ def compiled_class(original):
         dispatcher = dispatcher_of(self)
         trained = dispatcher.trained
         if trained is not None and trained.still(self) and not native._len_torch_dispatch_stack():  # no export either
-            return original.forward(self, *args, **kwargs)
+            return in_pytorch(original.forward, self, args, kwargs)
         passing = dispatcher.passing
         if passing.free > 0:  # two threads may both take the last one
             passing.free -= 1
-            return original.forward(self, *args, **kwargs)
+            return in_pytorch(original.forward, self, args, kwargs)
         if passing.keys and not kwargs and passing.holds(self, args):
-            return original.forward(self, *args)
+            return in_pytorch(original.forward, self, args, kwargs)
         return dispatcher.call(self, original.forward, args, kwargs)
 
     functools.update_wrapper(forward, original.forward)

@@ -15,7 +15,6 @@ import operator
 import os
 import random
 import sys
-import threading
 import types
 import weakref
 from collections import deque
@@ -25,6 +24,7 @@ import torch
 from torch import nn
 
 from . import versions
+from .gate import alone
 from .kinds import Kinds
 
 MOST_CONTAINERS = 20_000  # of a module, else it is not captured
@@ -37,7 +37,6 @@ VALUES = ATOMS | {tuple}  # equal ones are interchangeable
 NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
 OWN = frozenset(nn.Module().__dict__) - {"training", *KINDS}  # hooks and the like: nothing that a forward reads
 LAZY = frozenset({"__annotations__", "__doc__", "__slotnames__", "__abstractmethods__", "__weakref__", "__dict__"})
-TRACING = threading.RLock()  # one trace at a time: modules may share parts
 
 
 class Changed(Exception):
@@ -332,8 +331,8 @@ class State:
 
     @contextlib.contextmanager
     def traced(self):
-        """Around a trace: nobody else traces, and random numbers stay what they were."""
-        with TRACING, same_random_numbers(self.generators):
+        """Around a trace: nobody else looks at the module, and random numbers stay what they were."""
+        with alone(), same_random_numbers(self.generators):
             yield
 
     def restore(self):

@@ -1,0 +1,82 @@
+"""Who may look at a module while it is traced.
+
+Stand-ins take the place of a module's tensors during a trace, for every thread: whoever runs the module's own forward then
+computes with them. So a trace needs the modules to itself. Calls of compiled modules that PyTorch runs say so (`in_pytorch`);
+a trace waits until no other thread is in one, and such calls wait until the trace has ended.
+
+A thread that is inside one never waits for another thread, and a trace waits no longer than PATIENCE: then that call is
+PyTorch's, and a later one is traced. So no two threads wait for each other for ever, not even where a forward starts threads
+and waits for them.
+"""
+
+import contextlib
+import threading
+import time
+from threading import get_ident
+
+PATIENCE = 2.0  # seconds
+
+TRACING = threading.RLock()  # one trace at a time, and nobody else finds out a module's state: modules may share parts
+INSIDE = {}  # threads that run a forward in PyTorch, with the depth; each operation on it is atomic
+
+
+class Busy(Exception):
+    """Other threads are in PyTorch: no trace now."""
+
+
+class Tracer:
+    """The thread whose stand-ins are, or are about to be, in the modules."""
+
+    thread = 0
+
+
+def in_pytorch(forward, module, args, kwargs):
+    """forward(module, *args, **kwargs), while no other thread traces."""
+    me = get_ident()
+    depth = INSIDE.get(me, 0)
+    INSIDE[me] = depth + 1  # first: who wants to trace says so and looks here then
+    try:
+        if Tracer.thread and not depth and Tracer.thread != me:
+            wait_outside(me)
+        return forward(module, *args, **kwargs)
+    finally:
+        if depth:
+            INSIDE[me] = depth
+        else:
+            del INSIDE[me]
+
+
+def wait_outside(me):
+    end = time.monotonic() + PATIENCE
+    while Tracer.thread and time.monotonic() < end:
+        INSIDE.pop(me, None)
+        time.sleep(1e-3)
+        INSIDE[me] = 1
+
+
+@contextlib.contextmanager
+def taken(lock):
+    """A lock, for which a thread inside does not wait: then it is Busy."""
+    if not lock.acquire(blocking=get_ident() not in INSIDE):
+        raise Busy
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def alone():
+    """Nobody else traces or runs a compiled module in PyTorch, or Busy."""
+    me = get_ident()
+    with taken(TRACING):
+        before, Tracer.thread = Tracer.thread, me
+        try:
+            end = time.monotonic() + PATIENCE
+            while any(thread != me for thread in list(INSIDE)):
+                if time.monotonic() >= end:
+                    raise Busy
+                time.sleep(1e-3)
+            yield
+        finally:
+            Tracer.thread = before
