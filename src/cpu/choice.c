@@ -19,7 +19,7 @@ static const cpu_row *const rows[] = {
     &cvyi_row_gather,
     &cvyi_row_alias,
 };
-enum { ROWS = COUNT_OF(rows) };
+enum { ROWS = COUNT_OF(rows), BEFORE_ALL = -2 };
 
 /* The row that a tuning asks for; NULL: none. */
 static const cpu_row *forced_row(int tuning)
@@ -34,73 +34,111 @@ static const cpu_row *forced_row(int tuning)
     return forced[tuning];
 }
 
-static question ask(const cvy_plan *p, const pass *s, int index)
+static const char *refusal(const question *q, const cpu_row *row)
 {
-    const node *n = &p->graph->nodes[index];
-    const op_kind kind = cvyi_info(n)->kind;
-    question q = {.plan = p, .pass = s, .index = index};
-
-    if (kind == KIND_CONV || kind == KIND_CONVT) cvyi_conv_geom(p->graph, n, &q.conv);
-    return q;
+    if (!(row->kinds >> q->kind & 1)) return row->others;
+    return row->refuse ? row->refuse(q, row) : NULL;
 }
 
-/* The cheapest row that does not refuse; dice in place of costs where the plan has a seed. */
-static cpu_choice pick(const question *q)
+/* What the row is chosen by, the least first: its seconds, or dice where the plan has a seed, so that any legal row
+ * may win. The one that a tuning asks for comes before all others. */
+static double rank_of(const question *q, int row, double seconds)
 {
-    const cvy_plan *p = q->plan;
-    const cpu_row *forced = forced_row(p->tuning);
-    uint64_t dice = cvyi_hash(CVYI_HASH_START ^ p->options.seed, &q->conv, offsetof(conv_geom, spatial));
-    cpu_choice best = {.row = NULL, .seconds = INFINITY};
+    const uint32_t seed = q->plan->options.seed;
+    uint64_t dice;
+
+    if (rows[row] == forced_row(q->plan->tuning)) return -1;
+    if (!seed) return seconds;
+    dice = cvyi_hash(CVYI_HASH_START ^ seed, &q->conv, offsetof(conv_geom, spatial));
+    return (double)(cvyi_hash(dice, &row, sizeof row) >> 40);
+}
+
+/* The row of the least rank above *rank that does not refuse, its rank and seconds; NULL: there is none. */
+static const cpu_row *next_row(const question *q, double *rank, double *seconds)
+{
+    const double above = *rank;
+    const cpu_row *best = NULL;
 
     for (int i = 0; i < ROWS; i++) {
-        double seconds;
-        if (rows[i]->refuse(q, rows[i])) continue;
-        seconds = rows[i]->seconds(q, rows[i]);
-        if (p->options.seed) seconds = (double)((dice = cvyi_hash(dice, &i, sizeof i)) >> 40); /* any legal one */
-        if (rows[i] != forced && seconds >= best.seconds) continue;
-        best.row = rows[i];
-        best.seconds = seconds;
-        if (rows[i] == forced) break;
+        double found, at;
+        if (refusal(q, rows[i])) continue;
+        found = rows[i]->seconds(q, rows[i]);
+        at = rank_of(q, i, found);
+        if (at <= above || (best && at >= *rank)) continue;
+        best = rows[i];
+        *rank = at;
+        *seconds = found;
     }
     return best;
 }
 
-void cvyi_cpu_choose_node(const cvy_plan *p, const pass *s, int index, cpu_choice *out)
+const cpu_row *cvyi_only_row(const question *q)
 {
-    const question q = ask(p, s, index);
-
-    *out = pick(&q);
-    if (out->row->decide) out->row->decide(&q, out);
+    int i = 0;
+    while (refusal(q, rows[i])) i++;
+    return rows[i];
 }
 
+/* The first row whose pass stands; where none does, why the last does not. */
 const char *cvyi_cpu_judge(const cvy_plan *p, pass *s)
 {
     const char *why = cvyi_pass_refusal(p, s);
-    const question q = ask(p, s, s->first);
+    const question q = cvyi_ask(p, s, s->first);
     cpu_choice *c = s->choice;
+    double rank = BEFORE_ALL, seconds;
 
     if (why) return why;
-    *c = pick(&q);
-    cvyi_pass_cost(p, s, c);
-    if (c->row->decide) c->row->decide(&q, c);
-    return NULL;
+    for (const cpu_row *row = next_row(&q, &rank, &seconds); row; row = next_row(&q, &rank, &seconds)) {
+        /* choice_bytes has room for the nodes */
+        *c = (cpu_choice){.row = row, .seconds = seconds, .nodes = (node_choice *)(c + 1)};
+        why = cvyi_decide_pass(p, s, c);
+        if (!why) return NULL;
+    }
+    return why;
+}
+
+cvy_status cvyi_cpu_choose_prepared(cvy_plan *p, pass *s)
+{
+    cpu_choice *c = s->choice = cvyi_arena_alloc(&p->memory, 1, sizeof *c);
+
+    if (c) c->nodes = cvyi_arena_alloc(&p->memory, (size_t)s->count, sizeof *c->nodes);
+    if (!c || !c->nodes) return CVY_NO_MEMORY;
+    c->chunk = c->units = 1;
+    for (int i = 0; i < s->count; i++) c->nodes[i].lead = -1;
+    for (int i = 0; i < s->count; i++) {
+        const question q = cvyi_ask(p, s, s->first + i);
+        double rank = BEFORE_ALL;
+        cpu_choice *own = cvyi_arena_alloc(&p->memory, 1, sizeof *own);
+        if (!own) return CVY_NO_MEMORY;
+        own->chunk = own->units = 1;
+        own->row = c->nodes[i].row = next_row(&q, &rank, &own->seconds);
+        if (own->row->decide) own->row->decide(&q, own);
+        c->nodes[i].own = own;
+        if (c->nodes[i].lead < 0) cvyi_lead(p, s, c, s->first + i);
+    }
+    cvyi_mark_reads(p, s, c);
+    return CVY_OK;
 }
 
 void cvyi_cpu_why(const cvy_plan *p, const pass *s, text *t)
 {
-    const question q = ask(p, s, s->first);
+    const question q = cvyi_ask(p, s, s->first);
     const cpu_row *chosen = cvyi_cpu_choice(s)->row;
 
     for (int i = 0; i < ROWS; i++) {
-        const char *why = rows[i]->refuse(&q, rows[i]);
-        pass with = *s;
-        cvyi_text_add(t, "  %c %-24s ", rows[i] == chosen ? '*' : ' ', rows[i]->name);
-        if (why) {
-            cvyi_text_add(t, "%13s %s\n", "-", why);
-            continue;
+        const char *why = refusal(&q, rows[i]);
+        node_choice nodes[PASS_NODES];
+        cpu_choice with = {.row = rows[i], .nodes = nodes};
+        pass tried = *s;
+        if (!why) {
+            with.seconds = rows[i]->seconds(&q, rows[i]);
+            why = cvyi_decide_pass(p, &tried, &with);
         }
-        cvyi_pass_cost(p, &with, &(cpu_choice){.row = rows[i], .seconds = rows[i]->seconds(&q, rows[i])});
-        cvyi_text_add(t, "%10.4g ms %s\n", with.seconds * 1e3, cvyi_way_name(with.way));
+        cvyi_text_add(t, "  %c %-24s ", rows[i] == chosen ? '*' : ' ', rows[i]->name);
+        if (why)
+            cvyi_text_add(t, "%13s %s\n", "-", why);
+        else
+            cvyi_text_add(t, "%10.4g ms %s\n", tried.seconds * 1e3, cvyi_way_name(tried.way));
     }
 }
 

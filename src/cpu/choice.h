@@ -2,12 +2,15 @@
  *
  * A pass begins with its producer, if it has one. Every row of the table of kernels (choice.c) is asked about that
  * first operator. It refuses, in words, or predicts its time. The row that wins decides how it would run: tiles,
- * bands and what is taken along. That is kept with the pass as its choice. Lowering, printing, measuring and the
- * tests read it, and nobody decides again. The operators after the first that are not taken along have one row each
- * that does not refuse them. A new kernel is a file with its row, and a line in the table. */
+ * bands and what is taken along. decide.c decides the rest: how many samples are a unit, which operators share
+ * steps, which values lie in slices between steps. The predicted time follows from these decisions. All of it is
+ * kept with the pass as its choice. Lowering, printing, measuring and the tests read it, and nobody decides again.
+ * Each operator after the first has exactly one row that does not refuse it. A new kernel is a file with its row,
+ * and a line in the table. */
 #ifndef CVYI_CPU_CHOICE_H
 #define CVYI_CPU_CHOICE_H
 
+#include "convt.h"
 #include "exec.h"
 
 typedef struct cpu_row cpu_row;
@@ -17,8 +20,18 @@ typedef struct question {
     const cvy_plan *plan;
     const pass *pass;
     int index;      /* node */
+    op_kind kind;   /* its */
     conv_geom conv; /* of a convolution; else zeros */
 } question;
+
+static inline question cvyi_ask(const cvy_plan *p, const pass *s, int index)
+{
+    const node *n = &p->graph->nodes[index];
+    question q = {.plan = p, .pass = s, .index = index, .kind = cvyi_info(n)->kind};
+
+    if (q.kind == KIND_CONV || q.kind == KIND_CONVT) cvyi_conv_geom(p->graph, n, &q.conv);
+    return q;
+}
 
 /* What a convolution does while its result is still in registers or in a band of rows. */
 typedef struct conv_along {
@@ -42,21 +55,49 @@ typedef struct conv_choice {
     gemm_plan gemm;
 } conv_choice;
 
+/* How a linear layer or a product of matrices runs. */
+typedef struct matmul_choice {
+    matmul_geom geom;
+    bool packs;        /* the other operand is a parameter, packed once */
+    gemm_plan plan[2]; /* of a unit; of the last one, which may have fewer samples */
+} matmul_choice;
+
+/* One operator of a pass. */
+typedef struct node_choice {
+    const cpu_row *row;
+    int lead;     /* the node whose steps compute it */
+    bool read_on; /* its value is read by other steps of the pass: it lies in a slice, unless it is stored */
+    bool awaited; /* an operator reads it that needs all of it before it can start: it is no program's */
+    bool centred; /* its value lies in memory less its channels' means */
+    const cpu_choice *own; /* of a producer among the prepared nodes; else NULL: the pass's choice is its first's */
+} node_choice;
+
 /* What pass.choice points to. */
 struct cpu_choice { /* cpu_choice of exec.h */
     const cpu_row *row;
-    double seconds;   /* of the first operator on one core, all samples */
-    conv_choice conv; /* of a convolution */
+    double seconds;       /* of the first operator on one core, all samples */
+    int64_t chunk, units; /* samples of a unit, units */
+    bool twice;           /* the convolution runs for its statistics, and again, in place of a slice */
+    double slices;        /* bytes of one sample's awaited values in slices: what has to stay in cache */
+    double work, waits;   /* seconds: of all operators on one core; for memory and cache, however many work */
+    node_choice *nodes;   /* one per node of the pass */
+    union {               /* by the row */
+        conv_choice conv;
+        matmul_choice matmul;
+        convt_plan convt;
+    } how;
 };
 
 struct cpu_row {
     const char *name;
-    conv_algo_id algo; /* of a convolution */
-    /* NULL, or the reason in words. */
+    unsigned kinds;     /* of operators that it computes: bit 1 << op_kind */
+    const char *others; /* why it refuses those of other kinds */
+    conv_algo_id algo;  /* of a convolution */
+    /* Of an operator of its kinds: NULL, or the reason in words. NULL: it takes them all. */
     const char *(*refuse)(const question *q, const cpu_row *row);
     /* Of the operator on one core, all samples. */
     double (*seconds)(const question *q, const cpu_row *row);
-    /* Fills in the row's own part of the choice, when the pass has its way. NULL: it has none. */
+    /* Fills in the row's own part of the choice (how); chunk, units and twice stand. NULL: it has none. */
     void (*decide)(const question *q, cpu_choice *c);
     /* Adds the steps of the operator at `index`, and of those that it leads. */
     cvy_status (*make)(builder *b, int index);
@@ -73,12 +114,43 @@ const char *cvyi_cpu_judge(const cvy_plan *p, pass *s);
 bool cvyi_cpu_same(const void *a, const void *b);
 void cvyi_cpu_why(const cvy_plan *p, const pass *s, text *t);
 
-/* The choice for a node by itself: one that is prepared, or not the first of its pass. */
-void cvyi_cpu_choose_node(const cvy_plan *p, const pass *s, int index, cpu_choice *out);
+/* The choice of the pass of prepared nodes, which is not judged: into the plan's memory. */
+cvy_status cvyi_cpu_choose_prepared(cvy_plan *p, pass *s);
 
 static inline const cpu_choice *cvyi_cpu_choice(const pass *s)
 {
     return (const cpu_choice *)s->choice;
+}
+/* The choice of node `index` of the pass. */
+static inline node_choice *cvyi_node_choice(const pass *s, const cpu_choice *c, int index)
+{
+    return &c->nodes[index - s->first];
+}
+
+/* How the producer at node `index` runs: as the pass, which it begins, or by itself, among the prepared. */
+static inline const cpu_choice *cvyi_own_choice(const pass *s, const cpu_choice *c, int index)
+{
+    const cpu_choice *own = cvyi_node_choice(s, c, index)->own;
+    return own ? own : c;
+}
+
+/* The row of an operator that has one alone: any but convolutions. */
+const cpu_row *cvyi_only_row(const question *q);
+
+/* ---- decide.c ---- */
+
+/* Decides a pass whose row and its seconds stand: the rest of the choice, way, seconds and note. NULL, or why it
+ * cannot be a pass. */
+const char *cvyi_decide_pass(const cvy_plan *p, pass *s, cpu_choice *c);
+/* Decides which nodes the steps of node `index` compute. */
+void cvyi_lead(const cvy_plan *p, const pass *s, cpu_choice *c, int index);
+/* Finds the values that other steps than their own read, and those that are awaited. */
+void cvyi_mark_reads(const cvy_plan *p, const pass *s, cpu_choice *c);
+/* In a reshape that shares memory nothing is computed. */
+static inline bool cvyi_is_alias(const cvy_plan *p, int index)
+{
+    const node *n = &p->graph->nodes[index];
+    return cvyi_info(n)->kind == KIND_SHAPE && p->root[n->out] != n->out;
 }
 
 /* ---- conv_along.c ---- */
@@ -86,19 +158,28 @@ static inline const cpu_choice *cvyi_cpu_choice(const pass *s)
 /* Is a convolution taken sample by sample? Else (a whole batch of parameters at once) it takes nothing along. */
 bool cvyi_conv_by_sample(const question *q);
 /* What the convolution would take along. */
-conv_along cvyi_conv_take(const question *q, conv_algo_id algo, bool product);
+conv_along cvyi_conv_take(const question *q, const cpu_choice *c, bool product);
 /* May the convolution that the pass begins with run twice, instead of its result being kept? */
 bool cvyi_conv_twice_fits(const cvy_plan *p, const pass *s);
 
-/* ---- cost.c: what rows share ---- */
+/* ---- cost.c ---- */
 
 /* Why nodes cannot be one pass, whatever the kernel; NULL: they can. */
 const char *cvyi_pass_refusal(const cvy_plan *p, const pass *s);
-/* seconds() of operators with one kernel. */
-double cvyi_row_seconds(const question *q, const cpu_row *row);
-/* Way, seconds and note of a pass whose first operator has such a choice. */
-void cvyi_pass_cost(const cvy_plan *p, pass *s, const cpu_choice *c);
+/* Bytes of one sample's awaited values in slices. */
+double cvyi_slice_bytes(const cvy_plan *p, const pass *s, const cpu_choice *c);
+/* Is it cheaper to run the convolution twice than to keep its result in a slice? */
+bool cvyi_recomputes(const cvy_plan *p, const pass *s, const cpu_choice *c);
+/* Work, waits, way, seconds and note of a pass that is decided. */
+void cvyi_pass_cost(const cvy_plan *p, pass *s, cpu_choice *c);
 /* The seconds of a finished pass, on the threads of the plan. */
 void cvyi_cpu_predict(const cvy_plan *p, pass *s);
+
+/* What rows predict with: elements of the node's first argument, times how much longer this machine's vectors take
+ * than AVX-512's; and a product's operations at a share of the peak. */
+double cvyi_vector_elements(const question *q);
+double cvyi_product_seconds(const question *q, double share);
+/* seconds() of pointwise operators, copies, reductions and softmax, however they are taken. (step_program.c) */
+double cvyi_program_seconds(const question *q, const cpu_row *row);
 
 #endif

@@ -123,7 +123,7 @@ bool cvyi_conv_by_sample(const question *q)
     return batched && q->conv.N == q->pass->samples;
 }
 
-conv_along cvyi_conv_take(const question *q, conv_algo_id algo, bool product)
+conv_along cvyi_conv_take(const question *q, const cpu_choice *c, bool product)
 {
     const cvy_plan *p = q->plan;
     const pass *s = q->pass;
@@ -135,13 +135,13 @@ conv_along cvyi_conv_take(const question *q, conv_algo_id algo, bool product)
     if (out.stats >= 0 && !may_be_centred(p, s, v, out.stats)) out.stats = -1;
     out.centred = out.stats >= 0;
     if (product) return out;
-    if (out.stats >= 0 && s->way == WAY_RECOMPUTE) {
+    if (out.stats >= 0 && c->twice) {
         out.twice = true;
         out.prog = q->index + 2;
         out.n_prog = end - q->index - 2;
         return out;
     }
-    out.pool = pool_of(p, q->index, end, algo, &q->conv);
+    out.pool = pool_of(p, q->index, end, c->row->algo, &q->conv);
     if (out.pool >= 0 && !only_stats(p, s, v, out.stats, out.pool)) out.pool = -1;
     if (out.pool < 0 && out.stats < 0) take_program(q, end, &out);
     return out;

@@ -6,18 +6,12 @@ static conv_machine machine_of(const cpu_state *s)
     return (conv_machine){s->host.fma_gflops * 1e9, s->host.l3_gbps * 1e9 / s->host.threads, s->conv};
 }
 
-static bool is_conv(const question *q)
-{
-    return cvyi_info(&q->plan->graph->nodes[q->index])->kind == KIND_CONV;
-}
-
 /* ---- refuse ---- */
 
 static const char *refuse_conv(const question *q, const cpu_row *row)
 {
     const bool winograd = cvyi_is_winograd(row->algo);
 
-    if (!is_conv(q)) return "not a convolution";
     if (winograd && q->plan->options.winograd == CVY_OFF) return "winograd is off";
     if (winograd && !cvyi_conv_by_sample(q)) return "not taken sample by sample, Winograd needs that";
     return cvyi_conv_refuses(row->algo, &q->conv);
@@ -28,7 +22,6 @@ static const char *refuse_product(const question *q, const cpu_row *row)
     const conv_geom *g = &q->conv;
 
     (void)row;
-    if (!is_conv(q)) return "not a convolution";
     for (int a = 0; a < 3; a++)
         if (g->kernel[a] != 1 || g->stride[a] != 1 || g->pad[a] != 0)
             return "not a 1x1 filter without stride or padding";
@@ -84,14 +77,17 @@ static void tile_product(const cpu_state *s, conv_choice *c)
     c->tiling[0].scratch = cvyi_gemm_scratch_bytes(&c->gemm);
 }
 
-static void decide(const question *q, const cpu_row *row, conv_choice *c)
+static void decide(const question *q, cpu_choice *of)
 {
     const cpu_state *s = q->plan->state;
-    const bool winograd = cvyi_is_winograd(row->algo);
+    const conv_algo_id algo = of->row->algo;
+    const bool winograd = cvyi_is_winograd(algo);
+    conv_choice *c = &of->how.conv;
     int64_t window[2] = {1, 1}; /* of the maximum */
 
+    c->product = of->row == &cvyi_row_conv_product;
     c->geom = c->product ? one_row(&q->conv) : q->conv;
-    c->along = cvyi_conv_take(q, row->algo, c->product);
+    c->along = cvyi_conv_take(q, of, c->product);
     c->means = c->along.centred || c->along.prog_stats >= 0 || winograd;
     c->centres = c->means && !winograd;
     c->copy = padded_geom(&c->geom);
@@ -104,35 +100,26 @@ static void decide(const question *q, const cpu_row *row, conv_choice *c)
     if (c->product)
         tile_product(s, c);
     else
-        cvyi_conv_tile(row->algo, c->centres ? &c->copy : &c->geom, s->conv, window[0], window[1], &c->tiling[0]);
+        cvyi_conv_tile(algo, c->centres ? &c->copy : &c->geom, s->conv, window[0], window[1], &c->tiling[0]);
     if (c->means) cvyi_conv_tile(CONV_DIRECT, &c->geom, s->conv, window[0], window[1], &c->tiling[1]);
-}
-
-static void decide_conv(const question *q, cpu_choice *c)
-{
-    decide(q, c->row, &c->conv);
-}
-
-static void decide_product(const question *q, cpu_choice *c)
-{
-    c->conv.product = true;
-    decide(q, c->row, &c->conv);
 }
 
 /* ---- make ---- */
 
 static cvy_status make_product(builder *b, int index)
 {
-    const conv_choice *c = &b->choices[index]->conv;
+    const conv_choice *c = &cvyi_own_choice(b->out->pass, b->choice, index)->how.conv;
     return c->along.centred ? cvyi_lower_conv(b, index) : cvyi_lower_product(b, index);
 }
 
 #define CONV_ROW(variable, title, id)                                                                              \
     const cpu_row variable = {.name = title,                                                                       \
+                              .kinds = 1u << KIND_CONV,                                                            \
+                              .others = "not a convolution",                                                       \
                               .algo = id,                                                                          \
                               .refuse = refuse_conv,                                                               \
                               .seconds = conv_seconds,                                                             \
-                              .decide = decide_conv,                                                               \
+                              .decide = decide,                                                                    \
                               .make = cvyi_lower_conv}
 
 CONV_ROW(cvyi_row_conv_direct, "direct", CONV_DIRECT);
@@ -143,7 +130,9 @@ CONV_ROW(cvyi_row_conv_winograd_2x4, "winograd 2x4", CONV_WINOGRAD_2X4);
 CONV_ROW(cvyi_row_conv_winograd_2x2, "winograd 2x2", CONV_WINOGRAD_2X2);
 
 const cpu_row cvyi_row_conv_product = {.name = "1x1 as a matrix product",
+                                       .kinds = 1u << KIND_CONV,
+                                       .others = "not a convolution",
                                        .refuse = refuse_product,
                                        .seconds = product_seconds,
-                                       .decide = decide_product,
+                                       .decide = decide,
                                        .make = make_product};

@@ -51,7 +51,7 @@ static void describe_cpu(const cvy_plan *p, text *t)
         cvyi_text_add(t, "steps %d   ", i - p->n_prepare + 1);
         for (int k = 0; k < at->n_steps; k++) cvyi_text_add(t, "%s%s", k ? ", " : "", at->steps[k].name);
         if (cvyi_info(&p->graph->nodes[at->pass->first])->kind == KIND_CONV &&
-            !cvyi_cpu_choice(at->pass)->conv.product)
+            !cvyi_cpu_choice(at->pass)->how.conv.product)
             cvyi_text_add(t, "; %s", s->conv->name[cvyi_cpu_choice(at->pass)->row->algo]);
         cvyi_text_add(t, "; %lld units, %.3g MB of slices\n", (long long)at->units, (double)at->slice_bytes * 1e-6);
     }
@@ -76,7 +76,7 @@ const engine cvyi_engine_cpu = {.device = CVY_CPU,
                                 .watches = true,
                                 .open = open_cpu,
                                 .judge = cvyi_cpu_judge,
-                                .choice_bytes = sizeof(cpu_choice),
+                                .choice_bytes = sizeof(cpu_choice) + PASS_NODES * sizeof(node_choice),
                                 .same_choice = cvyi_cpu_same,
                                 .why = cvyi_cpu_why,
                                 .prepare = cvyi_lower_passes,

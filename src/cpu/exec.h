@@ -155,8 +155,7 @@ typedef struct builder {
     cpu_state *state;
     cpu_pass *out;
     cvy_graph *g;
-    int *lead;                  /* per node: the node whose steps compute it */
-    const cpu_choice **choices; /* per node that leads */
+    const cpu_choice *choice; /* of the pass */
 } builder;
 cvy_status cvyi_lower_passes(cvy_plan *p);
 /* Appends a step with a zeroed record of its own; NULL: out of memory. */

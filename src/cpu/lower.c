@@ -1,5 +1,5 @@
-/* lower.c - passes into steps: which nodes are computed together, where every value of a pass lies, and the room
- * that slices, scratch and packed weights take. */
+/* lower.c - passes, as they were decided, into steps: where every value of a pass lies, and the room that slices,
+ * scratch and packed weights take. */
 #include <stdlib.h>
 #include <string.h>
 #include "choice.h"
@@ -134,130 +134,46 @@ step *cvyi_add_pack(builder *b, int weight, size_t data_bytes, void **data)
     return to ? append(b->plan, to, "pack", data_bytes, data) : NULL;
 }
 
-/* ---- which nodes are computed together ---- */
-
-/* Nodes index ... index + n - 1 as one program, with `sink` after them; does it build? */
-static bool program_fits(const builder *b, int index, int n, int sink)
-{
-    const site at = {b->plan, b->out->pass, b->out->chunk, b->out->units, b->out, NULL};
-    program_room room;
-    program trial = cvyi_program_in(&room);
-    return cvyi_program_build(&at, index, n, sink, CVY_NONE, &trial);
-}
-
-/* A sink reads the last value of the program, which has the shape of the whole. */
-static bool sink_behind(const builder *b, int index, int n, int end)
-{
-    const int at = index + n;
-    return at < end && cvyi_sink_fits(b->plan, b->out->pass, at) &&
-           b->g->nodes[at].arg[0] == b->g->nodes[at - 1].out;
-}
-
-static int lead_program(builder *b, int index, int end)
-{
-    int n = cvyi_program_span(b->plan, index, end);
-    if (!n) return 1; /* a sink by itself, or a node with steps of its own */
-    while (n > 1 && !program_fits(b, index, n, -1)) n--;
-    if (sink_behind(b, index, n, end) && program_fits(b, index, n, index + n)) n++;
-    for (int i = 0; i < n; i++) b->lead[index + i] = index;
-    return n;
-}
-
-static void lead_conv(builder *b, int index)
-{
-    const conv_along *c = &b->choices[index]->conv.along;
-    if (c->pool >= 0) b->lead[c->pool] = index;
-    if (c->stats >= 0) b->lead[c->stats] = index;
-    if (c->prog_stats >= 0) b->lead[c->prog_stats] = index;
-    for (int i = 0; i < c->n_prog; i++) b->lead[c->prog + i] = index;
-    if (c->centred) {
-        const shape *y = cvyi_shape_of(b->g, b->g->nodes[index].out);
-        cvyi_spot(b, b->g->nodes[index].out)->shift = cvyi_slice(b, 8 * y->dim[1]);
-        if (c->pool >= 0)
-            cvyi_spot(b, b->g->nodes[c->pool].out)->shift = cvyi_spot(b, b->g->nodes[index].out)->shift;
-    }
-}
-
-/* In a reshape that shares memory nothing is computed. */
-static bool is_alias(const builder *b, int index)
-{
-    const node *n = &b->g->nodes[index];
-    return cvyi_info(n)->kind == KIND_SHAPE && b->plan->root[n->out] != n->out;
-}
-
-/* A maximum of centred values is centred alike. */
-static void pass_shift_on(builder *b, int index)
-{
-    const node *n = &b->g->nodes[index];
-    if (cvyi_info(n)->kind == KIND_MAXPOOL) cvyi_spot(b, n->out)->shift = cvyi_spot(b, n->arg[0])->shift;
-}
-
-/* The choice of the pass is its first node's; the others have one by themselves. */
-static cvy_status find_choice(builder *b, int index)
-{
-    const pass *s = b->out->pass;
-    cpu_choice *own;
-
-    b->choices[index] = s->choice;
-    if (s->choice && index == s->first) return CVY_OK;
-    own = cvyi_arena_alloc(&b->plan->memory, 1, sizeof *own);
-    if (!own) return CVY_NO_MEMORY;
-    cvyi_cpu_choose_node(b->plan, s, index, own);
-    b->choices[index] = own;
-    return CVY_OK;
-}
-
-static cvy_status find_leads(builder *b)
-{
-    const pass *s = b->out->pass;
-    const int end = s->first + s->count;
-    cvy_status st = CVY_OK;
-
-    for (int i = s->first; i < end; i++) b->lead[i] = -1;
-    for (int i = s->first; i < end; i++) {
-        if (b->lead[i] >= 0) continue;
-        b->lead[i] = i;
-        TRY(find_choice(b, i));
-        if (cvyi_info(&b->g->nodes[i])->kind == KIND_CONV)
-            lead_conv(b, i);
-        else if (b->choices[i]->row == &cvyi_row_program)
-            lead_program(b, i, end);
-        pass_shift_on(b, i);
-    }
-fail:
-    return st;
-}
-
 /* ---- where values lie ---- */
 
-/* Is v (or a reshape of it) read by a step other than its own? */
+static const node_choice *choice_of(const builder *b, int index)
+{
+    return cvyi_node_choice(b->out->pass, b->choice, index);
+}
+
+/* Is v, made in the pass, (or a reshape of it) read by a step other than its own? */
 static bool read_elsewhere(const builder *b, int v)
 {
+    return choice_of(b, b->g->values[v].node)->read_on;
+}
+
+/* Values that lie less their channels' means share the shift of the convolution that made them. */
+static void place_shifts(builder *b)
+{
     const pass *s = b->out->pass;
-    const int own = b->lead[b->g->values[v].node];
     for (int i = s->first; i < s->first + s->count; i++) {
         const node *n = &b->g->nodes[i];
-        for (int a = 0; a < n->n_args; a++)
-            if (n->arg[a] != CVY_NONE && b->plan->root[n->arg[a]] == v && b->lead[i] != own && !is_alias(b, i))
-                return true;
+        if (!choice_of(b, i)->centred) continue;
+        cvyi_spot(b, n->out)->shift = cvyi_info(n)->kind == KIND_CONV
+                                          ? cvyi_slice(b, 8 * cvyi_shape_of(b->g, n->out)->dim[1])
+                                          : cvyi_spot(b, n->arg[0])->shift;
     }
-    return false;
 }
 
 /* Steps that are programs write strided outputs themselves. */
 static bool written_by_program(const builder *b, int v)
 {
-    const int by = b->g->values[v].node, lead = b->lead[by];
-    const op_kind kind = cvyi_info(&b->g->nodes[lead])->kind;
-    if (kind == KIND_CONV) return b->choices[lead]->conv.along.n_prog && by != lead;
-    return b->choices[lead]->row == &cvyi_row_program;
+    const int by = b->g->values[v].node, lead = choice_of(b, by)->lead;
+    if (cvyi_info(&b->g->nodes[lead])->kind == KIND_CONV)
+        return cvyi_own_choice(b->out->pass, b->choice, lead)->how.conv.along.n_prog && by != lead;
+    return choice_of(b, lead)->row == &cvyi_row_program;
 }
 
 /* Does node i of the pass run in a program, or, in a reshape that shares memory, not at all? */
 static bool in_program(const builder *b, int i)
 {
-    const op_kind kind = cvyi_info(&b->g->nodes[i])->kind;
-    return cvyi_is_pointwise(kind) || kind == KIND_SHAPE || cvyi_sink_fits(b->plan, b->out->pass, i);
+    const cpu_row *row = choice_of(b, i)->row;
+    return row == &cvyi_row_program || row == &cvyi_row_alias;
 }
 
 /* Is v, or a reshape of it, read by a step that is no program, or by a program as the weight or bias of a norm,
@@ -335,39 +251,6 @@ static void place_spot(builder *b, spot *s)
 
 /* ---- passes ---- */
 
-/* A few units are an even number, from 4 on a multiple of 4, so that two and four threads have as much to do each.
- */
-static int64_t even_chunk(int64_t chunk, int64_t samples)
-{
-    const int64_t units = cvyi_ceil_div(samples, chunk);
-    return units > 1 && units < 16 ? cvyi_ceil_div(samples, cvyi_round_up(units, units < 4 ? 2 : 4)) : chunk;
-}
-
-/* Samples taken together: enough elements to be worth a unit, enough rows for a matrix product, one for
- * convolutions. A function of sizes alone. */
-static int64_t choose_chunk(const builder *b, const pass *s)
-{
-    int64_t chunk = 1, rows;
-    double most = 1;
-    bool conv = false;
-
-    for (int i = s->first; i < s->first + s->count; i++) {
-        const node *n = &b->g->nodes[i];
-        const op_kind kind = cvyi_info(n)->kind;
-        const double per = (double)cvyi_elements(cvyi_shape_of(b->g, n->arg[0])) / (double)s->samples;
-        matmul_geom m;
-        most = per > most ? per : most;
-        conv |= kind == KIND_CONV || kind == KIND_CONVT;
-        if (kind != KIND_LINEAR && kind != KIND_MATMUL) continue;
-        cvyi_matmul_geom(b->g, n, &m);
-        rows = cvyi_max64(m.M / s->samples, 1);
-        chunk = cvyi_max64(chunk, 192 / rows);
-    }
-    if (conv) return 1;
-    if (chunk < 32768 / most) chunk = even_chunk((int64_t)(32768 / most), s->samples);
-    return cvyi_min64(chunk, s->samples);
-}
-
 static cvy_status lower_pass(builder *b, int index)
 {
     const pass *s = &b->plan->passes[index];
@@ -375,8 +258,9 @@ static cvy_status lower_pass(builder *b, int index)
     cvy_status st = CVY_OK;
     int64_t elements = 0;
 
+    b->choice = cvyi_cpu_choice(s);
     *out = (cpu_pass){.pass = s, .samples = s->samples, .cap_steps = MAX_STEPS * s->count};
-    out->chunk = choose_chunk(b, s);
+    out->chunk = b->choice->chunk;
     out->steps = cvyi_arena_alloc(&b->plan->memory, (size_t)out->cap_steps, sizeof *out->steps);
     TRY(out->steps ? begin_spots(b, s->first, s->count, out) : CVY_NO_MEMORY);
     for (int i = s->first; i < s->first + s->count; i++)
@@ -385,11 +269,11 @@ static cvy_status lower_pass(builder *b, int index)
         out->samples = 0;
         return CVY_OK;
     }
-    out->units = cvyi_ceil_div(out->samples, out->chunk);
-    TRY(find_leads(b));
+    out->units = b->choice->units;
+    place_shifts(b);
     for (int i = 0; i < out->n_spots; i++) place_spot(b, &out->spots[i]);
     for (int i = s->first; i < s->first + s->count; i++)
-        if (b->lead[i] == i) TRY(b->choices[i]->row->make(b, i));
+        if (choice_of(b, i)->lead == i) TRY(choice_of(b, i)->row->make(b, i));
     for (int i = 0; i < out->n_steps; i++)
         out->scratch_bytes = cvyi_max64(out->scratch_bytes, cvyi_align64(out->steps[i].scratch));
     cvyi_fence_pass(out);
@@ -429,7 +313,6 @@ cvy_status cvyi_lower_passes(cvy_plan *p)
 {
     cpu_state *s = p->state;
     builder b = {.plan = p, .state = s, .g = p->graph};
-    const size_t nodes = (size_t)p->graph->n_nodes + 1;
     const int64_t values = p->prepared_bytes;
     int64_t most = 0;
     cvy_status st = CVY_OK;
@@ -437,9 +320,8 @@ cvy_status cvyi_lower_passes(cvy_plan *p)
     s->packed_end = WORKSPACE_BASE + p->value_bytes;
     s->passes = cvyi_arena_alloc(&p->memory, (size_t)p->n_passes + 1, sizeof *s->passes);
     s->late = cvyi_arena_alloc(&p->memory, (size_t)p->n_passes + 1, sizeof *s->late);
-    b.lead = cvyi_arena_alloc(&p->memory, nodes, sizeof *b.lead);
-    b.choices = cvyi_arena_alloc(&p->memory, nodes, sizeof *b.choices);
-    if (!s->passes || !s->late || !b.lead || !b.choices) return CVY_NO_MEMORY;
+    if (!s->passes || !s->late) return CVY_NO_MEMORY;
+    if (p->n_prepare) TRY(cvyi_cpu_choose_prepared(p, &p->passes[0]));
     TRY(begin_pack(&b, 0, p->graph->n_nodes, &s->pack));
     TRY(reserve_params(p, s));
     for (int i = 0; i < p->n_passes; i++) TRY(lower_pass(&b, i));

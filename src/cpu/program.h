@@ -130,15 +130,15 @@ static inline bool cvyi_past_caches(const cpu_state *s, int64_t bytes)
 typedef struct site {
     const cvy_plan *plan;
     const pass *pass;
-    int64_t chunk, units;  /* samples of a unit, units */
-    const cpu_pass *spots; /* where values lie, as far as that is known; NULL: nothing is yet */
-    builder *room;         /* what takes slices; NULL: the program is only tried, spots have no places yet */
+    int64_t chunk, units;     /* samples of a unit, units */
+    const cpu_choice *choice; /* which values lie centred; NULL: none do */
+    builder *room;            /* where values lie, what takes slices; NULL: the program is only tried */
 } site;
 
 /* Of the pass that is lowered, when places are known. */
 static inline site cvyi_site(builder *b)
 {
-    return (site){b->plan, b->out->pass, b->out->chunk, b->out->units, b->out, b};
+    return (site){b->plan, b->out->pass, b->out->chunk, b->out->units, b->choice, b};
 }
 
 /* Makes a program, whose tables have been given room, of nodes index ... index + n - 1; sink: a REDUCE or SOFTMAX

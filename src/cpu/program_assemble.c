@@ -1,4 +1,5 @@
 /* program_assemble.c - pointwise nodes into instructions. See program_build.h. */
+#include "choice.h"
 #include "program_build.h"
 
 static int new_operand(assembler *s, int v, bool written)
@@ -31,10 +32,11 @@ static instr *emit(assembler *s, instr_kind kind)
     return i;
 }
 
-/* NULL: not known yet. */
-static const spot *spot_of(const assembler *s, int v)
+/* Does the root lie in memory less its channels' means? */
+static bool lies_centred(const site *at, int root)
 {
-    return s->at->spots ? cvyi_find_spot(s->at->spots, s->at->plan->root[v]) : NULL;
+    return at->choice && cvyi_made_inside(at->plan, at->pass, root) &&
+           cvyi_node_choice(at->pass, at->choice, at->plan->graph->values[root].node)->centred;
 }
 
 static bool read_outside(const assembler *s, int v)
@@ -53,7 +55,7 @@ static bool read_outside(const assembler *s, int v)
  * the pass. */
 static bool leaves(const assembler *s, int v)
 {
-    if (s->at->room) return spot_of(s, v)->kind != SPOT_NONE;
+    if (s->at->room) return cvyi_spot(s->at->room, v)->kind != SPOT_NONE;
     return cvyi_needed_after(s->at->plan, s->at->pass, v) || read_outside(s, v);
 }
 
@@ -61,10 +63,9 @@ static prog_arg destination(assembler *s, int v)
 {
     if (v != CVY_NONE && leaves(s, v)) {
         const int o = new_operand(s, v, true);
-        const spot *at = spot_of(s, v);
         s->p->operands[o].reg = new_reg(s);
-        s->p->operands[o].stream =
-            at && at->kind == SPOT_TENSOR && cvyi_past_caches(s->at->plan->state, cvyi_value_bytes(s->g, v));
+        s->p->operands[o].stream = s->at->room && cvyi_spot(s->at->room, v)->kind == SPOT_TENSOR &&
+                                   cvyi_past_caches(s->at->plan->state, cvyi_value_bytes(s->g, v));
         return (prog_arg){ARG_MEM, o, 0};
     }
     return (prog_arg){ARG_REG, new_reg(s), 0};
@@ -111,17 +112,15 @@ static int copy_coef(assembler *s, int which)
  * operand, with its shift as a pending chain where a convolution left it centred. */
 static holder *find(assembler *s, int v)
 {
-    const spot *at;
     int which = -1, o;
     const int root = s->at->plan->root[v];
     for (int i = 0; i < s->n_held; i++)
         if (s->held[i].v == v) return &s->held[i];
     /* A reshape inside the program never happens; one before it shares its root's memory. */
-    at = spot_of(s, v);
     o = new_operand(s, v, false);
     if (s->g->values[root].dtype != CVY_FLOAT32 && s->g->values[root].kind != VALUE_PARAM)
         s->p->operands[o].reg = new_reg(s);
-    if (at && at->shift >= 0) {
+    if (lies_centred(s->at, root)) {
         which = new_coef(s);
         chain(s, which, (coef_op){.kind = COEF_SHIFT, .v = root});
     }

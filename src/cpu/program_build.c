@@ -89,8 +89,10 @@ bool cvyi_program_build(const site *at, int index, int n, int sink, int band, pr
     if (s.full) return false;
     for (int o = 0; o < out->n_operands; o++)
         if (band != CVY_NONE && out->operands[o].v == band && !out->operands[o].written) out->band = o;
-    cvyi_mark_last(out);
-    cvyi_share_registers(out);
+    if (at->room) { /* a trial needs no registers */
+        cvyi_mark_last(out);
+        cvyi_share_registers(out);
+    }
     cvyi_split_last(&s);
     if (sink >= 0 && !s.sp.reduced) return false;
     if ((out->n_coefs || out->band >= 0) && s.sp.channel < 0) return false;

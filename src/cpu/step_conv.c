@@ -78,7 +78,7 @@ fail:
 
 cvy_status cvyi_lower_conv(builder *b, int index)
 {
-    const conv_choice *how = &b->choices[index]->conv;
+    const conv_choice *how = &cvyi_own_choice(b->out->pass, b->choice, index)->how.conv;
     const node *n = &b->g->nodes[index];
     const int stats = how->along.stats >= 0 ? how->along.stats : how->along.prog_stats;
     conv_step *c = cvyi_arena_alloc(&b->plan->memory, 1, sizeof *c);

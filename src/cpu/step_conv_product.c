@@ -46,7 +46,7 @@ static void run_product(const step *s, const cpu_unit *u, int64_t part, char *sc
 
 cvy_status cvyi_lower_product(builder *b, int index)
 {
-    const conv_choice *how = &b->choices[index]->conv;
+    const conv_choice *how = &cvyi_own_choice(b->out->pass, b->choice, index)->how.conv;
     const node *n = &b->g->nodes[index];
     void *data;
     product_step *c;

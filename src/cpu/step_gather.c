@@ -97,11 +97,13 @@ fail:
 
 static const char *refuse(const question *q, const cpu_row *row)
 {
-    const op_kind kind = cvyi_info(&q->plan->graph->nodes[q->index])->kind;
     (void)row;
-    if (kind != KIND_REDUCE && kind != KIND_SOFTMAX) return "not a reduction or softmax";
     return cvyi_sink_fits(q->plan, q->pass, q->index) ? "a program takes it as its values come" : NULL;
 }
 
-const cpu_row cvyi_row_gather = {
-    .name = "reduction by gathering", .refuse = refuse, .seconds = cvyi_row_seconds, .make = make};
+const cpu_row cvyi_row_gather = {.name = "reduction by gathering",
+                                 .kinds = 1u << KIND_REDUCE | 1u << KIND_SOFTMAX,
+                                 .others = "not a reduction or softmax",
+                                 .refuse = refuse,
+                                 .seconds = cvyi_program_seconds,
+                                 .make = make};

@@ -2,28 +2,26 @@
 #include "choice.h"
 
 typedef struct matmul_step {
-    matmul_geom geom;
-    bool packs;
-    gemm_plan plan[2]; /* of a unit; of the last one, which may have fewer samples */
+    const matmul_choice *how;
     int x, other, bias, out;
     int64_t packed;
 } matmul_step;
 
 static const gemm_plan *plan_of(const matmul_step *c, const cpu_unit *u)
 {
-    return &c->plan[u->m < u->pass->chunk];
+    return &c->how->plan[u->m < u->pass->chunk];
 }
 
 static int64_t matmul_parts(const step *s, const cpu_unit *u)
 {
     const matmul_step *c = s->data;
-    return c->geom.batch * plan_of(c, u)->parts;
+    return c->how->geom.batch * plan_of(c, u)->parts;
 }
 
 static void run_matmul(const step *s, const cpu_unit *u, int64_t part, char *scratch)
 {
     const matmul_step *c = s->data;
-    const matmul_geom *g = &c->geom;
+    const matmul_geom *g = &c->how->geom;
     const gemm_plan *p = plan_of(c, u);
     const int64_t batch = part / p->parts;
     gemm_job job = {.lda = g->K, .ldb = g->other_is_nk ? g->K : g->N, .ldc = g->N};
@@ -31,7 +29,7 @@ static void run_matmul(const step *s, const cpu_unit *u, int64_t part, char *scr
 
     cvyi_matmul_operands(g, batch, &x, &other);
     job.a = cvyi_unit_data(u, c->x) + x * p->M * g->K;
-    job.b = c->packs ? cvyi_packed(u, c->packed) : cvyi_unit_data(u, c->other) + other * g->K * g->N;
+    job.b = c->how->packs ? cvyi_packed(u, c->packed) : cvyi_unit_data(u, c->other) + other * g->K * g->N;
     job.c = cvyi_unit_data(u, c->out) + batch * p->M * g->N;
     job.bias_n = cvyi_unit_optional(u, c->bias);
     cvyi_gemm_run(p, &job, part % p->parts, (float *)(void *)scratch);
@@ -73,27 +71,18 @@ static cvy_status pack_other(builder *b, matmul_step *c, const gemm_plan *p)
     if (!s) return CVY_NO_MEMORY;
     c->packed = cvyi_packed_room(b, c->other, (int64_t)cvyi_gemm_packed_bytes(p));
     k = data;
-    *k = (pack_matmul_step){*p, c->geom.other_is_nk ? GEMM_NK : GEMM_KN, c->other, c->packed,
-                            c->geom.other_is_nk ? c->geom.K : c->geom.N};
+    *k = (pack_matmul_step){*p, c->how->geom.other_is_nk ? GEMM_NK : GEMM_KN, c->other, c->packed,
+                            c->how->geom.other_is_nk ? c->how->geom.K : c->how->geom.N};
     s->parts = pack_matmul_parts;
     s->run = run_pack_matmul;
     s->print = print_matmul;
     return CVY_OK;
 }
 
-/* The product of a unit of so many samples. */
-static gemm_plan plan_unit(const builder *b, const matmul_step *c, int64_t samples)
-{
-    const gemm_b layout = c->packs ? GEMM_PACKED : c->geom.other_is_nk ? GEMM_NK : GEMM_KN;
-    gemm_plan p;
-    cvyi_gemm_plan(b->state->isa, layout, 1, samples * (c->geom.M / b->out->samples), c->geom.N, c->geom.K, &p);
-    return p;
-}
-
 static cvy_status make(builder *b, int index)
 {
+    const matmul_choice *how = &cvyi_own_choice(b->out->pass, b->choice, index)->how.matmul;
     const node *n = &b->g->nodes[index];
-    const cpu_pass *out = b->out;
     step *s;
     void *data;
     matmul_step *c;
@@ -101,25 +90,40 @@ static cvy_status make(builder *b, int index)
 
     TRY(cvyi_add_node_step(b, "matrix product", sizeof *c, matmul_parts, run_matmul, &s, &data));
     c = data;
-    cvyi_matmul_geom(b->g, n, &c->geom);
-    c->x = n->arg[0], c->other = n->arg[1], c->out = n->out;
-    c->bias = c->geom.bias ? n->arg[2] : CVY_NONE;
-    c->packs = b->plan->prepared[c->other] && c->geom.batch == 1;
-    for (int last = 0; last < 2; last++) {
-        c->plan[last] = plan_unit(b, c, last ? out->samples - (out->units - 1) * out->chunk : out->chunk);
-        s->scratch = cvyi_max64(s->scratch, (int64_t)cvyi_gemm_scratch_bytes(&c->plan[last]));
-    }
-    if (c->packs) TRY(pack_other(b, c, &c->plan[0]));
+    *c = (matmul_step){.how = how, .x = n->arg[0], .other = n->arg[1], .out = n->out};
+    c->bias = how->geom.bias ? n->arg[2] : CVY_NONE;
+    for (int last = 0; last < 2; last++)
+        s->scratch = cvyi_max64(s->scratch, (int64_t)cvyi_gemm_scratch_bytes(&how->plan[last]));
+    if (how->packs) TRY(pack_other(b, c, &how->plan[0]));
 fail:
     return st;
 }
 
-static const char *refuse(const question *q, const cpu_row *row)
+static double seconds(const question *q, const cpu_row *row)
 {
-    const op_kind kind = cvyi_info(&q->plan->graph->nodes[q->index])->kind;
     (void)row;
-    return kind == KIND_LINEAR || kind == KIND_MATMUL ? NULL : "not a linear layer or a matrix product";
+    return cvyi_product_seconds(q, 0.8);
 }
 
-const cpu_row cvyi_row_matmul = {
-    .name = "matrix product", .refuse = refuse, .seconds = cvyi_row_seconds, .make = make};
+static void decide(const question *q, cpu_choice *of)
+{
+    const cpu_state *s = q->plan->state;
+    const node *n = &q->plan->graph->nodes[q->index];
+    const int64_t samples = q->pass->samples, last = samples - (of->units - 1) * of->chunk;
+    matmul_choice *c = &of->how.matmul;
+    gemm_b layout;
+
+    cvyi_matmul_geom(q->plan->graph, n, &c->geom);
+    c->packs = q->plan->prepared[n->arg[1]] && c->geom.batch == 1;
+    layout = c->packs ? GEMM_PACKED : c->geom.other_is_nk ? GEMM_NK : GEMM_KN;
+    for (int i = 0; i < 2; i++)
+        cvyi_gemm_plan(s->isa, layout, 1, (i ? last : of->chunk) * (c->geom.M / samples), c->geom.N, c->geom.K,
+                       &c->plan[i]);
+}
+
+const cpu_row cvyi_row_matmul = {.name = "matrix product",
+                                 .kinds = 1u << KIND_LINEAR | 1u << KIND_MATMUL,
+                                 .others = "not a linear layer or a matrix product",
+                                 .seconds = seconds,
+                                 .decide = decide,
+                                 .make = make};

@@ -51,11 +51,14 @@ fail:
     return st;
 }
 
-static const char *refuse(const question *q, const cpu_row *row)
+static double seconds(const question *q, const cpu_row *row)
 {
-    const op_kind kind = cvyi_info(&q->plan->graph->nodes[q->index])->kind;
     (void)row;
-    return kind == KIND_MAXPOOL || kind == KIND_AVGPOOL || kind == KIND_ADAPTIVE ? NULL : "not a pooling";
+    return cvyi_vector_elements(q) * 0.06e-9;
 }
 
-const cpu_row cvyi_row_pool = {.name = "pooling", .refuse = refuse, .seconds = cvyi_row_seconds, .make = make};
+const cpu_row cvyi_row_pool = {.name = "pooling",
+                               .kinds = 1u << KIND_MAXPOOL | 1u << KIND_AVGPOOL | 1u << KIND_ADAPTIVE,
+                               .others = "not a pooling",
+                               .seconds = seconds,
+                               .make = make};

@@ -19,6 +19,12 @@ static void run_program(const step *s, const cpu_unit *u, int64_t part, char *sc
     cvyi_program_run(s->data, u, part, scratch);
 }
 
+static bool is_sink(const node *n)
+{
+    const op_kind kind = cvyi_info(n)->kind;
+    return kind == KIND_REDUCE || kind == KIND_SOFTMAX;
+}
+
 static cvy_status make(builder *b, int index)
 {
     const pass *p = b->out->pass;
@@ -29,10 +35,8 @@ static cvy_status make(builder *b, int index)
     program_room room;
     program made = cvyi_program_in(&room);
 
-    for (int i = index; i < p->first + p->count && b->lead[i] == index; i++) n++;
-    if (!cvyi_is_pointwise(cvyi_info(&b->g->nodes[index + n - 1])->kind) && n &&
-        cvyi_sink_fits(b->plan, p, index + n - 1))
-        sink = index + --n;
+    for (int i = index; i < p->first + p->count && cvyi_node_choice(p, b->choice, i)->lead == index; i++) n++;
+    if (is_sink(&b->g->nodes[index + n - 1])) sink = index + --n;
     if (!cvyi_program_build(&at, index, n, sink, CVY_NONE, &made))
         return cvyi_fail(CVY_UNSUPPORTED, "%s: does not fit a program of the cpu engine",
                          b->g->values[b->g->nodes[index].out].name);
@@ -53,31 +57,62 @@ static cvy_status make(builder *b, int index)
     return CVY_OK;
 }
 
-static bool is_alias(const question *q)
-{
-    const node *n = &q->plan->graph->nodes[q->index];
-    return cvyi_info(n)->kind == KIND_SHAPE && q->plan->root[n->out] != n->out;
-}
-
 static const char *refuse(const question *q, const cpu_row *row)
 {
-    const op_kind kind = cvyi_info(&q->plan->graph->nodes[q->index])->kind;
-
     (void)row;
-    if (kind == KIND_REDUCE || kind == KIND_SOFTMAX)
-        return cvyi_sink_fits(q->plan, q->pass, q->index)
-                   ? NULL
-                   : "its dimensions are not neighbours, or the samples are among them, or it is empty";
-    if (is_alias(q)) return "shares memory: nothing is computed";
-    return cvyi_is_pointwise(kind) || kind == KIND_SHAPE ? NULL : "not pointwise, a copy, a reduction or softmax";
+    if (is_sink(&q->plan->graph->nodes[q->index]) && !cvyi_sink_fits(q->plan, q->pass, q->index))
+        return "its dimensions are not neighbours, or the samples are among them, or it is empty";
+    return cvyi_is_alias(q->plan, q->index) ? "shares memory: nothing is computed" : NULL;
 }
 
-const cpu_row cvyi_row_program = {.name = "program", .refuse = refuse, .seconds = cvyi_row_seconds, .make = make};
+/* Nanoseconds per element and core of loops in the first-level cache, AVX-512. */
+static double element_ns(op_id op)
+{
+    switch (op) {
+    case OP_exp:
+        return 0.2;
+    case OP_logsumexp:
+        return 0.35;
+    case OP_sigmoid:
+    case OP_tanh:
+    case OP_tanh_hardswish:
+    case OP_silu:
+    case OP_log:
+    case OP_elu:
+    case OP_selu:
+        return 0.4;
+    case OP_softmax:
+    case OP_log_softmax:
+        return 0.5;
+    case OP_gelu:
+    case OP_erf:
+    case OP_softplus:
+    case OP_mish:
+        return 0.8;
+    default:
+        return 0.06;
+    }
+}
+
+double cvyi_program_seconds(const question *q, const cpu_row *row)
+{
+    const node *n = &q->plan->graph->nodes[q->index];
+    (void)row;
+    return cvyi_info(n)->kind == KIND_SHAPE ? 0 : cvyi_vector_elements(q) * element_ns(n->op) * 1e-9;
+}
+
+const cpu_row cvyi_row_program = {.name = "program",
+                                  .kinds = 1u << KIND_UNARY | 1u << KIND_BINARY | 1u << KIND_APPLY |
+                                           1u << KIND_REDUCE | 1u << KIND_SOFTMAX | 1u << KIND_SHAPE,
+                                  .others = "not pointwise, a copy, a reduction or softmax",
+                                  .refuse = refuse,
+                                  .seconds = cvyi_program_seconds,
+                                  .make = make};
 
 static const char *refuse_alias(const question *q, const cpu_row *row)
 {
     (void)row;
-    return is_alias(q) ? NULL : "not a reshape that shares memory";
+    return cvyi_is_alias(q->plan, q->index) ? NULL : "not a reshape that shares memory";
 }
 
 static cvy_status make_nothing(builder *b, int index)
@@ -87,5 +122,9 @@ static cvy_status make_nothing(builder *b, int index)
     return CVY_OK;
 }
 
-const cpu_row cvyi_row_alias = {
-    .name = "alias", .refuse = refuse_alias, .seconds = cvyi_row_seconds, .make = make_nothing};
+const cpu_row cvyi_row_alias = {.name = "alias",
+                                .kinds = 1u << KIND_SHAPE,
+                                .others = "not a reshape that shares memory",
+                                .refuse = refuse_alias,
+                                .seconds = cvyi_program_seconds,
+                                .make = make_nothing};

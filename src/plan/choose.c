@@ -2,14 +2,14 @@
  *
  * A plan is a partition of the node list into intervals. best[i] is the cheapest way to run the first i nodes, and
  * best[j] = min over i of best[i] + cost(i ... j-1): a shortest path, exact for the cost model. An interval has
- * MAX_INTERVAL nodes at most, so the search is linear in their number. The engine decides how to run an interval
+ * PASS_NODES nodes at most, so the search is linear in their number. The engine decides how to run an interval
  * when it is judged; the decision stays with it. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "plan.h"
 
-enum { MAX_INTERVAL = 48, MAX_REJECTED = 32 };
+enum { MAX_REJECTED = 32 };
 
 static const char *const way_names[] = {"stream", "fold", "resident", "recompute", "store"};
 const char *cvyi_way_name(way w)
@@ -80,7 +80,7 @@ static void extend(search *at, int end)
 
     best[end - start].total = INFINITY;
     cvyi_interval_begin(p, end, &in);
-    for (int first = end - 1; first >= start && end - first <= MAX_INTERVAL; first--) {
+    for (int first = end - 1; first >= start && end - first <= PASS_NODES; first--) {
         const char *why;
         double total;
         pass s;

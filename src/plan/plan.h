@@ -20,6 +20,8 @@ typedef enum way {
 } way;
 const char *cvyi_way_name(way w);
 
+enum { PASS_NODES = 48 }; /* of one interval at most; the prepared pass may have more */
+
 typedef struct pass {
     int first, count; /* nodes first ... first + count - 1 of the lowered graph */
     way way;
