@@ -100,7 +100,7 @@ def write_casts(graph, wanted):
         for node in as_it_runs(graph):
             if node.op == "call_function" and not isinstance(node.target, torch._ops.OpOverload):
                 made.clear()  # a border that nothing moves across, as a conversion that is read twice would
-            if node.target not in wanted or not torch._C._is_any_autocast_enabled():
+            if node.target not in wanted or node.target is CAST or not torch._C._is_any_autocast_enabled():
                 continue
             for source, dtype in converted(node).items():
                 if (source, dtype) not in made:

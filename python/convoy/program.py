@@ -79,8 +79,16 @@ class Program:
         return Program(params, [Step(*s) for s in steps], outputs)
 
 
+DTYPE_OF = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}  # by the words of `cast`
+
+
 def name_of(dtype):
     return str(dtype).removeprefix("torch.")
+
+
+def word_of(dtype):
+    """The library's word for one of PyTorch's dtypes, None where it has none."""
+    return next((word for word, known in DTYPE_OF.items() if known == dtype), None)
 
 
 @contextlib.contextmanager
@@ -159,6 +167,10 @@ def dropout(op, args, attrs):
     return args[0]
 
 
+def cast(op, args, attrs):
+    return args[0].to(DTYPE_OF[attrs["dtype"]])
+
+
 CALLS = {
     **dict.fromkeys([f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)], conv),
     **dict.fromkeys(["add", "sub", "mul", "div", "maximum", "minimum"], binary),
@@ -173,4 +185,5 @@ CALLS = {
     "reshape": reshape,
     "squeeze": squeeze,
     "dropout": dropout,
+    "cast": cast,
 }

@@ -8,6 +8,7 @@ import torch
 from torch.fx import Node
 
 from .autocast import as_it_runs, fake_mode
+from .vocabulary import CONVERSIONS
 from .memory import contiguous
 
 aten = torch.ops.aten
@@ -41,7 +42,7 @@ def is_barrier(node):
 
 
 def is_pointwise(node):
-    return torch.Tag.pointwise in getattr(node.target, "tags", ())
+    return node.target in CONVERSIONS or torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 
 def keeps_dtype(node, target):

@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node
 
 from .engine import DTYPES, ConvoyError, operators
-from .program import Program, name_of
+from .program import Program, name_of, word_of
 
 RULES = {}
 
@@ -270,8 +270,19 @@ def binary(emit, op, x, y, **attrs):
         refuse_if(op not in COMMUTES or attrs.get("alpha", 1) != 1 or not isinstance(y, Node), "a number first")
         x, y = y, x
     if isinstance(y, Node):
-        return emit(op, x, y, **attrs)
+        return emit(op, *promoted(emit, x, y), **attrs)
     return emit(op, x, other=plain(y), **attrs)
+
+
+def promoted(emit, *tensors):
+    """Of several dtypes PyTorch takes the widest, in the library only parameters may have another one than the data."""
+    dtype = torch.result_type(*(t.meta["val"] for t in tensors))
+    return [t if t.meta["val"].dtype == dtype else convert(emit, t, dtype) for t in tensors]
+
+
+def convert(emit, x, dtype):
+    refuse_if(word_of(dtype) is None, f"a conversion to {name_of(dtype)}")
+    return emit("cast", x, dtype=word_of(dtype))
 
 
 def plain(number):
@@ -386,7 +397,16 @@ def unsqueeze(emit, a):
     return emit("unsqueeze", a.self, dim=a.dim)
 
 
-# Operators that give their argument in another dtype. There is none in the vocabulary: they are borders of regions.
+# ---- dtypes ------------------------------------------------------------------------------------------------------
+
+
+@rule("to.dtype", "_to_copy")
+def cast(emit, a):
+    refuse_if(a.dtype is None or a.memory_format not in (None, torch.preserve_format), "a copy, not a conversion")
+    refuse_if(getattr(a, "device", None) is not None or getattr(a, "layout", None) is not None, "to another place")
+    return convert(emit, a.self, a.dtype)
+
+
 CONVERSIONS = {torch.ops.aten.to.dtype, torch.ops.aten._to_copy.default}
 SHAPES = {"reshape", "flatten", "squeeze", "unsqueeze", "dropout"}
 
@@ -408,8 +428,8 @@ def emit_node(emit, node):
 
 def why_not(node, device, fixed):
     """None where Convoy takes this node on a device, else the reason. fixed: nodes that depend on parameters alone."""
-    if node.target in CONVERSIONS:
-        return f"a conversion to {name_of(node.meta['val'].dtype)}"
+    if node.target in CONVERSIONS and node in fixed:
+        return "a parameter in another dtype"
     if node.op != "call_function" or (node.target not in RULES and not takes_first(node)):
         return "not in the vocabulary"
     value = node.meta.get("val")

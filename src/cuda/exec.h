@@ -119,7 +119,9 @@ pattern cvyi_cuda_pattern(const cvy_plan *p, const pass *s);
  * what a float32 weight beside it loses is less than the data has lost. */
 static inline int cvyi_cuda_products(const cvy_plan *p, const node *n)
 {
-    return p->options.precision == CVY_TF32 || p->graph->values[n->arg[0]].dtype != CVY_FLOAT32 ? 1 : 3;
+    const bool half = n->halved || p->graph->values[n->arg[0]].dtype != CVY_FLOAT32;
+
+    return p->options.precision == CVY_TF32 || half ? 1 : 3;
 }
 
 /* Steps of all passes, without code: cvyi_cuda_compile_steps() (compile.h) adds that. Sets p->workspace. */

@@ -63,6 +63,8 @@ static const attr_def softplus_attrs[] = {
     {"threshold", ATTR_NUMBER, DEFAULT("20")},
 };
 static const attr_def clamp_attrs[] = {{"min", ATTR_NUMBER, NONE}, {"max", ATTR_NUMBER, NONE}};
+/* In the order of cvy_dtype. */
+static const attr_def cast_attrs[] = {{"dtype", ATTR_WORD, true, "fp32|fp16|bf16", NULL}};
 static const attr_def binary_attrs[] = {{"other", ATTR_NUMBER, NONE}};
 static const attr_def binary_alpha_attrs[] = {{"other", ATTR_NUMBER, NONE}, {"alpha", ATTR_NUMBER, DEFAULT("1")}};
 static const attr_def max_pool_attrs[] = {
@@ -128,6 +130,7 @@ enum {
     SIZE_hardtanh = COUNT_OF(hardtanh_attrs),
     SIZE_softplus = COUNT_OF(softplus_attrs),
     SIZE_clamp = COUNT_OF(clamp_attrs),
+    SIZE_cast = COUNT_OF(cast_attrs),
     SIZE_binary = COUNT_OF(binary_attrs),
     SIZE_binary_alpha = COUNT_OF(binary_alpha_attrs),
     SIZE_max_pool = COUNT_OF(max_pool_attrs),

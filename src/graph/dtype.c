@@ -61,6 +61,8 @@ cvy_status cvyi_infer_dtype(const cvy_graph *g, const node *n, cvy_dtype *out)
                 cvyi_info(n)->name, data->name, cvyi_dtype_name(data->dtype), v->name, cvyi_dtype_name(v->dtype));
     }
     if (!data) data = &g->values[n->arg[0]];
-    *out = cvyi_info(n)->kind == KIND_STATS ? CVY_FLOAT32 : data->dtype;
+    *out = n->op == OP_cast                   ? (cvy_dtype)n->attr[0].i[0]
+           : cvyi_info(n)->kind == KIND_STATS ? CVY_FLOAT32
+                                              : data->dtype;
     return CVY_OK;
 }

@@ -407,7 +407,8 @@ static cvy_status verify_node(const cvy_graph *g, int index)
         return cvyi_fail(CVY_INVALID, "node %d: the shape of '%s' is not the inferred one", index,
                          g->values[n->out].name);
     TRY(cvyi_infer_dtype(g, n, &dtype));
-    if (dtype != g->values[n->out].dtype && !g->values[n->out].fixed) /* what rewrites make of parameters is fp32 */
+    /* What rewrites make of parameters is fp32. */
+    if (dtype != g->values[n->out].dtype && !g->values[n->out].fixed && !g->values[n->out].recast)
         return cvyi_fail(CVY_INVALID, "node %d: the dtype of '%s' is not the inferred one", index,
                          g->values[n->out].name);
 fail:

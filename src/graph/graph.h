@@ -106,6 +106,7 @@ typedef struct value {
     bool fixed;   /* depends on parameters alone */
     bool output;  /* one of graph.outputs */
     bool watched; /* lowered graphs: a rewrite holds only while it is finite (plan/watch.c) */
+    bool recast;  /* lowered graphs: its dtype is not what its operator would give (simplify/cast.c) */
     /* Lowered graphs: the name of the value that a rewrite put this one in the place of; NULL: there is none. */
     const char *title;
     cvy_dtype dtype;
@@ -118,6 +119,7 @@ typedef struct node {
     int n_args;                 /* args in use; 1 + n_tensors of the operator at most */
     int arg[MAX_ARGS];          /* values; CVY_NONE where an optional tensor is absent */
     bool named;                 /* the name was given, not made up: the printer writes it */
+    bool halved;                /* lowered graphs: its float32 data may be rounded to 16 bits (simplify/cast.c) */
     attr_value attr[MAX_ATTRS]; /* in the order of cvyi_ops[op].attrs */
 } node;
 

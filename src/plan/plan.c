@@ -68,14 +68,14 @@ static cvy_status list_tensors(cvy_plan *p)
     return CVY_OK;
 }
 
-/* What depends on parameters alone is prepared in float32: nothing is rounded in between. In another shape
- * parameters are what they were. */
+/* What depends on parameters alone is prepared in float32: nothing is rounded in between, unless the graph asks for
+ * it by a cast. In another shape parameters are what they were. */
 static void widen_prepared(cvy_graph *g)
 {
     for (int i = 0; i < g->n_nodes; i++) {
         const node *n = &g->nodes[i];
         const bool reshaped = cvyi_info(n)->kind == KIND_SHAPE;
-        if (!g->values[n->out].fixed || g->values[n->out].output) continue;
+        if (!g->values[n->out].fixed || g->values[n->out].output || n->op == OP_cast) continue;
         g->values[n->out].dtype = reshaped ? g->values[n->arg[0]].dtype : CVY_FLOAT32;
     }
 }

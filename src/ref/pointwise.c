@@ -122,6 +122,11 @@ UNARY(clamp)
 {
     return clamp_to(x, p[0], p[1]);
 }
+/* Rounded where it is stored, as every value is. */
+UNARY(cast)
+{
+    return x;
+}
 /* hardswish after tanh: -1 <= t <= 1 never reaches the clips at -3 and 3. */
 UNARY(tanh_hardswish)
 {

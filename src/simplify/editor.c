@@ -99,7 +99,8 @@ int cvyi_edit_add(editor *e, const node_spec *spec)
     if (e->st) return CVY_NONE;
     /* What is made of parameters alone, folded weights for instance, is not rounded to their dtype in between. In
      * another shape they are what they were. */
-    if (e->g->values[out].fixed && cvyi_ops[spec->op].kind != KIND_SHAPE) e->g->values[out].dtype = CVY_FLOAT32;
+    if (e->g->values[out].fixed && cvyi_ops[spec->op].kind != KIND_SHAPE && spec->op != OP_cast)
+        e->g->values[out].dtype = CVY_FLOAT32;
     add_values(e, values);
     add_node(e, e->g->n_nodes - 1);
     return out;
@@ -163,8 +164,17 @@ int cvyi_edit_like(editor *e, const node *like, const int *args)
     memcpy(s.attr, like->attr, sizeof s.attr);
     memcpy(s.arg, args, sizeof s.arg);
     out = cvyi_edit_add(e, &s);
-    if (out != CVY_NONE) e->g->values[out].watched = e->g->values[like->out].watched;
+    if (out == CVY_NONE) return out;
+    e->g->values[out].watched = e->g->values[like->out].watched;
+    e->g->nodes[e->g->values[out].node].halved = like->halved;
+    if (!e->g->values[out].fixed) cvyi_edit_dtype(e, out, e->g->values[like->out].dtype);
     return out;
+}
+
+void cvyi_edit_dtype(editor *e, int v, cvy_dtype dtype)
+{
+    e->g->values[v].recast |= e->g->values[v].dtype != dtype;
+    e->g->values[v].dtype = dtype;
 }
 
 void cvyi_edit_watch(editor *e, int v)
@@ -181,6 +191,20 @@ static void take_title(editor *e, int old, int now)
     if (now >= e->n_given && !v->title) v->title = title;
 }
 
+/* And has its dtype, as results of its operator may have another one than their data (cast.c). Reshaped, it is the
+ * value in the other shape that has it. */
+static void take_dtype(editor *e, int old, int now)
+{
+    cvy_graph *g = e->g;
+
+    if (g->values[old].fixed) return;
+    while (now >= e->n_given) {
+        const node *n = cvyi_maker(g, now);
+        cvyi_edit_dtype(e, now, g->values[old].dtype);
+        now = cvyi_info(n)->kind == KIND_SHAPE ? n->arg[0] : CVY_NONE;
+    }
+}
+
 void cvyi_edit_replace(editor *e, int old, int now)
 {
     cvy_graph *g = e->g;
@@ -188,6 +212,7 @@ void cvyi_edit_replace(editor *e, int old, int now)
 
     if (e->st || now == CVY_NONE) return;
     take_title(e, old, now);
+    take_dtype(e, old, now);
     use = e->first_use[old];
     e->first_use[old] = -1;
     for (; use >= 0; use = next) {

@@ -71,11 +71,12 @@ bool cvyi_drop_identity(editor *e, int index)
 {
     const node n = e->g->nodes[index];
     double number;
-    bool nothing = n.op == OP_dropout;
+    bool nothing = n.op == OP_dropout || n.op == OP_cast;
     if (cvyi_info(&n)->kind == KIND_BINARY && number_of(&n, &number))
         nothing = (n.op == OP_mul || n.op == OP_div) && number == 1; /* x + 0 turns -0 into 0 */
-    if (!nothing || !cvyi_maker(e->g, n.arg[0])) return false;       /* an output cannot be an input */
-    if (e->g->values[n.arg[0]].output) return false;                 /* nor the same output twice */
+    if (e->g->values[n.out].dtype != e->g->values[n.arg[0]].dtype) return false;
+    if (!nothing || !cvyi_maker(e->g, n.arg[0])) return false; /* an output cannot be an input */
+    if (e->g->values[n.arg[0]].output) return false;           /* nor the same output twice */
     cvyi_edit_replace(e, n.out, n.arg[0]);
     return true;
 }
@@ -90,6 +91,7 @@ bool cvyi_reduce_one(editor *e, int index)
     unsigned dims;
     int one;
     if (cvyi_info(&n)->kind != KIND_REDUCE) return false;
+    if (e->g->values[n.out].dtype != e->g->values[n.arg[0]].dtype) return false; /* no reshape */
     dims = cvyi_reduced_dims(e->g, &n);
     for (int d = 0; d < x->rank; d++)
         if (dims >> d & 1 && x->dim[d] != 1) return false;

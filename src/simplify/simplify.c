@@ -6,6 +6,9 @@
 
 const rewrite cvyi_rewrites[] = {
     {"split_norm", "split into statistics and scale/shift", cvyi_split_norm, true},
+    {"merge_cast", "of a cast: the last one counts", cvyi_merge_cast, false},
+    {"cast_result", "done by the operator before it, when it stores its result", cvyi_cast_result, false},
+    {"cast_operand", "rounds its own operand", cvyi_cast_operand, false},
     {"drop_identity", "does nothing: dropped", cvyi_drop_identity, false},
     {"reduce_one", "over one element: a reshape", cvyi_reduce_one, false},
     {"merge_tanh_hardswish", "after tanh never clips: t(t+3)/6", cvyi_merge_tanh_hardswish, false},

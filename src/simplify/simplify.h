@@ -57,6 +57,8 @@ int cvyi_edit_per_channel(editor *e, int x, int front, int after);
 /* A node as it is, with other arguments; attributes from `like`. */
 int cvyi_edit_like(editor *e, const node *like, const int *args);
 int cvyi_edit_add(editor *e, const node_spec *spec);
+/* Its results are stored in this dtype. */
+void cvyi_edit_dtype(editor *e, int v, cvy_dtype dtype);
 /* The rewrite being done holds only while v is finite. To be asked for before: e->mode == REWRITE_CAREFUL, where
  * nothing is to be watched. */
 void cvyi_edit_watch(editor *e, int v);
@@ -79,6 +81,9 @@ bool cvyi_pool_before_norm(editor *e, int index);     /* pool.c */
 bool cvyi_pool_before_monotone(editor *e, int index); /* pool.c */
 bool cvyi_fold_conv_affine(editor *e, int index);     /* producer.c */
 bool cvyi_reduce_producer(editor *e, int index);      /* producer.c */
+bool cvyi_merge_cast(editor *e, int index);           /* cast.c */
+bool cvyi_cast_result(editor *e, int index);          /* cast.c */
+bool cvyi_cast_operand(editor *e, int index);         /* cast.c */
 bool cvyi_merge_tanh_hardswish(editor *e, int index); /* pointwise.c */
 bool cvyi_merge_clamp(editor *e, int index);          /* pointwise.c */
 bool cvyi_merge_number(editor *e, int index);         /* pointwise.c */

@@ -265,9 +265,10 @@ BOUNDED = {
     "softplus": lambda d: words_of(d.pick(1, 2, 0.5), d.pick(20, 5)),
     "clamp": lambda d: d.pick("0,1", "min=-0.5", "max=0.25", "-2,2", "min=0", "1,-1"),
     "dropout": lambda d: d.pick("", "0.1"),
+    "cast": lambda d: "'fp32'",
 }
 UNARY = """relu relu6 leaky_relu elu selu gelu silu mish sigmoid hardsigmoid tanh hardtanh hardswish softplus softsign exp
-neg abs square erf clamp dropout""".split()
+neg abs square erf clamp dropout cast""".split()
 ROUGH = ["log", "sqrt", "rsqrt"]  # NaN for half of all values: seldom
 
 

@@ -184,4 +184,5 @@ OPS = {
     **{f: reduction(getattr(torch, f)) for f in ("sum", "mean", "logsumexp")},
     **{f: reduction(getattr(torch, f"a{f}")) for f in ("max", "min")},
     "dropout": lambda here, x, p=0.5: F.dropout(x, p, training=False),
+    "cast": lambda here, x, dtype: x,  # to float32 alone: everything is evaluated in one dtype
 }  # fmt: skip

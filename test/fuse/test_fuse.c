@@ -98,11 +98,12 @@ static bool check_plan(rig *r, const doubt *d, const cvy_options *o, uint64_t se
     return !*what;
 }
 
-/* The graph in another dtype; some parameters stay float32 beside it. */
+/* The graph in another dtype; some parameters stay float32 beside it, and data where casts go with that. */
 static void set_dtype(cvy_graph *g, cvy_dtype dtype, uint64_t seed)
 {
     for (int v = 0; v < g->n_values; v++)
         if (g->values[v].kind != VALUE_PARAM || random_below(&seed, 4)) g->values[v].dtype = dtype;
+    mix_dtypes(g, dtype, seed);
 }
 
 static bool check_graph(flavour f, uint64_t seed, cvy_dtype dtype)

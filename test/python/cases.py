@@ -149,6 +149,11 @@ CASES = {
     "leaky_relu": [f"{ACTIVATION} | leaky_relu", f"{ACTIVATION} | leaky_relu(-0.5)", f"{ACTIVATION} | leaky_relu(0)"],
     "elu": [f"{ACTIVATION} | elu", f"{ACTIVATION} | elu(0.3)", f"{ACTIVATION} | elu(alpha=-2)"],
     "gelu": [f"{ACTIVATION} | gelu", f"{ACTIVATION} | gelu('tanh')", f"{ACTIVATION} | gelu(approximate='none')"],
+    "cast": [  # results of these are float32; test_half.c has the others
+        f"{ACTIVATION} | cast('fp32')",
+        f"{ACTIVATION} | exp | cast('fp32') | neg",
+        "x[0,3] | cast('fp32')",
+    ],
     "hardtanh": [f"{ACTIVATION} | hardtanh", f"{ACTIVATION} | hardtanh(-0.2,0.7)", f"{ACTIVATION} | hardtanh(0,6)"],
     "softplus": [
         f"{ACTIVATION} | softplus",

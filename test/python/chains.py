@@ -127,6 +127,11 @@ def gelu(c, approximate="none"):
     return F.gelu(c.x, approximate=approximate)
 
 
+@operator("cast")
+def cast(c, dtype):
+    return c.x  # chains are evaluated in the dtype of their tensors
+
+
 @operator("hardtanh")
 def hardtanh(c, min_val=-1.0, max_val=1.0):
     return F.hardtanh(c.x, min_val, max_val)

@@ -118,6 +118,8 @@ cvy_graph *graph_as(const cvy_graph *g, cvy_dtype dtype, bool parameters)
     assert_ok(cvyi_graph_copy(g, &made));
     for (int v = 0; v < made->n_values; v++)
         if (parameters || !made->values[v].fixed) made->values[v].dtype = dtype;
+    for (int i = 0; i < made->n_nodes; i++)
+        if (made->nodes[i].op == OP_cast) made->nodes[i].attr[0].i[0] = made->values[made->nodes[i].out].dtype;
     return made;
 }
 
@@ -133,14 +135,6 @@ void round_rig(rig *r, const cvy_graph *g)
     }
 }
 
-/* That of the inputs. */
-static cvy_dtype data_dtype(const cvy_graph *g)
-{
-    int v = 0;
-    while (v + 1 < g->n_values && g->values[v].kind != VALUE_INPUT) v++;
-    return g->n_values ? g->values[v].dtype : CVY_FLOAT32;
-}
-
 void check_open(checked_graph *c, const gpu *u, cvy_graph *g, rig_data kind, uint64_t seed)
 {
     *c = (checked_graph){.u = u, .g = g, .twin = graph_as(g, CVY_FLOAT32, true)};
@@ -150,7 +144,7 @@ void check_open(checked_graph *c, const gpu *u, cvy_graph *g, rig_data kind, uin
         round_rig(&c->rigs[i], g);
         rig_reference(&c->rigs[i]);
         for (int p = 0; p < CHECK_PRECISIONS; p++)
-            doubt_open_by(&c->doubts[p][i], &c->rigs[i], seed, &checked_rounding[data_dtype(g)][p]);
+            doubt_open_by(&c->doubts[p][i], &c->rigs[i], seed, &checked_rounding[doubt_dtype(g)][p]);
         gpu_rig_open_as(&c->on_device[i], u, &c->rigs[i], g);
     }
 }

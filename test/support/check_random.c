@@ -21,6 +21,7 @@ bool check_random(const gpu *u, cvy_dtype dtype, flavour f, uint64_t seed, int k
     checked_graph c;
     bool good = true;
 
+    if (dtype != CVY_FLOAT32) mix_dtypes(g, dtype, seed);
     if (g->n_nodes && cvy_graph_tensors(g) <= RIG_TENSORS) {
         char *title = random_title(g, f, seed);
         check_open(&c, u, g, f == EXACT ? RIG_WHOLE : RIG_REAL, seed * 77 + 13);

@@ -291,6 +291,14 @@ void doubt_open_half(doubt *out, const rig *r, uint64_t seed, cvy_dtype dtype)
     out->unit = 4 * by[dtype].move;
 }
 
+cvy_dtype doubt_dtype(const cvy_graph *g)
+{
+    cvy_dtype found = CVY_FLOAT32; /* in the order of cvy_dtype they get coarser */
+    for (int v = 0; v < g->n_values; v++)
+        if (!g->values[v].fixed && g->values[v].dtype > found) found = g->values[v].dtype;
+    return found;
+}
+
 void doubt_close(doubt *d)
 {
     free(d->slack);

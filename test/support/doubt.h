@@ -38,6 +38,9 @@ void doubt_open(doubt *out, const rig *r, uint64_t seed);
 /* The same of a graph whose data is fp16 or bf16: a value may be rounded to it at every operator. */
 void doubt_open_half(doubt *out, const rig *r, uint64_t seed, cvy_dtype dtype);
 
+/* The coarsest dtype that a value of the graph has. */
+cvy_dtype doubt_dtype(const cvy_graph *g);
+
 void doubt_close(doubt *d);
 
 /* The first element of got (rig_outputs()' order) that cannot be right; -1: none. strict: exact graphs exactly. */

@@ -95,6 +95,10 @@ REF(square)
 {
     return x * x;
 }
+REF(cast)
+{
+    return x;
+}
 REF(erf)
 {
     return erf(x);
@@ -138,6 +142,7 @@ const math_case math_cases[] = {
     {"hardtanh(-1,1)", OP_hardtanh, {-1, 1}, ref_clamp, 0},
     {"clamp(0.25,4)", OP_clamp, {0.25f, 4}, ref_clamp, 0},
     {"neg", OP_neg, {0, 0}, ref_neg, 0},
+    {"cast(fp32)", OP_cast, {0, 0}, ref_cast, 0},
     {"abs", OP_abs, {0, 0}, ref_abs, 0},
     {"sign_or_one", OP_sign_or_one, {0, 0}, ref_sign_or_one, 0},
 };

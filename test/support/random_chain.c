@@ -106,8 +106,8 @@ static void write_avg_pool(maker *m, const shape *x, char *out, size_t size)
 
 static const char *const whole_reduce[] = {"sum", "max", "min"};
 static const char *const any_reduce[] = {"sum", "mean", "max", "min", "logsumexp"};
-static const char *const whole_unary[] = {"relu",         "relu6",           "neg",           "abs",
-                                          "clamp(-3, 5)", "hardtanh(-2, 4)", "clamp(min=-1)", "square"};
+static const char *const whole_unary[] = {
+    "relu", "relu6", "neg", "abs", "clamp(-3, 5)", "hardtanh(-2, 4)", "clamp(min=-1)", "square", "cast('fp32')"};
 static const char *const any_unary[] = {
     "relu",
     "relu6",
@@ -142,6 +142,9 @@ static const char *const any_unary[] = {
     "elu(-1.5)",
     "softplus(2, 1)",
     "clamp(-0.1, 0.9) | relu6",
+    "cast('fp32')",
+    "relu | cast('fp32')",
+    "cast('fp32') | tanh",
 };
 
 static void write_reduce(maker *m, const shape *x, char *out, size_t size)
@@ -335,4 +338,27 @@ cvy_graph *make_graph(flavour f, uint64_t seed)
     assert_ok(cvy_graph_create(&m.g));
     (f == THIN ? make_thin : make_chain)(&m);
     return m.g;
+}
+
+/* ---- dtypes ---- */
+
+static bool infer_dtypes(cvy_graph *g)
+{
+    cvy_status st = CVY_OK;
+    for (int i = 0; i < g->n_nodes && !st; i++)
+        st = cvyi_infer_dtype(g, &g->nodes[i], &g->values[g->nodes[i].out].dtype);
+    return !st;
+}
+
+void mix_dtypes(cvy_graph *g, cvy_dtype dtype, uint64_t seed)
+{
+    for (int wide = 2; wide >= 0; wide -= 2) { /* float32 too; where that does not go together, nowhere */
+        for (int v = 0; v < g->n_values; v++)
+            if (g->values[v].kind == VALUE_INPUT)
+                g->values[v].dtype = random_below(&seed, 4) < wide ? CVY_FLOAT32 : dtype;
+        for (int i = 0; i < g->n_nodes; i++)
+            if (g->nodes[i].op == OP_cast)
+                g->nodes[i].attr[0].i[0] = random_below(&seed, 4) < wide ? CVY_FLOAT32 : dtype;
+        if (infer_dtypes(g)) return;
+    }
 }

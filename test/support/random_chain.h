@@ -12,4 +12,8 @@ typedef enum flavour { EXACT, REAL, THIN, WILD } flavour;
 /* The graph of a seed. */
 cvy_graph *make_graph(flavour f, uint64_t seed);
 
+/* Inputs and casts of a dtype or of float32, other results as follows from them; all of the dtype where some
+ * operator would be given both. Parameters keep theirs. */
+void mix_dtypes(cvy_graph *g, cvy_dtype dtype, uint64_t seed);
+
 #endif

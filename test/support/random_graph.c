@@ -24,7 +24,7 @@ static void random_attr(uint64_t *seed, const op_info *op, const attr_def *def, 
     static const double numbers[] = {0,     -0.0,     1,       0.1,      -2.5,      1e-5,
                                      1e300, 4.9e-324, 1.0 / 3, INFINITY, -INFINITY, NAN};
     static const int whole[] = {1, 2, 3, 4, 1, 2, 0, -1, -2, 5, 1, 2};
-    static const char *const words[] = {"same", "valid", "tanh", "none"};
+    static const char *const words[] = {"same", "valid", "tanh", "none", "fp32"};
     const bool list = def->kind == ATTR_DIMS || def->kind == ATTR_SPATIAL || def->kind == ATTR_PADDING;
 
     *out = (cvy_attr){.name = def->name, .count = 1};

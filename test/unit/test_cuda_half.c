@@ -1,8 +1,8 @@
 /* test_cuda_half.c - fp16 and bf16 on the CUDA engine, run on the host by test/emulate, against the reference in
  * double of the same rounded data.
  *
- *   test_cuda_half [generic | random | hopper | last | special | CHAIN...]      some of it; these chains, under
- * every plan
+ *   test_cuda_half [generic | random | hopper | last | special | casts | CHAIN...]      some of it; these chains,
+ * under every plan
  *
  * Chains for every kernel, with what is odd for elements of two bytes: odd extents, strided views, addresses that
  * are multiples of two bytes alone, parameters in float32 beside half data. Then random graphs, whole numbers
@@ -377,9 +377,40 @@ static void take_last(const gpu *u, int item)
     cvy_graph_free(g);
 }
 
+/* ---- casts ---- */
+
+/* What autocast makes of the three blocks, a block with a shortcut and an MLP; casts that stay, of inputs, outputs
+ * and parameters. */
+static const char *const casts[] = {
+    "x[5,8,10,16] | cast('bf16') | conv2d(64,3) | cast('fp32') | group_norm(16) | mul(scale[64,1,1]) | "
+    "max_pool2d(4) | clamp(0,1)",
+    "x[5,8,5,16] | cast('fp16') | conv2d(64,3) @c | cast('fp32') | group_norm(16) | tanh | hardswish @t | @c | "
+    "cast('fp32') | add(@t) | logsumexp(1,keepdim=True)",
+    "x[6,8,6,16] | cast('bf16') | conv2d(32,3) | cast('fp32') | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | "
+    "group_norm(8)",
+    "x[2,72,7,9] | cast('bf16') @h | conv2d(72,3,padding=1) | relu | add(@h) | cast('fp32')",
+    "x[70,64] | cast('fp16') | linear(128) | gelu | linear(64) | cast('fp32') | add(@x) | layer_norm(64)",
+    "x[3,8,6]:fp16 | cast('bf16') | reshape(12,12) | cast('fp32') | softmax(1) | cast('fp16')",
+    "x[2,8,9,9]:bf16 | param(w[16,8,3,3]) | @w | cast('bf16') @half | @x | conv2d(16,3,weight=@half) | relu @y | "
+    "cast('fp32') @z | output(@y, @z)",
+};
+
+static void take_cast(const gpu *u, int item)
+{
+    cvy_graph *g = NULL;
+    checked_graph c;
+
+    assert_ok(cvy_graph_parse(casts[item], &g));
+    check_open(&c, u, g, RIG_REAL, 4711);
+    c.title = casts[item];
+    CHECK(check_plans(&c, CVY_FP32, PLAN_LIKED | (item % 2 ? PLAN_ONE_BY_ONE : PLAN_RANDOM), 5), "%s", casts[item]);
+    check_close(&c);
+    cvy_graph_free(g);
+}
+
 int main(int argc, char **argv)
 {
-    static const char *const names[] = {"", "generic", "random", "hopper", "last", "special"};
+    static const char *const names[] = {"", "generic", "random", "hopper", "last", "special", "casts"};
     int part = argc == 1 ? 0 : -1; /* 0: all of them */
 
     for (int i = 1; i < COUNT_OF(names); i++)
@@ -389,10 +420,12 @@ int main(int argc, char **argv)
     use_emulator(argv[0]);
     if (part <= 1) share_out(2 * n_listed, take_listed);
     if (part == 0 || part == 2) share_out(6 * graphs, take_random);
+    if (part == 0 || part == 6) share_out(COUNT_OF(casts), take_cast);
     setenv("CVY_EMULATE_ARCH", "90", 1);
     if (!every) listed = hopper, n_listed = COUNT_OF(hopper);
     if (part <= 0 || part == 3) share_out(2 * n_listed, take_listed);
     if (part == 0 || part == 4) share_out(2 * COUNT_OF(last), take_last);
+    if (part == 0 || part == 6) share_out(COUNT_OF(casts), take_cast);
     setenv("CVY_SIMPLIFY", "-fold_conv_affine,-fold_norm_affine,-reduce_producer,-pool_before_norm", 1);
     if (part == 0 || part == 5) share_out(2 * COUNT_OF(planted_chains) + 2, take_special);
     return finish("cuda_half");

@@ -26,6 +26,8 @@ static const trial trials[] = {
     {"drop_identity", true, "x[3,4] | relu | dropout(0.25) | neg"},
     {"drop_identity", true, "x[3,4] | relu | mul(1)"},
     {"drop_identity", true, "x[3,4] | relu | div(1) | exp"},
+    {"drop_identity", true, "x[3,4] | relu @r | cast('fp32') | add(@r)"},
+    {"drop_identity", false, "x[3,4] | relu @r | cast('bf16') @h | output(@r, @h)"},
     {"drop_identity", false, "x[3,4] | dropout(0.5)"},                               /* an output is no input */
     {"drop_identity", false, "x[3,4] | relu @a | dropout(0.5) @b | output(@a, @b)"}, /* nor one output twice */
     {"drop_identity", false, "x[3,4] | relu | add(0)"},                              /* -0 + 0 is 0 */
@@ -37,6 +39,27 @@ static const trial trials[] = {
     {"reduce_one", true, "x[1,1] | max"},
     {"reduce_one", false, "x[3,1,5] | min((1,2))"},
     {"reduce_one", false, "x[3,2,5] | sum(1)"},
+
+    {"merge_cast", true, "x[3,40] | cast('bf16') | cast('fp32')"},
+    {"merge_cast", true, "x[3,40] | relu @r | cast('bf16') | cast('fp32') | add(@r)"},
+    {"merge_cast", false, "x[3,40] | cast('fp32') | neg | cast('fp32')"},
+
+    {"cast_result", true, "x[3,40] | neg | cast('fp32')"},
+    {"cast_result", true,
+     "x[2,8,7,7] | cast('bf16') | conv2d(8,3) @c | cast('fp32') @a | exp @e | @c | "
+     "cast('fp32') | add(@e)"},
+    {"cast_result", false, "x[3,40] | neg @n | cast('bf16') @h | output(@n, @h)"}, /* an output has its own */
+    {"cast_result", false, "x[3,40] | neg @n | cast('bf16') @h | @n | cast('fp16') @k | output(@h, @k)"},
+    {"cast_result", false, "x[3,40] | reshape(40,3) | cast('bf16')"}, /* another name of the same memory */
+
+    {"cast_operand", true, "x[2,8,7,7] | cast('bf16') | conv2d(8,3) | cast('fp32')"},
+    {"cast_operand", true,
+     "x[2,8,7,7] | cast('fp16') @h | conv2d(8,3) @a | @h | conv_transpose2d(8,3) @b | "
+     "output(@a, @b)"},
+    {"cast_operand", false,
+     "x[2,8,7,7] | cast('bf16') @h | conv2d(8,3,padding=1) | add(@h)"}, /* it is stored anyway */
+    {"cast_operand", false, "x[2,8,7,7]:bf16 | cast('fp16') | conv2d(8,3)"},
+    {"cast_operand", false, "x[2,40] | cast('bf16') | linear(8)"},
 
     {"merge_tanh_hardswish", true, "x[3,40] | tanh | hardswish"},
     {"merge_tanh_hardswish", false, "x[3,40] | tanh @t | hardswish | add(@t)"}, /* somebody else reads tanh */
@@ -251,7 +274,10 @@ static void run_trial(const trial *t, uint64_t seed, void (*plant)(rig *r))
     if (plant) plant(&r);
     rig_reference(&r);
     compare_algebra(t->chain, &r, rewritten);
-    doubt_open(&d, &r, seed);
+    if (doubt_dtype(g) == CVY_FLOAT32)
+        doubt_open(&d, &r, seed);
+    else
+        doubt_open_half(&d, &r, seed, doubt_dtype(g));
     compare_engine(t, &r, &d, true);
     compare_engine(t, &r, &d, false);
     doubt_close(&d);

@@ -48,6 +48,11 @@ ACT(square)
 {
     return v_mul(x, x);
 }
+/* Rounded where it is stored, as every value is. */
+ACT(cast)
+{
+    return x;
+}
 
 /* PyTorch: the upper bound wins where the bounds are the wrong way round, and a NaN bound gives NaN. */
 ACT(clamp)

@@ -43,6 +43,7 @@ UNARY(abs)
 UNARY(square)
 UNARY(erf)
 UNARY(clamp)
+UNARY(cast)
 UNARY(tanh_hardswish)
 UNARY(sign_or_one)
 

@@ -147,6 +147,11 @@ CVY_INLINE float cvy_square(const float x)
 {
     return x * x;
 }
+// Rounded where it is stored, as every value is.
+CVY_INLINE float cvy_cast(const float x)
+{
+    return x;
+}
 CVY_INLINE float cvy_sign_or_one(const float x)
 {
     return x < 0.0f ? -1.0f : 1.0f;
