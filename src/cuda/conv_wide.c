@@ -141,7 +141,6 @@ static cvy_status make_words(maker *m, const wide_form *f, const memory_map *at,
     cvyi_make_start(m, again ? "conv_wide_rescale.cu" : "conv_wide_words.cu");
     define_filter(m, f);
     define_list(m, f);
-    if (again) cvyi_make_define(m, "BLOCKS_EACH", each);
     cvyi_make_define_types(m, x, x);
     cvyi_make_own_view(m, at->words, "words");
     cvyi_make_raw_view(m, x);

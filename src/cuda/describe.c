@@ -115,7 +115,7 @@ static void add_launch(const cuda_run *r, const cuda_step *s, text *t)
         add_view(r, s, &s->views[i], t, &strided);
     }
     cvyi_text_add(t, "], ");
-    add_code(s, strided && !s->tc, t);
+    add_code(s, cvyi_cuda_code(s, strided), t);
     add_three(t, "grid", s->launch.grid);
     add_three(t, "block", s->launch.block);
     add_three(t, "cluster", s->launch.cluster);

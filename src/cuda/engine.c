@@ -165,7 +165,7 @@ static bool tensor_shadowed(const cuda_run *r, int tensor)
 view_place cvyi_cuda_place(const cuda_run *r, const step_view *view)
 {
     const cuda_state *state = r->plan->state;
-    const place at = view->kind == VIEW_OWN ? (place){PLACE_WORKSPACE, view->at} : r->plan->places[view->value];
+    const place at = view->value == CVY_NONE ? (place){PLACE_WORKSPACE, view->at} : r->plan->places[view->value];
     const bool is_tensor = at.kind == PLACE_TENSOR;
     const bool shadowed =
         is_tensor && view->kind == VIEW_VALUE && state->shadow[at.at] >= 0 && tensor_shadowed(r, (int)at.at);
@@ -180,6 +180,8 @@ bool cvyi_cuda_strides(const cuda_run *r, const step_view *view, int tensor, int
     const bool strided = tensor >= 0 && tensor_strided(r, tensor);
     int64_t strides[CVY_MAX_RANK] = {0};
 
+    if (view->kind == VIEW_SIZES) memcpy(out, view->times, sizeof view->times);
+    if (view->kind == VIEW_SIZES) return false;
     if (s) cvyi_contiguous_strides(s, strides);
     if (strided) memcpy(strides, r->buffers[tensor].strides, (size_t)s->rank * sizeof *strides);
     for (int d = 0; d < EMIT_DIMS; d++) out[d] = view->dim[d] < 0 ? 0 : strides[view->dim[d]] * view->times[d];
@@ -221,7 +223,7 @@ static cvy_status run_step(const cuda_run *r, const cuda_step *s)
     if (s->tc)
         st = s->row->launch(state->device, s, &arguments, !r->memory->kept, r->stream);
     else
-        st = cvyi_cuda_launch(state->device, &s->kernel[strided], &s->launch, r->stream, list);
+        st = cvyi_cuda_launch(state->device, &s->kernel[cvyi_cuda_code(s, strided)], &s->launch, r->stream, list);
     return st ? cvyi_fail_within(st, "%s: ", s->entry) : CVY_OK;
 }
 

@@ -18,7 +18,8 @@ typedef enum view_kind {
     VIEW_VALUE,  /* where the plan has placed the value; a strided tensor of run() with a shadow: there */
     VIEW_SHADOW, /* the shadow of the value's tensor */
     VIEW_TENSOR, /* the tensor itself, though it has a shadow */
-    VIEW_OWN     /* the engine's own memory */
+    VIEW_OWN,    /* the engine's own memory */
+    VIEW_SIZES   /* no memory: its strides are extents of a space, for code that takes any */
 } view_kind;
 
 /* A tensor of a launch: the value, and which of its dimensions gives the stride along each one of the space. */
@@ -27,7 +28,7 @@ typedef struct step_view {
     int value;                /* of the lowered graph; VIEW_OWN: CVY_NONE */
     int64_t at;               /* VIEW_OWN: byte of the run's memory (cvyi_at) */
     int dim[EMIT_DIMS];       /* -1: it does not vary there */
-    int64_t times[EMIT_DIMS]; /* the stride is this many of the value's own */
+    int64_t times[EMIT_DIMS]; /* the stride is this many of the value's own; VIEW_SIZES: the extents */
 } step_view;
 
 typedef struct tc_step tc_step;         /* tc.h */
@@ -54,6 +55,7 @@ typedef struct cuda_step {
     int only_strided; /* runs only where this tensor of run() is not contiguous; CVY_NONE: always */
     step_layout layout;
     bool aligned; /* the first code wants views to begin at multiples of 16 bytes */
+    bool any;     /* the first code takes any strides and extents, and is the only one */
     /* Code for contiguous tensors, and for any strides; the second only where a tensor of run() is among the views.
      */
     const char *epilogue[2];
@@ -144,6 +146,11 @@ typedef struct view_place {
 
 /* Does this run need the step? */
 bool cvyi_cuda_wanted(const cuda_run *r, const cuda_step *s, uint32_t flags);
+/* Which code takes the views. */
+static inline int cvyi_cuda_code(const cuda_step *s, bool strided)
+{
+    return strided && !s->tc && !s->any;
+}
 view_place cvyi_cuda_place(const cuda_run *r, const step_view *view);
 /* The strides of a view that lies in `tensor` (or, -1, in the run's memory); true where it is not contiguous. */
 bool cvyi_cuda_strides(const cuda_run *r, const step_view *view, int tensor, int64_t out[EMIT_DIMS]);

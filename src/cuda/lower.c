@@ -15,13 +15,27 @@ static cvy_status end_pointwise(maker *m, const space *in, const space *out, con
     for (int i = 0; i < m->step.n_views; i++)
         if (m->seen[i].dtype != CVY_FLOAT32) m->many = 8;
     each = 2 * m->many;
-    cvyi_make_define_extents(m, 'X', in);
-    cvyi_make_define_extents(m, 'Y', out);
+    if (m->sized) {
+        cvyi_make_sizes_view(m, in);
+        cvyi_make_sizes_view(m, out);
+        cvyi_make_define(m, "SIZED", 1);
+    } else {
+        cvyi_make_define_extents(m, 'X', in);
+        cvyi_make_define_extents(m, 'Y', out);
+    }
     cvyi_make_define(m, "EACH", each);
     if (m->many != 4) cvyi_make_define(m, "NEIGHBOURS", m->many);
     m->step.extent = in->extent[0];
     cvyi_core_grid(m, cvyi_ceil_div(total, POINTWISE_THREADS * each), 1, 1, POINTWISE_THREADS);
     return cvyi_make_end(m, form);
+}
+
+/* What is prepared runs once, and a network has it in as many sizes as it has layers: one code for all of them.
+ * Where a slice of statistics lies is written into the text. */
+static bool takes_sizes(const maker *m)
+{
+    const node *n = &m->g->nodes[m->pass->first];
+    return m->prepared && cvyi_info(n)->kind != KIND_APPLY;
 }
 
 /* All of the chain is the epilogue; the kernel's own part is to read the first operand. */
@@ -33,6 +47,7 @@ static cvy_status make_pointwise(maker *m)
     cvy_status st;
 
     cvyi_make_start(m, "pointwise.cu");
+    m->sized = takes_sizes(m);
     m->pre.over = m->post.over = over;
     cvyi_make_view(m, last->out, &over);
     cvyi_make_operand(m, &m->pre, head->arg[0]);
@@ -52,6 +67,7 @@ static cvy_status make_copy(maker *m)
 
     if (m->plan->root[n->out] != n->out) return CVY_OK;
     cvyi_make_start(m, "pointwise.cu");
+    m->sized = takes_sizes(m);
     m->pre.over = in;
     m->post.over = out;
     cvyi_make_view(m, n->out, &out);

@@ -54,6 +54,7 @@ void cvyi_make_start(maker *m, const char *source)
     m->text = NULL;
     m->many = 0;
     m->wide = false;
+    m->sized = false;
     cvyi_make_forget(m, &m->pre);
     cvyi_make_forget(m, &m->post);
 }
@@ -103,7 +104,8 @@ const char *cvyi_make_label(const maker *m, int v)
                                      : "parameter";
 }
 
-/* "input[*,8,128,128]": the extent of the batch stays out of the text, which is part of the cache's key. */
+/* "input[*,8,128,128]": what is an argument, such as the extent of the batch, stays out of the text,
+ * which is part of the cache's key. */
 static void name_view(const maker *m, int v, char out[NAME_LENGTH])
 {
     const shape *s = cvyi_shape_of(m->g, v);
@@ -111,8 +113,8 @@ static void name_view(const maker *m, int v, char out[NAME_LENGTH])
 
     cvyi_text_add(&t, "%s[", cvyi_make_label(m, v));
     for (int d = 0; d < s->rank; d++) {
-        if (d == 0 && !m->plan->prepared[v])
-            cvyi_text_add(&t, "*");
+        if (m->sized || (d == 0 && !m->plan->prepared[v]))
+            cvyi_text_add(&t, "%s*", d ? "," : "");
         else
             cvyi_text_add(&t, "%s%lld", d ? "," : "", (long long)s->dim[d]);
     }
@@ -177,6 +179,13 @@ int cvyi_make_channel_view(maker *m, int v, int slot)
     const int i = new_view(m, v, NULL);
     if (cvyi_elements(cvyi_shape_of(m->g, v)) != 1) vary(m, i, slot, 0, 1);
     return i;
+}
+
+void cvyi_make_sizes_view(maker *m, const space *s)
+{
+    const int i = new_view(m, CVY_NONE, "extents");
+    m->views[i].kind = VIEW_SIZES;
+    memcpy(m->views[i].times, s->extent, sizeof s->extent);
 }
 
 int cvyi_make_raw_view(maker *m, int v)
@@ -353,7 +362,7 @@ static cvy_status make_text(maker *m, bool strided, const char **out)
 
 static cvy_status make_options(maker *m, bool strided, cuda_step *s)
 {
-    const int which = strided, n = m->n_defines + 3;
+    const int which = strided && !m->sized, n = m->n_defines + 3;
     const char **list = cvyi_arena_alloc(&m->plan->memory, (size_t)n, sizeof *list);
     char define[DEFINE_BYTES];
 
@@ -405,10 +414,11 @@ cvy_status cvyi_make_end(maker *m, const char *form)
     views = cvyi_arena_alloc(&m->plan->memory, (size_t)s->n_views, sizeof *views);
     if (!views || state->n_steps == state->cap_steps) return CVY_NO_MEMORY;
     memcpy(views, m->views, (size_t)s->n_views * sizeof *views);
-    TRY(make_options(m, false, s));
-    if (!m->text && !s->tc && may_be_strided(m)) TRY(make_options(m, true, s));
+    TRY(make_options(m, m->sized, s));
+    if (!m->text && !s->tc && !m->sized && may_be_strided(m)) TRY(make_options(m, true, s));
     make_name(m, s, form);
-    s->aligned = m->many > 0;
+    s->aligned = m->many > 0 && !m->sized;
+    s->any = m->sized;
     state->steps[state->n_steps] = *s;
     state->steps[state->n_steps++].views = views;
 fail:

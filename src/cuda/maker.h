@@ -43,6 +43,7 @@ typedef struct maker {
     const char *text; /* the epilogue, where it is not made of the two programs; there is no strided code then */
     int many;         /* neighbours that the kernel takes at a time (emit.h); 0: elements one by one */
     bool wide;        /* some contiguous tensor has more than 2^31 elements */
+    bool sized;       /* strides and extents are arguments: one code for all sizes */
 } maker;
 
 /* Begins a step of a kernel. */
@@ -63,6 +64,8 @@ const char *cvyi_make_label(const maker *m, int v);
 int cvyi_make_view(maker *m, int v, const space *over);
 /* A view of a value whose only dimension runs along one dimension of the space. */
 int cvyi_make_channel_view(maker *m, int v, int slot);
+/* The extents of a space, for a step that is sized. */
+void cvyi_make_sizes_view(maker *m, const space *s);
 /* A view whose elements a kernel finds by itself: no strides. */
 int cvyi_make_raw_view(maker *m, int v);
 /* A view of a convolution's weights: k, c, t, r, s of a group, and the group. */

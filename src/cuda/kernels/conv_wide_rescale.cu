@@ -2,25 +2,23 @@
 // need another one than they were made with, made again. Expected bound: a launch, where no sample does.
 //
 //   t[0] to t[2]  as conv_wide_words.cu has them      t[3]  [n]: the inverse of a sample's scale
-//   grid: x samples x BLOCKS_EACH
-#ifndef BLOCKS_EACH
-#define BLOCKS_EACH 1
-#endif
+//   grid: x samples (extent) times blocks of each
 #include "wide_words.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
     __shared__ words_tile tile;
-    const long long n = blockIdx.x / BLOCKS_EACH;
+    const unsigned each = gridDim.x / (unsigned)a.extent; // an argument: it depends on the batch
+    const long long n = blockIdx.x / each;
     const float *seen = a.t[2].p + n * (SLICES * CHUNKS);
     float m = 0.0f;
     for (int i = threadIdx.x; i < SLICES * CHUNKS; i += THREADS) m = fmaxf(m, seen[i]);
-    const int j = scale_number(over_block(m)), first = (int)(blockIdx.x % BLOCKS_EACH);
+    const int j = scale_number(over_block(m)), first = (int)(blockIdx.x % each);
 
     if (first == 0 && threadIdx.x == 0) a.t[3].p[n] = __int_as_float((127 - 6 - 15 * j) << 23);
     if (j == 0) return;
 #pragma unroll 1
-    for (int i = first; i < SLICES * CHUNKS; i += BLOCKS_EACH) {
+    for (int i = first; i < SLICES * CHUNKS; i += (int)each) {
         make_words(a, tile, n, i / CHUNKS, i % CHUNKS, scale_power(j));
         __syncthreads(); // before the tile is filled again
     }
