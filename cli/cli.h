@@ -57,6 +57,7 @@ enum {
     CMD_BENCH = 8,
     CMD_RUN = 16,
     CMD_OPS = 32,
+    CMD_CACHE = 64,
     CMD_PLANNED = CMD_DEMO | CMD_PLAN | CMD_CHECK | CMD_BENCH | CMD_RUN
 };
 int cmd_demo(const options *o);
@@ -65,6 +66,7 @@ int cmd_check(const options *o);
 int cmd_bench(const options *o);
 int cmd_run(const options *o);
 int cmd_ops(const options *o);
+int cmd_cache(const options *o);
 
 /* ---- chain.c: the text of a chain from what is on the command line ---- */
 

@@ -6,7 +6,7 @@ typedef struct command {
     const char *name, *argument, *summary;
     const char *detail; /* after the summary in the command's own help */
     unsigned bit;
-    bool chain; /* takes one */
+    bool chain; /* takes one; else its argument is the command's own */
     int (*run)(const options *o);
 } command;
 
@@ -29,6 +29,11 @@ static const command commands[] = {
      "Outputs are written aside and renamed.\n",
      CMD_RUN, true, cmd_run},
     {"ops", "", "list the operators with their arguments and defaults", "", CMD_OPS, false, cmd_ops},
+    {"cache", " ACTION", "compiled kernels on disk: list, verify, clear or size",
+     "list: every entry, the one used longest ago first. verify: reads them all; damaged ones are removed, exit "
+     "status "
+     "1.\nsize: how much there is, and how much there may be (CVY_CACHE_MB).\n",
+     CMD_CACHE, false, cmd_cache},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
@@ -88,7 +93,7 @@ static int dispatch(const command *c, int argc, char **argv)
         return EXIT_FINE;
     }
     if (c->chain && !o.chain) return cli_error("%s needs a chain; convoy %s --help", c->name, c->name);
-    if (!c->chain && o.chain) return cli_error("%s takes no chain", c->name);
+    if (!c->chain && !*c->argument && o.chain) return cli_error("%s takes no chain", c->name);
     return c->run(&o);
 }
 

@@ -6,10 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include "cache.h"
 
-enum { PATH_BYTES = 1024, HEADER_BYTES = 16 + 2 * SHA256_BYTES };
+enum { HEADER_BYTES = 16 + 2 * SHA256_BYTES };
 static const char magic[8] = {'C', 'V', 'Y', 'C', 'O', 'D', 'E', '1'};
 
 void cvyi_cache_name(const cache_key *key, char name[CACHE_NAME_BYTES])
@@ -19,21 +20,21 @@ void cvyi_cache_name(const cache_key *key, char name[CACHE_NAME_BYTES])
 }
 
 /* False: no cache is wanted, or there is no place for one. */
-static bool cache_path(char path[PATH_BYTES])
+static bool cache_path(char path[CACHE_PATH_BYTES])
 {
     const char *chosen = cvyi_env(ENV_CACHE), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int n;
 
     if (chosen && strcmp(chosen, "off") == 0) return false;
     if (chosen)
-        n = snprintf(path, PATH_BYTES, "%s", chosen);
+        n = snprintf(path, CACHE_PATH_BYTES, "%s", chosen);
     else if (xdg && xdg[0] == '/') /* relative ones are to be ignored, says the XDG specification */
-        n = snprintf(path, PATH_BYTES, "%s/convoy", xdg);
+        n = snprintf(path, CACHE_PATH_BYTES, "%s/convoy", xdg);
     else if (home && home[0] == '/')
-        n = snprintf(path, PATH_BYTES, "%s/.cache/convoy", home);
+        n = snprintf(path, CACHE_PATH_BYTES, "%s/.cache/convoy", home);
     else
         return false;
-    return n > 0 && n < PATH_BYTES;
+    return n > 0 && n < CACHE_PATH_BYTES;
 }
 
 /* Makes the directory and what is missing above it. */
@@ -48,10 +49,14 @@ static void make_dirs(char *path)
     mkdir(path, 0700);
 }
 
-/* A descriptor of the directory, or -1. */
-static int open_dir(bool make)
+void cvyi_cache_place(char path[CACHE_PATH_BYTES])
 {
-    char path[PATH_BYTES];
+    if (!cache_path(path)) path[0] = '\0';
+}
+
+int cvyi_cache_open(bool make)
+{
+    char path[CACHE_PATH_BYTES];
     struct stat info;
     int fd;
 
@@ -106,8 +111,7 @@ static void make_header(unsigned char header[HEADER_BYTES], const cache_key *key
     cvyi_sha256_end(&s, header + 16 + SHA256_BYTES);
 }
 
-/* Reads an open entry; NULL unless every byte of it is what was written. */
-static void *read_entry(int fd, const cache_key *key, size_t *size)
+void *cvyi_cache_read(int fd, const cache_key *key, size_t *size)
 {
     unsigned char header[HEADER_BYTES], expected[HEADER_BYTES];
     struct stat info;
@@ -130,10 +134,17 @@ static void *read_entry(int fd, const cache_key *key, size_t *size)
     return NULL;
 }
 
+/* Used again: one write for an hour of uses. */
+static void mark_used(int fd)
+{
+    struct stat info;
+    if (fstat(fd, &info) == 0 && time(NULL) - info.st_mtime > 3600) futimens(fd, NULL);
+}
+
 void *cvyi_cache_load(const cache_key *key, size_t *size)
 {
     char name[CACHE_NAME_BYTES];
-    const int dir = open_dir(false);
+    const int dir = cvyi_cache_open(false);
     void *payload = NULL;
     int fd;
 
@@ -141,8 +152,9 @@ void *cvyi_cache_load(const cache_key *key, size_t *size)
     cvyi_cache_name(key, name);
     fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (fd >= 0) {
-        payload = read_entry(fd, key, size);
+        payload = cvyi_cache_read(fd, key, size);
         if (!payload) cvyi_log(1, "cache: %s is damaged and will be replaced", name);
+        if (payload) mark_used(fd);
         close(fd);
     }
     close(dir);
@@ -151,16 +163,18 @@ void *cvyi_cache_load(const cache_key *key, size_t *size)
 
 void cvyi_cache_store(const cache_key *key, const void *payload, size_t size)
 {
+    enum { BETWEEN = 16 }; /* entries, from one look at the size of all to the next */
     static atomic_uint counter;
+    const unsigned number = atomic_fetch_add(&counter, 1);
     unsigned char header[HEADER_BYTES];
     char name[CACHE_NAME_BYTES], aside[64];
-    const int dir = open_dir(true);
+    const int dir = cvyi_cache_open(true);
     bool written;
     int fd;
 
     if (dir < 0) return;
     cvyi_cache_name(key, name);
-    snprintf(aside, sizeof aside, "aside.%ld.%u", (long)getpid(), atomic_fetch_add(&counter, 1));
+    snprintf(aside, sizeof aside, "aside.%ld.%u", (long)getpid(), number);
     unlinkat(dir, aside, 0); /* left by a process of the same number that died */
     fd = openat(dir, aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd >= 0) {
@@ -175,4 +189,5 @@ void cvyi_cache_store(const cache_key *key, const void *payload, size_t size)
         cvyi_log(1, "cache: %s: %s", aside, strerror(errno));
     }
     close(dir);
+    if (number % BETWEEN == 0) cvyi_cache_trim();
 }

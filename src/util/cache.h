@@ -11,7 +11,8 @@
  *   payload
  *
  * The digest finds damage, not an attacker who runs as the same user. A cache that does not work costs time only:
- * nothing here fails, and what goes wrong is in the log (CVY_DEBUG=1). */
+ * nothing here fails, and what goes wrong is in the log (CVY_DEBUG=1). The directory holds CVY_CACHE_MB megabytes
+ * at most: what was used longest ago goes first. A file's time of modification tells its last use, to the hour. */
 #ifndef CVYI_CACHE_H
 #define CVYI_CACHE_H
 
@@ -27,7 +28,33 @@ void *cvyi_cache_load(const cache_key *key, size_t *size);
 void cvyi_cache_store(const cache_key *key, const void *payload, size_t size);
 
 /* The file name of an entry inside the directory. */
-enum { CACHE_NAME_BYTES = 2 * SHA256_BYTES + 6 };
+enum { CACHE_NAME_BYTES = 2 * SHA256_BYTES + 6, CACHE_PATH_BYTES = 1024 };
 void cvyi_cache_name(const cache_key *key, char name[CACHE_NAME_BYTES]);
+
+/* ---- the directory as a whole (cache_files.c) ---- */
+
+typedef struct cache_file {
+    char name[CACHE_NAME_BYTES];
+    int64_t bytes;
+    int64_t used; /* seconds since 1970 */
+} cache_file;
+
+/* All entries, the one used longest ago first; cvyi_free() the list. False: there is no cache. */
+bool cvyi_cache_files(cache_file **out, int *n);
+/* Is the entry what was written? */
+bool cvyi_cache_verify(const cache_file *file);
+void cvyi_cache_remove(const cache_file *file);
+/* Where the cache is, or would be; "" where none is wanted. */
+void cvyi_cache_place(char path[CACHE_PATH_BYTES]);
+int64_t cvyi_cache_limit(void); /* in bytes */
+/* Makes room where the limit is passed. */
+void cvyi_cache_trim(void);
+
+/* ---- between the two files ---- */
+
+/* A descriptor of the directory, or -1. */
+int cvyi_cache_open(bool make);
+/* The payload of an open entry; NULL unless every byte of it is what was written. */
+void *cvyi_cache_read(int fd, const cache_key *key, size_t *size);
 
 #endif

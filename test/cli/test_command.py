@@ -14,7 +14,7 @@ import pytest
 from conftest import COMMAND, ROOT
 
 SMALL = "x[3,4,9,9] | conv2d(6,3) | group_norm(2) | relu"
-COMMANDS = ("demo", "plan", "check", "bench", "run", "ops")
+COMMANDS = ("demo", "plan", "check", "bench", "run", "ops", "cache")
 
 
 def refused(result, *words):
@@ -64,6 +64,30 @@ def test_the_log_shows_what_its_levels_say(convoy, device, monkeypatch, tmp_path
         assert status == 0 and (level > 0 or err == "")
         for needed, mark in enumerate(marks[device], 1):
             assert mark is None or (mark in err) == (level >= needed), (level, mark, err)
+
+
+def test_cache_is_listed_verified_and_cleared(convoy, monkeypatch, tmp_path):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("CVY_CUDA_LIB", str(STANDINS / "libcuda.so.1"))
+    monkeypatch.setenv("CVY_NVRTC_LIB", str(STANDINS / "libnvrtc.so.13"))
+    monkeypatch.setenv("CVY_CACHE", str(folder))
+    assert convoy("cache") == (0, f"0 entries, 0.0 of 1024 MB in {folder}\n", "")
+    assert convoy("plan", SMALL, "--device", "cuda")[0] == 0
+    entries = sorted(folder.glob("*.code"))
+    assert len(entries) > 1
+    (folder / "notes.txt").write_text("not an entry")
+    status, out, _ = convoy("cache", "list")
+    assert status == 0 and all(f" {e.stat().st_size} {e.name}\n" in out for e in entries)
+    assert convoy("cache", "verify") == (0, f"{len(entries)} entries, 0 damaged\n", "")
+    damaged = bytearray(entries[0].read_bytes())
+    damaged[-1] ^= 1
+    entries[0].write_bytes(damaged)
+    status, out, _ = convoy("cache", "verify")
+    assert status == 1 and f"{entries[0].name} is damaged" in out and not entries[0].exists()
+    assert convoy("cache", "clear")[0] == 0 and not list(folder.glob("*.code"))
+    assert (folder / "notes.txt").exists()
+    refused(convoy("cache", "burn"), "list, verify, clear or size", "burn")
+    refused(convoy("cache", "size", env={"CVY_CACHE": "off"}), "no cache")
 
 
 def test_version_is_the_headers(convoy):

@@ -1,5 +1,6 @@
 /* test_cuda_cache.c - the disk cache: damage at any place, many writers, strangers' directories. */
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include "../support/fixture.h"
 
@@ -224,6 +225,66 @@ static void dumps(void)
     cvyi_jit_free(&code);
 }
 
+/* ---- a bound on all entries ---- */
+
+static cache_key numbered(int i)
+{
+    cache_key key = {{0}};
+    key.digest[0] = (unsigned char)i;
+    return key;
+}
+
+static bool is_there(int i)
+{
+    const cache_key key = numbered(i);
+    size_t size;
+    void *payload = cvyi_cache_load(&key, &size);
+    cvyi_free(payload);
+    return payload != NULL;
+}
+
+/* Entry i was used i days after the first. */
+static void date(int i)
+{
+    const cache_key key = numbered(i);
+    const struct timespec times[2] = {{.tv_sec = 1000000 + 86400 * i}, {.tv_sec = 1000000 + 86400 * i}};
+    char name[CACHE_NAME_BYTES], path[1200];
+
+    cvyi_cache_name(&key, name);
+    snprintf(path, sizeof path, "%s/%s", cache_dir, name);
+    CHECK(utimensat(AT_FDCWD, path, times, 0) == 0, "%s", path);
+}
+
+static void keeps_its_size(void)
+{
+    enum { ENTRIES = 20, BYTES = 100000 };
+    static const char payload[BYTES];
+    cache_file *files = NULL;
+    int n = 0;
+
+    clear_cache();
+    for (int i = 0; i < ENTRIES; i++) {
+        const cache_key key = numbered(i);
+        cvyi_cache_store(&key, payload, sizeof payload);
+        date(i);
+    }
+    CHECK(is_there(3), "it is used again, and not the oldest from now on");
+    setenv("CVY_CACHE_MB", "1", 1);
+    cvyi_cache_trim();
+    CHECK(cvyi_cache_files(&files, &n) && n == 9, "%d entries of 0.1 MB are left in 1 MB", n);
+    for (int i = 0; i < ENTRIES; i++) CHECK(is_there(i) == (i == 3 || i >= ENTRIES - 8), "entry %d", i);
+    for (int i = 0; i + 1 < n; i++) CHECK(files[i].used <= files[i + 1].used, "the order of entry %d", i);
+    for (int i = 0; i < n; i++) CHECK(cvyi_cache_verify(&files[i]), "%s", files[i].name);
+    cvyi_free(files);
+    for (int i = 0; i < 3 * ENTRIES; i++) { /* stores look at the size by themselves, now and then */
+        const cache_key key = numbered(i);
+        cvyi_cache_store(&key, payload, sizeof payload);
+    }
+    CHECK(cvyi_cache_files(&files, &n) && n < 9 + 16, "%d entries", n);
+    cvyi_free(files);
+    unsetenv("CVY_CACHE_MB");
+}
+
 int main(int argc, char **argv)
 {
     (void)argc;
@@ -235,6 +296,7 @@ int main(int argc, char **argv)
     many_writers();
     directories();
     dumps();
+    keeps_its_size();
     CHECK(cvyi_alloc_live() == 0, "%lld allocations", (long long)cvyi_alloc_live());
     return finish("cuda_cache");
 }
