@@ -11,7 +11,7 @@ works as soon as the package is installed.
 from .binding import CVY_VERSION as __version__
 from .engine import ConvoyError, operators
 
-__all__ = ["ConvoyError", "compile", "explain", "operators", "refresh"]
+__all__ = ["ConvoyError", "compile", "explain", "operators", "refresh", "warm"]
 
 
 def compile(module, precision="fp32", **options):
@@ -41,3 +41,11 @@ def refresh(module):
     from .module import refresh_module
 
     refresh_module(module)
+
+
+def warm(module, shapes):
+    """Makes a compiled module ready for calls with these shapes: plans, kernels, weights. Each is a shape, a tensor, or a
+    list of those where the module takes several. It is called once for each, without gradients, and left as it was."""
+    from .warming import warm_module
+
+    warm_module(module, shapes)
