@@ -156,6 +156,7 @@ void *host_alloc(size_t bytes);
 void data_fill(float *dst, const cvy_tensor *t, data_kind kind, uint64_t seed);
 /* Moves every finite element to a neighbour in its dtype or leaves it, at random. */
 void data_nudge(float *data, int64_t count, cvy_dtype dtype, uint64_t seed);
+void data_nudge_double(double *data, int64_t count, cvy_dtype dtype, uint64_t seed); /* rounded to the dtype, too */
 
 /* ---- batch.c ---- */
 

@@ -131,10 +131,19 @@ static float neighbour(cvy_dtype dtype, float x, bool away)
     return cvyi_widen(dtype, (uint16_t)(away ? word + 1 : word & 0x7fff ? word - 1 : word));
 }
 
+/* As float32 or the dtype holds it (what is beyond its range is inf), moved by at most a unit in the last place. */
+static float nudged(float x, cvy_dtype dtype, uint64_t bits)
+{
+    const float held = dtype == CVY_FLOAT32 ? x : cvyi_widen(dtype, cvyi_narrow(dtype, x));
+    return isfinite(held) && bits % 3 ? neighbour(dtype, held, bits % 3 == 1) : held;
+}
+
 void data_nudge(float *data, int64_t count, cvy_dtype dtype, uint64_t seed)
 {
-    for (int64_t i = 0; i < count; i++) {
-        const uint64_t bits = draw(seed, i) % 3;
-        if (isfinite(data[i]) && bits) data[i] = neighbour(dtype, data[i], bits == 1);
-    }
+    for (int64_t i = 0; i < count; i++) data[i] = nudged(data[i], dtype, draw(seed, i));
+}
+
+void data_nudge_double(double *data, int64_t count, cvy_dtype dtype, uint64_t seed)
+{
+    for (int64_t i = 0; i < count; i++) data[i] = nudged((float)data[i], dtype, draw(seed, i));
 }

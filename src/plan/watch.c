@@ -27,10 +27,11 @@ static bool finite_tensor(const value *v, const int64_t *strides, const void *da
     const shape *s = &v->shape;
     const int64_t n = cvyi_elements(s);
     bool finite = true;
-    if (!strides && v->dtype == CVY_FLOAT32) return cvyi_all_finite(data, n);
+    if (!strides)
+        return v->dtype == CVY_FLOAT32 ? cvyi_all_finite(data, n) : cvyi_all_finite_words(v->dtype, data, n);
     for (int64_t i = 0; i < n && finite; i++) {
-        int64_t at = strides ? 0 : i, rest = i;
-        for (int d = s->rank - 1; strides && d >= 0; d--) {
+        int64_t at = 0, rest = i;
+        for (int d = s->rank - 1; d >= 0; d--) {
             at += rest % s->dim[d] * strides[d];
             rest /= s->dim[d];
         }

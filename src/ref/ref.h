@@ -20,6 +20,13 @@ cvy_status cvyi_ref_run(const cvy_graph *g, const cvy_buffer *buffers, int32_t n
 cvy_status cvyi_ref_run_double(const cvy_graph *g, const cvy_buffer *buffers, int32_t n_buffers, void *workspace,
                                double *const *outputs);
 
+/* What is done to the result of every node before others read it: n values of value v. */
+typedef void ref_touch(void *context, const cvy_graph *g, int v, double *values, int64_t n);
+
+/* The same with every result touched. */
+cvy_status cvyi_ref_run_touched(const cvy_graph *g, const cvy_buffer *buffers, void *workspace,
+                                double *const *outputs, ref_touch *touch, void *context);
+
 /* ---- inside src/ref ---- */
 
 /* One node at work. Arrays are contiguous in the shapes of the graph. */

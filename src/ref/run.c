@@ -187,14 +187,19 @@ static void run_node(const cvy_graph *g, int i, const cvy_buffer *buffers, const
     if (cvyi_elements(ref_dst_shape(&c))) table[n->op].run(&c);
 }
 
-/* Output number i is then at base + slots[outputs[i]].offset. */
-static cvy_status evaluate(const cvy_graph *g, const cvy_buffer *buffers, char *base)
+/* Output number i is then at base + slots[outputs[i]].offset. touch: perhaps NULL. */
+static cvy_status evaluate(const cvy_graph *g, const cvy_buffer *buffers, char *base, ref_touch *touch,
+                           void *context)
 {
     slot *slots = (slot *)base;
     int64_t total;
     const cvy_status st = lay_out(g, slots, &total);
 
-    for (int i = 0; !st && i < g->n_nodes; i++) run_node(g, i, buffers, slots, base);
+    for (int i = 0; !st && i < g->n_nodes; i++) {
+        const int v = g->nodes[i].out;
+        run_node(g, i, buffers, slots, base);
+        if (touch) touch(context, g, v, (double *)(base + slots[v].offset), cvyi_elements(cvyi_shape_of(g, v)));
+    }
     return st;
 }
 
@@ -209,7 +214,7 @@ cvy_status cvyi_ref_run(const cvy_graph *g, const cvy_buffer *buffers, int32_t n
     if (n_buffers != n_sources + n_outputs) {
         TRY(cvyi_fail(CVY_INVALID, "reference: %d buffers expected, got %d", n_sources + n_outputs, n_buffers));
     }
-    TRY(evaluate(g, buffers, workspace));
+    TRY(evaluate(g, buffers, workspace, NULL, NULL));
     for (int i = 0; i < n_outputs; i++) {
         const double *src = (const double *)((const char *)workspace + slots[outputs[i]].offset);
         store(&g->values[outputs[i]], src, &buffers[n_sources + i]);
@@ -221,16 +226,23 @@ fail:
 cvy_status cvyi_ref_run_double(const cvy_graph *g, const cvy_buffer *buffers, int32_t n_buffers, void *workspace,
                                double *const *dst)
 {
+    const int *outputs;
+    const int n_sources = cvy_graph_tensors(g) - cvyi_graph_outputs(g, &outputs);
+
+    if (n_buffers < n_sources)
+        return cvyi_fail(CVY_INVALID, "reference: %d buffers expected, got %d", n_sources, n_buffers);
+    return cvyi_ref_run_touched(g, buffers, workspace, dst, NULL, NULL);
+}
+
+cvy_status cvyi_ref_run_touched(const cvy_graph *g, const cvy_buffer *buffers, void *workspace, double *const *dst,
+                                ref_touch *touch, void *context)
+{
     const slot *slots = workspace;
     const int *outputs;
     const int n_outputs = cvyi_graph_outputs(g, &outputs);
-    const int n_sources = cvy_graph_tensors(g) - n_outputs;
     cvy_status st = CVY_OK;
 
-    if (n_buffers < n_sources) {
-        TRY(cvyi_fail(CVY_INVALID, "reference: %d buffers expected, got %d", n_sources, n_buffers));
-    }
-    TRY(evaluate(g, buffers, workspace));
+    TRY(evaluate(g, buffers, workspace, touch, context));
     for (int i = 0; i < n_outputs; i++) {
         const double *src = (const double *)((const char *)workspace + slots[outputs[i]].offset);
         const int64_t n = cvyi_elements(cvyi_shape_of(g, outputs[i]));

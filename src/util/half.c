@@ -61,6 +61,15 @@ float cvyi_widen(cvy_dtype dtype, uint16_t word)
     return value;
 }
 
+/* Every word is looked at, so that vectors of them can be. */
+bool cvyi_all_finite_words(cvy_dtype dtype, const uint16_t *words, int64_t n)
+{
+    const uint16_t inf = layouts[dtype].inf;
+    uint16_t found = 0;
+    for (int64_t i = 0; i < n; i++) found |= (uint16_t)((words[i] & inf) == inf);
+    return !found;
+}
+
 double cvyi_element(cvy_dtype dtype, const void *data, int64_t i)
 {
     return dtype == CVY_FLOAT32 ? (double)((const float *)data)[i] : cvyi_widen(dtype, ((const uint16_t *)data)[i]);

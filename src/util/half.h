@@ -10,11 +10,15 @@
 #ifndef CVYI_HALF_H
 #define CVYI_HALF_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include "convoy.h"
 
 float cvyi_widen(cvy_dtype dtype, uint16_t word);    /* dtype: not CVY_FLOAT32 */
 uint16_t cvyi_narrow(cvy_dtype dtype, double value); /* a float is a double, too */
+
+/* No NaN, no infinity among n words. */
+bool cvyi_all_finite_words(cvy_dtype dtype, const uint16_t *words, int64_t n);
 
 /* Element i of an array. Setting it rounds once. */
 double cvyi_element(cvy_dtype dtype, const void *data, int64_t i);

@@ -41,6 +41,23 @@ static void every_word(void **state)
     }
 }
 
+/* One word of any kind among finite ones, at either end or between. */
+static void finite_words(void **state)
+{
+    uint16_t words[67];
+    (void)state;
+    for (int i = 0; i < COUNT_OF(formats); i++) {
+        const struct format *f = &formats[i];
+        for (unsigned w = 0; w < 65536; w++) {
+            const int at = (int)(w % COUNT_OF(words));
+            for (int k = 0; k < COUNT_OF(words); k++) words[k] = (uint16_t)(f->inf - 1 - (unsigned)k);
+            words[at] = (uint16_t)w;
+            assert_int_equal(cvyi_all_finite_words(f->dtype, words, COUNT_OF(words)), (w & 0x7fff) < f->inf);
+        }
+        assert_true(cvyi_all_finite_words(f->dtype, words, 0));
+    }
+}
+
 static void narrows_to(const struct format *f, double x, unsigned want)
 {
     for (int sign = 0; sign < 2; sign++) {
@@ -193,6 +210,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_word),
         cmocka_unit_test(every_tie),
+        cmocka_unit_test(finite_words),
         cmocka_unit_test(elements),
         cmocka_unit_test(every_instruction_set),
     };
