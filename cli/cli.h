@@ -47,8 +47,22 @@ enum { SEED_UNSET = -1 };
 int options_parse(options *o, unsigned command, int argc, char **argv);
 /* The options that a command takes, for its help. */
 void options_print(FILE *to, unsigned command);
+/* The next of them from number *at on: its value's words "a|b", "" where it takes any value, NULL where none.
+ * False: there are no more. */
+bool options_each(unsigned command, int *at, const char **name, const char **value);
 
-/* ---- the commands (main.c has their table) ---- */
+/* ---- busy.c ---- */
+
+typedef struct load {
+    int processors; /* that this process may use */
+    double others;  /* of them, on average, taken by other processes; NAN: not known */
+    bool is_busy;   /* they took so much that times mean little */
+    double busy, own, start;
+} load;
+void load_start(load *l);
+void load_stop(load *l); /* sets `others` and `is_busy` */
+
+/* ---- the commands (commands.c has their table) ---- */
 
 enum {
     CMD_DEMO = 1,
@@ -58,6 +72,7 @@ enum {
     CMD_RUN = 16,
     CMD_OPS = 32,
     CMD_CACHE = 64,
+    CMD_COMPLETION = 128,
     CMD_PLANNED = CMD_DEMO | CMD_PLAN | CMD_CHECK | CMD_BENCH | CMD_RUN
 };
 int cmd_demo(const options *o);
@@ -67,6 +82,16 @@ int cmd_bench(const options *o);
 int cmd_run(const options *o);
 int cmd_ops(const options *o);
 int cmd_cache(const options *o);
+int cmd_completion(const options *o);
+
+typedef struct command_row {
+    const char *name, *argument, *summary;
+    const char *detail; /* after the summary in the command's own help */
+    unsigned bit;
+    bool takes; /* a chain; else its argument is the command's own */
+    int (*run)(const options *o);
+} command_row;
+const command_row *command_at(int index); /* NULL after the last */
 
 /* ---- chain.c: the text of a chain from what is on the command line ---- */
 
@@ -184,8 +209,10 @@ const char *oracle_extent(const verdict *v, char text[64]);
 
 /* ---- stats.c ---- */
 
-double now(void);                     /* seconds, monotonic */
-double median(double *values, int n); /* sorts them */
+double now(void); /* seconds, monotonic */
+double median(double *values, int n);
+/* Half of what lies between the quartiles of sorted values. */
+double spread(const double *sorted, int n); /* sorts them */
 
 /* ---- json.c: one flat object, keys in the order of the calls ---- */
 

@@ -12,7 +12,8 @@ static const double bench_seconds = 2;
 
 /* One way of computing the chain, timed. */
 typedef struct timing {
-    double first, ms, ms_min; /* ms; first: the run that prepares */
+    double first, ms, ms_min, ms_spread; /* first: the run that prepares */
+    load load;                           /* of the machine meanwhile */
     int runs;
     cvy_cost cost;
     verdict verdict;
@@ -26,17 +27,21 @@ static int time_runs(job *j, const options *o, timing *t)
     int st = job_run(j, 0, &first);
 
     if (!st && first < bench_seconds) st = job_run(j, CVY_KEEP_PREPARED, NULL); /* warm */
+    load_start(&t->load);
     for (t->runs = 0; !st && t->runs < most;) {
         st = job_run(j, CVY_KEEP_PREPARED, &times[t->runs]);
         total += times[t->runs++];
         if (!o->repeat && total >= bench_seconds && t->runs >= MIN_RUNS) break;
         progress("run %d: %.3f ms", t->runs, 1e3 * times[t->runs - 1]);
     }
+    load_stop(&t->load);
+    if (cvy_plan_device(j->plan) == CVY_CUDA) t->load.is_busy = false; /* processors do not take a kernel's time */
     progress_end();
     if (st) return st;
     t->first = 1e3 * first;
     t->ms = 1e3 * median(times, t->runs); /* sorts */
     t->ms_min = 1e3 * times[0];
+    t->ms_spread = 1e3 * spread(times, t->runs);
     return EXIT_FINE;
 }
 
@@ -96,6 +101,7 @@ static void print_text(const job *j, const platform *p, const options *o, const 
     if (u) printf("  %-18s%12s%12s\n", "", "fused", "unfused");
     row("ms, median", 3, f->ms, u, v->ms);
     row("ms, least", 3, f->ms_min, u, v->ms_min);
+    row("  spread, %", 1, 100 * f->ms_spread / f->ms, u, 100 * v->ms_spread / v->ms);
     row("ms, first run", 3, f->first, u, v->first);
     row("ms, predicted", 3, 1e3 * f->cost.seconds, u, 1e3 * v->cost.seconds);
     row("passes", 0, f->cost.passes, u, v->cost.passes);
@@ -107,8 +113,13 @@ static void print_text(const job *j, const platform *p, const options *o, const 
         row("max abs error", -2, f->verdict.max_abs_error, u, v->verdict.max_abs_error);
         row("relative error", -2, f->verdict.rel_error, u, v->verdict.rel_error);
     }
-    printf("  %s%s\n", oracle_extent(&f->verdict, extent), f->verdict.checked ? " against float64" : "");
-    if (u) printf("  fused is %.2f times as fast\n", u->ms / f->ms);
+    printf("  %s%s\n", oracle_extent(&f->verdict, extent),
+           f->verdict.checked ? f->verdict.ok ? " against float64: agrees" : " against float64: DISAGREES" : "");
+    if (f->load.is_busy || v->load.is_busy)
+        printf("  BUSY: other processes took %.1f of %d processors meanwhile; these times mean little\n",
+               fmax(f->load.others, v->load.others), f->load.processors);
+    else if (u)
+        printf("  fused is %.2f times as fast\n", u->ms / f->ms);
 }
 
 static void print_json(const job *j, const platform *p, const options *o, const timing *f, const timing *u)
@@ -136,6 +147,9 @@ static void print_json(const job *j, const platform *p, const options *o, const 
     json_number("ms_floor", 1e3 * f->cost.floor);
     json_number("passes", f->cost.passes);
     json_number("runs", f->runs);
+    json_number("ms_spread", f->ms_spread);
+    json_number("others", f->load.others);
+    json_bool("busy", f->load.is_busy);
     if (u) {
         json_number("unfused_ms", u->ms);
         json_number("unfused_ms_min", u->ms_min);

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "../src/graph/graph.h"
 #include "../src/util/half.h"
+#include "../src/util/util.h"
 #include "cli.h"
 #include "npy.h"
 
@@ -80,6 +81,46 @@ int job_open(job *j, const char *chain_text, cvy_dtype dtype)
 
 /* ---- data ---- */
 
+/* What the chain has of a role, as a list, and which of it may be meant by a name. */
+static void list_role(const job *j, cvy_role role, nearest *near, text *all)
+{
+    for (int32_t i = 0; i < j->n; i++) {
+        const cvy_tensor *t = &j->tensors[i].info;
+        const char *part = strchr(t->name, '.');
+        char line[160];
+        if (t->role != (int32_t)role) continue;
+        cvyi_text_add(all, "%s %s%s", all->len ? "," : "", t->name, shape_text(t->rank, t->dims, line));
+        if (!near->best && part && strlen(part + 1) == near->length && !memcmp(part + 1, near->word, near->length))
+            near->best = t->name;
+        cvyi_near_try(near, t->name);
+    }
+    if (!all->len) cvyi_text_add(all, " none");
+    if (near->best) cvyi_text_add(all, "; did you mean %s?", near->best);
+}
+
+static int no_tensor(const job *j, cvy_role role, const char *name, size_t len)
+{
+    nearest near = {.word = name, .length = len};
+    text all = {0};
+    int st;
+    list_role(j, role, &near, &all);
+    st = cli_error("the chain has no %s '%.*s'; it has%s", role_names[role], (int)len, name,
+                   all.data ? all.data : "");
+    cvyi_text_free(&all);
+    return st;
+}
+
+static int no_file(const job *j, const char *argument)
+{
+    nearest near = {.word = argument, .length = strlen(argument)};
+    text all = {0};
+    int st;
+    list_role(j, CVY_PARAM, &near, &all);
+    st = cli_error("--param takes NAME=FILE.npy, not '%s'; the parameters:%s", argument, all.data ? all.data : "");
+    cvyi_text_free(&all);
+    return st;
+}
+
 /* Tensor of a role by name; without a name, number `position` of the role. NULL and a message where there is none.
  */
 static tensor *find_tensor(job *j, cvy_role role, const char *name, size_t len, int position)
@@ -90,7 +131,7 @@ static tensor *find_tensor(job *j, cvy_role role, const char *name, size_t len, 
         if (name ? strlen(t->info.name) == len && !memcmp(t->info.name, name, len) : !position--) return t;
     }
     if (name)
-        cli_error("the chain has no %s '%.*s'", role_names[role], (int)len, name);
+        no_tensor(j, role, name, len);
     else
         cli_error("more %s files than the chain has %ss", role_names[role], role_names[role]);
     return NULL;
@@ -132,8 +173,7 @@ static int load_files(job *j, cvy_role role, const char *const *files, int n)
     for (int i = 0; i < n; i++) {
         const char *path;
         tensor *t = NULL;
-        if (role == CVY_PARAM && !strchr(files[i], '='))
-            return cli_error("--param takes NAME=FILE.npy, not '%s'", files[i]);
+        if (role == CVY_PARAM && !strchr(files[i], '=')) return no_file(j, files[i]);
         t = job_tensor_of(j, role, files[i], i, &path);
         if (!t) return EXIT_USAGE;
         if (t->loaded) return cli_error("%s %s is given twice", role_names[role], t->info.name);

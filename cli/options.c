@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../src/util/util.h"
 #include "cli.h"
 
 typedef enum take { TAKE_SWITCH, TAKE_WORD, TAKE_COUNT, TAKE_LIST } take;
@@ -105,6 +106,18 @@ static const option *find_option(const char *argument, unsigned command)
     return NULL;
 }
 
+/* The option that may be meant, or that there is one for other commands. */
+static int unknown_option(const char *argument, unsigned command)
+{
+    nearest near = {.word = argument, .length = strcspn(argument, "=")};
+    if (find_option(argument, UINT_MAX))
+        return cli_error("unknown option '%s': other commands have it, this one does not (--help)", argument);
+    for (int i = 0; i < N_OPTIONS; i++)
+        if (table[i].commands & command) cvyi_near_try(&near, table[i].name);
+    return near.best ? cli_error("unknown option '%s'; did you mean %s?", argument, near.best)
+                     : cli_error("unknown option '%s'; --help lists them", argument);
+}
+
 int options_parse(options *o, unsigned command, int argc, char **argv)
 {
     bool names = true; /* until "--" */
@@ -126,7 +139,7 @@ int options_parse(options *o, unsigned command, int argc, char **argv)
             continue;
         }
         d = find_option(!strcmp(argv[i], "-h") ? "--help" : argv[i], command);
-        if (!d) return cli_error("unknown option '%s'", argv[i]);
+        if (!d) return unknown_option(argv[i], command);
         if (d->kind == TAKE_SWITCH && value) return cli_error("%s takes no value", d->name);
         if (d->kind != TAKE_SWITCH && !value && i + 1 == argc)
             return cli_error("%s needs a value: %s", d->name, d->value);
@@ -138,6 +151,16 @@ int options_parse(options *o, unsigned command, int argc, char **argv)
         if (st) return st;
     }
     return EXIT_FINE;
+}
+
+bool options_each(unsigned command, int *at, const char **name, const char **value)
+{
+    while (*at < N_OPTIONS && !(table[*at].commands & command)) ++*at;
+    if (*at == N_OPTIONS) return false;
+    *name = table[*at].name;
+    *value = table[*at].kind == TAKE_WORD ? table[*at].value : table[*at].value ? "" : NULL;
+    ++*at;
+    return true;
 }
 
 void options_print(FILE *to, unsigned command)

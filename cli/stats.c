@@ -16,6 +16,11 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+double spread(const double *sorted, int n)
+{
+    return 0.5 * (sorted[(3 * n - 1) / 4] - sorted[n / 4]);
+}
+
 double median(double *values, int n)
 {
     qsort(values, (size_t)n, sizeof *values, ascending);

@@ -13,6 +13,13 @@ With Python and PyTorch:
   report           draw the files of bench/results as one page
 """
 
+BENCH = """
+Of a problem file, convoy bench FILE.py takes
+  --device auto|cpu|cuda, --precision fp32|tf32|torch, --threads N, --json
+  --seconds S      of timed runs, for each way (default 2)
+  --no-compile     leave torch.compile out
+"""
+
 
 def program():
     """The C program, installed or built beside the library."""
@@ -20,6 +27,17 @@ def program():
     if not found:
         sys.exit("convoy: the C program is not there; run make, or pip install .")
     return str(found[0])
+
+
+def helped(path, arguments):
+    """The C program's help and ours after it. A reader that has seen enough (head) is no error."""
+    status = subprocess.run([path, *arguments]).returncode
+    try:
+        sys.stdout.write(BENCH if arguments[0] == "bench" else MORE)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush at the end
+    return max(status, 0)
 
 
 def main():
@@ -43,10 +61,8 @@ def main():
 
         return report(arguments[1:])
     path = program()
-    if arguments[:1] in (["--help"], ["-h"]):
-        status = subprocess.run([path, *arguments]).returncode
-        print(MORE, end="")
-        return status
+    if arguments[:1] in (["--help"], ["-h"]) or arguments[:1] == ["bench"] and {"--help", "-h"} & set(arguments):
+        return helped(path, arguments)
     os.execv(path, ["convoy", *arguments])
 
 

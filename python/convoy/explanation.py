@@ -100,6 +100,8 @@ def unharmed(module):
 
 def explain_module(module, inputs, keywords):
     """The module may be compiled already, or not: then with the default settings. Nothing of it changes."""
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"convoy.explain takes an nn.Module and its inputs, not {type(module).__name__}")
     settings = dispatcher_of(module).settings if isinstance(module, Compiled) else None
     compiled = module if settings else compile_module(module)
     probe = Dispatcher(settings or dispatcher_of(compiled).settings)  # plans of its own: the timing leaves no trace

@@ -399,6 +399,9 @@ class Compiled:
         dispatcher_of(self).refresh()
         return result
 
+    def __repr__(self):
+        return f"convoy.compile({super().__repr__()}, {dispatcher_of(self).settings.told()})"
+
     def __reduce_ex__(self, protocol):
         """As the original's class says; what belongs to Convoy is made anew."""
         original, settings = type(self)._original, dispatcher_of(self).settings
@@ -479,7 +482,7 @@ def compiled_with(module, settings):
 
 
 def compile_module(module, **options):
-    settings = Settings(**options)
+    settings = Settings.of(options)
     if not isinstance(module, nn.Module):
         raise TypeError(f"convoy.compile takes an nn.Module, not {type(module).__name__}")
     if isinstance(module, torch.jit.ScriptModule):

@@ -10,11 +10,13 @@ import contextlib
 import copy
 import importlib.util
 import json
+import os
 import platform
 import statistics
 import sys
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -29,6 +31,7 @@ SECONDS = 2.0  # of timed runs
 # Largest error allowed, as a share of the largest value; or a few times eager's own, where that is more.
 TOLERANCES = {"fp32": 5e-6, "tf32": 5e-3, "torch": 5e-3}
 OWN_ERROR = 4
+BUSY_SHARE, BUSY_SECONDS = 0.2, 0.2  # of the processors that others may take; of time that says something
 CHECKED_BYTES = 64 << 20  # of inputs that are also computed in float64
 
 
@@ -161,7 +164,43 @@ def to_double(value):
 # ---- time --------------------------------------------------------------------------------------------------------
 
 
-def median_ms(function, inputs, device, seconds=SECONDS):
+def taken(processors):
+    """Seconds that these processors were not idle, and that this process took itself; nan where the system does not tell."""
+    try:
+        lines = [line.split() for line in open("/proc/stat") if line.startswith("cpu")]
+    except OSError:
+        lines = []
+    ticks = [list(map(int, words[1:9])) for words in lines if words[0][3:].isdigit() and int(words[0][3:]) in processors]
+    own = os.times()
+    busy = sum(sum(t) - t[3] - t[4] for t in ticks) / os.sysconf("SC_CLK_TCK") if ticks else float("nan")
+    return busy, own.user + own.system
+
+
+class Load:
+    """`others`: how many processors other processes took while something was timed; `busy`: so many that times mean
+    little. Ticks are hundredths of a second: of a short time nothing is known."""
+
+    def __enter__(self):
+        self.processors = os.sched_getaffinity(0)
+        self.before, self.start = taken(self.processors), time.perf_counter()
+        return self
+
+    def __exit__(self, *_):
+        wall, now = time.perf_counter() - self.start, taken(self.processors)
+        self.others = max(0.0, (now[0] - self.before[0] - (now[1] - self.before[1])) / wall)
+        self.busy = wall >= BUSY_SECONDS and self.others > BUSY_SHARE * len(self.processors)
+
+
+@dataclass
+class Times:
+    """Milliseconds of some runs. spread: half of what lies between the quartiles."""
+
+    median: float
+    least: float
+    spread: float
+
+
+def times_of(function, inputs, device, seconds=SECONDS):
     """On the CPU from call to return. On the GPU what the device takes, after writes of a GiB: nothing of the inputs
     is left in the L2 cache, and the host has issued everything before the device gets to it."""
     function(*inputs)
@@ -183,13 +222,14 @@ def median_ms(function, inputs, device, seconds=SECONDS):
             torch.cuda.synchronize(device)
             times.append(first.elapsed_time(last))
         total += time.perf_counter() - start
-    return statistics.median(times)
+    quarters = statistics.quantiles(times, n=4)
+    return Times(statistics.median(times), min(times), (quarters[2] - quarters[0]) / 2)
 
 
-def compiled_ms(model, inputs, device, seconds):
+def compiled_times(model, inputs, device, seconds):
     """torch.compile may need a C++ compiler that is not there: then the reason instead of a time."""
     try:
-        return median_ms(torch.compile(copy.deepcopy(model)), inputs, device, seconds), None
+        return times_of(torch.compile(copy.deepcopy(model)), inputs, device, seconds), None
     except Exception as error:
         return None, f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
@@ -230,12 +270,21 @@ def measure(path, options):
     with torch.no_grad():
         with about(path, "Model fails"):
             model(*inputs)
-        errors = [{"factor": f, **compare(model, new, scaled(inputs, f), options.precision)} for f in FACTORS]
+        errors = []
+        for factor in FACTORS:
+            progress(f"comparing with float64 and eager PyTorch, inputs times {factor:g}")
+            errors.append({"factor": factor, **compare(model, new, scaled(inputs, factor), options.precision)})
         agree = all(e["agree"] for e in errors)
-        ms, why = {"eager": median_ms(model, inputs, device, options.seconds), "compile": None}, None
+        times, why = {"eager": None, "compile": None, "convoy": None}, None
         if options.compile:
-            ms["compile"], why = compiled_ms(model, inputs, device, options.seconds)
-        ms["convoy"] = median_ms(new, inputs, device, options.seconds)
+            progress("torch.compile: compiling, then timing")
+            times["compile"], why = compiled_times(model, inputs, device, options.seconds)
+        with Load() as meanwhile:  # without what torch.compile's workers took
+            progress("timing eager PyTorch")
+            times["eager"] = times_of(model, inputs, device, options.seconds)
+            progress("timing Convoy")
+            times["convoy"] = times_of(new, inputs, device, options.seconds)
+        progress(None)
     return {
         "file": str(path),
         "device": device.type,
@@ -244,10 +293,22 @@ def measure(path, options):
         "agree": agree,
         "errors": errors,
         "roofline_ms": roofline_ms(new),
-        "ms": ms,
+        "ms": {way: t and t.median for way, t in times.items()},
+        "ms_least": {way: t and t.least for way, t in times.items()},
+        "ms_spread": {way: t and t.spread for way, t in times.items()},
+        "others": meanwhile.others,
+        "busy": meanwhile.busy and device.type == "cpu",
         "compile_error": why,
         "threads": torch.get_num_threads(),
     }
+
+
+def progress(what):
+    """One line on standard error, which on a terminal the next one overwrites; None: there is no next one."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{what or ''}", end="", file=sys.stderr, flush=True)
+    elif what:
+        print(what, file=sys.stderr, flush=True)
 
 
 def print_text(result):
@@ -256,13 +317,17 @@ def print_text(result):
     print(f"  {'inputs':>8} {'error':>10} {'relative':>10} {'eager has':>10} {'from eager':>10}")
     for e in result["errors"]:
         numbers = " ".join(f"{e.get(k, float('nan')):10.2e}" for k in ("max_abs", "rel", "eager_max_abs", "from_eager"))
-        print(f"  {'x ' + format(e['factor'], 'g'):>8} {numbers} {'' if e['agree'] else ' DISAGREES'}")
+        print(f"  {'x ' + format(e['factor'], 'g'):>8} {numbers}  {'agrees' if e['agree'] else 'DISAGREES'}")
     ours = result["ms"]["convoy"]
+    print(f"  {'ms':>8} {'median':>10} {'least':>10} {'spread':>10}")
     for name, ms in result["ms"].items():
         if ms is None:
             print(f"  {name:>8} {'-':>10}  {result['compile_error'] or 'not asked for'}")
-        else:
-            print(f"  {name:>8} {ms:10.3f} ms" + ("" if name == "convoy" else f"  {ms / ours:6.2f} times Convoy's"))
+            continue
+        ratio = "" if name == "convoy" or result["busy"] else f"  {ms / ours:6.2f} times Convoy's"
+        print(f"  {name:>8} {ms:10.3f} {result['ms_least'][name]:10.3f} {result['ms_spread'][name]:10.3f}{ratio}")
+    if result["busy"]:
+        print(f"  BUSY: other processes took {result['others']:.1f} processors meanwhile; these times mean little")
     if result["roofline_ms"]:
         print(f"  {'memory':>8} {result['roofline_ms']:10.3f} ms  inputs read once, outputs written once")
 

@@ -1,7 +1,8 @@
 """What the user chose in compile(), and the library's options it means on a device."""
 
+import difflib
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 
@@ -28,6 +29,23 @@ class Settings:
     threads: int | None = None
     training: str = "auto"
     regions: str = field(default_factory=lambda: os.environ.get("CONVOY_REGIONS", "faster"))
+
+    @classmethod
+    def of(cls, options):
+        """From the keywords of compile(); a name that is none of them is told with the one that may be meant."""
+        names = [f.name for f in fields(cls)]
+        for name in options:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, 1)
+                meant = f"; did you mean {near[0]!r}?" if near else ";"
+                raise TypeError(f"convoy.compile has no option {name!r}{meant} it takes {', '.join(names)}")
+        return cls(**options)
+
+    def told(self):
+        """What was chosen, as compile()'s keywords: the precision, and whatever is not the default."""
+        plain = Settings()
+        chosen = [f.name for f in fields(self) if f.name == "precision" or getattr(self, f.name) != getattr(plain, f.name)]
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in chosen)
 
     def __post_init__(self):
         if self.precision not in PRECISIONS:

@@ -179,6 +179,16 @@ op_id cvyi_op_find(const char *name, size_t len)
     return (op_id)i;
 }
 
+cvy_status cvyi_op_unknown(const char *name, size_t len)
+{
+    nearest near = {.word = name, .length = len};
+    const bool cut = len > 30;
+    for (int i = 0; i < OP_COUNT; i++)
+        if (!(cvyi_ops[i].flags & FLAG_INTERNAL)) cvyi_near_try(&near, cvyi_ops[i].name);
+    cvyi_fail(CVY_INVALID, "there is no operator '%.*s%s'", cut ? 30 : (int)len, name, cut ? "..." : "");
+    return near.best ? cvyi_fail_more(CVY_INVALID, "; did you mean '%s'?", near.best) : CVY_INVALID;
+}
+
 const attr_value *cvyi_attr(const node *n, const char *name)
 {
     const op_info *op = cvyi_info(n);

@@ -235,7 +235,7 @@ cvy_status cvy_graph_apply(cvy_graph *g, const cvy_call *call, cvy_value *out)
     if (call->size < sizeof *call) return cvyi_fail(CVY_INVALID, "cvy_call: size is %zu, not set?", call->size);
     if (!call->op) return cvyi_fail(CVY_INVALID, "cvy_call: op is NULL");
     op = cvyi_op_find(call->op, strlen(call->op));
-    if (op == OP_COUNT) return cvyi_fail(CVY_INVALID, "there is no operator '%.60s'", call->op);
+    if (op == OP_COUNT) return cvyi_op_unknown(call->op, strlen(call->op));
     if (call->n_args < 1 || call->n_args > 1 + cvyi_ops[op].n_tensors || !call->args)
         return cvyi_fail(CVY_INVALID, "%s: takes 1 to %d tensors, got %d", call->op, 1 + cvyi_ops[op].n_tensors,
                          (int)call->n_args);

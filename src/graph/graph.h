@@ -72,6 +72,8 @@ extern const op_info cvyi_ops[OP_COUNT];
 
 /* OP_COUNT where there is none of that name. Internal operators are not found. */
 op_id cvyi_op_find(const char *name, size_t len);
+/* The message that there is no such operator, with the one that may be meant. */
+cvy_status cvyi_op_unknown(const char *name, size_t len);
 
 /* The value of an attribute. Unset: the default holds, `set` is false and the fields carry it (count 0 for None).
  */

@@ -301,21 +301,31 @@ fail:
 
 /* ---- stages ---- */
 
+/* conv2d(8,64,3) on 8 channels is nn.Conv2d's way to say it: the message gets a hint. */
+static cvy_status hinted(const parser *p, const stage *s, cvy_status st)
+{
+    const shape *x = cvyi_shape_of(p->graph, s->spec.arg[0]);
+    const attr_value *a = s->spec.attr;
+    const bool conv = s->op->kind == KIND_CONV || s->op->kind == KIND_CONVT;
+
+    if (!st || !conv || s->next_attr < 3 || x->rank < 3 || a[0].i[0] != x->dim[1]) return st;
+    return cvyi_fail_more(st, "; output channels come first here: torch.nn's (%d,%d,%d) is %s(%d,%d)",
+                          (int)a[0].i[0], (int)a[1].i[0], (int)a[2].i[0], s->op->name, (int)a[1].i[0],
+                          (int)a[2].i[0]);
+}
+
 /* `conv2d(64, 3, padding=1) @c`, where the name comes next. */
 static cvy_status read_operator(parser *p)
 {
     const char *start = p->at;
     const size_t n = cvyi_name_length(start);
     const op_id op = cvyi_op_find(start, n);
-    char seen[SEEN_BYTES], name[NAME_BYTES];
+    char name[NAME_BYTES];
     stage s = {.op = &cvyi_ops[op]};
     cvy_status st = CVY_OK;
 
     if (!n) return cvyi_expected(p, "an operator");
-    if (op == OP_COUNT) {
-        cvyi_describe(start, seen);
-        return cvyi_locate(p, start, cvyi_fail(CVY_INVALID, "there is no operator %s", seen));
-    }
+    if (op == OP_COUNT) return cvyi_locate(p, start, cvyi_op_unknown(start, n));
     if (p->running == CVY_NONE)
         return cvyi_locate(
             p, start, cvyi_fail(CVY_INVALID, "%s has nothing to work on: expected '@name' before it", s.op->name));
@@ -333,7 +343,7 @@ static cvy_status read_operator(parser *p)
         TRY(cvyi_scan_name(p, "a name after '@'", name));
         s.spec.name = name;
     }
-    TRY(cvyi_locate(p, start, cvyi_graph_add(p->graph, &s.spec, &p->running)));
+    TRY(cvyi_locate(p, start, hinted(p, &s, cvyi_graph_add(p->graph, &s.spec, &p->running))));
 fail:
     return st;
 }

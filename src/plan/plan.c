@@ -38,6 +38,7 @@ static cvy_status check_options(const cvy_options *o)
 static cvy_status take_options(const cvy_options *given, cvy_options *out)
 {
     *out = (cvy_options){.size = sizeof *out};
+    if (cvyi_env_check()) return CVY_INVALID;
     if (given) {
         const size_t known = given->size < sizeof *out ? given->size : sizeof *out;
         if (given->size < sizeof given->size)

@@ -35,6 +35,23 @@ static bool switched_off(const rewrite *r)
     return false;
 }
 
+/* Is every name of CVY_SIMPLIFY a rewrite's? */
+static cvy_status check_names(void)
+{
+    const char *list = cvyi_env(ENV_SIMPLIFY), *at = list;
+    while (at && strcmp(list, "0") != 0) {
+        nearest near = {.word = at + 1, .length = strcspn(at, ",") - (*at == '-')};
+        for (int r = 0; r < cvyi_rewrite_count; r++) cvyi_near_try(&near, cvyi_rewrites[r].name);
+        if (*at != '-' || !near.best || near.distance) {
+            cvyi_fail(CVY_INVALID, "CVY_SIMPLIFY is '%.200s', expected 0, or -name,-name of rewrites", list);
+            return near.best ? cvyi_fail_more(CVY_INVALID, "; did you mean -%s?", near.best) : CVY_INVALID;
+        }
+        at = strchr(at, ',');
+        if (at) at++;
+    }
+    return CVY_OK;
+}
+
 /* ---- cleaning ---- */
 
 /* Nodes that outputs depend on, found backwards; `stack` has room for every node. */
@@ -166,6 +183,7 @@ cvy_status cvyi_simplify(cvy_graph *g, rewrite_mode mode, text *log)
     editor e = {.g = g, .log = log, .mode = mode, .n_given = g->n_values};
     cvy_status st = CVY_OK;
 
+    TRY(check_names());
     TRY(clean(&e));
     for (int r = 0; r < cvyi_rewrite_count;) {
         const bool changed = !switched_off(&cvyi_rewrites[r]) && sweep(&e, &cvyi_rewrites[r]);

@@ -30,6 +30,16 @@ cvy_status cvyi_fail_within(cvy_status st, const char *format, ...)
     return st;
 }
 
+cvy_status cvyi_fail_more(cvy_status st, const char *format, ...)
+{
+    const size_t n = strlen(message);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message + n, sizeof message - n, format, args);
+    va_end(args);
+    return st;
+}
+
 const char *cvy_last_error(void)
 {
     return message;

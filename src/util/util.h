@@ -31,6 +31,9 @@ cvy_status cvyi_fail(cvy_status st, const char *format, ...) CVYI_PRINTF(2, 3);
 /* Puts words before the message that is there: "pass 2: " */
 cvy_status cvyi_fail_within(cvy_status st, const char *format, ...) CVYI_PRINTF(2, 3);
 
+/* Adds words after it: "; did you mean ...?" */
+cvy_status cvyi_fail_more(cvy_status st, const char *format, ...) CVYI_PRINTF(2, 3);
+
 /* ---- memory (memory.c): zeroed; NULL (with a message) when there is none ---- */
 
 void *cvyi_alloc(size_t count, size_t size);
@@ -101,6 +104,16 @@ void cvyi_text_add_number(text *t, double value);
 /* The number that decimal digits mean, "inf" and "nan" too, whatever the program's locale. */
 double cvyi_text_number(const char *digits);
 
+/* ---- "did you mean" (near.c) ---- */
+
+typedef struct nearest {
+    const char *word; /* what was written, `length` bytes of it */
+    size_t length;
+    const char *best; /* of the candidates so far, the one that is near enough; NULL: none */
+    int distance;
+} nearest;
+void cvyi_near_try(nearest *n, const char *candidate);
+
 /* ---- 64-bit hash (FNV-1a) ---- */
 #define CVYI_HASH_START UINT64_C(0xcbf29ce484222325)
 uint64_t cvyi_hash(uint64_t start, const void *data, size_t bytes);
@@ -108,13 +121,16 @@ uint64_t cvyi_hash(uint64_t start, const void *data, size_t bytes);
 /* ---- environment (env.c): listed by `convoy --help` ---- */
 
 typedef enum env_var {
-#define ENV(id, name, help) ENV_##id,
+#define ENV(id, name, takes, help) ENV_##id,
 #include "env.def"
 #undef ENV
     ENV_COUNT
 } env_var;
 const char *cvyi_env(env_var which); /* NULL where unset or empty */
 int cvyi_env_int(env_var which, int otherwise);
+/* Is every value one that its variable takes? Variables without a list in env.def are checked where they are read.
+ */
+cvy_status cvyi_env_check(void);
 
 /* ---- log: printed to standard error when CVY_DEBUG >= level ---- */
 bool cvyi_logs(int level);

@@ -33,3 +33,13 @@ def convoy(tmp_path):
         return done.returncode, done.stdout, done.stderr
 
     return run
+
+
+def refused(result, *words):
+    """Exit status 2, nothing on standard output, one line on standard error with these words in it."""
+    status, out, err = result
+    assert status == 2, (out, err)
+    assert out == ""
+    assert err.startswith("convoy: ") and err.count("\n") == 1, err
+    for word in words:
+        assert word in err, err

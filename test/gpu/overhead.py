@@ -46,7 +46,7 @@ def file_us(new, inputs, seconds):
     from convoy import problem
 
     with torch.no_grad():
-        return 1e3 * problem.median_ms(new, inputs, torch.device("cuda"), seconds)
+        return 1e3 * problem.times_of(new, inputs, torch.device("cuda"), seconds).median
 
 
 def issue_us(call):

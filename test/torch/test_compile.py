@@ -74,7 +74,7 @@ def test_parameters_are_shared(net):
     assert [id(p) for p in fast.parameters()] == [id(p) for p in net.parameters()]
     assert list(fast.state_dict()) == list(net.state_dict())
     assert type(fast).__name__ == "Net" and isinstance(fast, Net)
-    assert repr(fast) == repr(net)
+    assert repr(fast) == f"convoy.compile({net!r}, precision='fp32')"
 
 
 @torch.no_grad()

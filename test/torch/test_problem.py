@@ -43,7 +43,38 @@ def test_good_file(tmp_path):
     assert [e["factor"] for e in result["errors"]] == [1, 3, 0.01, -1]
     assert result["agree"] is True and result["roofline_ms"] > 0 and result["file"] == str(path)
     done = convoy("bench", path, "--no-compile", "--device", "cpu", "--seconds", "0.01")
-    assert "times Convoy's" in done.stdout and "DISAGREES" not in done.stdout
+    assert ("times Convoy's" in done.stdout) != ("BUSY" in done.stdout) and "DISAGREES" not in done.stdout
+    assert done.stdout.count(" agrees") == 4
+    assert all(word in done.stdout for word in ("median", "least", "spread"))
+    assert all(line in done.stderr for line in ("comparing with float64", "timing eager PyTorch", "timing Convoy"))
+    assert result["busy"] in (False, True) and 0 < result["ms_least"]["convoy"] <= result["ms"]["convoy"]
+
+
+def test_a_busy_machine(capsys):
+    """Other processes' time is what the processors did and this one did not; then no ratio is printed."""
+    from convoy import problem
+
+    class Load(problem.Load):
+        pass
+
+    clock = iter([(10.0, 1.0), (12.0, 1.5)])  # 2 s of the processors' time, half a second of it ours
+    problem.taken, real = lambda processors: next(clock), problem.taken
+    try:
+        with Load() as load:
+            load.start -= 1.0
+    finally:
+        problem.taken = real
+    assert 1.4 < load.others <= 1.5
+    busy, own = real({0, 1})
+    assert busy >= 0 and own > 0
+    ms = {"eager": 2.0, "compile": None, "convoy": 1.0}
+    common = {"file": "f", "device": "cpu", "machine": "m", "precision": "fp32", "threads": 1, "errors": [],
+              "compile_error": None, "roofline_ms": None, "ms": ms, "ms_least": ms, "ms_spread": ms, "others": 1.5}
+    problem.print_text({**common, "busy": True})
+    told = capsys.readouterr().out
+    assert "BUSY: other processes took 1.5 processors" in told and "times Convoy's" not in told
+    problem.print_text({**common, "busy": False})
+    assert "2.00 times Convoy's" in capsys.readouterr().out
 
 
 def test_wrong_results_fail(tmp_path):
@@ -93,3 +124,16 @@ def test_exit_status_and_forwarding(tmp_path):
     told = convoy("--help").stdout
     assert "usage: convoy COMMAND" in told
     assert all(f"  {name} " in told for name in ("bench FILE.py", "eject FILE.py", "report"))
+
+
+def test_help_for_a_reader_that_leaves():
+    """convoy --help | head: no traceback."""
+    command = f"{sys.executable} -m convoy --help | head -n 1; exit ${{PIPESTATUS[0]}}"
+    for _ in range(3):
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+        assert done.stdout.startswith("convoy:") and done.stderr == ""
+
+
+def test_help_of_bench_tells_of_problem_files():
+    told = convoy("bench", "--help").stdout
+    assert all(word in told for word in ("CHAIN", "FILE.py", "get_init_inputs()", "KernelBench", "--no-compile", "--repeat"))

@@ -1,0 +1,30 @@
+"""What compile(), explain() and repr() say."""
+
+import pytest
+import torch
+from torch import nn
+
+import convoy
+
+
+def test_an_option_that_is_misspelt():
+    with pytest.raises(TypeError, match="convoy.compile has no option 'precison'; did you mean 'precision'\\? it takes precision, "):
+        convoy.compile(nn.ReLU(), precison="tf32")
+    with pytest.raises(TypeError, match="convoy.compile has no option 'quickly'; it takes precision, .*regions"):
+        convoy.compile(nn.ReLU(), quickly=True)
+
+
+def test_explain_names_itself():
+    with pytest.raises(TypeError, match="convoy.explain takes an nn.Module and its inputs, not builtin_function"):
+        convoy.explain(torch.relu, torch.rand(3))
+    with pytest.raises(TypeError, match="convoy.compile takes an nn.Module, not builtin_function"):
+        convoy.compile(torch.relu)
+
+
+def test_a_compiled_module_shows_that_it_is():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+    fast = convoy.compile(model)
+    assert repr(fast) == f"convoy.compile({model!r}, precision='fp32')"
+    told = repr(convoy.compile(model, precision="tf32", winograd=False))
+    assert told.endswith(", precision='tf32', winograd=False)")
+    assert repr(nn.Sequential(fast)).count("convoy.compile(") == 1
