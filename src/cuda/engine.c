@@ -139,26 +139,33 @@ static bool tensor_last(const cuda_run *r, int tensor)
     return is && (uintptr_t)r->buffers[tensor].data % 16 == 0;
 }
 
-/* Do all tensors lie channels last that the pass could take so? */
-static bool takes_last(const cuda_run *r, int number)
+static bool is_read(const cuda_run *r, int tensor)
+{
+    return r->plan->graph->values[r->plan->tensor_value[tensor]].kind == VALUE_INPUT;
+}
+
+/* Which steps of the pass run: where do the tensors lie that it could take channels last? */
+static step_layout layout_of(const cuda_run *r, int number)
 {
     const int *last = ((const cuda_state *)r->plan->state)->last;
-    bool any = false, all = true;
+    bool any[2] = {false, false}, all[2] = {true, true}; /* of those written, of those read */
 
     for (int i = 0; i < r->plan->n_tensors; i++) {
         if (last[i] != number) continue;
-        any = true;
-        all = all && tensor_last(r, i);
+        any[is_read(r, i)] = true;
+        all[is_read(r, i)] &= tensor_last(r, i);
     }
-    return any && all;
+    if (all[0] && all[1]) return any[0] || any[1] ? LAYOUT_LAST : LAYOUT_PLAIN;
+    return any[0] && any[1] && all[1] ? LAYOUT_X_LAST : LAYOUT_PLAIN;
 }
 
 /* Must a copy stand in for the tensor, where it has one? */
 static bool tensor_shadowed(const cuda_run *r, int tensor)
 {
     const int by = ((const cuda_state *)r->plan->state)->last[tensor];
+    const step_layout layout = by == CVY_NONE ? LAYOUT_PLAIN : layout_of(r, by);
 
-    if (by != CVY_NONE && takes_last(r, by)) return false;
+    if (layout == LAYOUT_LAST || (layout == LAYOUT_X_LAST && is_read(r, tensor))) return false;
     return tensor_strided(r, tensor) || (uintptr_t)r->buffers[tensor].data % 16;
 }
 
@@ -230,7 +237,7 @@ static cvy_status run_step(const cuda_run *r, const cuda_step *s)
 bool cvyi_cuda_wanted(const cuda_run *r, const cuda_step *s, uint32_t flags)
 {
     if (s->prepared && (flags & CVY_KEEP_PREPARED)) return false;
-    if (s->layout != LAYOUT_ANY && takes_last(r, s->pass) != (s->layout == LAYOUT_LAST)) return false;
+    if (s->layout != LAYOUT_ANY && layout_of(r, s->pass) != s->layout) return false;
     return s->only_strided == CVY_NONE || tensor_shadowed(r, s->only_strided);
 }
 
@@ -281,9 +288,10 @@ static void describe(const cvy_plan *p, text *t)
         cvyi_text_add(t, "  kernel %s: %u x %u x %u blocks of %u threads, %d registers%s\n", s->entry,
                       s->launch.grid[0], s->launch.grid[1], s->launch.grid[2], s->launch.block[0],
                       s->kernel[0].registers,
-                      s->prepared                ? ", prepared"
-                      : s->layout == LAYOUT_LAST ? ", channels last"
-                                                 : "");
+                      s->prepared                  ? ", prepared"
+                      : s->layout == LAYOUT_LAST   ? ", channels last"
+                      : s->layout == LAYOUT_X_LAST ? ", x channels last"
+                                                   : "");
     }
 }
 

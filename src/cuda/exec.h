@@ -35,11 +35,13 @@ typedef struct tc_step tc_step;         /* tc.h */
 typedef struct cuda_choice cuda_choice; /* choice.h */
 typedef struct kernel_row kernel_row;   /* choice.h */
 
-/* Passes on tensor cores may have steps for either layout of the tensors that they alone read or write densely. */
+/* Passes on tensor cores may have steps for several layouts of the tensors that they alone read or write densely.
+ * PyTorch's norms give contiguous results of tensors that lie channels last: hence the last one. */
 typedef enum step_layout {
     LAYOUT_ANY,
     LAYOUT_PLAIN, /* runs unless those tensors lie channels last */
-    LAYOUT_LAST   /* runs where they do */
+    LAYOUT_LAST,  /* runs where they do */
+    LAYOUT_X_LAST /* runs where what is read does, and what is written does not */
 } step_layout;
 
 typedef struct cuda_step {
@@ -83,8 +85,8 @@ typedef struct cuda_state {
      * begins at no multiple of 16 bytes; -1: none. A tensor that the graph reshapes has one: in another shape its
      * strides mean nothing; and one that a tensor-core pass reads or writes. */
     int64_t *shadow;
-    /* Per tensor of run(): the pass that takes it channels last, as it lies, if all such tensors of the pass lie
-     * so; CVY_NONE: none. */
+    /* Per tensor of run(): the pass that takes it channels last, as it lies, if the other such tensor of the pass
+     * goes with that (step_layout); CVY_NONE: none. */
     int *last;
     int64_t values;   /* prepared bytes in front of what the steps pack */
     int64_t kept_end; /* of the workspace: what is in use so far */

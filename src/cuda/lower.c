@@ -247,6 +247,7 @@ static void find_last(const cvy_plan *p, int *last)
         if (!is_alone(p, y)) y = CVY_NONE;
         if ((x == CVY_NONE && y == CVY_NONE) || !cvyi_tc_last(p, &c->tc, x != CVY_NONE, y != CVY_NONE, &form))
             continue;
+        if (x != CVY_NONE && !cvyi_tc_last(p, &c->tc, true, false, &form)) continue;
         if (x != CVY_NONE) last[p->places[x].at] = i;
         if (y != CVY_NONE) last[p->places[y].at] = i;
     }

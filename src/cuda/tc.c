@@ -125,23 +125,25 @@ static cvy_status make_pack(maker *m, const tc_form *f, const memory_map *at)
     return st;
 }
 
-/* x as tensor copies see it: {W, H, C, samples}, boxes of whole rows of a strip and 8 channels. */
+/* x as tensor copies see it: {W, H, C, samples}, boxes of whole rows of a strip and 8 channels; channels last
+ * {C, W, H, samples}. */
 static void fill_map(tc_step *t, const tc_form *f, cvy_dtype dtype)
 {
     const tc_problem *b = &f->problem;
+    const int last = b->x_last; /* dimensions of the plane move up by one */
 
     t->tma = f->tuning.tma;
     t->dtype = dtype;
-    t->dims[0] = (uint64_t)b->w;
-    t->dims[1] = (uint64_t)b->h;
-    t->dims[2] = (uint64_t)b->c;
+    t->dims[last] = (uint64_t)b->w;
+    t->dims[last + 1] = (uint64_t)b->h;
+    t->dims[last ? 0 : 2] = (uint64_t)b->c;
     t->dims[3] = (uint64_t)f->samples;
     t->strides[0] = (uint64_t)cvyi_dtype_bytes(dtype) * t->dims[0];
     t->strides[1] = t->strides[0] * t->dims[1];
     t->strides[2] = t->strides[1] * t->dims[2];
-    t->box[0] = (unsigned)f->tuning.box_cols;
-    t->box[1] = (unsigned)f->tuning.box_rows;
-    t->box[2] = 8;
+    t->box[last] = (unsigned)f->tuning.box_cols;
+    t->box[last + 1] = (unsigned)f->tuning.box_rows;
+    t->box[last ? 0 : 2] = 8;
     t->box[3] = 1;
 }
 
@@ -226,19 +228,21 @@ static bool is_taken(const maker *m, int v)
     return v != CVY_NONE && m->state->last[m->plan->places[v].at] == m->pass_index;
 }
 
-/* The steps of a pass, and once more where it takes tensors channels last. */
+/* The steps of a pass, and once more where it takes tensors channels last: all of them, or x alone. */
 static cvy_status make_conv_tc(maker *m)
 {
     const tc_form *f = &m->choice->tc;
-    tc_form last;
+    tc_form last, mixed;
     int x, y;
-    bool both;
+    bool taken;
     cvy_status st;
 
     cvyi_tc_tensors(m->plan, f, &x, &y);
-    both = (is_taken(m, x) || is_taken(m, y)) && cvyi_tc_last(m->plan, f, is_taken(m, x), is_taken(m, y), &last);
-    TRY(make_steps(m, f, both ? LAYOUT_PLAIN : LAYOUT_ANY));
-    if (both) TRY(make_steps(m, &last, LAYOUT_LAST));
+    taken = (is_taken(m, x) || is_taken(m, y)) && cvyi_tc_last(m->plan, f, is_taken(m, x), is_taken(m, y), &last) &&
+            (!is_taken(m, x) || cvyi_tc_last(m->plan, f, true, false, &mixed));
+    TRY(make_steps(m, f, taken ? LAYOUT_PLAIN : LAYOUT_ANY));
+    if (taken) TRY(make_steps(m, &last, LAYOUT_LAST));
+    if (taken && is_taken(m, x) && is_taken(m, y)) TRY(make_steps(m, &mixed, LAYOUT_X_LAST));
 fail:
     return st;
 }

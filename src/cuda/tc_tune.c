@@ -194,7 +194,8 @@ static void try_sources(search *s, tc_tuning *t, int q)
     const int columns = (least(t->span, q) - 1) * b->stride + b->s;
     const int align = b->x_half ? 8 : 4; /* elements in 16 bytes */
 
-    t->tma = !b->x_last && b->w % align == 0 && b->pad_w % align == 0 && cdiv(columns, align) * align <= 256;
+    t->tma = b->x_last ? b->stride == 1 && columns <= 256
+                       : b->w % align == 0 && b->pad_w % align == 0 && cdiv(columns, align) * align <= 256;
     for (t->coltiles = b->sink == SINK_REDUCE; t->coltiles < (b->sink == SINK_POOL ? 1 : 2); t->coltiles++)
         for (t->rows = 0; t->rows <= (!t->tma && !b->x_last && t->span == q && b->h * b->w >= align); t->rows++)
             for (t->finishers = 4; t->finishers >= 2; t->finishers -= 2) try_buffers(s, t);

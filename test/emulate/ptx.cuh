@@ -60,6 +60,23 @@ static inline void tensor_load(void *dst, const void *map, int x, int y, int z, 
     const int at[4] = {x, y, z, n};
     emulated_now.load_box(dst, (const emulated_map *)map, at, emulated_barrier(b), 1u << emulated_now.rank);
 }
+static inline void store_blocks(void *column, const u32 (&words)[4])
+{
+    struct {
+        unsigned char *to;
+        u32 words[4];
+    } mine = {(unsigned char *)column, {words[0], words[1], words[2], words[3]}}, theirs;
+    const int lane = emulated_lane(), matrix = lane / 8, column_of = lane % 8;
+    unsigned char *to = mine.to;
+
+    if ((unsigned long long)column % 16) emulated_now.fail("a row of stmatrix that is not aligned");
+    const emulated_deposit *all = emulated_now.meet(0xffffffffu, &mine, sizeof mine);
+    for (int row = 0; row < 8; row++) { // every lane writes the column that it points to
+        memcpy(&theirs, all[4 * row + column_of / 2], sizeof theirs);
+        const u32 word = theirs.words[matrix] >> (column_of % 2 * 16);
+        to[2 * row] = (unsigned char)word, to[2 * row + 1] = (unsigned char)(word >> 8);
+    }
+}
 static inline u64 policy_evict_first()
 {
     return 0;

@@ -9,6 +9,7 @@
  * exactly; the largest numbers, infinities, NaN and subnormals. */
 #include "../support/check_random.h"
 #include "../support/emulated.h"
+#include "../../src/cuda/tc.h"
 
 static const char *const generic[] = {
     /* the three blocks */
@@ -321,7 +322,20 @@ static bool has_layout(const cvy_plan *plan, step_layout layout)
     return found;
 }
 
-/* Channels last, contiguous and channels last again on one workspace: bits do not depend on what ran before. */
+/* Do tensor copies put x in its place? */
+static bool is_placed(const cvy_plan *plan)
+{
+    const cuda_state *state = plan->state;
+    bool found = false;
+
+    for (int i = 0; i < state->n_steps; i++)
+        found = found || (state->steps[i].layout == LAYOUT_LAST && state->steps[i].tc->tma);
+    return found;
+}
+
+/* Channels last, contiguous, x alone channels last, and all again on one workspace: bits do not depend on what ran
+ * before. */
+enum { LAYOUTS = 3 };
 static void check_last(const gpu *u, const cvy_graph *g, const char *title)
 {
     const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
@@ -330,25 +344,26 @@ static void check_last(const gpu *u, const cvy_graph *g, const char *title)
     int64_t count = 0;
     cvy_plan *plan = NULL;
     guarded work = {0};
-    gpu_rig t[2];
+    gpu_rig t[LAYOUTS];
     doubt d;
-    rig r[2];
+    rig r[LAYOUTS];
 
     assert_ok(cvy_plan_create(g, &options, &plan));
     assert_ok(guarded_alloc(u, cvy_plan_workspace(plan), &work));
     CHECK(has_layout(plan, LAYOUT_LAST), "no kernel for channels last: %s", title);
-    for (int i = 0; i < 2; i++) { /* the second lies as it is */
+    CHECK(is_placed(plan) == !strstr(title, "stride=2"), "tensor copies of channels-last tensors: %s", title);
+    for (int i = 0; i < LAYOUTS; i++) { /* the second lies as it is */
         uint64_t same = seed;
         rig_open(&r[i], twin, &same, RIG_REAL, 0);
         round_rig(&r[i], g);
-        if (i == 0) lay_last(&r[i], 0);
+        if (i != 1) lay_last(&r[i], 0);
         if (i == 0 && r[i].t[r[i].n - 1].info.rank == 4) lay_last(&r[i], r[i].n - 1);
         rig_reference(&r[i]);
         gpu_rig_open_as(&t[i], u, &r[i], g);
     }
     doubt_open_by(&d, &r[0], seed, &checked_rounding[g->values[0].dtype][CVY_FP32]);
-    for (int turn = 0; turn < 3; turn++) {
-        const int i = turn % 2;
+    for (int turn = 0; turn < 2 * LAYOUTS; turn++) {
+        const int i = turn % LAYOUTS;
         double want = 0;
         float *got = run_one_way(&t[i], plan, work.at, turn ? RUN_KEPT : RUN_FRESH, &count);
         const int64_t bad = got ? doubt_find(&d, &r[i], got, false, &want) : 0;
@@ -357,7 +372,7 @@ static void check_last(const gpu *u, const cvy_graph *g, const char *title)
         free(got);
     }
     doubt_close(&d);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < LAYOUTS; i++) {
         gpu_rig_close(&t[i]);
         rig_close(&r[i]);
     }

@@ -7,6 +7,7 @@
 //   finish    TEAMS of 1, 2 or 4        ofull, sfull (2)           oempty, sempty (2)
 //   stage     3 to 6, COPIED 2 to 4     empty (COPIED: rawfull)    full (COPIED: rawempty)
 //   copy      COPIED: one               rawempty                   rawfull
+//             PLACED: one               empty                      rawfull
 //   merge     the last                  sempty, words in part      sfull
 //   (1) EARLY, (2) else
 //
@@ -138,6 +139,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         registers_give<REGS_REST>();
         if (warp >= WARP_LOAD && warp < WARP_COPY)
             load_role(s, a, order);
+        else if (PLACED && warp == WARP_COPY && tid % 32 == 0)
+            place_role(s, map, order);
         else if (TC_TMA && warp == WARP_COPY && tid % 32 == 0)
             copy_role(s, map, order);
         else if (TC_ROWS && warp == WARP_COPY && tid % 32 < 8)

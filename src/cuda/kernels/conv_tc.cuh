@@ -142,14 +142,14 @@ constexpr int SR = TC_STRIP, QS = L.span, CSTRIPS = L.col_strips, STRIPS = L.row
 constexpr int ROWSIN = L.rows_in, COLSIN = L.cols_in, XVEC = L.vec, COLPACKS = L.packs;
 constexpr int PITCH = L.pitch, PHASE = (int)L.phase, SLICE = (int)L.slice, XPART = (int)L.x_part,
               XSTAGE = (int)L.x_stage;
-constexpr bool COPIED = L.copied;
+constexpr bool COPIED = L.copied, PLACED = L.placed;
 constexpr int UCOLS = L.unit_cols, UROWS = L.unit_rows, UNIT = L.unit, UNITS = cdiv(ROWSIN, UROWS);
 constexpr int LINEROWS = L.line_rows, LINES = L.lines, CT = L.col_tiles, CPC = L.tiles_chunk, LPC = L.lines_chunk,
               CHUNKS = L.chunks;
 constexpr int CHUNKM = L.chunk_blocks, CHUNKK = CHUNKM * KM, CHUNKW = L.chunk_w; // CHUNKK: channels of a chunk
 constexpr bool BOTH = TC_PASS == PASS_BOTH, KEEP = TC_PASS == PASS_KEEP, EARLY = L.early, BULK = L.bulk,
                PARTIAL = L.partial;
-constexpr bool OUT_HALF = L.out_half;
+constexpr bool OUT_HALF = L.out_half, OUT_LAST = L.out_last;
 constexpr bool EXPONENTS = PARTIAL && TC_REDUCE == REDUCE_LSE; // results are powers of two
 constexpr int OUTS = TC_PASS == PASS_STATS ? 0 : TC_OUTS, OUTROWS = L.out_rows, OPITCH = (int)L.out_pitch,
               PEAKS = L.peaks;
@@ -201,8 +201,11 @@ static_assert(!KEEP || (OUTS >= CHUNKS * MBLOCKS && OUTS % TEAMS == 0),
 static_assert(!TC_XLAST || (DIRECT && C % 8 == 0 && !COPIED), "eight channels of a pixel are one load");
 static_assert(!TC_YLAST || (Y_HALF && K % 8 == 0), "and one store");
 static_assert(!DIRECT || (X_HALF && PARTS == 1), "words as they are: one part, of 16 bits");
-static_assert(!TC_TMA || (W * sizeof(X_TYPE) % 16 == 0 && TC_PADW * sizeof(X_TYPE) % 16 == 0 && UCOLS <= 256),
+static_assert(!TC_TMA || PLACED ||
+                  (W * sizeof(X_TYPE) % 16 == 0 && TC_PADW * sizeof(X_TYPE) % 16 == 0 && UCOLS <= 256),
               "tensor copies start and step by whole 16 bytes");
+static_assert(!PLACED || (ST == 1 && COLSIN <= 256 && ROWSIN <= 256 && XSTAGE % 128 == 0 && TC_RAWS >= TC_STAGES),
+              "a box is one plane of a stage, and has a barrier of its own");
 static_assert(!TC_ROWS || (!TC_TMA && CSTRIPS == 1 && H * W * sizeof(X_TYPE) >= 16),
               "rows are copied whole; what is left of x after the last 16 bytes is one channel's");
 static_assert(!STREAM || (!POOL && CT * LINES <= least(STATW, FINW) && CHUNKS == 1),
@@ -232,15 +235,15 @@ struct shared_memory {
     alignas(16) u32 largest[2][cdiv(LOADWARPS, 4) * 4];
     u64 full[2][TC_STAGES]; // for the warpgroups that take statistics (or all), that finish: a waiter must see
                             // every phase
-    u64 rawfull[TC_RAWS], rawempty[TC_RAWS];
+    u64 rawfull[TC_RAWS], rawempty[TC_RAWS]; // PLACED: a stage is there
     u64 empty[TC_STAGES], ofull[OUTS ? OUTS : 1], oempty[OUTS ? OUTS : 1], sfull[NORMS], sempty[NORMS];
 };
 
 static_assert(sizeof(shared_memory) <= tc_shared_bytes(&PROBLEM, &TUNING, &L), "the host launches less");
 
 // TMA: the map of x that cuTensorMapEncodeTiled makes: 4 dimensions {W, H, C, n}, strides {W, HW, CHW} elements,
-// box {UCOLS, UROWS, 8, 1}, element strides 1, no interleave, no swizzle, out of bounds zero. Else its content does
-// not matter.
+// box {UCOLS, UROWS, 8, 1}; PLACED: {C, W, H, n}, box {8, COLSIN, ROWSIN, 1}; element strides 1, no interleave, no
+// swizzle, out of bounds zero. Else its content does not matter.
 struct alignas(64) tensor_map {
     char opaque[128];
 };

@@ -87,8 +87,9 @@ typedef struct tc_layout {
     long long phase, slice;           // and of a stride phase, of a slice of 8 channels
     long long x_part, x_stage;        // pixels; bytes
     // x arrives in units of unit_rows rows of 8 channels, [channel][row][column]. TMA: one tensor copy. ROWS:
-    // the image's own rows, a copy for each channel, from a multiple of 16 bytes before them on.
-    bool copied;
+    // the image's own rows, a copy for each channel, from a multiple of 16 bytes before them on. Channels
+    // last, a tensor copy puts a slice of the strip where it is staged (placed).
+    bool copied, placed;
     int unit_cols, unit_rows, unit; // unit: elements of a channel
     // A line is what one row of tiles covers: rowsm rows, a pooling row, or (FLAT) the strip.
     int line_rows, lines, col_tiles, tiles_chunk, lines_chunk, chunks; // chunks: of a strip and a block of channels
@@ -101,8 +102,9 @@ typedef struct tc_layout {
     int out_rows, peaks; // of a chunk: rows, rows of maxima
     long long out_pitch; // floats of a row; + 8: no bank conflicts
     // Results of 16 bits that leave as bulk copies wait as such, each row where it lies in 16 bytes of the output:
-    // what precedes its first and follows its last whole ones is stored by itself.
-    bool out_half;
+    // what precedes its first and follows its last whole ones is stored by itself. Channels last (out_last) a chunk
+    // is one piece, [pixel][channel], and 16 bytes more for pixels that do not exist.
+    bool out_half, out_last;
     // Threads, whole warpgroups: some multiply; 8 or 12 warps more, of which the first finish, the last merges
     // statistics and those between stage. PASS_BOTH: the first multiplying warpgroup takes the statistics and the
     // other two finish. Where all that follows the norm is left to the finishing role, two teams of it take turns.
@@ -148,11 +150,13 @@ CVY_CONST void tc_find_strips(const tc_problem *b, const tc_tuning *t, tc_layout
     l->pitch = cdiv(l->packs * l->vec, st);
     l->phase = (long long)cdiv(l->rows_in, st) * l->pitch;
     l->slice = st * st * l->phase;
+    if (b->x_last) l->slice = (l->slice + 7) / 8 * 8; // tensor copies begin at multiples of 128 bytes
     l->x_part = t->slices * l->slice;
     l->x_stage = l->x_part * l->parts * 16;
-    l->copied = t->tma || t->rows;
-    l->unit_cols = t->rows ? b->w : cdiv(l->cols_in, align) * align;
-    l->unit_rows = least(most(256 / l->unit_cols, 1), l->rows_in);
+    l->placed = b->x_last && t->tma;
+    l->copied = !b->x_last && (t->tma || t->rows);
+    l->unit_cols = l->placed ? l->cols_in : t->rows ? b->w : cdiv(l->cols_in, align) * align;
+    l->unit_rows = l->placed ? l->rows_in : least(most(256 / l->unit_cols, 1), l->rows_in);
     l->unit = cdiv(l->unit_cols * l->unit_rows + (align - 1) * t->rows, align) * align;
 }
 
@@ -182,13 +186,16 @@ CVY_CONST void tc_find_results(const tc_problem *b, const tc_tuning *t, tc_layou
     const bool aligned = b->y_half ? l->out_w % 2 == 0 && run >= 16 : run % 4 == 0 && l->out_h * l->out_w % 4 == 0;
 
     l->early = b->sink != SINK_POOL && t->pass != PASS_KEEP && !b->external;
-    l->bulk = !b->y_last && l->early && b->sink == SINK_STORE && l->chunk_w == l->out_w && aligned &&
-              l->p % l->line_rows == 0;
+    l->bulk = l->early && b->sink == SINK_STORE && l->chunk_w == l->out_w && l->p % l->line_rows == 0 &&
+              (b->y_last ? l->blocks == 1 && !t->flat : aligned);
     l->out_half = l->bulk && b->y_half;
+    l->out_last = l->bulk && b->y_last;
     l->partial = l->early && b->sink == SINK_REDUCE;
     l->out_rows = l->partial ? l->blocks * 32 : l->chunk_blocks * l->km;
     l->out_pitch = ((l->partial ? t->tile : (long long)l->chunk_rows * l->chunk_w) + 31) / 32 * 32 + 8;
     if (l->out_half) l->out_pitch = ((long long)l->chunk_rows * l->chunk_w + 8 + 63) / 64 * 32 + 4;
+    if (l->out_last)
+        l->out_rows = 1, l->out_pitch = ((long long)l->chunk_rows * l->chunk_w * b->k + 8 + 63) / 64 * 32;
     l->peaks = l->partial && b->reduce == REDUCE_LSE ? l->blocks * 4 : 1;
 }
 
@@ -205,7 +212,7 @@ CVY_CONST void tc_find_roles(const tc_problem *b, const tc_tuning *t, tc_layout 
     l->norms = l->teams == 2 ? 4 : 2;
     l->finish = l->bulk ? 1 : l->partial ? 2 : l->early && b->sink == SINK_STORE ? t->finishers : 4;
     left = l->side - l->teams * l->finish - 1;
-    l->load = l->copied ? least(4, left - 1) : left;
+    l->load = l->copied || l->placed ? least(4, left - 1) : left;
     l->threads = (l->multiply * 4 + l->side) * 32;
 }
 

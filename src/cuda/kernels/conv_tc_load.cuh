@@ -159,8 +159,39 @@ struct x_last {
         return seen.largest();
     }
 };
+// PLACED: the pixels are there already, and are looked at for infs and NaNs.
+struct x_placed {
+    static constexpr int EACH = 4; // loads of a thread on their way
+    shared_memory &s;
+    int t, u; // thread; stages seen so far
+    __device__ __forceinline__ x_placed(shared_memory &memory, const tc_args &, const schedule &, int thread)
+        : s(memory), t(thread), u(0)
+    {
+    }
+    // As x_loads'.
+    __device__ __forceinline__ float convert(char *dst, const strip_at &, int, x_range &)
+    {
+        constexpr int PIXELS = ROWSIN * COLSIN;
+        x_seen seen;
+        mbar_wait(&s.rawfull[u % TC_STAGES], u / TC_STAGES & 1);
+        u++;
+#pragma unroll 1
+        for (int slice = 0; slice < SPS; slice++)
+#pragma unroll 1
+            for (int base = t; base < PIXELS; base += LOADERS * EACH) {
+                uint4 v[EACH];
+#pragma unroll
+                for (int i = 0; i < EACH; i++) // of the last pixels the last one again
+                    v[i] = *(const uint4 *)(dst + (slice * SLICE + min(base + i * LOADERS, PIXELS - 1)) * 16);
+#pragma unroll
+                for (int i = 0; i < EACH; i++) seen.add(v[i]);
+            }
+        return seen.largest();
+    }
+};
 #else
 typedef x_loads x_last;
+typedef x_loads x_placed;
 #endif
 
 // ---- TMA ----
@@ -181,6 +212,21 @@ __device__ __forceinline__ void copy_role(shared_memory &s, const tensor_map &ma
             tensor_load(s.raw[b], &map, at.q0 * ST - TC_PADW, at.p0 * ST - TC_PADH + i % UNITS * UROWS,
                         (g % NSTAGE * SPS + i / UNITS) * 8, at.n, &s.rawfull[b]);
         }
+    }
+}
+// PLACED: the copies of all stages, as far ahead as there are stages. One thread.
+__device__ __forceinline__ void place_role(shared_memory &s, const tensor_map &map, const schedule &order)
+{
+    const int total = order.turns() * PER_STRIP;
+    for (int g = 0; g < total; g++) {
+        bool finish;
+        const strip_at at = strip_position(order.get(g / PER_STRIP, finish));
+        const int slot = g % TC_STAGES;
+        mbar_wait(&s.empty[slot], (g / TC_STAGES & 1) ^ 1);
+        mbar_arrive_expect(&s.rawfull[slot], SPS * ROWSIN * COLSIN * 16);
+        for (int i = 0; i < SPS; i++)
+            tensor_load(s.x + slot * XSTAGE + i * (SLICE * 16), &map, (g % NSTAGE * SPS + i) * 8, at.q0 - TC_PADW,
+                        at.p0 - TC_PADH, at.n, &s.rawfull[slot]);
     }
 }
 // A float's bits as an integer that orders as it does; its own inverse.
@@ -396,12 +442,15 @@ template <> struct x_source<2> {
 template <> struct x_source<3> {
     typedef x_last type;
 };
+template <> struct x_source<4> {
+    typedef x_placed type;
+};
 
 __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, const schedule &order)
 {
     const int t = threadIdx.x - WARP_LOAD * 32;
     const int total = order.turns() * PER_STRIP;
-    x_source<TC_XLAST ? 3 : COPIED + TC_ROWS>::type source(s, a, order, t);
+    x_source<TC_XLAST ? 3 + PLACED : COPIED + TC_ROWS>::type source(s, a, order, t);
     x_range range;
     range.set(DIRECT ? 1.f : 64.f, 0.f);
     int turn = 0; // barriers passed
@@ -411,7 +460,7 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
         bool finish;
         const strip_at at = strip_position(order.get(g / PER_STRIP, finish));
         u64 *full = &s.full[BOTH && finish][slot];
-        if (!COPIED && g % PER_STRIP == 0 && g / PER_STRIP + AHEAD < order.turns()) {
+        if (!COPIED && !PLACED && g % PER_STRIP == 0 && g / PER_STRIP + AHEAD < order.turns()) {
             bool later;
             prefetch_strip(a, strip_position(order.get(g / PER_STRIP + AHEAD, later)), t);
         }

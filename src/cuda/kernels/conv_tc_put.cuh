@@ -26,6 +26,26 @@ __device__ __forceinline__ void put_rounded(float (*out)[OPITCH], const float (&
         }
     }
 }
+// OUT_LAST: a tile into the chunk, rounded to T, as [pixel][channel]. Eight pixels of eight channels are a matrix
+// of stmatrix, which turns it: lane 8m + i has the address of pixel i of matrix m, of h = m % 2 and the m / 2nd of
+// two j. Those that do not exist go where nobody reads. index: as put_tile's.
+template <class T>
+__device__ __forceinline__ void put_last(float (*out)[OPITCH], const float (&d)[ACC], const strip_at &at,
+                                         const tile_at &tile, int index)
+{
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane / 8 % 2 * 8, channel = row % KM,
+              first = lane / 16 * 8 + lane % 8;
+    T *to = (T *)out[0] + channel, *nowhere = (T *)out[0] + L.chunk_rows * CHUNKW * K;
+#pragma unroll
+    for (int j = 0; j < NJ; j += 2) {
+        u32 words[4];
+#pragma unroll
+        for (int m = 0; m < 4; m++) words[m] = cvy_narrow(d[4 * j + 2 * m], d[4 * j + 2 * m + 1], T());
+        const int col = 8 * j + first;
+        const bool there = channel < K && tile.ct * TILE + col < at.cols;
+        store_blocks(there ? to + (index + row / KM * CHUNKW + col) * K : nowhere, words);
+    }
+}
 // A tile into the chunk: out[channel][dense pixel]; index: of the tile's first pixel.
 __device__ __forceinline__ void put_tile(float (*out)[OPITCH], const float (&d)[ACC], const strip_at &at,
                                          const tile_at &tile, const lane_at &l, int k0, int index)

@@ -179,12 +179,14 @@ __device__ __forceinline__ void store_rounded(Y_TYPE *to, const float *row, int 
     for (int i = 0; i < head; i++) ((u32 *)to)[i] = from[i];
     for (int i = head + whole; i < end; i++) ((u32 *)to)[i] = from[i];
 }
-// BULK: one copy per channel. Lane l of the first warp takes channels l, l + 32.
+// BULK: one copy per channel. Lane l of the first warp takes channels l, l + 32. OUT_LAST: one of all.
 __device__ __forceinline__ void finish_bulk(float (*out)[OPITCH], const tc_args &a, const strip_at &at,
                                             const chunk_at &c, int k0)
 {
     const u64 policy = policy_evict_first();
-    for (int i = threadIdx.x % 32; i < least(CHUNKK, K - k0); i += 32) {
+    if (OUT_LAST && threadIdx.x % 32 == 0)
+        bulk_store(a.y + y_index(at.n, 0, c.row0 * OW), out[0], c.rows * OW * K * 2, policy);
+    for (int i = threadIdx.x % 32; !OUT_LAST && i < least(CHUNKK, K - k0); i += 32) {
         Y_TYPE *to = a.y + ((size_t)at.n * K + k0 + i) * (OH * OW) + c.row0 * OW;
         if (OUT_HALF)
             store_rounded(to, out[i], shift_of(at.n, k0 + i, c.row0), c.rows * OW, policy);

@@ -46,6 +46,8 @@ __device__ __forceinline__ void put_results(const strip_way &w, float (&d)[ACC],
         for (int px = 0; px < TILE; px += HALF)
             put_partial(s, to.buffer, to.block * 4 + threadIdx.x / 32 % 4, *(half_tile *)(d + px / 2),
                         made_values{w.lane}, px, w.at.cols - tile.ct * TILE);
+    else if constexpr (OUT_LAST)
+        put_last<Y_TYPE>(s.out[to.buffer], d, w.at, tile, to.pixel);
     else if constexpr (OUT_HALF)
         put_rounded<Y_TYPE>(s.out[to.buffer], d, w.at, tile, w.lane, to.first_channel, to.pixel);
     else

@@ -74,6 +74,14 @@ __device__ __forceinline__ u64 policy_evict_first() // of L2, for what is not re
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
     return p;
 }
+// Four matrices of 8 x 8 numbers of 16 bits, turned: lane 4r + q has numbers 2q and 2q + 1 of row r of each, and
+// lane 8m + i the address of 16 bytes for column i of matrix m.
+__device__ __forceinline__ void store_blocks(void *column, const u32 (&words)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem_u32(column)),
+                 "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
+}
 // size bytes, a multiple of 16, from shared to global memory; completes with the thread's bulk group.
 __device__ __forceinline__ void bulk_store(void *dst, const void *src, u32 size, u64 policy)
 {
