@@ -11,7 +11,7 @@ import torch
 
 from .program import Program
 from .purify import is_barrier, is_pointwise
-from .vocabulary import SHAPES, Emitter, emit_node, why_not
+from .vocabulary import MOVED_VIEWS, SHAPES, Emitter, emit_node, why_not
 
 
 @dataclass
@@ -145,7 +145,7 @@ def trim(nodes):
 
 def shape_only(node):
     name = getattr(node.target, "_schema", None)
-    return name is not None and name.name.partition("::")[2].strip("_") in SHAPES | {"view", "unsafe_view"}
+    return name is not None and name.name.partition("::")[2].strip("_") in SHAPES | MOVED_VIEWS | {"view", "unsafe_view"}
 
 
 def more_than_one(nodes):

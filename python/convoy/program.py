@@ -171,6 +171,22 @@ def cast(op, args, attrs):
     return args[0].to(DTYPE_OF[attrs["dtype"]])
 
 
+def cat(op, args, attrs):
+    return torch.cat(args, **attrs)
+
+
+def cut(op, args, attrs):
+    return torch.ops.aten.slice.Tensor(args[0], attrs.get("dim", 0), attrs.get("start"), attrs.get("end"), attrs.get("step", 1))
+
+
+def expand(op, args, attrs):
+    return args[0].expand(attrs["shape"])
+
+
+def interpolate(op, args, attrs):
+    return F.interpolate(args[0], size=tuple(attrs["size"]), mode="nearest")
+
+
 CALLS = {
     **dict.fromkeys([f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)], conv),
     **dict.fromkeys(["add", "sub", "mul", "div", "maximum", "minimum"], binary),
@@ -182,6 +198,10 @@ CALLS = {
     "instance_norm": with_tensors("weight", "bias"),
     "rms_norm": with_tensors("weight"),
     "batch_norm": batch_norm,
+    "cat": cat,
+    "slice": cut,
+    "expand": expand,
+    "interpolate": interpolate,
     "reshape": reshape,
     "squeeze": squeeze,
     "dropout": dropout,

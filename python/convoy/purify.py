@@ -88,6 +88,29 @@ def resolve_identities(graph):
             graph.erase_node(node)
 
 
+SPLITS = {aten.chunk.default, aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int}
+
+
+def resolve_splits(graph):
+    """A part of a tensor that was cut into several is a slice of it."""
+    for node in list(graph.nodes):
+        if node.target not in SPLITS or any(u.target is not operator.getitem for u in node.users):
+            continue
+        dim = (*node.args, 0)[1] if node.target is aten.unbind.int else (*node.args[2:], node.kwargs.get("dim", 0))[0]
+        lengths = [1 if node.target is aten.unbind.int else part.shape[dim] for part in node.meta["val"]]
+        for user in list(node.users):
+            start = sum(lengths[: user.args[1]])
+            with graph.inserting_before(user):
+                if node.target is aten.unbind.int:
+                    part = graph.call_function(aten.select.int, (node.args[0], dim, start))
+                else:
+                    part = graph.call_function(aten.slice.Tensor, (node.args[0], dim, start, start + lengths[user.args[1]]))
+            part.meta = dict(user.meta)
+            user.replace_all_uses_with(part)
+            graph.erase_node(user)
+        graph.erase_node(node)
+
+
 def resolve_constants(module):
     """Marks tensors without dimensions that the forward made from numbers: they are written as numbers. What it only
     found, in a variable of its surroundings, may be another number tomorrow."""
@@ -127,6 +150,7 @@ def changed_in_place(graph, names):
 def purify(module):
     graph = module.graph
     resolve_identities(graph)
+    resolve_splits(graph)
     resolve_in_place(graph)
     resolve_constants(module)
     for node in reversed(list(graph.nodes)):

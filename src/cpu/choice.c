@@ -18,6 +18,7 @@ static const cpu_row *const rows[] = {
     &cvyi_row_program,
     &cvyi_row_gather,
     &cvyi_row_alias,
+    &cvyi_row_move,
 };
 enum { ROWS = COUNT_OF(rows), BEFORE_ALL = -2 };
 

@@ -1,4 +1,4 @@
-/* pool.h - maximum, average and global average pooling of planes [D][H][W] -> [O][P][Q], both contiguous.
+/* pool.h - maximum, average and adaptive average pooling of planes [D][H][W] -> [O][P][Q], both contiguous.
  *
  * Planes are independent: a caller cuts them as it likes. */
 #ifndef CVYI_POOL_H
@@ -13,7 +13,7 @@ typedef void (*pool_fn)(const pool_geom *g, int64_t planes, const float *src, fl
 typedef struct cpu_pool_kernels {
     pool_fn max;  /* NaN wins; padding is -inf */
     pool_fn avg;  /* padding is 0; divisors by cvyi_pool_divisor */
-    pool_fn mean; /* one window, the whole plane; needs no scratch */
+    pool_fn mean; /* adaptive windows; needs no scratch */
 } cpu_pool_kernels;
 extern const cpu_pool_kernels cvyi_pool_portable, cvyi_pool_avx2, cvyi_pool_avx512;
 

@@ -49,7 +49,7 @@ extern const kernel_row cvyi_kernel_conv_mma, cvyi_kernel_conv_direct, cvyi_kern
 extern const kernel_row cvyi_kernel_matmul_mma, cvyi_kernel_matmul_tc, cvyi_kernel_matmul;
 extern const kernel_row cvyi_kernel_norm, cvyi_kernel_norm_stats, cvyi_kernel_reduce;
 extern const kernel_row cvyi_kernel_softmax_row, cvyi_kernel_softmax;
-extern const kernel_row cvyi_kernel_pointwise, cvyi_kernel_copy, cvyi_kernel_norm_whole;
+extern const kernel_row cvyi_kernel_pointwise, cvyi_kernel_copy, cvyi_kernel_norm_whole, cvyi_kernel_move;
 extern const kernel_row cvyi_kernel_conv_tc, cvyi_kernel_conv_wide;
 
 /* struct engine's */

@@ -4,7 +4,7 @@
 
 #include "exec.h"
 
-enum { MAX_LINES = 160, MAX_DEFINES = 48, DEFINE_BYTES = 48, NAME_LENGTH = 96 };
+enum { MAX_LINES = 160, MAX_DEFINES = 48, DEFINE_BYTES = 96, NAME_LENGTH = 96 };
 
 /* The space a kernel runs over: up to six extents, and where the dimensions of the values in it are. */
 typedef struct space {

@@ -4,7 +4,7 @@
 static bool is_core(op_kind k)
 {
     return cvyi_is_producer(k) || k == KIND_MAXPOOL || k == KIND_AVGPOOL || k == KIND_ADAPTIVE ||
-           k == KIND_REDUCE || k == KIND_SOFTMAX || k == KIND_STATS;
+           k == KIND_REDUCE || k == KIND_SOFTMAX || k == KIND_STATS || k == KIND_MOVE;
 }
 
 /* A norm with given statistics is an affine per channel. */

@@ -86,6 +86,17 @@ static const attr_def flatten_attrs[] = {{"start_dim", ATTR_INT, DEFAULT("0")},
 static const attr_def squeeze_attrs[] = {{"dim", ATTR_DIMS, NONE}};
 static const attr_def unsqueeze_attrs[] = {{"dim", ATTR_INT, REQUIRED}};
 static const attr_def dropout_attrs[] = {{"p", ATTR_NUMBER, DEFAULT("0.5")}};
+static const attr_def cat_attrs[] = {{"dim", ATTR_INT, DEFAULT("0")}};
+static const attr_def slice_attrs[] = {
+    {"dim", ATTR_INT, DEFAULT("0")},
+    {"start", ATTR_INT, DEFAULT("0")},
+    {"end", ATTR_INT, NONE},
+    {"step", ATTR_INT, DEFAULT("1")},
+};
+static const attr_def permute_attrs[] = {{"dims", ATTR_DIMS, REQUIRED}};
+static const attr_def pad_attrs[] = {{"pad", ATTR_DIMS, REQUIRED}, {"value", ATTR_NUMBER, DEFAULT("0")}};
+static const attr_def interpolate_attrs[] = {{"size", ATTR_DIMS, REQUIRED},
+                                             {"mode", ATTR_WORD, false, "nearest", "nearest"}};
 /* A norm that was split: its norm_geom, but for outer, which follows from x. */
 static const attr_def norm_stats_attrs[] = {
     {"groups", ATTR_INT, REQUIRED},
@@ -106,6 +117,7 @@ static const char *const weight_bias_tensors[] = {"weight", "bias"};
 static const char *const weight_only_tensors[] = {"weight"};
 static const char *const running_tensors[] = {"running_mean", "running_var", "weight", "bias"};
 static const char *const other_tensors[] = {"other"};
+static const char *const joined_tensors[] = {"other", "third", "fourth", "fifth", "sixth", "seventh", "eighth"};
 static const char *const sign_tensors[] = {"sign"};
 static const char *const stats_weight_bias_tensors[] = {"stats", "weight", "bias"};
 
@@ -143,6 +155,11 @@ enum {
     SIZE_squeeze = COUNT_OF(squeeze_attrs),
     SIZE_unsqueeze = COUNT_OF(unsqueeze_attrs),
     SIZE_dropout = COUNT_OF(dropout_attrs),
+    SIZE_cat = COUNT_OF(cat_attrs),
+    SIZE_slice = COUNT_OF(slice_attrs),
+    SIZE_permute = COUNT_OF(permute_attrs),
+    SIZE_pad = COUNT_OF(pad_attrs),
+    SIZE_interpolate = COUNT_OF(interpolate_attrs),
     SIZE_norm_stats = COUNT_OF(norm_stats_attrs),
     SIZE_norm_apply = COUNT_OF(norm_apply_attrs),
     TENSORS_none = 0,
@@ -150,6 +167,7 @@ enum {
     TENSORS_weight_only = 1,
     TENSORS_running = 4,
     TENSORS_other = 1,
+    TENSORS_joined = COUNT_OF(joined_tensors),
     TENSORS_sign = 1,
     TENSORS_stats_weight_bias = 3,
 };

@@ -286,6 +286,7 @@ double cvyi_node_flops(const cvy_graph *g, const node *n)
     case KIND_APPLY:
         return 2.0 * x;
     case KIND_SHAPE:
+    case KIND_MOVE:
         return 0;
     default:
         return x > y ? x : y;

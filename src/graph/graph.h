@@ -26,10 +26,11 @@ typedef enum op_kind {
     KIND_BINARY,   /* x, other?                   broadcast; other missing: attribute "other" */
     KIND_MAXPOOL,  /* x                           pool_geom */
     KIND_AVGPOOL,  /* x                           pool_geom */
-    KIND_ADAPTIVE, /* x                           pool_geom (one window: the whole) */
+    KIND_ADAPTIVE, /* x                           pool_geom (in and out alone), cvyi_adaptive_window */
     KIND_REDUCE,   /* x                           reduced dims: cvyi_reduced_dims */
     KIND_SOFTMAX,  /* x                           dim: cvyi_softmax_dim */
     KIND_SHAPE,    /* x                           same elements in the same order */
+    KIND_MOVE,     /* x, more?                    the same elements at other places: move_geom */
     KIND_STATS,    /* x, sign?  -> [outer, groups, STATS_FIELDS]                   norm_geom */
     KIND_APPLY     /* x, stats, weight?, bias?                                    norm_geom */
 } op_kind;
@@ -38,7 +39,7 @@ typedef enum op_kind {
 enum { STATS_MEAN, STATS_RSTD, STATS_MEAN_LOW, STATS_FIELDS };
 
 enum { FLAG_MONO = 1, FLAG_INTERNAL = 2 };
-enum { MAX_ATTRS = 8, MAX_ARGS = 5, MAX_SPATIAL = 3 };
+enum { MAX_ATTRS = 8, MAX_ARGS = 8, MAX_SPATIAL = 3 };
 
 typedef enum attr_kind {
     ATTR_INT,     /* one whole number */
@@ -272,8 +273,29 @@ typedef struct pool_geom {
     int spatial;
 } pool_geom;
 void cvyi_pool_geom(const cvy_graph *g, const node *n, pool_geom *out);
+/* ADAPTIVE: the window of output i along an axis begins at first and ends before end. Windows may overlap. */
+static inline void cvyi_adaptive_window(int64_t in, int64_t out, int64_t i, int64_t *first, int64_t *end)
+{
+    *first = i * in / out;
+    *end = ((i + 1) * in + out - 1) / out;
+}
 /* AVGPOOL: the divisor of the window that begins at start[] (padding included, may be negative). */
 int64_t cvyi_pool_divisor(const pool_geom *p, const int64_t start[3]);
+
+/* MOVE: where the elements of one argument go. They fill a window of the result, which begins at at[] and has extents
+ * count[]; the element at index i of it is x's at start + i * times / over along x's dimension from[d]. Windows of
+ * several arguments cover the result; where one alone does not (fills), the rest is `fill`. */
+typedef struct move_geom {
+    int rank; /* of the result */
+    int from[CVY_MAX_RANK];
+    int64_t at[CVY_MAX_RANK], count[CVY_MAX_RANK];
+    int64_t start[CVY_MAX_RANK], times[CVY_MAX_RANK], over[CVY_MAX_RANK];
+    bool fills;
+    double fill;
+} move_geom;
+void cvyi_move_geom(const cvy_graph *g, const node *n, int arg, move_geom *out);
+/* Does every index along dimension 0 of the result come from the same one of each argument? */
+bool cvyi_move_by_sample(const cvy_graph *g, const node *n);
 
 /* Bit d set: dimension d of x is reduced. */
 unsigned cvyi_reduced_dims(const cvy_graph *g, const node *n);

@@ -30,8 +30,7 @@ cvy_status cvyi_broadcast(const shape *a, const shape *b, shape *out, const char
     return CVY_OK;
 }
 
-/* A dimension counted from the end if negative. */
-static cvy_status wrap_dim(const char *op, int64_t dim, int rank, int *out)
+cvy_status cvyi_wrap_dim(const char *op, int64_t dim, int rank, int *out)
 {
     const int span = rank ? rank : 1; /* a scalar takes 0 and -1, as in PyTorch */
     if (dim < -span || dim >= span)
@@ -211,7 +210,7 @@ static cvy_status infer_reduce(const cvy_graph *g, const node *n, shape *out)
 
     for (int i = 0; i < dims->count; i++) {
         int d = 0;
-        TRY(wrap_dim(op->name, dims->i[i], x->rank, &d));
+        TRY(cvyi_wrap_dim(op->name, dims->i[i], x->rank, &d));
         if (seen & 1u << d) return cvyi_fail(CVY_INVALID, "%s: dim %d appears twice", op->name, d);
         seen |= 1u << d;
     }
@@ -233,7 +232,7 @@ fail:
 static cvy_status infer_softmax(const cvy_graph *g, const node *n, shape *out)
 {
     int d;
-    cvy_status st = wrap_dim(cvyi_info(n)->name, cvyi_attr(n, "dim")->i[0], cvyi_shape_of(g, n->arg[0])->rank, &d);
+    cvy_status st = cvyi_wrap_dim(cvyi_info(n)->name, cvyi_attr(n, "dim")->i[0], cvyi_shape_of(g, n->arg[0])->rank, &d);
     return st ? st : infer_same(g, n, out);
 }
 
@@ -271,8 +270,8 @@ static cvy_status infer_flatten(const node *n, const shape *x, shape *out)
     int first = 0, last = 0;
     cvy_status st = CVY_OK;
 
-    TRY(wrap_dim("flatten", cvyi_attr(n, "start_dim")->i[0], x->rank, &first));
-    TRY(wrap_dim("flatten", cvyi_attr(n, "end_dim")->i[0], x->rank, &last));
+    TRY(cvyi_wrap_dim("flatten", cvyi_attr(n, "start_dim")->i[0], x->rank, &first));
+    TRY(cvyi_wrap_dim("flatten", cvyi_attr(n, "end_dim")->i[0], x->rank, &last));
     if (first > last) return cvyi_fail(CVY_INVALID, "flatten: start_dim %d is after end_dim %d", first, last);
     *out = (shape){1, {1}};
     if (!x->rank) return CVY_OK;
@@ -295,7 +294,7 @@ static cvy_status infer_squeeze(const node *n, const shape *x, shape *out)
 
     for (int i = 0; i < dims->count; i++) {
         int d = 0;
-        TRY(wrap_dim("squeeze", dims->i[i], x->rank, &d));
+        TRY(cvyi_wrap_dim("squeeze", dims->i[i], x->rank, &d));
         if (asked & 1u << d) return cvyi_fail(CVY_INVALID, "squeeze: dim %d appears twice", d);
         asked |= 1u << d;
     }
@@ -309,7 +308,7 @@ fail:
 static cvy_status infer_unsqueeze(const node *n, const shape *x, shape *out)
 {
     int at = 0;
-    cvy_status st = wrap_dim("unsqueeze", cvyi_attr(n, "dim")->i[0], x->rank + 1, &at);
+    cvy_status st = cvyi_wrap_dim("unsqueeze", cvyi_attr(n, "dim")->i[0], x->rank + 1, &at);
     if (st) return st;
     if (x->rank == CVY_MAX_RANK) return cvyi_fail(CVY_INVALID, "unsqueeze: x has rank %d already", x->rank);
     *out = (shape){.rank = x->rank + 1};
@@ -399,7 +398,7 @@ cvy_status cvyi_infer(const cvy_graph *g, const node *n, shape *out)
         [KIND_AVGPOOL] = cvyi_infer_pool, [KIND_ADAPTIVE] = cvyi_infer_adaptive,
         [KIND_REDUCE] = infer_reduce,     [KIND_SOFTMAX] = infer_softmax,
         [KIND_SHAPE] = infer_shape,       [KIND_STATS] = infer_stats,
-        [KIND_APPLY] = infer_apply,
+        [KIND_APPLY] = infer_apply,       [KIND_MOVE] = cvyi_infer_move,
     };
     cvy_status st = rules[cvyi_info(n)->kind](g, n, out);
     return st ? st : check_tensors(g, n);

@@ -198,11 +198,13 @@ cvy_status cvyi_infer_adaptive(const cvy_graph *g, const node *n, shape *out)
     int first = 0;
 
     TRY(check_spatial_input(op, x, &first));
+    TRY(cvyi_check_positive(op, n, "output_size", 1));
     *out = *x;
     for (int i = 0; i < op->spatial; i++) {
-        const int64_t size = spatial_at(cvyi_attr(n, "output_size"), i);
-        if (size != 1) return cvyi_fail(CVY_UNSUPPORTED, "%s: output_size must be 1, got %lld", op->name, L(size));
-        out->dim[first + i] = 1;
+        int64_t both; /* what its windows multiply */
+        out->dim[first + i] = spatial_at(cvyi_attr(n, "output_size"), i);
+        if (!cvyi_mul(x->dim[first + i], out->dim[first + i] + 1, &both))
+            return cvyi_fail(CVY_INVALID, "%s: output_size %lld is too large", op->name, L(out->dim[first + i]));
     }
 fail:
     return st;

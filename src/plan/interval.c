@@ -35,6 +35,8 @@ static bool by_sample(const cvy_graph *g, const node *n, int64_t N)
         return x->rank > 0 && cvyi_softmax_dim(g, n) != 0;
     case KIND_SHAPE:
         return x->rank > 0 && x->dim[0] == N;
+    case KIND_MOVE:
+        return cvyi_move_by_sample(g, n);
     case KIND_UNARY:
     case KIND_BINARY:
         return true;
@@ -54,6 +56,10 @@ static bool args_by_sample(const cvy_plan *p, const node *n, int64_t N)
     for (int i = 0; i < n->n_args; i++) {
         const shape *s = n->arg[i] == CVY_NONE ? NULL : cvyi_shape_of(p->graph, n->arg[i]);
         if (!s || s->rank == 0 || (kind == KIND_APPLY && i == 1)) continue;
+        if (kind == KIND_MOVE) { /* has them all: cvyi_move_by_sample() */
+            if (p->prepared[n->arg[i]] && N > 1) return false;
+            continue;
+        }
         if (kind != KIND_BINARY) {
             if (s->dim[0] == N && N > 1 && p->prepared[n->arg[i]] == (i == 0)) return false;
             continue;

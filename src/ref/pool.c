@@ -67,16 +67,27 @@ void cvyi_ref_avg_pool(const ref_call *c)
     each_window(c, avg_window);
 }
 
-/* One window, the whole plane; the sum is the mean's own, so that an empty plane gives NaN as a mean does. */
+/* Every sum is divided by its window's elements, so that an empty plane gives NaN as a mean does. */
+static double mean_window(const pool_geom *e, const double *src, const int64_t at[3])
+{
+    int64_t first[3], end[3];
+    double sum = 0, n = 0;
+
+    for (int a = 0; a < 3; a++) cvyi_adaptive_window(e->in[a], e->out[a], at[a], &first[a], &end[a]);
+    for (int64_t d = first[0]; d < end[0]; d++)
+        for (int64_t h = first[1]; h < end[1]; h++)
+            for (int64_t w = first[2]; w < end[2]; w++, n++) sum += src[(d * e->in[1] + h) * e->in[2] + w];
+    return sum / n;
+}
+
 void cvyi_ref_adaptive(const ref_call *c)
 {
     pool_geom e;
     cvyi_pool_geom(c->g, c->n, &e);
-    const int64_t in = e.in[0] * e.in[1] * e.in[2];
+    const int64_t in = e.in[0] * e.in[1] * e.in[2], out = e.out[0] * e.out[1] * e.out[2];
 
-    for (int64_t i = 0; i < e.planes; i++) {
-        double sum = 0;
-        for (int64_t k = 0; k < in; k++) sum += c->arg[0][i * in + k];
-        c->dst[i] = sum / (double)in;
+    for (int64_t i = 0; i < e.planes * out; i++) {
+        const int64_t at[3] = {i % out / (e.out[1] * e.out[2]), i / e.out[2] % e.out[1], i % e.out[2]};
+        c->dst[i] = mean_window(&e, c->arg[0] + i / out * in, at);
     }
 }

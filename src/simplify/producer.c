@@ -178,6 +178,14 @@ static bool mean_of_pixels(editor *e, const node *n, const node *maker)
     return true;
 }
 
+/* Is an adaptive pooling's window the whole plane? */
+static bool one_window(const cvy_graph *g, const node *n)
+{
+    pool_geom p;
+    cvyi_pool_geom(g, n, &p);
+    return p.out[0] * p.out[1] * p.out[2] == 1;
+}
+
 bool cvyi_reduce_producer(editor *e, int index)
 {
     const node n = e->g->nodes[index];
@@ -191,6 +199,7 @@ bool cvyi_reduce_producer(editor *e, int index)
     if (!maker || (maker->op != OP_linear && cvyi_info(maker)->kind != KIND_CONV)) return false;
     if (cvyi_readers(e, n.arg[0]) != 1 || !e->g->values[maker->arg[1]].fixed) return false;
     rank = cvyi_shape_of(e->g, maker->out)->rank;
+    if (kind == KIND_ADAPTIVE && !one_window(e->g, &n)) return false;
     pixels = ((1u << rank) - 1) & ~3u;
     dims = kind == KIND_ADAPTIVE ? pixels : cvyi_reduced_dims(e->g, &n);
     if (maker->op == OP_linear) return dims == 1u << (rank - 1) && rank > 1 && reduce_outputs(e, &n, maker);

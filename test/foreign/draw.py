@@ -323,7 +323,39 @@ def pool(rank, average):
 
 
 def adaptive(rank):
-    return lambda d, shape: d.pick("1", words_of((1,) * rank)) if len(shape) == rank + 2 else None
+    return lambda d, shape: d.pick("1", words_of((1,) * rank), words_of(d.per_axis(rank, 1, 5))) if len(shape) == rank + 2 else None
+
+
+def permute(d, shape):
+    return words_of(tuple(d.r.sample(range(len(shape)), len(shape)))) if shape else None
+
+
+def cut(d, shape):
+    if not shape:
+        return None
+    return words_of(d.r.randrange(-len(shape), len(shape)), start=maybe(d, 0.7, d.r.randint(-3, 3)), end=maybe(d, 0.4, d.r.randint(-2, 9)),
+                    step=maybe(d, 0.3, d.r.randint(1, 3)))  # fmt: skip
+
+
+def padding(d, shape):
+    pairs = [n for _ in range(d.r.randint(1, min(len(shape), 3))) for n in (d.r.randint(-1, 3), d.r.randint(0, 2))] if shape else []
+    return words_of(tuple(pairs), value=maybe(d, 0.4, d.pick(2.5, -1, "-inf"))) if pairs else None
+
+
+def nearest(d, shape):
+    """Sizes at which PyTorch's places in float32 are those in whole numbers."""
+    if not 3 <= len(shape) <= 5 or 0 in shape[2:]:
+        return None
+    return words_of(tuple(n * d.pick(1, 2, 4) for n in shape[2:]))
+
+
+def joined(d, shape):
+    """With a parameter that has another extent along one dimension."""
+    if not shape:
+        return None
+    at = d.r.randrange(len(shape))
+    other = (*shape[:at], d.r.randint(0, 4), *shape[at + 1 :])
+    return f"p{len(d.stages)}{brackets(other)},dim={at}" if math.prod(shape) + math.prod(other) <= MOST_ELEMENTS else None
 
 
 def dims_of(d, rank):
@@ -400,4 +432,9 @@ ROWS = [
     ("flatten", 0.6, "shape", flatten),
     ("squeeze", 0.8, "shape", squeeze),
     ("unsqueeze", 1, "shape", unsqueeze),
+    ("permute", 1, "shape", permute),
+    ("slice", 1, "shape", cut),
+    ("pad", 1, "shape", padding),
+    ("interpolate", 1, "shape", nearest),
+    ("cat", 1.5, "shape", joined),
 ]

@@ -165,6 +165,10 @@ def reduction(function):
     return call
 
 
+def cut(here, x, dim=0, start=0, end=None, step=1):
+    return torch.ops.aten.slice.Tensor(x, dim, start, end, step)
+
+
 def squeeze(here, x, dim=None):
     return x.squeeze() if dim is None else x.squeeze(dim)
 
@@ -179,10 +183,15 @@ OPS = {
     **{f: plain(getattr(F, f)) for f in """relu relu6 leaky_relu elu selu gelu silu mish hardsigmoid hardtanh hardswish
        softplus softsign""".split()},
     **{f: plain(getattr(torch, f)) for f in """sigmoid tanh exp log sqrt rsqrt neg abs square erf clamp add sub mul div
-       softmax log_softmax reshape flatten unsqueeze""".split()},
+       softmax log_softmax reshape flatten unsqueeze
+       permute""".split()},
     **{f: of_two(getattr(torch, f)) for f in ("maximum", "minimum")},
     **{f: reduction(getattr(torch, f)) for f in ("sum", "mean", "logsumexp")},
     **{f: reduction(getattr(torch, f"a{f}")) for f in ("max", "min")},
+    "slice": cut,
+    "cat": lambda here, x, other, dim=0: torch.cat([x, other], dim),
+    "pad": lambda here, x, pad, value=0: F.pad(x, pad, value=value),
+    "interpolate": lambda here, x, size: F.interpolate(x, size=size),
     "dropout": lambda here, x, p=0.5: F.dropout(x, p, training=False),
     "cast": lambda here, x, dtype: x,  # to float32 alone: everything is evaluated in one dtype
 }  # fmt: skip

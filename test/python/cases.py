@@ -238,13 +238,15 @@ CASES = {
         "x[2,3,5,6,7] | avg_pool3d(3,2,1,divisor_override=2)",
         "x[3,4,5,6] | avg_pool3d(2)",
     ],
-    "adaptive_avg_pool1d": ["x[2,3,7] | adaptive_avg_pool1d(1)", "x[3,7] | adaptive_avg_pool1d(1)"],
+    "adaptive_avg_pool1d": ["x[2,3,7] | adaptive_avg_pool1d(1)", "x[2,3,7] | adaptive_avg_pool1d(4)", "x[3,7] | adaptive_avg_pool1d(1)"],
     "adaptive_avg_pool2d": [
         "x[2,3,7,5] | adaptive_avg_pool2d(1)",
         "x[2,3,7,5] | adaptive_avg_pool2d((1,1))",
         "x[0,3,7,5] | adaptive_avg_pool2d(1)",
+        "x[2,3,7,5] | adaptive_avg_pool2d((3,7))",
+        "x[2,3,14,70] | relu | adaptive_avg_pool2d(7) | tanh",
     ],
-    "adaptive_avg_pool3d": ["x[2,3,4,5,6] | adaptive_avg_pool3d(1)", "x[3,4,5,6] | adaptive_avg_pool3d(1)"],
+    "adaptive_avg_pool3d": ["x[2,3,4,5,6] | adaptive_avg_pool3d((2,3,4))", "x[2,3,4,5,6] | adaptive_avg_pool3d(1)", "x[3,4,5,6] | adaptive_avg_pool3d(1)"],
     # ---- reductions ----
     **{
         op: [
@@ -294,6 +296,44 @@ CASES = {
     "squeeze": ["x[2,1,3,1] | squeeze", "x[2,1,3,1] | squeeze(1)", "x[2,1,3,1] | squeeze((-1,0))"],
     "unsqueeze": ["x[2,3] | unsqueeze(0)", "x[2,3] | unsqueeze(-1)", "x[2,3] | unsqueeze(1)"],
     "dropout": ["x[2,3,4] | dropout", "x[2,3,4] | dropout(0.9)"],
+    # ---- elements at other places ----
+    "cat": [
+        "x[2,3,4], y[2,5,4] | cat(@y, dim=1)",
+        "x[2,3,4,5], y[2,3,4,2] | relu | cat(@y, third=@x, dim=-1) | tanh",
+        "x[2,3,4], y[1,3,4] | cat(@y, third=@x, fourth=@x, fifth=@x, sixth=@x, seventh=@y, eighth=@x)",
+        "x[3,4] | cat(p[3,4], dim=1) | sigmoid",
+        "x[0,3], y[2,3] | cat(@y)",
+        "x[7], y[5] | cat(@y)",
+    ],
+    "slice": [
+        "x[2,7,4] | slice(1,1,6,2)",
+        "x[2,7,4] | relu | slice(dim=-1,start=-3,end=-1) | exp",
+        "x[2,7,4] | slice(1,5,2)",
+        "x[5,7,4] | slice(start=2,end=100)",
+        "x[9] | slice(step=4)",
+    ],
+    "permute": [
+        "x[2,3,4,5] | permute(0,2,3,1)",
+        "x[2,3,4,5] | tanh | permute((3,-2,1,0)) | neg",
+        "x[2,3,4,2,3,2] | permute(0,5,1,4,2,3)",
+        "x[7] | permute(0)",
+        "x[0,3,2] | permute(2,0,1)",
+    ],
+    "expand": ["x[2,1,4] | expand(2,3,4)", "x[1,3] | relu | expand((5,-1)) | exp", "x[1,1] | expand(0,4)", "x[2,1] | expand(2,1)"],
+    "pad": [
+        "x[2,3,4,5] | pad((1,2))",
+        "x[2,3,4,5] | exp | pad((1,2,-1,3),value=2.5) | neg",
+        "x[2,3,4,5] | pad((0,0,0,0,2,1),value=-inf)",
+        "x[2,0,5] | pad((0,0,1,1),value=1.5)",
+        "x[6] | pad((-2,-4))",
+    ],
+    "interpolate": [
+        "x[2,3,4] | interpolate(8)",
+        "x[2,3,4,5] | relu | interpolate((8,11)) | tanh",
+        "x[2,3,6,5] | interpolate((3,4))",
+        "x[2,3,2,3,4] | interpolate((4,3,5))",
+        "x[0,3,4,5] | interpolate(9)",
+    ],
 }
 
 # Operators applied to reductions of nothing, which have values of their own.
@@ -316,6 +356,12 @@ BLOCKS = {
 # Graphs that are more than one line of operators.
 GRAPHS = [
     "x[2,3,6,6] | conv2d(4,3,padding=1) @a | relu | conv2d(4,3,padding=1) | add(@a) | relu",
+    "x[2,3,6,6] | conv2d(4,3,padding=1) | relu | cat(@x,dim=1) @a | conv2d(4,3,padding=1) | relu | cat(@a,dim=1) | conv2d(2,1)",
+    "x[2,3,6,6] | conv2d(8,3,padding=1) @a | slice(1,0,4) | conv2d(4,3,padding=1) @b | @a | slice(1,4) | cat(@b,dim=1) | silu",
+    "x[2,8,6,6] | conv2d(8,3,padding=1,groups=8) | permute(0,2,3,1) | layer_norm(8) | linear(12) | gelu | permute(0,3,1,2) | conv2d(2,1)",
+    "x[2,4,6,6] | group_norm(2) | silu | interpolate(12) | conv2d(4,3,padding=1) | pad((1,1,1,1),value=3) | max_pool2d(2)",
+    "x[2,4,6,6] | conv2d(6,3) | adaptive_avg_pool2d((3,2)) | flatten(1) | linear(3)",
+    "x[1,6,4] | cat(@x) | add(p[1,6,4]) | permute(1,0,2) | softmax(1)",
     "x[2,3,6] | conv1d(4,3) @a | tanh @b | @a | sigmoid | mul(@b)",
     "x[2,4,6], y[2,4,6] | sub(@y) | square | mean((1,2))",
     "x[2,3,5] | exp @a | sum(1) @b | output(@b, @a)",

@@ -219,6 +219,39 @@ def dropout(c, p=0.5):
     return F.dropout(c.x, p, training=False)
 
 
+JOINED = ("other", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+
+
+@operator("cat")
+def cat(c, other=None, dim=0):
+    return torch.cat([c.x, *(c.given[name] for name in JOINED if name in c.given)], dim)
+
+
+@operator("slice")
+def cut(c, dim=0, start=0, end=None, step=1):
+    return torch.ops.aten.slice.Tensor(c.x, dim, start, end, step)
+
+
+@operator("permute")
+def permute(c, *dims):
+    return torch.permute(c.x, listed(dims[0]) if len(dims) == 1 else dims)
+
+
+@operator("expand")
+def expand(c, *shape):
+    return c.x.expand(listed(shape[0]) if len(shape) == 1 else shape)
+
+
+@operator("pad")
+def pad(c, pad, value=0):
+    return F.pad(c.x, listed(pad), value=value)
+
+
+@operator("interpolate")
+def interpolate(c, size, mode="nearest"):
+    return F.interpolate(c.x, size=size, mode=mode)
+
+
 def listed(numbers):
     return (numbers,) if isinstance(numbers, int) else tuple(numbers)
 
@@ -229,12 +262,15 @@ TENSORS = {
     "running": ("running_mean", "running_var", "weight", "bias"),
     "other": ("other",),
     "weight_bias": ("weight", "bias"),
+    "joined": JOINED,
 }
 
 
 def tensor_names(op):
     if op == "batch_norm":
         return TENSORS["running"]
+    if op == "cat":
+        return TENSORS["joined"]
     if op in ("matmul", "add", "sub", "mul", "div", "maximum", "minimum"):
         return TENSORS["other"]
     return TENSORS["weight_bias"]
@@ -304,5 +340,5 @@ def signature(op):
     """As the library prints it: name(attribute, attribute=default)."""
     parameters = list(inspect.signature(OPERATORS[op]).parameters.values())[1:]
     text = op + str(inspect.Signature(parameters))
-    # `other` has a default here only because a tensor takes its place; reshape takes a list or its numbers.
-    return text.replace("other=None", "other").replace("*shape", "shape")
+    # `other` has a default here only because a tensor takes its place; reshape and permute take a list or its numbers.
+    return text.replace("other=None", "other").replace("*shape", "shape").replace("*dims", "dims")

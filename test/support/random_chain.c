@@ -97,7 +97,7 @@ static void write_max_pool(maker *m, const shape *x, char *out, size_t size)
 static void write_avg_pool(maker *m, const shape *x, char *out, size_t size)
 {
     if (chance(m, 2))
-        snprintf(out, size, "adaptive_avg_pool%dd(1)", x->rank - 2);
+        snprintf(out, size, "adaptive_avg_pool%dd(%d)", x->rank - 2, chance(m, 2) ? 1 : pick(m, 2, 5));
     else
         snprintf(out, size, "avg_pool%dd(%d, stride=%d, padding=%d, ceil_mode=%s, count_include_pad=%s)",
                  x->rank - 2, pick(m, 2, 3), pick(m, 1, 3), pick(m, 0, 1), chance(m, 4) ? "True" : "False",
@@ -237,17 +237,45 @@ static void write_reshape(maker *m, const shape *x, char *out, size_t size)
     }
 }
 
+/* Elements at other places; what a shape does not take is not applied. */
+static void write_move(maker *m, const shape *x, char *out, size_t size)
+{
+    static const char *const orders[] = {"0", "1,0", "0,2,1", "0,2,3,1", "0,4,2,3,1", "0,2,1,5,4,3"};
+    const int d = pick(m, 0, x->rank ? x->rank - 1 : 0), start = pick(m, -2, 3);
+    switch (pick(m, 0, 6)) {
+    case 0:
+        snprintf(out, size, "permute(%s)", orders[x->rank ? x->rank - 1 : 0]);
+        break;
+    case 1:
+        snprintf(out, size, "slice(%d, %d, step=%d)", d, start, pick(m, 1, 3));
+        break;
+    case 2:
+        snprintf(out, size, "pad((%d, %d, %d, %d), value=%d)", pick(m, -1, 2), pick(m, 0, 2), pick(m, 0, 2),
+                 pick(m, -1, 1), pick(m, -2, 2));
+        break;
+    case 3:
+        snprintf(out, size, "interpolate(%d)", pick(m, 1, 13));
+        break;
+    case 4:
+        snprintf(out, size, "cat(@v%d, dim=%d)", m->named ? pick(m, 0, m->named - 1) : 0, d);
+        break;
+    default: /* what a branch of a network is joined with */
+        snprintf(out, size, "cat(@v%d, third=@v%d, dim=1)", m->named ? m->named - 1 : 0,
+                 m->named ? pick(m, 0, m->named - 1) : 0);
+    }
+}
+
 static const choice choices[] = {
     {write_conv, 3, true},   {write_plain_conv, 4, true}, {write_convt, 1, true},    {write_linear, 1, true},
     {write_matmul, 1, true}, {write_norm, 6, false},      {write_max_pool, 3, true}, {write_avg_pool, 1, false},
     {write_reduce, 2, true}, {write_softmax, 1, false},   {write_unary, 6, true},    {write_binary, 5, true},
-    {write_affine, 3, true}, {write_reshape, 1, true},
+    {write_affine, 3, true}, {write_reshape, 1, true},    {write_move, 4, true},
 };
 
 static writer choose(maker *m)
 {
     for (;;) {
-        int at = pick(m, 0, 37);
+        int at = pick(m, 0, 41);
         for (int i = 0; i < COUNT_OF(choices); at -= choices[i++].weight)
             if (at < choices[i].weight && (choices[i].whole || m->flavour != EXACT))
                 return choices[i].write;

@@ -24,6 +24,7 @@ static const need all_needs[] = {
     {"pack.cu", -1, NULL, 0},
     {"pointwise.cu", -1, NULL, 0},
     {"pool.cu", -1, NULL, 0},
+    {"move.cu", -1, NULL, 0},
     {"reduce.cu", -1, NULL, 0},
     {"softmax.cu", -1, NULL, 0},
     {"TC_PASS", 0, NULL, 0},

@@ -123,6 +123,18 @@ static void pools(void **state)
                  {"x[3,9,4,2] | adaptive_avg_pool3d(1)", "[3,1,1,1]"});
 }
 
+static void moves(void **state)
+{
+    CHECK_SHAPES({"x[2,3] | cat(p[2,4],dim=1)", "[2,7]"}, {"x[2,3] | cat(p[0,3],third=@x)", "[4,3]"},
+                 {"x[2,3] | cat(@x,dim=-2)", "[4,3]"}, {"x[2,9] | slice(1,1,8,3)", "[2,3]"},
+                 {"x[2,9] | slice(1,-4,-1)", "[2,3]"}, {"x[2,9] | slice(1,5,2)", "[2,0]"},
+                 {"x[2,9] | slice(0,-99,99)", "[2,9]"}, {"x[2,3,4] | permute(2,0,-2)", "[4,2,3]"},
+                 {"x[2,1,4] | expand(-1,5,4)", "[2,5,4]"}, {"x[1] | expand(0)", "[0]"},
+                 {"x[2,3,4] | pad((1,2))", "[2,3,7]"}, {"x[2,3,4] | pad((-1,-3,0,2))", "[2,5,0]"},
+                 {"x[2,3,4,5] | interpolate((8,3))", "[2,3,8,3]"}, {"x[2,3,4,5] | interpolate(7)", "[2,3,7,7]"},
+                 {"x[2,3,9,4] | adaptive_avg_pool2d((4,9))", "[2,3,4,9]"});
+}
+
 static void reductions(void **state)
 {
     CHECK_SHAPES({"x[2,3,4] | sum", "[]"}, {"x[2,3,4] | sum(keepdim=True)", "[1,1,1]"},
@@ -181,7 +193,20 @@ static void refused_shapes(void **state)
         {"x[1,1,3] | max_pool1d(4)", "max_pool1d: the window spans 4, the padded input only 3 (axis 0)"},
         {"x[1,1,3] | max_pool1d(2,1,2)", "max_pool1d: padding 2 is more than half of kernel_size 2"},
         {"x[1,1,3] | avg_pool1d(2,divisor_override=2)", "avg_pool1d: has no divisor_override"},
-        {"x[1,1,3] | adaptive_avg_pool1d(2)", "adaptive_avg_pool1d: output_size must be 1, got 2"},
+        {"x[1,1,3] | adaptive_avg_pool1d(0)", "adaptive_avg_pool1d: output_size must be at least 1, got 0"},
+        {"x[2,3] | cat(p[3,3],dim=1)", "cat: tensor 1 has extent 3 of dimension 0, expected 2"},
+        {"x[2,3] | cat(p[3],dim=1)", "cat: tensor 1 has rank 1, expected 2"},
+        {"x[] | cat(p[3])", "cat: x has no dimension to join along"},
+        {"x[2,3] | slice(2)", "slice: dim 2 is out of range for rank 2"},
+        {"x[2,3] | slice(step=0)", "slice: step must be at least 1, got 0"},
+        {"x[2,3] | permute(0)", "permute: x has rank 2, dims has 1 numbers"},
+        {"x[2,3] | permute(1,-1)", "permute: dim 1 appears twice"},
+        {"x[2,3] | expand(4,3)", "expand: extent 2 of dimension 0 does not become 4"},
+        {"x[2,3] | pad((1,2,3))", "pad: 3 numbers for rank 2, expected two for each of the last dimensions"},
+        {"x[2,3] | pad((-2,-2))", "pad: extent 3 of dimension 1 does not allow -2 and -2"},
+        {"x[2,3] | interpolate(4)", "interpolate: x has rank 2, expected 3 to 5"},
+        {"x[2,3,4] | interpolate((4,4))", "interpolate: size takes 1 or 1 numbers, got 2"},
+        {"x[2,3,4] | interpolate(0)", "interpolate: from extent 4 to 0, expected at least 1"},
         {"x[2,3] | sum(2)", "sum: dim 2 is out of range for rank 2"},
         {"x[2,3] | sum((0,-2))", "sum: dim 0 appears twice"},
         {"x[2,0] | max(1)", "max: dimension 1 is empty and has no extreme"},
@@ -238,7 +263,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(convolutions),  cmocka_unit_test(products), cmocka_unit_test(same_shape),
-        cmocka_unit_test(broadcasts),    cmocka_unit_test(pools),    cmocka_unit_test(reductions),
+        cmocka_unit_test(broadcasts),    cmocka_unit_test(pools),    cmocka_unit_test(moves),    cmocka_unit_test(reductions),
         cmocka_unit_test(reshapes),      cmocka_unit_test(huge),     cmocka_unit_test(refused_shapes),
         cmocka_unit_test(refused_sizes),
     };

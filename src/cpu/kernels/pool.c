@@ -355,11 +355,32 @@ static double sum_plane(const float *src, int64_t n)
     return sum;
 }
 
+/* A window of some rows; one of the whole plane is one run. */
+static float mean_window(const pool_geom *g, const float *plane, int64_t o, int64_t p, int64_t q)
+{
+    const int64_t at[3] = {o, p, q};
+    int64_t first[3], end[3], n = 1;
+    double sum = 0;
+
+    for (int a = 0; a < 3; a++) {
+        cvyi_adaptive_window(g->in[a], g->out[a], at[a], &first[a], &end[a]);
+        n *= end[a] - first[a];
+    }
+    if (n == g->in[0] * g->in[1] * g->in[2]) return (float)(sum_plane(plane, n) / (double)n);
+    for (int64_t d = first[0]; d < end[0]; d++)
+        for (int64_t h = first[1]; h < end[1]; h++)
+            sum += sum_plane(plane + (d * g->in[1] + h) * g->in[2] + first[2], end[2] - first[2]);
+    return (float)(sum / (double)n);
+}
+
 static void mean_planes(const pool_geom *g, int64_t planes, const float *src, float *dst, float *scratch)
 {
     const int64_t plane = g->in[0] * g->in[1] * g->in[2];
     (void)scratch;
-    for (int64_t i = 0; i < planes; i++) dst[i] = (float)(sum_plane(src + i * plane, plane) / (double)plane);
+    for (int64_t i = 0; i < planes; i++)
+        for (int64_t o = 0; o < g->out[0]; o++)
+            for (int64_t p = 0; p < g->out[1]; p++)
+                for (int64_t q = 0; q < g->out[2]; q++) *dst++ = mean_window(g, src + i * plane, o, p, q);
 }
 
 const cpu_pool_kernels ISA(cvyi_pool) = {max_planes, avg_planes, mean_planes};
