@@ -111,6 +111,20 @@ def resolve_splits(graph):
         graph.erase_node(node)
 
 
+def resolve_broadcasts(graph):
+    """Tensors of one shape, which losses are given, are themselves."""
+    for node in list(graph.nodes):
+        if node.target is not aten.broadcast_tensors.default or any(u.target is not operator.getitem for u in node.users):
+            continue
+        for user in list(node.users):
+            given = node.args[0][user.args[1]]
+            if given.meta["val"].shape == user.meta["val"].shape:
+                user.replace_all_uses_with(given)
+                graph.erase_node(user)
+        if not node.users:
+            graph.erase_node(node)
+
+
 def resolve_constants(module):
     """Marks tensors without dimensions that the forward made from numbers: they are written as numbers. What it only
     found, in a variable of its surroundings, may be another number tomorrow."""
@@ -151,6 +165,7 @@ def purify(module):
     graph = module.graph
     resolve_identities(graph)
     resolve_splits(graph)
+    resolve_broadcasts(graph)
     resolve_in_place(graph)
     resolve_constants(module)
     for node in reversed(list(graph.nodes)):

@@ -275,7 +275,10 @@ class Runner:
 
 
 def restride(tensor, shape, stride):
-    return torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    """The same numbers with these strides. Elements that they show more than once (of an expanded tensor) are written once."""
+    once = [1 if s == 0 else n for n, s in zip(shape, stride)]
+    copy = torch.empty_strided(once, stride, dtype=tensor.dtype, device=tensor.device)
+    return copy.copy_(tensor[tuple(slice(n) for n in once)]).as_strided(shape, stride)
 
 
 class Fused(torch.autograd.Function):

@@ -5,7 +5,7 @@
  * cat along the channels copies whole samples. A row is what lies along the last axis; parts take rows. */
 #include "choice.h"
 
-/* One axis of a window: the element at i comes from i * times / over steps of `stride` behind the first. */
+/* One axis of a window: the element at i comes from i * times / over steps of `stride` after the first. */
 typedef struct axis {
     int64_t extent; /* of the result */
     int64_t at, count;

@@ -100,13 +100,13 @@ static cvy_status infer_expand(const cvy_graph *g, const node *n, shape *out)
     return CVY_OK;
 }
 
-/* PyTorch lists the padding in front and behind of the last dimension, then of the one before it, ... */
-static void padding_of(const node *n, int rank, int d, int64_t *front, int64_t *behind)
+/* PyTorch lists the padding before and after the last dimension, then of the one before it, ... */
+static void padding_of(const node *n, int rank, int d, int64_t *before, int64_t *after)
 {
     const attr_value *pad = cvyi_attr(n, "pad");
     const int at = 2 * (rank - 1 - d);
-    *front = at < pad->count ? pad->i[at] : 0;
-    *behind = at + 1 < pad->count ? pad->i[at + 1] : 0;
+    *before = at < pad->count ? pad->i[at] : 0;
+    *after = at + 1 < pad->count ? pad->i[at + 1] : 0;
 }
 
 static cvy_status infer_pad(const cvy_graph *g, const node *n, shape *out)
@@ -119,14 +119,14 @@ static cvy_status infer_pad(const cvy_graph *g, const node *n, shape *out)
                          pad->count, x->rank);
     *out = *x;
     for (int d = 0; d < x->rank; d++) {
-        int64_t front, behind;
-        padding_of(n, x->rank, d, &front, &behind);
-        if (!cvyi_add(x->dim[d], front, &out->dim[d]) || !cvyi_add(out->dim[d], behind, &out->dim[d]))
+        int64_t before, after;
+        padding_of(n, x->rank, d, &before, &after);
+        if (!cvyi_add(x->dim[d], before, &out->dim[d]) || !cvyi_add(out->dim[d], after, &out->dim[d]))
             return cvyi_fail(CVY_INVALID, "pad: dimension %d is too long", d);
         /* What is cut off one end may not reach beyond the other: PyTorch differs from release to release there. */
-        if (x->dim[d] + cvyi_min64(front, 0) + cvyi_min64(behind, 0) < 0 || out->dim[d] < 0)
+        if (x->dim[d] + cvyi_min64(before, 0) + cvyi_min64(after, 0) < 0 || out->dim[d] < 0)
             return cvyi_fail(CVY_INVALID, "pad: extent %lld of dimension %d does not allow %lld and %lld",
-                             L(x->dim[d]), d, L(front), L(behind));
+                             L(x->dim[d]), d, L(before), L(after));
     }
     return CVY_OK;
 }
@@ -200,11 +200,11 @@ void cvyi_move_geom(const cvy_graph *g, const node *n, int arg, move_geom *out)
     }
     for (int d = 0; d < y->rank && n->op == OP_expand; d++) out->times[d] = x->dim[d] == y->dim[d];
     for (int d = 0; d < y->rank && n->op == OP_pad; d++) {
-        int64_t front, behind;
-        padding_of(n, y->rank, d, &front, &behind);
-        out->at[d] = cvyi_max64(front, 0);
-        out->start[d] = cvyi_max64(-front, 0);
-        out->count[d] = x->dim[d] + cvyi_min64(front, 0) + cvyi_min64(behind, 0);
+        int64_t before, after;
+        padding_of(n, y->rank, d, &before, &after);
+        out->at[d] = cvyi_max64(before, 0);
+        out->start[d] = cvyi_max64(-before, 0);
+        out->count[d] = x->dim[d] + cvyi_min64(before, 0) + cvyi_min64(after, 0);
     }
     for (int d = 2; d < y->rank && n->op == OP_interpolate; d++) {
         out->times[d] = x->dim[d];
