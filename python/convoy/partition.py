@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
+from .moves import MOVED_VIEWS
 from .program import Program
 from .purify import is_barrier, is_pointwise
-from .vocabulary import MOVED_VIEWS, SHAPES, Emitter, emit_node, why_not
+from .vocabulary import SHAPES, Emitter, emit_node, why_not
 
 
 @dataclass

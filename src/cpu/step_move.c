@@ -1,8 +1,8 @@
-/* step_move.c - operators that only move elements (cat, slice, permute, expand, pad, interpolate): their step, and their row in
- * the table of kernels.
+/* step_move.c - operators that only move elements (cat, slice, permute, expand, pad, interpolate): their step, and
+ * their row in the table of kernels.
  *
- * Every argument fills a window of the result (move_geom). Neighbouring axes that run on in both are joined, so that
- * cat along the channels copies whole samples. A row is what lies along the last axis; parts take rows. */
+ * Every argument fills a window of the result (move_geom). Neighbouring axes that run on in both are joined, so
+ * that cat along the channels copies whole samples. A row is what lies along the last axis; parts take rows. */
 #include "choice.h"
 
 /* One axis of a window: the element at i comes from i * times / over steps of `stride` after the first. */
@@ -30,8 +30,8 @@ typedef struct move_step {
 
 /* ---- rows ---- */
 
-/* Rows of a piece run over its window; where the rest is filled, over all of the result. The first axis is that of the
- * samples: a unit has some of them. */
+/* Rows of a piece run over its window; where the rest is filled, over all of the result. The first axis is that of
+ * the samples: a unit has some of them. */
 static int64_t rows_along(const move_step *c, const axis *a, bool samples, const cpu_unit *u)
 {
     return samples && u->pass->samples > 1 ? u->m : c->fills ? a->extent : a->count;
@@ -148,11 +148,13 @@ static void make_piece(const builder *b, const node *n, int arg, piece *out)
         out->first += m.start[d] * a.stride;
         /* Samples stay by themselves where units have some of them each. */
         if (out->n_axes && !(d == 1 && b->out->samples > 1) && joins(before, &a))
-            *before = (axis){before->extent * a.extent, before->at * a.extent, before->count * a.count, 1, 1, a.stride};
+            *before =
+                (axis){before->extent * a.extent, before->at * a.extent, before->count * a.count, 1, 1, a.stride};
         else
             out->axes[out->n_axes++] = a;
     }
-    if (!out->n_axes || (out->n_axes == 1 && b->out->samples > 1)) out->axes[out->n_axes++] = (axis){1, 0, 1, 1, 1, 1};
+    if (!out->n_axes || (out->n_axes == 1 && b->out->samples > 1))
+        out->axes[out->n_axes++] = (axis){1, 0, 1, 1, 1, 1};
     out->per_part = cvyi_max64(1, 32768 / cvyi_max64(out->axes[out->n_axes - 1].extent, 1));
 }
 

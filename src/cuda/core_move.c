@@ -38,11 +38,13 @@ static void define_fill(maker *m, const move_geom *g, const space *in)
     if (isfinite(g->fill))
         snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-DFILL=(float)%.17g", g->fill);
     else
-        cvyi_make_define_text(m, isnan(g->fill) ? "-DFILL=CVY_NAN" : g->fill > 0 ? "-DFILL=CVY_INF" : "-DFILL=-CVY_INF");
+        cvyi_make_define_text(m, isnan(g->fill) ? "-DFILL=CVY_NAN"
+                                 : g->fill > 0  ? "-DFILL=CVY_INF"
+                                                : "-DFILL=-CVY_INF");
 }
 
-/* Elements that are neighbours in the argument, in the window and in the result, and begin at a multiple of so many in
- * each: how many one access moves. */
+/* Elements that are neighbours in the argument, in the window and in the result, and begin at a multiple of so many
+ * in each: how many one access moves. */
 static int straight(const maker *m, const move_geom *g, const shape *x, const shape *y)
 {
     const int last = g->rank - 1;
@@ -138,5 +140,4 @@ static void tune_move(const cvy_plan *p, pass *s, const cuda_choice *c)
     s->seconds += (launches - 1) * p->machine.launch;
 }
 
-const kernel_row cvyi_kernel_move = {
-    .name = "move", .refuse = refuse_move, .tune = tune_move, .make = make_move};
+const kernel_row cvyi_kernel_move = {.name = "move", .refuse = refuse_move, .tune = tune_move, .make = make_move};

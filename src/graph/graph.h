@@ -282,9 +282,9 @@ static inline void cvyi_adaptive_window(int64_t in, int64_t out, int64_t i, int6
 /* AVGPOOL: the divisor of the window that begins at start[] (padding included, may be negative). */
 int64_t cvyi_pool_divisor(const pool_geom *p, const int64_t start[3]);
 
-/* MOVE: where the elements of one argument go. They fill a window of the result, which begins at at[] and has extents
- * count[]; the element at index i of it is x's at start + i * times / over along x's dimension from[d]. Windows of
- * several arguments cover the result; where one alone does not (fills), the rest is `fill`. */
+/* MOVE: where the elements of one argument go. They fill a window of the result, which begins at at[] and has
+ * extents count[]; the element at index i of it is x's at start + i * times / over along x's dimension from[d].
+ * Windows of several arguments cover the result; where one alone does not (fills), the rest is `fill`. */
 typedef struct move_geom {
     int rank; /* of the result */
     int from[CVY_MAX_RANK];

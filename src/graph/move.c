@@ -1,5 +1,5 @@
-/* move.c - operators that put elements at other places and compute nothing: cat, slice, permute, expand, pad, interpolate.
- * Their shape rules, and where every element comes from (move_geom). */
+/* move.c - operators that put elements at other places and compute nothing: cat, slice, permute, expand, pad,
+ * interpolate. Their shape rules, and where every element comes from (move_geom). */
 #include "shape.h"
 
 /* ---- shapes ---- */
@@ -94,8 +94,8 @@ static cvy_status infer_expand(const cvy_graph *g, const node *n, shape *out)
     for (int d = 0; d < x->rank; d++) {
         if (want->i[d] != -1) out->dim[d] = want->i[d];
         if (out->dim[d] < 0 || (out->dim[d] != x->dim[d] && x->dim[d] != 1))
-            return cvyi_fail(CVY_INVALID, "expand: extent %lld of dimension %d does not become %lld", L(x->dim[d]), d,
-                             L(want->i[d]));
+            return cvyi_fail(CVY_INVALID, "expand: extent %lld of dimension %d does not become %lld", L(x->dim[d]),
+                             d, L(want->i[d]));
     }
     return CVY_OK;
 }

@@ -232,7 +232,8 @@ fail:
 static cvy_status infer_softmax(const cvy_graph *g, const node *n, shape *out)
 {
     int d;
-    cvy_status st = cvyi_wrap_dim(cvyi_info(n)->name, cvyi_attr(n, "dim")->i[0], cvyi_shape_of(g, n->arg[0])->rank, &d);
+    cvy_status st =
+        cvyi_wrap_dim(cvyi_info(n)->name, cvyi_attr(n, "dim")->i[0], cvyi_shape_of(g, n->arg[0])->rank, &d);
     return st ? st : infer_same(g, n, out);
 }
 

@@ -262,10 +262,10 @@ static void huge(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(convolutions),  cmocka_unit_test(products), cmocka_unit_test(same_shape),
-        cmocka_unit_test(broadcasts),    cmocka_unit_test(pools),    cmocka_unit_test(moves),    cmocka_unit_test(reductions),
-        cmocka_unit_test(reshapes),      cmocka_unit_test(huge),     cmocka_unit_test(refused_shapes),
-        cmocka_unit_test(refused_sizes),
+        cmocka_unit_test(convolutions),   cmocka_unit_test(products),      cmocka_unit_test(same_shape),
+        cmocka_unit_test(broadcasts),     cmocka_unit_test(pools),         cmocka_unit_test(moves),
+        cmocka_unit_test(reductions),     cmocka_unit_test(reshapes),      cmocka_unit_test(huge),
+        cmocka_unit_test(refused_shapes), cmocka_unit_test(refused_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

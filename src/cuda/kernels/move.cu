@@ -1,7 +1,9 @@
-// move.cu - elements at other places: cat, slice, permute, expand, pad, interpolate (nearest). One launch per argument.
+// move.cu - elements at other places: cat, slice, permute, expand, pad, interpolate (nearest). One launch per
+// argument.
 //
-// A thread takes an element of the window that the argument fills, or EACH neighbours where they are neighbours in both
-// tensors: finds out where it comes from, and hands it from the prologue to the epilogue. Expected bound: memory.
+// A thread takes an element of the window that the argument fills, or EACH neighbours where they are neighbours in
+// both tensors: finds out where it comes from, and hands it from the prologue to the epilogue. Expected bound:
+// memory.
 //
 //   prologue space: inner extents X1...X5 of the argument      epilogue space: inner extents Y1...Y5 of the result
 //   window: inner extents B1...B5; index i of dimension d is AT<d> + i of the result, and START<d> + i * TIMES<d> /
@@ -94,13 +96,15 @@ template <int N> CVY_INLINE void neighbours(const cvy_at &first, cvy_at (&at)[N]
 // Where an element of the window comes from; false: it does not come from the argument.
 CVY_INLINE bool source(const int (&b)[6], cvy_at *at)
 {
-    const int start[6] = {START}, times[6] = {TIMES}, over[6] = {OVER}, from[6] = {FROM0, FROM1, FROM2, FROM3, FROM4, FROM5};
+    const int start[6] = {START}, times[6] = {TIMES}, over[6] = {OVER},
+              from[6] = {FROM0, FROM1, FROM2, FROM3, FROM4, FROM5};
     const int extent[6] = {X0, X1, X2, X3, X4, X5};
     int x[6];
     bool inside = true;
 #pragma unroll
     for (int d = 0; d < 6; d++) {
-        const int i = over[d] == 1 ? start[d] + b[d] * times[d] : start[d] + (int)((long long)b[d] * times[d] / over[d]);
+        const int i =
+            over[d] == 1 ? start[d] + b[d] * times[d] : start[d] + (int)((long long)b[d] * times[d] / over[d]);
         if (FILLS) inside = inside && i >= 0 && i < extent[from[d]];
         x[from[d]] = i;
     }
