@@ -260,6 +260,8 @@ def region_text(name, plan, sources, results, chain, kernels):
         lines = [line for line in lines if "stream" not in line]
     if "prepare" not in used:
         lines = [line.replace("bool prepare", "bool") for line in lines]
+    if not re.search(r"\bwork\b", used):
+        lines = [line.replace("int64_t workspace", "int64_t") for line in lines]
     return "\n".join([*lines, *("    " + line for line in body), "}", ""])
 
 

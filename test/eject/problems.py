@@ -90,8 +90,8 @@ class Model(nn.Module):
 
     def forward(self, x, times, mask, mode=None):
         y = F.silu(self.norm(self.down(x)))
-        low = F.interpolate(F.max_pool2d(y, 2), scale_factor=2.0, mode="nearest")
-        first, second = torch.cat([y, low], 1).split(16, 1)
+        low = F.interpolate(F.max_pool2d(y, 2), scale_factor=2.0, mode="bilinear")
+        first, second = torch.cat([y, low], 1).flip(0).split(16, 1)
         z = F.relu(self.up(torch.cat([second, first], 1)) + self.shift) * times
         grid = torch.arange(3, device=x.device)
         return {"z": z, "rest": [torch.where(mask, z, -1.0), (grid, self.shift.cumsum(0))]}
