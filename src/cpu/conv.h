@@ -26,6 +26,9 @@ typedef enum conv_algo_id {
  * every panel's width), and terms of a chunk. */
 enum { CONV_CHAIN = 256, PATCH_PIXELS = 240, PATCH_TERMS = 256 };
 
+/* Winograd: strips of tiles that share a read of the weights, at most. */
+enum { CONV_GROUP = 4 };
+
 /* Depthwise: 1 to CONV_COLUMN taps that lie below each other in the view. */
 enum { CONV_COLUMN = 5 };
 typedef struct conv_column {
@@ -57,8 +60,12 @@ typedef struct conv_tiling {
     int64_t view[2];   /* rows and columns of one phase plane of the copy */
     int64_t view_floats, tmp_floats;
     /* Winograd */
-    int64_t tiles[2];      /* tile rows and columns of a plane */
+    int64_t tiles[2];      /* rows of tiles of a plane, for all phases of rows; tiles of such a row */
+    int64_t across;        /* tiles of one phase of rows that lie beside each other */
+    int64_t split_line;    /* dilated columns: floats of a line of cvyi_conv_split(); else 0 */
+    int64_t split_floats;  /* of a plane of it */
     int64_t tile_rows;     /* of a band */
+    int64_t group;         /* strips of tiles that weights are read for at once: divides CONV_GROUP */
     int64_t chunk, chunks; /* input channels (times kernel depth) transformed at once; patches: input channels */
 } conv_tiling;
 
@@ -66,7 +73,7 @@ typedef struct conv_tiling {
 typedef struct conv_job {
     const conv_tiling *tiling;
     const float *packed; /* from cvyi_conv_pack() */
-    const float *src;    /* [C][D][H][W] */
+    const float *src;    /* [C][D][H][W]; [C][D][split_floats] where the tiling has some */
     const float *bias;   /* [K], where the sums start; or NULL */
     const float *xmean;  /* [C], Winograd only, or NULL: dst becomes conv(x - xmean), with zero padding read as
                             -xmean,  so that it differs from conv(x) by a constant per channel: `shift` of
@@ -109,6 +116,14 @@ void cvyi_conv_tile(conv_algo_id algo, const conv_geom *g, const struct cpu_conv
 
 /* weight [K][C/groups][kernel] -> packed, tiling.packed floats, aligned to 64 bytes. */
 void cvyi_conv_pack(const conv_tiling *t, const float *weight, float *packed);
+
+/* Winograd with dilated columns: a plane [H][W] of x in the order in which tiles read it, with its padding.
+ *
+ *   split[row of the padded plane][i][tile][phase]     column (tile * mw + i) * dil + phase of that row, i < mw
+ *
+ * Tiles of neighbouring phases are neighbours, and what tap s of all of them reads is one stretch: line s % mw,
+ * moved by dil for s >= mw. */
+void cvyi_conv_split(const conv_tiling *t, const float *plane, float *split);
 
 /* scratch: tiling.scratch bytes, aligned to 64, contents meaningless before and after. */
 void cvyi_conv_run(const conv_job *job, int64_t part, void *scratch);

@@ -37,6 +37,8 @@ static void reserve_record(builder *b, conv_step *c)
         c->plain = cvyi_slice(b, 4);
         if (c->how->centres)
             c->centred_x = cvyi_slice(b, 4 * g->C * c->how->copy.in[0] * c->how->copy.in[1] * c->how->copy.in[2]);
+        if (c->how->tiling[0].split_line)
+            c->split_x = cvyi_slice(b, 4 * g->C * g->in[0] * c->how->tiling[0].split_floats);
     }
     if (c->stats != CVY_NONE) c->band_sums = cvyi_slice(b, 8 * bands * g->K);
     if (c->prog_stats != CVY_NONE) c->band_sums = cvyi_slice(b, (int64_t)sizeof(cpu_moments) * bands * g->K);

@@ -6,6 +6,7 @@
  *                       where the sums of every channel start     to the direct form
  *                       x less its means, padded with what zero becomes: for direct forms before statistics,
  *                       pointwise operators between them or not
+ *                       x split by columns, for Winograd forms with dilation
  *   step_conv_bands.c   bands of rows: into memory, into maxima, or through a pointwise program
  *   step_conv_stats.c   sums of the bands -> mean and deviation
  *   step_conv.c         which of these steps a convolution has
@@ -27,6 +28,7 @@ typedef struct conv_step {
     int64_t sums, xmean, usable;   /* double [C][taps], double [C], int32 [C] */
     int64_t xmean32, start;        /* float [C], float [K] */
     int64_t centred_x;             /* float [C][copy.in] */
+    int64_t split_x;               /* float [C][in[0]][split_floats] */
     int64_t mean, constant, plain; /* double [K], double [K], int32: this sample takes the direct form */
     int64_t band_sums;             /* double [bands][K]; prog_stats: cpu_moments [bands][K] */
     program prog;

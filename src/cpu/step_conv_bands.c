@@ -49,6 +49,7 @@ static void convolve(const conv_step *c, const cpu_unit *u, int64_t part, char *
     job.packed = cvyi_packed(u, c->packed[cvyi_conv_second(c, u)]);
     job.src = cvyi_unit_data(u, c->x) + sample * g->C * g->in[0] * g->in[1] * g->in[2];
     if (c->how->centres && !cvyi_conv_second(c, u)) job.src = cvyi_in_slices(u, c->centred_x);
+    if (t->split_line) job.src = cvyi_in_slices(u, c->split_x);
     job.bias = c->how->means ? cvyi_in_slices(u, c->start) : cvyi_conv_bias(c, u);
     job.xmean = c->how->means && cvyi_is_winograd(t->algo) ? cvyi_in_slices(u, c->xmean32) : NULL;
     if (c->pool != CVY_NONE) job.pool = cvyi_unit_data(u, c->pool);

@@ -104,6 +104,20 @@ static void run_centre(const step *s, const cpu_unit *u, int64_t part, char *scr
                        src + (d * in[1] + h) * in[2], cvyi_min64(in[2], to[2] - g->pad[2]), mean, 1, 0);
 }
 
+/* One channel of x, split by columns. */
+static void run_split(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    const conv_step *c = s->data;
+    const conv_tiling *t = &c->how->tiling[0];
+    const int64_t *in = t->geom.in, plane = in[1] * in[2];
+    const float *src = cvyi_unit_data(u, c->x) + part * in[0] * plane;
+    float *dst = (float *)cvyi_in_slices(u, c->split_x) + part * in[0] * t->split_floats;
+
+    (void)scratch;
+    if (cvyi_conv_second(c, u)) return;
+    for (int64_t z = 0; z < in[0]; z++) cvyi_conv_split(t, src + z * plane, dst + z * t->split_floats);
+}
+
 cvy_status cvyi_conv_add_means(builder *b, conv_step *c)
 {
     cvy_status st = CVY_OK;
@@ -112,6 +126,7 @@ cvy_status cvyi_conv_add_means(builder *b, conv_step *c)
     TRY(cvyi_add_conv_step(b, c, "means", means_parts, run_means, 0));
     TRY(cvyi_add_conv_step(b, c, "starts", cvyi_one_part, run_starts, 0));
     if (c->how->centres) TRY(cvyi_add_conv_step(b, c, "centre", window_parts, run_centre, 0));
+    if (c->how->tiling[0].split_line) TRY(cvyi_add_conv_step(b, c, "split", window_parts, run_split, 0));
 fail:
     return st;
 }

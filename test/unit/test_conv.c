@@ -194,7 +194,7 @@ static void random_geom(conv_geom *g, bool winograd, bool depthwise)
         g->in[a] = exists || fixed ? between(1, most) : 1;
         g->kernel[a] = fixed ? 3 : exists ? between(1, depthwise && g->spatial < 3 ? 12 : 5) : 1;
         g->stride[a] = exists && !fixed && between(0, 1) ? between(1, 3) : 1;
-        g->dil[a] = exists && !fixed && between(0, 2) == 0 ? between(1, 4) : 1;
+        g->dil[a] = (exists || fixed) && between(0, 2) == 0 ? between(1, fixed ? 7 : 4) : 1;
         const int64_t reach = (g->kernel[a] - 1) * g->dil[a] + 1;
         g->pad[a] = exists || fixed ? between(0, 1) ? 0 : between(0, reach - 1) : 0;
         if (g->in[a] + 2 * g->pad[a] < reach) g->in[a] = reach;
@@ -308,7 +308,12 @@ static void run_case(conv_algo_id algo, const cpu_conv_kernels *isa, const sampl
     if (centre) cvyi_conv_means(isa, g, s->w, s->bias, &win, 0, g->K, mean, shift);
     cvyi_conv_pack(&t, s->w, packed);
     check_guards(packed, t.packed, "the packed weights");
-    conv_job job = {&t, packed, s->x, s->bias, centre ? xmean : NULL, dst, chan, plane, row, NULL, stats};
+    float *split = guarded(g->C * g->in[0] * t.split_floats + 1);
+    for (int64_t i = 0; t.split_line && i < g->C * g->in[0]; i++)
+        cvyi_conv_split(&t, s->x + i * g->in[1] * g->in[2], split + i * t.split_floats);
+    conv_job job = {
+        &t,   packed, t.split_line ? split : s->x, s->bias, centre ? xmean : NULL, dst, chan, plane, row,
+        NULL, stats};
     run_units(&job);
     check_guards(dst, chan * g->K, "dst");
     check_dst(algo, s, &job, exact, shift);
@@ -321,7 +326,7 @@ static void run_case(conv_algo_id algo, const cpu_conv_kernels *isa, const sampl
     if (pool) check_pool(s, &job, pool_to);
     check_stats(s, &job, again);
 
-    release(packed), release(dst), release(pool_to), release(xmean);
+    release(packed), release(dst), release(pool_to), release(xmean), release(split);
     free(shift), free(mean), free(stats), free(again), free(win.sums), free(win.xmean);
 }
 

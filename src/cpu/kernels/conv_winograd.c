@@ -1,4 +1,4 @@
-/* conv_winograd.c - Winograd's minimal filtering F(mh x mw, 3x3), stride 1: F(4x4), F(2x4), F(2x2).
+/* conv_winograd.c - Winograd's minimal filtering F(mh x mw, 3x3), stride 1, any dilation: F(4x4), F(2x4), F(2x2).
  *
  * Vectors run along tiles. A strip is NT vectors of neighbouring tiles of the band, running on over the ends of
  * tile rows, so that narrow images fill vectors too. Per strip and chunk of input channels:
@@ -10,42 +10,19 @@
  * with 2 and 3 for KT output channels at a time, one after the other (3 of one block interleaved with 2 of the
  * next gained nothing). With few input channels V and M stay in L1 and nothing else is stored; with many, chunks of
  * them add up in M, which then holds all output channels of the part. A kernel of depth kd is 2-D with C * kd input
- * channels.
+ * channels. Strips then go together in groups, so that weights from afar serve all of them.
+ *
+ * With dilation d, rows (columns) y, y + d, y + 2 d ... of the output read such rows (columns) of the input alone:
+ * they are a phase, a convolution without dilation, and a tile lies in one. Tiles of all phases share strips. Where
+ * columns are dilated, neighbouring tiles are those of neighbouring phases, and x is read from a split copy
+ * (cvyi_conv_split) in which they are neighbours as well.
  *
  * Points: 0, +-1, infinity for m = 2; 0, +-5/8, +-3/2, infinity for m = 4 (all powers used are exact in fp32).
  * Numerics: everything fp32, weights transformed in double; sums over channels are chains of CHAIN terms, then of
  * the chains of a chunk, then of chunks. xmean and zero padding: padding is read as -xmean,
  * which makes the result conv of the padded x, less a constant per channel. A NaN or inf would spread over its
  * whole tile: callers send such samples to the direct form. */
-#include "../conv.h"
-#include "../conv_tiles.h"
-
-enum { KT = WINO_KT, NT = WINO_NT, STRIP = NT * VL, ROW = STRIP * 4 + 2 * VL, RUN = 4, AHEAD = 4, CHAIN = 32 };
-
-/* A piece of a vector of tiles that lies in one tile row. */
-typedef struct piece {
-    int64_t row, col; /* of its first tile, in tiles of the plane */
-    int lane, n;
-} piece;
-
-/* One vector of tiles. */
-typedef struct lanes {
-    bool full; /* one piece, and every output of every tile exists */
-    int n;
-    piece piece[VL];
-    float *mask; /* [mh * mw][VL], all ones where the output exists; for those that are not full */
-} lanes;
-
-typedef struct work {
-    const conv_job *job;
-    const conv_tiling *t;
-    conv_span span;
-    int64_t row0;     /* of the band, in tiles */
-    int64_t channels; /* C * kernel depth */
-    float *V, *M, *rows, *part;
-    double *total; /* [channels of the part] */
-    lanes lanes[NT];
-} work;
+#include "winograd_store.h"
 
 #define PA 0.625f
 #define PB 1.5f
@@ -95,12 +72,14 @@ INLINE void output_1d(const int m, const int j, vf z, vf *keep, vf *y, const vf 
     }
 }
 
-/* VL columns from x on of `rows` rows from y on, zeros outside the plane (NULL: all of it is outside). */
+/* VL columns from x on of `rows` rows from y on, dil[1] apart; zeros outside the plane (NULL: all of it is
+ * outside).
+ */
 static __attribute__((noinline)) void load_edge(float *edge, const float *plane, int64_t y, int64_t x, int rows,
                                                 const conv_geom *g)
 {
     const int64_t H = g->in[1], W = g->in[2];
-    for (int i = 0; i < rows; i++, y++) {
+    for (int i = 0; i < rows; i++, y += g->dil[1]) {
         const bool in = plane && y >= 0 && y < H;
         v_store(edge + i * VL, in ? v_load_range(plane + y * W + x, -x, W - x) : v_zero());
     }
@@ -119,24 +98,24 @@ INLINE void split(const int m, const float *p, vf *d)
     d[m + 1] = v_next(d[1], v_set1(p[m * VL + 1]));
 }
 
-/* Tiles of one row, n of them from (row, col) on, of one channel plane (NULL: outside, zeros) -> V. Writes whole
- * vectors: what is too much is overwritten by the next piece or channel, or falls on the slack after a point's
- * rows. */
-INLINE void input_tiles(work *w, const float *plane, vf mean, int64_t row, int64_t col, int64_t n, float *V,
-                        int64_t point, const int mh, const int mw)
+/* A piece of one channel plane (NULL: outside, zeros) -> V. Writes whole vectors: what is too much is overwritten
+ * by the next piece or channel, or falls on the slack after a point's rows. */
+INLINE void input_tiles(work *w, const float *plane, vf mean, const piece *from, float *V, const int mh,
+                        const int mw)
 {
     const conv_geom *g = &w->t->geom;
-    const int64_t H = g->in[1], W = g->in[2], y0 = row * mh - g->pad[1], x0 = col * mw - g->pad[2];
+    const int64_t H = g->in[1], W = g->in[2], y0 = from->row - g->pad[1], x0 = from->col - g->pad[2], n = from->n;
+    const int64_t point = w->t->chunk * STRIP + VL, dil = g->dil[1];
     /* Where the next strip will read: farther along these rows or, at their end, mh rows below. */
-    const int64_t ahead = col + n < w->t->tiles[1] ? n * mw : mh * W - x0;
-    const bool rows_inside = plane && y0 >= 0 && y0 + mh + 2 <= H;
+    const int64_t ahead = from->col + n * mw < g->out[2] ? n * mw : mh * W - x0;
+    const bool rows_inside = plane && y0 >= 0 && y0 + (mh + 1) * dil < H;
     float edge[6 * VL];
     vf d[6], v[6];
 
     for (int64_t x = 0; x < n * mw + 2; x += VL) {
         const bool inside = rows_inside && x0 + x >= 0 && x0 + x + VL <= W;
         const float *src = inside ? plane + y0 * W + x0 + x : edge;
-        const int64_t pitch = inside ? W : VL;
+        const int64_t pitch = inside ? W * dil : VL;
         if (!inside) load_edge(edge, plane, y0, x0 + x, mh + 2, g);
         UNROLL for (int i = 0; i < mh + 2; i++) d[i] = v_sub(v_load(src + i * pitch), mean);
         if (inside) UNROLL for (int i = 0; i < mh + 2; i++) __builtin_prefetch(src + i * pitch + ahead);
@@ -153,21 +132,58 @@ INLINE void input_tiles(work *w, const float *plane, vf mean, int64_t row, int64
     }
 }
 
-/* Transforms channels c0... of the strip that begins at tile t0 of the band and has n tiles. */
-INLINE void input_strip(work *w, int64_t t0, int64_t n, int64_t c0, int64_t channels, const int mh, const int mw)
+/* The same of a split plane, in which all that a tile reads exists. */
+INLINE void input_split(work *w, const float *plane, vf mean, const piece *from, float *V, const int mh,
+                        const int mw)
+{
+    const int64_t line = w->t->split_line, dil = w->t->geom.dil[2], point = w->t->chunk * STRIP + VL;
+    const int64_t below = w->t->geom.dil[1] * mw * line;
+    const float *src = plane + from->row * mw * line + from->col;
+    vf d[6], v[6];
+
+    for (int64_t x = 0; x < from->n; x += VL) {
+        float *p = V + x;
+        UNROLL for (int s = 0; s < mw + 2; s++)
+        {
+            const float *column = src + x + s % mw * line + s / mw * dil;
+            UNROLL for (int i = 0; i < mh + 2; i++) d[i] = v_sub(v_load(column + i * below), mean);
+            input_1d(mh, d, v);
+            UNROLL for (int i = 0; i < mh + 2; i++) v_store(w->rows + (i * (mw + 2) + s) * VL, v[i]);
+        }
+        for (int i = 0; i < mh + 2; i++) {
+            UNROLL for (int s = 0; s < mw + 2; s++) d[s] = v_load(w->rows + (i * (mw + 2) + s) * VL);
+            input_1d(mw, d, v);
+            UNROLL for (int s = 0; s < mw + 2; s++, p += point) v_store(p, v[s]);
+        }
+    }
+}
+
+/* A channel's plane for kernel plane d, or its split copy; NULL: it lies in the padding. */
+INLINE const float *plane_of(const work *w, int64_t c, int64_t d)
 {
     const conv_geom *g = &w->t->geom;
-    const int64_t TW = w->t->tiles[1], depth = g->kernel[0], plane = g->in[1] * g->in[2];
-    const int64_t point = w->t->chunk * STRIP + VL;
+    const int64_t z = w->span.plane * g->stride[0] - g->pad[0] + d * g->dil[0];
+    const int64_t each = w->t->split_line ? w->t->split_floats : g->in[1] * g->in[2];
+    return z >= 0 && z < g->in[0] ? w->job->src + (c * g->in[0] + z) * each : NULL;
+}
+
+/* Transforms channels c0... of the strips that begin at tile t0 of the band and have n tiles. */
+INLINE void input_strip(work *w, int64_t t0, int64_t n, int64_t c0, int64_t channels, const int mh, const int mw)
+{
+    const int64_t depth = w->t->geom.kernel[0];
     for (int64_t c = 0; c < channels; c++) {
-        const int64_t ci = (c0 + c) / depth,
-                      z = w->span.plane * g->stride[0] - g->pad[0] + (c0 + c) % depth * g->dil[0];
-        const float *src = z >= 0 && z < g->in[0] ? w->job->src + (ci * g->in[0] + z) * plane : NULL;
+        const int64_t ci = (c0 + c) / depth;
+        const float *src = plane_of(w, ci, (c0 + c) % depth);
         const vf mean = v_set1(w->job->xmean ? w->job->xmean[ci] : 0);
         for (int64_t i = 0; i < n;) {
-            const int64_t row = (t0 + i) / TW, col = (t0 + i) % TW, m = cvyi_min64(TW - col, n - i);
-            input_tiles(w, src, mean, w->row0 + row, col, m, w->V + c * STRIP + i, point, mh, mw);
-            i += m;
+            const int64_t lane = i % STRIP;
+            const piece p = piece_at(w, t0 + i, cvyi_min64(n - i, STRIP - lane), mh, mw);
+            float *V = w->V + i / STRIP * w->t->view_floats + c * STRIP + lane;
+            if (src && w->t->split_line)
+                input_split(w, src, mean, &p, V, mh, mw);
+            else
+                input_tiles(w, src, mean, &p, V, mh, mw);
+            i += p.n;
         }
     }
 }
@@ -211,98 +227,6 @@ INLINE void products(const float *U, const float *V, float *M, int64_t channels,
     }
 }
 
-/* Where a vector of tiles that is not one piece goes, piece by piece. y: [ni][nj * VL], columns in order. */
-static __attribute__((noinline)) void store_pieces(const float *y, const lanes *l, float *dst, int64_t pitch,
-                                                   int64_t P, int64_t Q, int ni, int nj)
-{
-    for (int k = 0; k < l->n; k++) {
-        const piece *p = l->piece + k;
-        const int64_t rows = cvyi_min64(P - p->row * ni, ni),
-                      cols = cvyi_min64(Q - p->col * nj, (int64_t)p->n * nj);
-        const float *from = y + p->lane * nj;
-        float *to = dst + p->row * ni * pitch + p->col * nj;
-        for (int64_t i = 0; i < rows; i++, from += nj * VL, to += pitch)
-            for (int64_t q = 0; q < cols; q += VL) v_store_n(to + q, cols - q, v_load_n(from + q, cols - q));
-    }
-}
-
-/* nj vectors of tiles, one per column of a tile, as columns in order. */
-INLINE void zip_columns(const vf *y, vf *z, const int nj)
-{
-    if (nj == 4)
-        v_zip4(y, z);
-    else if (nj == 2)
-        v_zip2(y[0], y[1], &z[0], &z[1]);
-    else
-        z[0] = y[0];
-}
-
-/* ni rows of nj interleaved vectors of columns, the part of them that lies in P x Q. */
-INLINE void store_tiles(const vf *y, const lanes *l, float *dst, int64_t pitch, int64_t P, int64_t Q, const int ni,
-                        const int nj)
-{
-    vf z[4];
-    if (l->n > 1) {
-        float line[16 * VL];
-        UNROLL for (int i = 0; i < ni; i++)
-        {
-            zip_columns(y + i * nj, z, nj);
-            UNROLL for (int j = 0; j < nj; j++) v_store(line + (i * nj + j) * VL, z[j]);
-        }
-        store_pieces(line, l, dst, pitch, P, Q, ni, nj);
-        return;
-    }
-    const piece *p = l->piece;
-    const int64_t rows = P - p->row * ni, cols = cvyi_min64(Q - p->col * nj, (int64_t)p->n * nj);
-    dst += p->row * ni * pitch + p->col * nj;
-    UNROLL for (int i = 0; i < ni; i++, dst += pitch)
-    {
-        zip_columns(y + i * nj, z, nj);
-        if (i >= rows) return;
-        if (cols == nj * VL)
-            UNROLL for (int j = 0; j < nj; j++) v_store(dst + j * VL, z[j]);
-        else
-            UNROLL for (int j = 0; j < nj; j++) v_store_n(dst + j * VL, cols - j * VL, z[j]);
-    }
-}
-
-/* Maxima of windows of ph x pw values of the tile, and their way out. */
-INLINE void pool_tiles(const work *w, const vf *y, const lanes *l, int64_t k, const int mh, const int mw,
-                       const int ph, const int pw)
-{
-    const conv_geom *g = &w->t->geom;
-    const int64_t PH = g->out[1] / ph, PW = g->out[2] / pw;
-    const int ni = mh / ph, nj = mw / pw;
-    float *dst = w->job->pool + (k * g->out[0] + w->span.plane) * PH * PW;
-    vf m[16];
-    UNROLL for (int i = 0; i < ni; i++) UNROLL for (int j = 0; j < nj; j++)
-    {
-        vf s[16];
-        UNROLL for (int e = 0; e < ph * pw; e++) s[e] = y[(i * ph + e / pw) * mw + j * pw + e % pw];
-        UNROLL for (int h = ph * pw / 2; h > 0; h /= 2) UNROLL for (int e = 0; e < h; e++) s[e] =
-            v_max(s[e], s[e + h]);
-        m[i * nj + j] = s[0];
-    }
-    store_tiles(m, l, dst, PW, PH, PW, ni, nj);
-}
-
-/* The legal windows: those that divide the tile. */
-INLINE void pool_any(const work *w, const vf *y, const lanes *l, int64_t k, const int mh, const int mw)
-{
-    const int64_t ph = w->t->ph, pw = w->t->pw;
-#define POOL(h, v)                                                                                                 \
-    if (mh % h == 0 && mw % v == 0 && ph == h && pw == v) pool_tiles(w, y, l, k, mh, mw, h, v)
-    POOL(4, 4);
-    else POOL(2, 2);
-    else POOL(2, 4);
-    else POOL(4, 2);
-    else POOL(1, 2);
-    else POOL(2, 1);
-    else POOL(1, 4);
-    else POOL(4, 1);
-#undef POOL
-}
-
 /* Adds the squares of a tile's outputs to the runs of its channel. */
 INLINE void count(const vf *y, const lanes *l, float *part, const int outputs)
 {
@@ -320,7 +244,6 @@ INLINE void output_tiles(work *w, const float *M, const lanes *l, int64_t k, int
 {
     static const int order[2][6] = {{0, 3, 1, 2}, {0, 5, 1, 2, 3, 4}};
     const conv_job *job = w->job;
-    const conv_geom *g = &w->t->geom;
     const vf start = v_set1(job->bias ? job->bias[k] : 0);
     vf y[16], keep[4];
 
@@ -339,8 +262,7 @@ INLINE void output_tiles(work *w, const float *M, const lanes *l, int64_t k, int
     if (job->pool)
         pool_any(w, y, l, k, mh, mw);
     else if (job->dst)
-        store_tiles(y, l, job->dst + k * job->dst_chan + w->span.plane * job->dst_plane, job->dst_row, g->out[1],
-                    g->out[2], mh, mw);
+        store_outputs(w, y, l, k, mh, mw);
 }
 
 /* Calls for the lines of dst that channel k is about to write. A strip's outputs lie in hundreds of short pieces,
@@ -353,7 +275,7 @@ static void expect_dst(const work *w, int64_t k, int mh, int mw)
     for (int v = 0; v < NT; v++) {
         const piece *p = w->lanes[v].piece;
         for (int i = 0; i < mh && w->lanes[v].n; i++) {
-            const float *row = dst + (p->row * mh + i) * job->dst_row + p->col * mw;
+            const float *row = dst + (p->row + i * w->t->geom.dil[1]) * job->dst_row + p->col;
             for (int x = 0; x <= p->n * mw; x += 16) __builtin_prefetch(row + x, 1);
         }
     }
@@ -368,34 +290,6 @@ INLINE void output_block(work *w, const float *M, int64_t k0, int64_t i, const i
         for (int v = 0; v < NT; v++)
             if (w->lanes[v].n)
                 output_tiles(w, M + k * points * STRIP + v * VL, &w->lanes[v], k0 + k, i + k, mh, mw);
-    }
-}
-
-/* Where the tiles t0...t0+n-1 of the band are, vector by vector. */
-static void place(work *w, int64_t t0, int64_t n, int mh, int mw)
-{
-    const int64_t TW = w->t->tiles[1], P = w->t->geom.out[1], Q = w->t->geom.out[2];
-    for (int v = 0; v < NT; v++) {
-        lanes *l = &w->lanes[v];
-        const int64_t end = cvyi_min64(n, (int64_t)(v + 1) * VL);
-        l->n = 0;
-        for (int64_t i = (int64_t)v * VL; i < end;) {
-            piece *p = &l->piece[l->n++];
-            p->row = w->row0 + (t0 + i) / TW, p->col = (t0 + i) % TW;
-            p->lane = (int)(i - v * VL), p->n = (int)cvyi_min64(TW - p->col, end - i);
-            i += p->n;
-        }
-        l->full =
-            l->n == 1 && l->piece[0].n == VL && (l->piece[0].row + 1) * mh <= P && (l->piece[0].col + VL) * mw <= Q;
-        if (l->full) continue;
-        memset(l->mask, 0, sizeof(float) * (size_t)(mh * mw * VL));
-        for (int k = 0; k < l->n; k++)
-            for (int e = 0; e < mh * mw; e++) {
-                const piece *p = &l->piece[k];
-                const int64_t exist = p->row * mh + e / mw < P ? cvyi_ceil_div(Q - e % mw, mw) - p->col : 0;
-                memset(l->mask + e * VL + p->lane, 0xff,
-                       sizeof(float) * (size_t)cvyi_max64(cvyi_min64(exist, p->n), 0));
-            }
     }
 }
 
@@ -415,23 +309,35 @@ typedef struct form {
     void (*output)(work *w, const float *M, int64_t k0, int64_t i);
 } form;
 
-static void strip(work *w, const form *f, int64_t t0, int64_t n)
+/* One block of output channels of a strip, number b of the part: products of a chunk, and what follows the last. */
+static void block(work *w, const form *f, int64_t strip, int64_t b, int64_t c0, int64_t channels)
 {
     const conv_tiling *t = w->t;
-    const int64_t point = t->chunk * STRIP + VL, points = (f->mh + 2) * (f->mw + 2);
-    place(w, t0, n, f->mh, f->mw);
+    const int64_t point = t->chunk * STRIP + VL, points = (f->mh + 2) * (f->mw + 2), k0 = (w->span.block0 + b) * KT;
+    const float *U = w->job->packed + (k0 * w->channels + c0 * KT) * points;
+    float *M = w->M + strip * t->tmp_floats + (t->chunks > 1 ? b * KT * points * STRIP : 0);
+    w->lanes = w->group[strip];
+    f->products(U, w->V + strip * t->view_floats, M, channels, point, c0 == 0);
+    if (c0 + channels == w->channels) f->output(w, M, k0, b * KT);
+}
+
+/* Strips of the band from tile t0 on, n tiles. */
+static void group(work *w, const form *f, int64_t t0, int64_t n)
+{
+    const conv_tiling *t = w->t;
+    const int64_t strips = cvyi_ceil_div(n, STRIP), first = w->span.block0 * KT;
+    for (int64_t s = 0; s < strips; s++) {
+        w->lanes = w->group[s];
+        place(w, t0 + s * STRIP, cvyi_min64(STRIP, n - s * STRIP), f->mh, f->mw);
+    }
     for (int64_t c0 = 0; c0 < w->channels; c0 += t->chunk) {
         const int64_t channels = cvyi_min64(t->chunk, w->channels - c0);
         f->input(w, t0, n, c0, channels);
-        for (int64_t k = w->span.block0 * KT, i = 0; w->job->dst && i < AHEAD && k + i < t->geom.K; i++)
-            expect_dst(w, k + i, f->mh, f->mw);
-        for (int64_t b = 0; b < w->span.blocks; b++) {
-            const int64_t k0 = (w->span.block0 + b) * KT;
-            const float *U = w->job->packed + (k0 * w->channels + c0 * KT) * points;
-            float *M = w->M + (t->chunks > 1 ? b * KT * points * STRIP : 0);
-            f->products(U, w->V, M, channels, point, c0 == 0);
-            if (c0 + channels == w->channels) f->output(w, M, k0, b * KT);
-        }
+        w->lanes = w->group[0];
+        for (int64_t i = 0; w->job->dst && i < AHEAD && first + i < t->geom.K; i++)
+            expect_dst(w, first + i, f->mh, f->mw);
+        for (int64_t b = 0; b < w->span.blocks; b++)
+            for (int64_t s = 0; s < strips; s++) block(w, f, s, b, c0, channels);
     }
 }
 
@@ -443,20 +349,20 @@ static void winograd(const conv_job *job, int64_t part, float *scratch, const fo
 
     w.job = job, w.t = t, w.span = cvyi_conv_part(t, part);
     w.channels = t->geom.C * t->geom.kernel[0];
-    w.row0 = w.span.row0 / f->mh;
     w.total = (double *)scratch, scratch += runs * 2;
-    w.V = scratch, scratch += t->view_floats;
-    w.M = scratch, scratch += t->tmp_floats;
+    w.V = scratch, scratch += t->group * t->view_floats;
+    w.M = scratch, scratch += t->group * t->tmp_floats;
     w.part = scratch, scratch += runs * VL;
     w.rows = scratch, scratch += 6 * ROW;
-    for (int v = 0; v < NT; v++, scratch += 16 * VL) w.lanes[v].mask = scratch;
+    for (int64_t v = 0; v < t->group * NT; v++, scratch += 16 * VL) w.group[v / NT][v % NT].mask = scratch;
     memset(w.part, 0, sizeof(float) * (size_t)(runs * VL));
     memset(w.total, 0, sizeof(double) * (size_t)runs);
 
-    const int64_t tiles = cvyi_ceil_div(w.span.rows, f->mh) * t->tiles[1], first = w.span.block0 * KT;
-    for (int64_t i = 0; i * STRIP < tiles; i++) {
-        strip(&w, f, i * STRIP, cvyi_min64(STRIP, tiles - i * STRIP));
-        if (job->sumsq && (i % RUN == RUN - 1 || (i + 1) * STRIP >= tiles)) merge(&w);
+    const int64_t tiles = cvyi_ceil_div(w.span.rows, f->mh * t->geom.dil[1]) * t->tiles[1],
+                  first = w.span.block0 * KT;
+    for (int64_t i = 0; i * STRIP < tiles; i += t->group) {
+        group(&w, f, i * STRIP, cvyi_min64(t->group * STRIP, tiles - i * STRIP));
+        if (job->sumsq && ((i + t->group) % RUN == 0 || (i + t->group) * STRIP >= tiles)) merge(&w);
     }
     for (int64_t k = 0; job->sumsq && k < w.span.blocks * KT && first + k < K; k++)
         job->sumsq[w.span.band * K + first + k] = w.total[k];
