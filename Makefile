@@ -132,7 +132,7 @@ $(FUZZERS): %: %.o $(addprefix $(BUILD)/cli/,npy.o aside.o) $(BUILD)/libconvoy.a
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
 # ---- benchmarks: bench/suites and bench/modules measure, the page is drawn from bench/results ---------------------------------------------------
-REPORT := python3 python/convoy/report.py
+REPORT := PYTHONPATH=python python3 -m convoy_report
 
 BENCH_SECONDS ?= 1020# of measuring; installing the peers is extra
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# setup.sh - what the tests need beside a C compiler: cmocka, clang, clang-format and a Python virtual environment.
+# setup.sh - what the tests need beside a C compiler: cmocka, clang, clang-format, Chromium (which looks at the page of
+# `convoy report`) and a Python virtual environment.
 # Installs what is missing of it, or says what to install. `setup.sh c` leaves Python out, `setup.sh bench` readies the
 # Python packages of `make bench` instead.
 set -eu
@@ -32,6 +33,7 @@ else
     has_header cmocka.h || missing="$missing libcmocka-dev"
     command -v clang >/dev/null || missing="$missing clang"
     command -v clang-format >/dev/null || missing="$missing clang-format"
+    [ "${1:-}" = c ] || command -v chromium >/dev/null || missing="$missing chromium"
 fi
 
 install_packages() {

@@ -28,8 +28,8 @@ import suite
 import warm
 from process import STARTING, Partial, Progress, Worker, write_results
 
-sys.path.append(str(peers.ROOT / "python" / "convoy"))
-import report  # the same tables as in the documents, of this run alone
+sys.path.append(str(peers.ROOT / "python"))
+import convoy_report as report  # the same tables as in the documents, of this run alone
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 PRECISIONS = ("fp32", "tf32")

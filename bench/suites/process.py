@@ -168,7 +168,12 @@ def ends_with_newline(path):
 
 def write_results(path, told):
     """One JSON file, there completely or not at all."""
-    told = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), **told}
+    words = ["git", "-C", os.path.dirname(os.path.abspath(__file__)), "rev-parse", "HEAD"]
+    try:
+        commit = subprocess.run(words, capture_output=True, text=True).stdout.strip() or None
+    except OSError:
+        commit = None
+    told = {"commit": commit, "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), **told}
     aside = path.with_suffix(".new")
     aside.write_text(json.dumps(told, indent=1) + "\n")
     aside.replace(path)

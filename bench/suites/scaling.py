@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "python" / "convoy"))
+sys.path.insert(0, str(ROOT / "python"))
 
-import report  # noqa: E402
+import convoy_report as report  # noqa: E402
 from process import write_results  # noqa: E402
 from suite import FULL, block_chain  # noqa: E402
 

@@ -57,7 +57,7 @@ def main():
             return 2
         return eject(arguments[1:])
     if arguments[:1] == ["report"]:
-        from .report import main as report
+        from convoy_report import main as report
 
         return report(arguments[1:])
     path = program()

@@ -1,6 +1,5 @@
 """`make gpu-bench` without a GPU: its processes, its rows and its file, on stand-ins (gpu_stand_in.py)."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -60,9 +59,9 @@ def test_rows_of_every_kind(tmp_path):
     of_series = {(r["series"], r["peer"]) for r in told["rows"]}
     assert {(s, p) for s in ("batch", "image", "channels") for p in ("convoy", "torch eager")} <= of_series
     assert not out.with_suffix(".partial").exists()
-    spec = importlib.util.spec_from_file_location("convoy_report", ROOT / "python" / "convoy" / "report.py")
-    report = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(report)
+    sys.path.append(str(ROOT / "python"))
+    import convoy_report as report
+
     assert report.main(["--results", str(tmp_path), "-o", str(tmp_path / "page.html")]) == 0
     assert 'id="speedup-cuda-tf32-A"' in (tmp_path / "page.html").read_text()
 

@@ -1,9 +1,9 @@
 """The page and the tables: drawn from small results, every figure is there, and the documents have the results' figures."""
 
-import importlib.util
 import json
+import os
 import re
-import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-REPORT = ROOT / "python" / "convoy" / "report.py"
-spec = importlib.util.spec_from_file_location("convoy_report", REPORT)
-report = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(report)
+sys.path.insert(0, str(ROOT / "python"))
+
+import convoy_report as report  # noqa: E402
+from convoy_report import browser  # noqa: E402
 
 PEERS = {"convoy": 2.0, "torch eager": 9.0, "torch.compile channels_last": 5.0, "openvino": 6.5}
 
@@ -64,7 +64,7 @@ def test_every_figure_is_drawn_with_the_command_that_repeats_it(results, tmp_pat
     for name, body in found.items():
         assert "<svg" in body and re.search(r"<pre>\s*\S", body), name
         assert re.search(r"<(rect|circle)", body), name
-    assert "4.50×" in found["speedup-cpu-fp32-A"] and "9.00 ms" in found["speedup-cpu-fp32-A"]
+    assert "9.00 ms, 4.50×" in found["speedup-cpu-fp32-A"] and "2.00 ms" in found["speedup-cpu-fp32-A"]
 
 
 def test_the_page_needs_nothing_from_elsewhere(results, tmp_path):
@@ -103,13 +103,20 @@ def test_a_sample_is_shown_whole(results, tmp_path):
     (results / "old.json").write_text(json.dumps(old))
     told = report.render(report.load(results), "sample-cuda-all")
     assert told.startswith("Faster than torch.compile in 3 of 6 (fp32 1 of 3, tf32 2 of 3), "
-                           "2.50 times as fast in the middle; errors as small as they must be in 3. 2 rows were not measured.\n")
+                           "2.50 times as fast in the middle; 3 of 6 are within the error bound. 2 rows were not measured.\n")
     assert r"| 1 | `x[1,8,9,9] \| conv2d(4,3) \| relu` | 1.00 | 3.00 | 3.00 | 3.0e-06 (1.0e-07) | 1.00 | 5.00 |" in told
     assert "| 2.00 | 1.00 | **0.500** | 9.0e-06 (5.0e-06) | 1.00 | 2.00 | 2.00 | **3.0e-04** (1.0e-04) |" in told
     assert "| – | 1.00 | **–** | **–** (1.0e-07) | 1.00 | – | **–** | **nan** (1.0e-04) |" in told
     assert "x[4," not in told
     page = draw(results, tmp_path).read_text()
-    assert 'id="sample-cuda-fp32"' in page and 'id="sample-cuda-tf32"' in page
+    assert 'id="sample-cuda-fp32"' in page and "every chain" in page and 'id="sample-cuda-tf32"' in page
+
+
+def test_the_readmes_table(results):
+    told = report.render(report.load(results), "summary").splitlines()
+    assert len(told) == 6 and told[0].count("a <machine>") == 1 and "not measured" in told[0]
+    assert told[2] == "| A | **2.50×** torch.compile channels_last | 2.00 ms, 1.0e-06 | – | – |"
+    assert told[-1] == "| random chains | – | – | – | – |"
 
 
 def test_tables_without_rows_say_so(results):
@@ -156,8 +163,8 @@ def test_numbers_have_three_digits(value, told):
 
 def test_documents_have_the_figures_of_the_results():
     documents = [p for p in ("README.md", "doc/PERFORMANCE.md") if (ROOT / p).exists()]
-    command = [sys.executable, str(REPORT), "--results", str(ROOT / "bench" / "results"), "--check", *documents]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-m", "convoy_report", "--results", str(ROOT / "bench" / "results"), "--check", *documents]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT / "python")}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -166,27 +173,75 @@ const boxes = [...document.querySelectorAll('figure')].map(f => {
   const r = f.querySelector('svg').getBoundingClientRect();
   return [f.id, Math.round(r.width), Math.round(r.height)];
 });
-document.title = JSON.stringify({boxes, wide: document.documentElement.scrollWidth, room: innerWidth,
+const first = [...document.querySelectorAll('.first')].map(f => [f.id, Math.round(f.getBoundingClientRect().top), f.innerText]);
+parent.document.title = JSON.stringify({boxes, first, wide: document.documentElement.scrollWidth, room: innerWidth,
   ground: getComputedStyle(document.body).backgroundColor});
 </script>"""
+SHOWN = [name for name in FIGURES if "cuda" in name]  # the tab that is open: the GPU's
 
 
-@pytest.mark.parametrize("width", [500, 1280])
-def test_a_browser_shows_every_figure(results, tmp_path, width):
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 375])
+def test_a_browser_shows_the_page(results, tmp_path, width, scheme):
+    """The rendered page: the GPU on the first screen, every figure of the open tab with a size, nothing too wide."""
+    if browser.find() is None:
         pytest.skip("no Chromium here (apt-get install chromium)")
-    page = draw(results, tmp_path)
-    page.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
-               f"--window-size={width},900", "--dump-dom", page.as_uri()]
-    shown = subprocess.run(command, capture_output=True, text=True)
-    told = re.search(r"<title>(\{.*?\})</title>", shown.stdout)
-    assert told, shown.stderr[-2000:]
-    seen = json.loads(told[1].replace("&quot;", '"'))
-    assert sorted(b[0] for b in seen["boxes"]) == sorted(FIGURES)
-    assert all(w > 250 and h > 20 for _, w, h in seen["boxes"])
-    assert seen["wide"] <= seen["room"], "the page is wider than the screen"
+    page = draw(results, tmp_path).read_text().replace("</body>", PROBE + "</body>")
+    shown = browser.dom(page, width, scheme)
+    told = re.search(r"<title>(\{.*?\})</title>", shown, re.S)
+    assert told, shown[:500]
+    seen = json.loads(told[1].replace("&quot;", '"').replace("&lt;", "<").replace("&gt;", ">"))
+    drawn = [b[0] for b in seen["boxes"] if b[1] > 0]
+    assert sorted(drawn) == sorted(SHOWN)
+    assert all(w > 250 and h > 20 for name, w, h in seen["boxes"] if name in SHOWN)
+    assert seen["room"] == width and seen["wide"] <= seen["room"], "the page is wider than the screen"
+    assert seen["ground"] == {"light": "rgb(252, 252, 250)", "dark": "rgb(21, 23, 26)"}[scheme]
+    name, top, words = seen["first"][0]
+    assert name == "first-cuda" and top < browser.SIZES[width] / 2
+    assert "2.50 times as fast" in words and "1.0e-06" in words and "a <machine>; 2026-01-02; commit" in words
+
+
+def test_screenshots_are_kept(results, tmp_path):
+    """Of the right size, and neither empty nor all alike; those in doc/ are there."""
+    if browser.find() is None:
+        pytest.skip("no Chromium here (apt-get install chromium)")
+    paths = browser.screenshots(draw(results, tmp_path).read_text(), tmp_path)
+    for path in paths:
+        width, height = struct.unpack(">II", path.read_bytes()[16:24])
+        assert browser.SIZES[width] == height and path.stat().st_size > 10_000
+        kept = ROOT / "doc" / path.name
+        assert struct.unpack(">II", kept.read_bytes()[16:24]) == (width, height), kept
+    assert len({path.read_bytes() for path in paths}) == 4
+
+
+def test_times_of_convoy_bench_are_read(tmp_path):
+    chain = {"chain": "x[1,3,8,8] | conv2d(4, 3)", "device": "cpu", "machine": "a machine", "precision": "fp32", "threads": 2,
+             "ms": 2.0, "ms_min": 1.9, "max_abs_error": 1e-7, "rel_error": 1e-7, "unfused_ms": 3.0, "peak_gflops": 9.0}
+    problem = {"file": "net.py", "device": "cpu", "machine": "a machine", "precision": "fp32", "threads": 2,
+               "ms": {"eager": 5.0, "compile": None, "convoy": 2.5}, "errors": [{"max_abs": 1e-7}]}
+    for name, told in (("chain.json", chain), ("problem.json", problem)):
+        (tmp_path / name).write_text(json.dumps(told))
+    page = tmp_path / "page.html"
+    assert report.main([str(tmp_path / "chain.json"), str(tmp_path / "problem.json"), "-o", str(page)]) == 0
+    text = page.read_text()
+    assert "conv2d(4, 3)" in text and "3.00 ms, 1.50×" in text  # unfused
+    assert "net.py" in text and "5.00 ms, 2.00×" in text  # eager
+
+
+def test_labels_of_ticks_differ():
+    from convoy_report.svg import LogAxes, tick
+
+    for low, high in ((0.02, 0.9), (1, 20), (3e4, 8e5), (2e5, 3e7), (1e-7, 1e-3)):
+        ticks = LogAxes._ticks(low, high)
+        assert len({tick(t) for t in ticks}) == len(ticks) >= 2
+
+
+def test_the_gpus_roofline_has_a_roof(results, tmp_path):
+    run = sample()
+    run["machine"] = {"name": "NVIDIA H200", "peak_gbps": 4000.0, "peak_gflops": None}
+    (results / "one.json").write_text(json.dumps(run))
+    found = dict(re.findall(r'<figure id="([^"]+)">(.*?)</figure>', draw(results, tmp_path).read_text(), re.S))
+    assert "curve roof" in found["roofline-cuda-tf32"] and "data sheet" in found["roofline-cuda-tf32"]
 
 
 def test_rms_errors_have_a_column_where_they_are_known(results):

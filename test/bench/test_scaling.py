@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "python" / "convoy"))
+sys.path.insert(0, str(ROOT / "python"))
 
-import report  # noqa: E402
+import convoy_report as report  # noqa: E402
 
 COMMAND = """#!{python}
 import json, sys

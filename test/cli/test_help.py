@@ -1,4 +1,4 @@
-"""Help, the manual page, completion, the environment and the README."""
+"""Help, the manual page, completion, the environment, and what the pages copy."""
 
 import os
 import re
@@ -138,18 +138,18 @@ def test_no_command_prints_help_and_fails(convoy):
     assert status == 2 and out == "" and "usage: convoy" in err
 
 
-# ---- the README ----------------------------------------------------------------------------------------------------
+# ---- the pages ----------------------------------------------------------------------------------------------------
 
 
-def test_readme_lists_every_operator(convoy):
+def test_the_grammar_lists_every_operator(convoy):
     names = {line.split("(")[0] for line in convoy("ops")[1].splitlines()}
-    table = re.search(r"<!-- operators -->\n(.*?)<!-- end -->", (ROOT / "README.md").read_text(), re.S)[1]
+    table = re.search(r"<!-- operators -->\n(.*?)<!-- end -->", (ROOT / "doc/CHAIN.md").read_text(), re.S)[1]
     assert set(re.findall(r"`(\w+)`", table)) == names
 
 
-def test_readme_example_compiles_and_runs(tmp_path):
-    """The README's C program is the header's, and works unchanged."""
-    program = re.search(r"```c\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
+def test_the_c_example_compiles_and_runs(tmp_path):
+    """The C page's program is the header's, and works unchanged."""
+    program = re.search(r"```c\n(.*?)```", (ROOT / "doc/C.md").read_text(), re.S)[1]
     header = (ROOT / "include/convoy.h").read_text()
     comment = "".join(f" *     {line}".rstrip() + "\n" for line in program.splitlines())
     assert comment.replace(" *\n", "") in header.replace(" *\n", "")

@@ -1,0 +1,80 @@
+"""`convoy report`: the files of bench/results as one self-contained HTML page, and the tables of the documentation.
+
+    python -m convoy_report [--results DIR] [-o report.html]    draw the page
+    python -m convoy_report --screenshots DIR                   the first screen, 1280 and 375 wide, light and dark
+    python -m convoy_report --update FILE...                    write the figures into Markdown files
+    python -m convoy_report --check FILE...                     exit 1 where a figure there is not the results'
+
+Nothing but the standard library, and none of Convoy; figures are inline SVG, coloured by the page's style for light
+and dark. In a Markdown file everything between `<!-- figures: NAME -->` and `<!-- end -->` is written by this program.
+A ratio is always made of rows of one run: of several files that measured a case the newest is taken, whole.
+"""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from . import browser
+from .cases import cases_of, fmt, load, read, select  # noqa: F401 (for the benchmarks)
+from .page import page
+from .tables import TABLES, md_blocks, md_threads  # noqa: F401
+
+MARK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.S)
+
+
+def render(cases, name, absent="Not measured yet.\n"):
+    """`blocks-cpu-fp32`: the table, the device, the precision; `all`, or nothing, for tables of every one."""
+    kind, device, precision = (name.split("-") + ["all", "all"])[:3]
+    wanted = {k: v for k, v in (("device", device), ("precision", precision)) if v != "all"}
+    lines = TABLES[kind](cases, device, precision) if select(cases, **wanted) else []
+    return "\n".join(lines) + "\n" if lines else absent
+
+
+def filled(document, cases):
+    return MARK.sub(lambda m: m[1] + render(cases, m[2]) + m[3], document)
+
+
+def documents(paths, cases, write):
+    """0, or 1 where a file's figures are not those of the results."""
+    status = 0
+    for path in map(Path, paths):
+        old = path.read_text()
+        new = filled(old, cases)
+        if write and new != old:
+            path.write_text(new)
+        elif new != old:
+            print(f"{path}: its figures are not those of the results; python -m convoy_report --update {path}",
+                  file=sys.stderr)
+            status = 1
+    return status
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(prog="convoy report", description="the files of bench/results as one page")
+    parser.add_argument("--results", default="bench/results", metavar="DIR")
+    parser.add_argument("-o", "--output", default="report.html")
+    parser.add_argument("--update", nargs="+", metavar="FILE", help="write the figures into these Markdown files")
+    parser.add_argument("--check", nargs="+", metavar="FILE", help="exit 1 unless these files have the results' figures")
+    parser.add_argument("--screenshots", metavar="DIR", help="pictures of the first screen, drawn by Chromium")
+    parser.add_argument("files", nargs="*", metavar="FILE.json", help="what convoy bench --json wrote, instead of DIR")
+    args = parser.parse_args(argv)
+    try:
+        cases = cases_of([read(Path(f)) for f in args.files]) if args.files else load(args.results)
+    except (OSError, ValueError) as problem:
+        print(f"convoy report: {problem}", file=sys.stderr)
+        return 2
+    if args.update or args.check:
+        return documents(args.update or args.check, cases, bool(args.update))
+    if not cases:
+        print(f"convoy report: no results in {args.results}", file=sys.stderr)
+        return 2
+    if args.screenshots:
+        if not browser.find():
+            print("convoy report: no Chromium here (apt-get install chromium)", file=sys.stderr)
+            return 2
+        print(*browser.screenshots(page(cases), args.screenshots), sep="\n")
+        return 0
+    Path(args.output).write_text(page(cases))
+    print(f"{args.output}: {len(cases)} cases")
+    return 0

@@ -1,0 +1,43 @@
+"""The page in a real browser: Chromium without a window. For the screenshots in doc/ and the tests."""
+
+import html
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+SIZES = {1280: 900, 375: 812}  # width: height of a screen
+SCHEMES = {"dark": 0, "light": 1}  # as Chromium numbers what the reader prefers
+
+
+def find():
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def framed(page, width):
+    """A window is never narrower than 500 pixels, a frame in it may be."""
+    return (f'<!doctype html><body style="margin:0"><iframe style="border:0;width:{width}px;height:{SIZES[width]}px" '
+            f'srcdoc="{html.escape(page)}"></iframe></body>')
+
+
+def run(page, width, scheme, *options):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "page.html"
+        path.write_text(framed(page, width))
+        command = [find(), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder}/profile",
+                   f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}", f"--window-size={width},{SIZES[width]}",
+                   *options, path.as_uri()]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+
+
+def dom(page, width, scheme):
+    """The document after its scripts have run; one inside the page reaches it as parent.document."""
+    return run(page, width, scheme, "--dump-dom")
+
+
+def screenshots(page, folder):
+    """report-1280-light.png and the others; their paths."""
+    paths = [(Path(folder).resolve() / f"report-{width}-{scheme}.png", width, scheme) for width in SIZES for scheme in SCHEMES]
+    for path, width, scheme in paths:
+        run(page, width, scheme, f"--screenshot={path}")
+    return [path for path, *_ in paths]

@@ -1,0 +1,104 @@
+"""The page: one self-contained HTML file. First what matters, then a tab for each device, dtype and layout."""
+
+import subprocess
+
+from .cases import OURS, devices, fmt, fmt_error, run_lines, select
+from .figures import FIGURES, bars, time_rows
+from .style import STYLE, tab_style
+from .svg import esc
+
+NAMES = {"cpu": "CPU", "cuda": "GPU", "ref": "reference"}
+
+
+def all_rows_table(cases, device, precision):
+    """Every row, also those where a peer is faster or failed."""
+    lines = ["<table><tr><th>case<th>peer<th>ms<th>× Convoy<th>max abs error<th>GFLOP/s<th>runs</tr>"]
+    for c in select(cases, device=device, precision=precision):
+        for r in c.rows.values():
+            if not r.get("ms"):
+                lines.append(f'<tr><td>{esc(c.title)}<td class=l>{esc(r["peer"])}<td class=l colspan=5>'
+                             f'{esc(r.get("error", "no time"))}</tr>')
+                continue
+            rate = fmt(1e-6 * r["flops"] / r["ms"]) if r.get("flops") else "–"
+            lines.append(f'<tr{" class=ours" if r["peer"] == OURS else ""} title="{esc(r.get("command", ""))}">'
+                         f'<td>{esc(c.title)}<td class=l>{esc(r["peer"])}<td>{fmt(r["ms"])}<td>{fmt(c.speedup(r))}'
+                         f'<td>{fmt_error(r.get("max_abs_error"))}<td>{rate}<td>{r.get("runs", "–")}</tr>')
+    return "".join(lines) + "</table>"
+
+
+# ---- the first screen ----
+
+
+def recorded(run):
+    """The commit that was measured; of older files, the one that put them into bench/results."""
+    if run.get("commit"):
+        return run["commit"][:12]
+    try:
+        words = ["git", "log", "-1", "--format=%h", "--", run.get("path", run["file"])]
+        return subprocess.run(words, capture_output=True, text=True).stdout.strip() or "not recorded"
+    except OSError:
+        return "not recorded"
+
+
+def sentence(full):
+    """How much faster than the fastest of the others, on every block, and with which error."""
+    ratios = [c.speedup(c.peers()[0]) for c in full if c.peers()]
+    errors = [c.ours["max_abs_error"] for c in full if c.ours.get("max_abs_error") is not None]
+    if not ratios:
+        return "No other library was measured."
+    most = f"{fmt(min(ratios))} to {fmt(max(ratios))}" if len(ratios) > 1 else fmt(ratios[0])
+    return (f"Convoy is <b>{most} times as fast</b> as the fastest of the others"
+            + (f"; largest error against float64: <b>{fmt_error(max(errors))}</b>." if errors else "."))
+
+
+def summary(cases, device):
+    """Machine, date, commit, one sentence and one picture; nothing where no block was measured."""
+    found = [select(cases, device=device, precision=p, series="full") for d, p in devices(cases) if d == device]
+    full = sorted(next((f for f in found if f), []), key=lambda c: c.block or "")
+    if not full:
+        return ""
+    run, pictures = full[0].run, []
+    machine = run["machine"] if isinstance(run["machine"], dict) else {"name": run["machine"]}
+    for c in full:
+        rows = [c.ours] + c.peers()[:1] + [r for p, r in c.rows.items() if p == "torch eager" and r.get("ms")]
+        rows = {r["peer"]: r for r in rows}.values()
+        pictures.append(f"<p>{esc(c.block)}</p>{bars(time_rows(c, rows), f'block {c.block}')}")
+    cores = f", {machine['cores']} cores" if machine.get("cores") else ""
+    where = f"{machine['name']}{cores}; {run['date'][:10]}; commit {recorded(run)}"
+    return (f'<section class="first" id="first-{device}"><h2>{NAMES[device]}, {esc(full[0].precision)}</h2>'
+            f'<p>{sentence(full)}</p><p class="dim">{esc(where)}</p><div class="picture">{"".join(pictures)}</div></section>')
+
+
+# ---- the tabs ----
+
+
+def section(cases, device, precision):
+    chosen = select(cases, device=device, precision=precision)
+    threads = {c.ours.get("threads") for c in chosen if c.series != "threads"} - {None, 0}
+    told = f", {max(threads)} threads" if device == "cpu" and threads else ""
+    out = [f'<section class="tab" id="{device}-{precision}"><h2>{NAMES[device]}, {precision}{told}</h2><div class="grid">']
+    for make in FIGURES:
+        out += make(cases, device, precision)
+    out.append(f'</div><details><summary>every row</summary><div class="scroll">'
+               f"{all_rows_table(cases, device, precision)}</div></details></section>")
+    return "".join(out)
+
+
+def page(cases):
+    tabs = devices(cases)
+    out = ['<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Convoy: measured</title>'
+           '<meta name="viewport" content="width=device-width,initial-scale=1">'
+           f"<style>{STYLE}{tab_style(tabs)}</style></head><body><h1>Convoy, measured</h1>"
+           '<p class="dim">Time for a whole block; shorter is faster. A, B, C: a convolution with the operators that '
+           'follow it.</p><div class="both">', summary(cases, "cuda"), summary(cases, "cpu"), "</div>"]
+    first = next((t for t in tabs if t[0] == "cuda"), tabs[0])
+    for device, precision in tabs:
+        checked = " checked" if (device, precision) == first else ""
+        out.append(f'<input type="radio" name="tab" id="tab-{device}-{precision}"{checked}>'
+                   f'<label for="tab-{device}-{precision}">{NAMES[device]}, {precision}</label>')
+    out += [section(cases, *tab) for tab in tabs]
+    out.append("<h2>Runs</h2>")
+    for name, date, where, versions, command in run_lines(cases):
+        out.append(f'<p class="dim"><b>{esc(name)}</b>, {esc(date)}<br>{esc(where)}<br>{esc(versions)}<br>'
+                   f"<code>{esc(command)}</code></p>")
+    return "".join(out) + "</body></html>\n"
