@@ -10,6 +10,25 @@ static int set_int(node_spec *s, int at, int64_t number)
     return at + 1;
 }
 
+static bool is_data(const editor *e, int v)
+{
+    return v != CVY_NONE && !e->g->values[v].fixed;
+}
+
+/* Data in float32. What depends on parameters alone is that anyway. */
+static int widened(editor *e, int v)
+{
+    node_spec s;
+    if (!is_data(e, v) || e->g->values[v].dtype == CVY_FLOAT32) return v;
+    cvyi_spec_init(&s, OP_cast);
+    s.n_args = 1;
+    s.arg[0] = v;
+    set_int(&s, 0, CVY_FLOAT32);
+    return cvyi_edit_add(e, &s);
+}
+
+/* In fp16 x * scale may be infinite where the result is not, and var + eps may be 0: all but the result is float32,
+ * should a pass end in between. */
 static int split_running(editor *e, const node *n, const norm_geom *geom)
 {
     const int after = cvyi_shape_of(e->g, n->arg[0])->rank - 2;
@@ -17,11 +36,19 @@ static int split_running(editor *e, const node *n, const norm_geom *geom)
     int scale, shift, y;
 
     cvyi_norm_args(n, &args);
+    if (is_data(e, args.mean) || is_data(e, args.var) || is_data(e, args.weight) || is_data(e, args.bias)) {
+        args.x = widened(e, args.x);
+        args.mean = widened(e, args.mean);
+        args.var = widened(e, args.var);
+        args.weight = widened(e, args.weight);
+        args.bias = widened(e, args.bias);
+    }
     scale = cvyi_edit_unary(e, OP_rsqrt, cvyi_edit_number(e, OP_add, args.var, geom->eps));
     if (args.weight != CVY_NONE) scale = cvyi_edit_binary(e, OP_mul, scale, args.weight);
     shift = cvyi_edit_unary(e, OP_neg, cvyi_edit_binary(e, OP_mul, args.mean, scale));
     if (args.bias != CVY_NONE) shift = cvyi_edit_binary(e, OP_add, shift, args.bias);
     y = cvyi_edit_binary(e, OP_mul, args.x, cvyi_edit_per_channel(e, scale, 0, after));
+    if (is_data(e, y)) cvyi_edit_dtype(e, y, CVY_FLOAT32);
     return cvyi_edit_binary(e, OP_add, y, cvyi_edit_per_channel(e, shift, 0, after));
 }
 
