@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
+from . import verdicts
 from .rates import RATES
 from .work import work_of
 
@@ -153,15 +154,25 @@ def compare(runner):
 
 
 def measure(runner, settings):
-    """What compare() found the first time that this region was met with these settings."""
+    """What compare() found the first time that this region was met with these settings, in this process or another one."""
     key = (runner.program.dumps(), tuple(runner.sources), tuple(runner.outputs), runner.device, settings, settings.ambient(),
            torch.backends.cudnn.allow_tf32)
     with LOCK:
         if key not in REMEMBERED:
             while len(REMEMBERED) >= MOST_REMEMBERED:
                 del REMEMBERED[next(iter(REMEMBERED))]
-            REMEMBERED[key] = compare(runner)
+            REMEMBERED[key] = recalled(runner, verdicts.text_of(key, runner.device))
         return REMEMBERED[key]
+
+
+def recalled(runner, text):
+    """From disk (verdicts.py), else measured and written there."""
+    times = verdicts.load(text)
+    if times is not None:
+        return Verdict(*times, measured=True)
+    found = compare(runner)
+    verdicts.store(text, found.ours, found.theirs)
+    return found
 
 
 def judge(region, runner, settings):
