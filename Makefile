@@ -1,7 +1,13 @@
 # Convoy. `make` builds the library and the command with a C11 compiler and nothing else; `make help` lists the rest.
 PREFIX ?= /usr/local
 comma := ,
-BUILD ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(findstring clang,$(CC)),-clang)
+# CROSS=aarch64-linux-gnu- builds for another machine, into a folder of its own.
+ifdef CROSS
+CC := $(CROSS)gcc
+AR := $(CROSS)ar
+endif
+HOSTCC ?= $(if $(CROSS),cc,$(CC))
+BUILD ?= build$(if $(CROSS),-$(firstword $(subst -, ,$(CROSS))))$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(findstring clang,$(CC)),-clang)
 VERSION := $(shell sed -n 's/^.define CVY_VERSION *"\(.*\)"/\1/p' include/convoy.h)
 
 Q := $(if $(V),,@)
@@ -16,8 +22,10 @@ MAKEFLAGS += --no-builtin-rules
 # Every folder of the pipeline is one pattern; src/cpu/kernels/*.c are compiled once per instruction set.
 SOURCES := $(wildcard src/*/*.c)
 KERNELS := $(wildcard src/cpu/kernels/*.c)
-ISAS := portable $(if $(filter x86_64,$(shell uname -m)),avx2 avx512)
+MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+ISAS := portable $(if $(filter x86_64,$(MACHINE)),avx2 avx512) $(if $(filter aarch64,$(MACHINE)),neon)
 FLAGS_portable := -DCVY_ISA_PORTABLE
+FLAGS_neon := -DCVY_ISA_NEON
 FLAGS_avx2 := -DCVY_ISA_AVX2 -mavx2 -mfma -mf16c
 FLAGS_avx512 := -DCVY_ISA_AVX512 -mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx2 -mfma
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach i,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$i.o)) \
@@ -57,7 +65,7 @@ CUDA_TEXTS := $(sort $(wildcard src/cuda/kernels/*.cu src/cuda/kernels/*.cuh))
 
 $(BUILD)/embed: src/cuda/kernels/embed.c
 	$(say) CC $<
-	$(Q)$(CC) -std=c11 $(WARN) -O1 -o $@ $<
+	$(Q)$(HOSTCC) -std=c11 $(WARN) -O1 -o $@ $<
 
 $(BUILD)/src/cuda/embedded.c: $(BUILD)/embed $(CUDA_TEXTS)
 	$(say) EMBED 'src/cuda/kernels'

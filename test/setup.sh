@@ -1,6 +1,6 @@
 #!/bin/sh
 # setup.sh - what the tests need beside a C compiler: cmocka, clang, clang-format, Chromium (which looks at the page of
-# `convoy report`) and a Python virtual environment.
+# `convoy report`), a compiler and an emulator for AArch64, and a Python virtual environment.
 # Installs what is missing of it, or says what to install. `setup.sh c` leaves Python out, `setup.sh bench` readies the
 # Python packages of `make bench` instead.
 set -eu
@@ -34,6 +34,8 @@ else
     command -v clang >/dev/null || missing="$missing clang"
     command -v clang-format >/dev/null || missing="$missing clang-format"
     [ "${1:-}" = c ] || command -v chromium >/dev/null || missing="$missing chromium"
+    command -v aarch64-linux-gnu-gcc >/dev/null || missing="$missing gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+    command -v qemu-aarch64 >/dev/null || missing="$missing qemu-user"
 fi
 
 install_packages() {

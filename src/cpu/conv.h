@@ -167,10 +167,7 @@ typedef struct cpu_conv_kernels {
         int64_t rounds); /* runs that many rounds of independent FMAs; floating-point operations done */
 } cpu_conv_kernels;
 
-extern const cpu_conv_kernels cvyi_conv_portable;
-#if defined(__x86_64__)
-extern const cpu_conv_kernels cvyi_conv_avx2, cvyi_conv_avx512;
-#endif
+extern const cpu_conv_kernels cvyi_conv_portable, cvyi_conv_avx2, cvyi_conv_avx512, cvyi_conv_neon;
 
 /* ---- shared by the kernels ---- */
 

@@ -18,6 +18,11 @@ enum { DIRECT_KT = 8, DIRECT_VT = 3, WINO_KT = 8, WINO_NT = 1 };
 #define DIRECT_TILE 6x2
 #define WINO_TILE   4x2
 enum { DIRECT_KT = 6, DIRECT_VT = 2, WINO_KT = 4, WINO_NT = 2 };
+#elif defined(CVY_ISA_NEON) /* 24 sums, 3 vectors of x and a weight of 32 registers */
+#define CONV_ISA    "neon"
+#define DIRECT_TILE 8x3
+#define WINO_TILE   8x2
+enum { DIRECT_KT = 8, DIRECT_VT = 3, WINO_KT = 8, WINO_NT = 2 };
 #else
 #define CONV_ISA    "portable"
 #define DIRECT_TILE 4x2

@@ -26,9 +26,6 @@ typedef struct cpu_convert_kernels {
     cpu_pivot_words_fn *pivot_stream[DTYPE_COUNT];
 } cpu_convert_kernels;
 
-extern const cpu_convert_kernels cvyi_convert_portable;
-#if defined(__x86_64__)
-extern const cpu_convert_kernels cvyi_convert_avx2, cvyi_convert_avx512;
-#endif
+extern const cpu_convert_kernels cvyi_convert_portable, cvyi_convert_avx2, cvyi_convert_avx512, cvyi_convert_neon;
 
 #endif

@@ -38,7 +38,10 @@ const char *cvyi_pass_refusal(const cvy_plan *p, const pass *s)
 double cvyi_vector_elements(const question *q)
 {
     const cpu_state *state = q->plan->state;
-    const double lanes = state->isa == CPU_AVX512 ? 1 : state->isa == CPU_AVX2 ? 1.8 : 5;
+    const double lanes = state->isa == CPU_AVX512 ? 1
+                         : state->isa == CPU_AVX2 ? 1.8
+                         : state->isa == CPU_NEON ? 3
+                                                  : 5;
     const cvy_graph *g = q->plan->graph;
     return lanes * (double)cvyi_elements(cvyi_shape_of(g, g->nodes[q->index].arg[0]));
 }

@@ -13,7 +13,7 @@
 
 /* ---- instruction sets ---- */
 
-static const char *const isa_names[CPU_ISA_COUNT] = {"portable", "avx2", "avx512"};
+static const char *const isa_names[CPU_ISA_COUNT] = {"portable", "neon", "avx2", "avx512"};
 static const cpu_probe_kernels *const probes[CPU_ISA_COUNT] = CPU_KERNELS(cvyi_probe);
 
 const char *cvyi_isa_name(cpu_isa isa)
@@ -38,6 +38,8 @@ bool cvyi_isa_supported(cpu_isa isa)
     const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
                         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
     return isa == CPU_PORTABLE || (isa == CPU_AVX2 && avx2) || (isa == CPU_AVX512 && avx512);
+#elif defined(__aarch64__) /* vectors are part of the architecture */
+    return isa == CPU_PORTABLE || isa == CPU_NEON;
 #else
     return isa == CPU_PORTABLE;
 #endif
@@ -48,7 +50,7 @@ cvy_status cvyi_isa_choose(cpu_isa *out)
     const char *word = cvyi_env(ENV_ISA);
     int isa = CPU_ISA_COUNT - 1;
     while (isa >= 0 && (word ? strcmp(word, isa_names[isa]) != 0 : !cvyi_isa_supported((cpu_isa)isa))) isa--;
-    if (isa < 0) return cvyi_fail(CVY_INVALID, "CVY_ISA is '%s', expected portable, avx2 or avx512", word);
+    if (isa < 0) return cvyi_fail(CVY_INVALID, "CVY_ISA is '%s', expected portable, neon, avx2 or avx512", word);
     if (!cvyi_isa_supported((cpu_isa)isa)) {
         return cvyi_fail(CVY_UNSUPPORTED, "CVY_ISA is '%s', which this CPU does not have", word);
     }
@@ -184,9 +186,9 @@ static int64_t cache_bytes(int level, int64_t otherwise)
 
 /* ---- speed ---- */
 
-/* One core of a server of the last years at 3 GHz: 4-lane multiply and add, two 8-lane FMAs, one to two 16-lane
- * FMAs per cycle. */
-static const double estimated_gflops[CPU_ISA_COUNT] = {24, 90, 120};
+/* One core of a server of the last years at 3 GHz: 4-lane multiply and add, two to four 4-lane FMAs (AArch64),
+ * two 8-lane, one to two 16-lane FMAs per cycle. */
+static const double estimated_gflops[CPU_ISA_COUNT] = {24, 60, 90, 120};
 
 static void estimate_rates(machine *out)
 {
@@ -215,7 +217,7 @@ static cvy_status machine_elsewhere(const char *words, machine *out)
     if (isa >= 0) sscanf(words + strlen(isa_names[isa]), ",%d%n", &threads, &end);
     if (isa < 0 || !end || words[strlen(isa_names[isa]) + (size_t)end] || threads < 1 || threads > CVYI_MAX_THREADS)
         return cvyi_fail(CVY_INVALID,
-                         "CVY_MACHINE is '%s', expected portable, avx2 or avx512, a comma, and 1 to %d cores",
+                         "CVY_MACHINE is '%s', expected portable, neon, avx2 or avx512, a comma, and 1 to %d cores",
                          words, CVYI_MAX_THREADS);
     if (!probes[isa])
         return cvyi_fail(CVY_UNSUPPORTED, "CVY_MACHINE is '%s', for which no kernels are built", words);

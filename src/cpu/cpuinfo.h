@@ -4,18 +4,23 @@
 
 #include "../util/util.h"
 
-typedef enum cpu_isa { CPU_PORTABLE, CPU_AVX2, CPU_AVX512, CPU_ISA_COUNT } cpu_isa;
+typedef enum cpu_isa { CPU_PORTABLE, CPU_NEON, CPU_AVX2, CPU_AVX512, CPU_ISA_COUNT } cpu_isa;
 
 /* The kernels of an area by instruction set: CPU_KERNELS(cvyi_gemm)[isa]; NULL where not built. */
 #if defined(__x86_64__)
 #define CPU_KERNELS(area)                                                                                          \
     {                                                                                                              \
-        &area##_portable, &area##_avx2, &area##_avx512                                                             \
+        &area##_portable, NULL, &area##_avx2, &area##_avx512                                                       \
+    }
+#elif defined(__aarch64__)
+#define CPU_KERNELS(area)                                                                                          \
+    {                                                                                                              \
+        &area##_portable, &area##_neon, NULL, NULL                                                                 \
     }
 #else
 #define CPU_KERNELS(area)                                                                                          \
     {                                                                                                              \
-        &area##_portable, NULL, NULL                                                                               \
+        &area##_portable, NULL, NULL, NULL                                                                         \
     }
 #endif
 
@@ -55,6 +60,6 @@ typedef struct cpu_probe_kernels {
     float (*fma)(int64_t rounds);                /* as many independent chains as the FMA pipes need */
     float (*read)(const float *data, int64_t n); /* touches all n floats; n a multiple of 64 */
 } cpu_probe_kernels;
-extern const cpu_probe_kernels cvyi_probe_portable, cvyi_probe_avx2, cvyi_probe_avx512;
+extern const cpu_probe_kernels cvyi_probe_portable, cvyi_probe_avx2, cvyi_probe_avx512, cvyi_probe_neon;
 
 #endif

@@ -96,7 +96,7 @@ typedef struct cpu_gemm_kernels {
     /* dst[i], i < n, by turns from a and b: a[0], b[0], a[1], ... */
     void (*zip)(const float *a, const float *b, int64_t n, float *dst);
 } cpu_gemm_kernels;
-extern const cpu_gemm_kernels cvyi_gemm_portable, cvyi_gemm_avx2, cvyi_gemm_avx512;
+extern const cpu_gemm_kernels cvyi_gemm_portable, cvyi_gemm_avx2, cvyi_gemm_avx512, cvyi_gemm_neon;
 
 const cpu_gemm_kernels *cvyi_gemm_kernels(cpu_isa isa);
 

@@ -72,7 +72,7 @@ typedef struct cpu_reduce_kernels {
 } cpu_reduce_kernels;
 
 typedef struct cpu_vector_kernels {
-    const char *isa;                               /* "avx512", "avx2", "portable" */
+    const char *isa;                               /* "avx512", "avx2", "neon", "portable" */
     cpu_unary_fn *unary[OP_COUNT];                 /* by op_id; NULL where the operator is not UNARY */
     cpu_binary_fn *binary[BINARY_FORMS][OP_COUNT]; /* by op_id; NULL where the operator is not BINARY */
     const cpu_reduce_kernels *reduce;
@@ -98,9 +98,6 @@ typedef struct cpu_vector_kernels {
     void (*stream_end)(void);
 } cpu_vector_kernels;
 
-extern const cpu_vector_kernels cvyi_vector_portable;
-#if defined(__x86_64__)
-extern const cpu_vector_kernels cvyi_vector_avx2, cvyi_vector_avx512;
-#endif
+extern const cpu_vector_kernels cvyi_vector_portable, cvyi_vector_avx2, cvyi_vector_avx512, cvyi_vector_neon;
 
 #endif

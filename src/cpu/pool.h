@@ -15,7 +15,7 @@ typedef struct cpu_pool_kernels {
     pool_fn avg;  /* padding is 0; divisors by cvyi_pool_divisor */
     pool_fn mean; /* adaptive windows; needs no scratch */
 } cpu_pool_kernels;
-extern const cpu_pool_kernels cvyi_pool_portable, cvyi_pool_avx2, cvyi_pool_avx512;
+extern const cpu_pool_kernels cvyi_pool_portable, cvyi_pool_avx2, cvyi_pool_avx512, cvyi_pool_neon;
 
 const cpu_pool_kernels *cvyi_pool_kernels(cpu_isa isa);
 

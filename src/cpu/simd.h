@@ -1,7 +1,8 @@
 /* simd.h - one vocabulary of vector operations for every instruction set.
  *
- * A kernel file is compiled once per instruction set, with CVY_ISA_AVX512, CVY_ISA_AVX2 or CVY_ISA_PORTABLE defined,
- * and writes ISA(name) for each symbol that other files see: name_avx512, name_avx2, name_portable.
+ * A kernel file is compiled once per instruction set, with CVY_ISA_AVX512, CVY_ISA_AVX2, CVY_ISA_NEON or CVY_ISA_PORTABLE
+ * defined, and writes ISA(name) for each symbol that other files see: name_avx512, name_avx2, name_neon,
+ * name_portable.
  *
  *   vf, vi        VL floats; VL 32-bit integers
  *   vm            a mask of VL lanes
@@ -55,6 +56,9 @@ INLINE void v_show_lanes(const volatile float *p, int64_t lo, int64_t hi)
 #elif defined(CVY_ISA_AVX2)
 #include "simd_avx2.h"
 #define ISA(name) CVYI_PASTE(name, _avx2)
+#elif defined(CVY_ISA_NEON)
+#include "simd_neon.h"
+#define ISA(name) CVYI_PASTE(name, _neon)
 #else
 #include "simd_portable.h"
 #define ISA(name) CVYI_PASTE(name, _portable)

@@ -173,6 +173,8 @@ int runnable_kernels(const cpu_vector_kernels *out[3])
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")) {
         out[n++] = &cvyi_vector_avx512;
     }
+#elif defined(__aarch64__)
+    out[n++] = &cvyi_vector_neon;
 #endif
     return n;
 }

@@ -42,6 +42,8 @@ static int isas(const cpu_conv_kernels *out[3])
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) out[n++] = &cvyi_conv_avx2;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) out[n++] = &cvyi_conv_avx512;
+#elif defined(__aarch64__)
+    out[n++] = &cvyi_conv_neon;
 #endif
     return n;
 }

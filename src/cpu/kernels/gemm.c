@@ -6,7 +6,8 @@
 #include "../simd.h"
 #include "../gemm.h"
 
-#if defined(CVY_ISA_AVX512)
+#if defined(CVY_ISA_AVX512) || defined(CVY_ISA_NEON)
+#define LARGE 1          /* 32 registers */
 enum { MR = 8, NV = 3 }; /* 24 accumulators, 3 of B, 1 of A of 32 registers */
 #elif defined(CVY_ISA_AVX2)
 enum { MR = 6, NV = 2 }; /* 12 + 2 + 1 of 16 */
@@ -66,7 +67,7 @@ INLINE void tile(const int mr, const int nv, const gemm_block *t, int64_t row)
 #define ROW(nv)   tile_1x##nv, tile_2x##nv, tile_3x##nv, tile_4x##nv
 TILES(1)
 TILES(2)
-#if defined(CVY_ISA_AVX512)
+#if defined(LARGE)
 #define MORE(nv)     TILE(5, nv) TILE(6, nv) TILE(7, nv) TILE(8, nv)
 #define MORE_ROW(nv) , tile_5x##nv, tile_6x##nv, tile_7x##nv, tile_8x##nv
 TILES(3)
@@ -85,7 +86,7 @@ MORE(2)
 static void (*const tiles[NV][MR])(const gemm_block *t, int64_t row) = {
     {ROW(1) MORE_ROW(1)},
     {ROW(2) MORE_ROW(2)},
-#if defined(CVY_ISA_AVX512)
+#if defined(LARGE)
     {ROW(3) MORE_ROW(3)},
 #endif
 };
