@@ -9,7 +9,7 @@ from .work import product
 
 # Views that move elements where they are taken: PyTorch has them for nothing.
 MOVED_VIEWS = {"slice", "narrow", "select", "permute", "transpose", "swapaxes", "swapdims", "t", "numpy_T", "mT", "movedim",
-               "expand", "contiguous"}  # fmt: skip
+               "expand", "contiguous", "alias"}  # fmt: skip
 MOST_JOINED = 8  # tensors of one cat
 
 
@@ -17,7 +17,7 @@ def renamed(emit, x, shape):
     return emit("reshape", x, shape=list(shape))
 
 
-@rule("contiguous", "clone")
+@rule("contiguous", "clone", "alias")
 def the_same(emit, a):
     """Strides are not part of a program: its results have PyTorch's."""
     return renamed(emit, a.self, shape_of(a.self))

@@ -11,7 +11,7 @@ import torch
 SLOW = {"tanh", "sigmoid", "silu", "mish", "exp", "log", "erf", "softplus", "selu", "elu", "celu", "log_sigmoid",
         "special_expit", "special_erf"}
 VIEWS = {"view", "reshape", "_unsafe_view", "flatten", "squeeze", "unsqueeze", "expand", "permute", "transpose", "t",
-         "numpy_T", "mT", "movedim", "select", "slice", "split", "chunk", "unbind", "contiguous", "detach", "dropout", "lift_fresh_copy"}
+         "numpy_T", "mT", "movedim", "select", "slice", "split", "chunk", "unbind", "contiguous", "alias", "detach", "dropout", "lift_fresh_copy"}
 FEW = 4096  # results that are too few for a kernel whose sums are not shared
 LONG = 1 << 17  # elements of a row that no block keeps on chip
 REDUCTIONS = {"sum", "mean", "max", "min", "amax", "amin"}
