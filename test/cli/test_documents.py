@@ -1,0 +1,150 @@
+"""What documents name exists: files, options, variables, targets, pages; and the commands they show work."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from conftest import COMMAND, ROOT
+
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "bench/README.md", *(ROOT / "doc").rglob("*.md")])
+CODE = ("src", "cli", "include", "python", "test", "bench", "examples", "Makefile", "setup.py", ".ci")
+IGNORED = re.compile(r"(^|/)(build(-[\w-]+)?|\.venv[^/]*|\.git|__pycache__|results|corpus_\w+)(/|$)")
+# What a page names without saying that it is there: files that a command makes or a reader has.
+MADE = {"x.npy", "w.npy", "b.npy", "y.npy", "FILE.npy", "FILE.py", "FILE.json", "problem.py", "model_new.py", "block_a_new.py", "options.txt",
+        "epilogue.cuh", "name.cu", "report.html", "libcuda.so.1", "core_*.c", "kernels/name.cu"}
+
+
+def named(page):
+    return str(page.relative_to(ROOT))
+
+
+def files(*tops):
+    for top in tops:
+        path = ROOT / top
+        found = path.rglob("*") if path.is_dir() else [path]
+        yield from (str(f.relative_to(ROOT)) for f in found if f.is_file() and not IGNORED.search(str(f.relative_to(ROOT))))
+
+
+TREE = [*files(*CODE, "doc", "README.md", "CONTRIBUTING.md", "LICENSE", "pyproject.toml", "convoy.pc.in"),
+        *(f"bench/results/{f.name}" for f in (ROOT / "bench/results").iterdir())]
+TEXT = "\n".join((ROOT / f).read_text(errors="replace") for f in files(*CODE) if not f.endswith((".png", ".npy", ".md")))
+
+
+def exists(name):
+    """In the tree, from its root or from some folder on; a folder too, and a pattern."""
+    name = name.rstrip("/")
+    return any(fnmatch(f, name) or fnmatch(f, f"*/{name}") or f.startswith(f"{name}/") or f"/{name}/" in f for f in TREE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_path_is_there(page):
+    text = page.read_text()
+    paths = re.findall(r"`([\w./*-]+\.(?:c|h|cu|cuh|py|md|sh|def|json|txt|svg|png|1|in))`", text)
+    paths += re.findall(r"`((?:src|cli|doc|test|bench|python|examples|include)/[\w./*-]*)`", text)
+    missing = [p for p in paths if p not in MADE and not exists(p)]
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+        if not target.startswith("http") and not (page.parent / target).exists():
+            missing.append(target)
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_option_and_variable_is_known(page):
+    text = re.sub(r"https?://\S+", "", page.read_text())
+    names = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text)) | set(re.findall(r"\b(?:CVY|CONVOY)_[A-Z][A-Z_0-9]+\b", text))
+    unknown = [n for n in names if not re.search(rf"(?<![\w-]){re.escape(n)}(?![\w-])", TEXT)]
+    assert not unknown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_target_of_make_is_there(page):
+    targets = re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.M)
+    for line in re.findall(r"(?m)(?:^ {4}|`)make ((?:-\w+ )?[a-z][\w-]*)\b(?![/=])", page.read_text()):
+        assert line.split()[-1] in targets, line
+
+
+def test_the_readme_is_one_page_and_leads_to_all_others():
+    text = (ROOT / "README.md").read_text()
+    assert text.count("\n") <= 120
+    linked = {str((ROOT / t).resolve()) for t in re.findall(r"\]\(([^)#\s]+)\)", text) if not t.startswith("http")}
+    kernels = (ROOT / "doc/KERNELS.md").read_text()
+    linked |= {str((ROOT / "doc" / t).resolve()) for t in re.findall(r"\]\(([^)#\s]+)\)", kernels)}
+    for page in [*(ROOT / "doc").rglob("*.md"), ROOT / "doc/convoy.1"]:
+        assert str(page.resolve()) in linked, page
+    for word in ("KernelBench", "`Model`", "`get_inputs`", "`get_init_inputs`", "Linux", "PyTorch", "float64"):
+        assert word in text
+
+
+def commands(page):
+    """The convoy commands of a page's blocks, with the line of text before the block."""
+    text = page.read_text().replace("\\\n", " ")
+    for before, block in re.findall(r"([^\n]*)\n\n?((?:```\w*\n.*?```)|(?:(?: {4}[^\n]*\n)+))", text, re.S):
+        for line in block.splitlines():
+            line = re.sub(r"^(\$ )?(\w+=\S+ )*", "", line.strip())
+            if re.match(r"(build/)?convoy [a-z]", line) and not re.search(r"\[-|\[--|CHAIN|FILE\.|problem\.py|=[\w.]+\.npy", line):
+                yield before, re.sub(r"\s{2,}[a-z].*| +#.*", "", line)
+
+
+    for before, line in re.findall(r"([^\n]*)`(convoy (?:plan|check|bench|eject) (?:'|examples/)[^`]*)`", text):
+        yield before + text[text.index(line):].split("\n")[0], line
+
+
+SHOWN = list({line.replace("--no-compile", "").split("--seconds")[0].strip(): (named(p), before, line)
+              for p in PAGES for before, line in commands(p)}.values())
+
+
+def test_pages_show_commands():
+    assert len(SHOWN) >= 6
+
+
+@pytest.mark.parametrize("page, before, line", SHOWN, ids=[line[:60] for *_, line in SHOWN])
+def test_commands_work(page, before, line, tmp_path):
+    """As they are shown; benchmarks with fewer runs and smaller batches. Those of a GPU say so, and are not run here."""
+    words = shlex.split(line)[1:]
+    if words[0] == "eject" or "cuda" in words:
+        assert "GPU" in before or "cuda" in words, f"{page}: does not say that it needs a GPU: {line}"
+        pytest.skip("needs a GPU")
+    program, more = [COMMAND], []
+    if any(w.endswith(".py") for w in words):
+        pytest.importorskip("torch")
+        program = [sys.executable, "-m", "convoy"]
+        for w in filter(lambda w: w.endswith(".py"), words):
+            (tmp_path / w).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / w).write_text((ROOT / w).read_text().replace("torch.rand(128,", "torch.rand(2,"))  # a small batch
+        more = ["--seconds", "0.01", "--no-compile", "--device", "cpu"]  # torch.compile takes half a minute
+    elif words[0] == "bench":
+        more = ["--repeat", "1", "--samples", "1"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "CONVOY_LIBRARY": str(Path(COMMAND).parent / "libconvoy.so")}
+    done = subprocess.run([*program, *words, *more], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_tutorials_python_works():
+    """The block of PyTorch, as it is shown: the results agree, and Convoy runs all of it."""
+    pytest.importorskip("torch")
+    program = re.search(r"```python\n(.*?)```", (ROOT / "doc/TUTORIAL.md").read_text(), re.S)[1]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "CONVOY_LIBRARY": str(Path(COMMAND).parent / "libconvoy.so")}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    error = float(re.match(r"tensor\(([\d.e+-]+)", done.stdout)[1])
+    assert error < 1e-4 and "1 region by Convoy on cpu" in done.stdout and "stays in PyTorch" not in done.stdout
+
+
+def test_the_tutorials_plan_is_todays(convoy):
+    """The plan that is shown is what the command prints for that machine: every line that is not cut."""
+    text = (ROOT / "doc/TUTORIAL.md").read_text()
+    chain = re.search(r"convoy plan '([^']+)'", text)[1]
+    status, out, _ = convoy("plan", chain, "--device", "cpu", env={"CVY_MACHINE": "avx512,2"})
+    shown = re.search(r"```text\n(.*?)```", text, re.S)[1].splitlines()
+    assert status == 0 and len(shown) == len(out.splitlines())
+    for line, real in zip(shown, out.splitlines()):
+        if line.startswith(("machine", "total", "steps")) or "predicted" in line:  # the caches of the machine it was made on
+            assert line.split()[0] == real.split()[0]
+        else:
+            assert real.startswith(line.removesuffix(" ...")), (line, real)
