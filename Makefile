@@ -166,6 +166,9 @@ gpu-bench: all ## Convoy and PyTorch on this machine's GPU, the page and the tab
 
 NEVER ?= --device cpu --threads 2# --device cuda; --fresh measures again what bench/results/never has; --only NAME
 
+halves: tests $(BUILD)/test/gpu/chains ## random graphs in fp16 and bf16, on the CPU and emulated (an hour); HALF_GRAPHS
+	@test/halves.sh $(BUILD) $(HALF_GRAPHS)
+
 never-slower: all ## every module of bench/modules/cases.py: none may be slower than eager PyTorch by more than 5 %
 	@CONVOY_LIBRARY=$(CURDIR)/$(BUILD)/libconvoy.so $(or $(GPU_PYTHON),$(firstword $(wildcard .venv/bin/python) python3)) \
 	    bench/modules/never_slower.py $(NEVER)
@@ -209,5 +212,5 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\)[a-z -]*:[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 	@echo '  variants: SAN=address,undefined  SAN=thread  CC=clang  BUILD=folder  V=1  PREFIX=/usr/local'
 
-.PHONY: all demo test tests check-c golden gpu-test gpu-bench bench bench-smoke never-slower fuzz check-format check-sizes check-statics format check-exports install size clean help
+.PHONY: all demo test tests check-c golden gpu-test gpu-bench bench bench-smoke halves never-slower fuzz check-format check-sizes check-statics format check-exports install size clean help
 -include $(OBJECTS:.o=.d) $(CLI:.o=.d) $(SUPPORT_OBJECTS:.o=.d) $(TESTS:=.d) $(PROGRAMS:=.d) $(FUZZERS:=.d)

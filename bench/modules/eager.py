@@ -1,6 +1,7 @@
 """What PyTorch's operators cost on this machine, beside what Convoy takes for the same: what worth.py is fitted to.
 
     python bench/modules/eager.py --device cpu --threads 2 [--only conv] [--out bench/results/eager/cpu-DATE.json]
+    python bench/modules/eager.py --device cuda --dtype bf16 --alone [--out bench/results/eager/cuda-half-DATE.json]
 
 Every case is one operator, or two pointwise ones, at one size. Both sides run interleaved; a time is the median of their
 rounds. On the GPU a kernel that does nothing for a while goes in front, so that the host has issued every call of a round
@@ -27,6 +28,7 @@ import convoy
 from blocks import Function
 from convoy.capture import trace
 from convoy.problem import machine_name
+from convoy.program import DTYPE_OF
 from convoy.purify import purify
 from convoy.work import work_of
 
@@ -188,13 +190,14 @@ def works_of(module, inputs):
 
 
 def measure(name, module, shapes, options):
-    device = torch.device(options.device)
-    module = module.eval().to(device)
-    inputs = [torch.rand(s, device=device) for s in shapes]
+    device, dtype = torch.device(options.device), DTYPE_OF[options.dtype]
+    module = module.eval().to(device, dtype)
+    inputs = [torch.rand(s, device=device).to(dtype) for s in shapes]
     works = works_of(module, inputs)
-    fast = convoy.compile(module)
-    fast(*inputs)
-    runners = list(fast._convoy.entries.values())[-1].runners
+    fast, runners = convoy.compile(module), []
+    if not options.alone:
+        fast(*inputs)
+        runners = list(fast._convoy.entries.values())[-1].runners
     if options.warm:
         return None
     calls = [module, fast] if runners else [module]
@@ -214,6 +217,8 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", default="", help="groups of cases: " + " ".join(GROUPS))
     parser.add_argument("--tf32", action="store_true", help="with PyTorch's default for convolutions on the GPU")
+    parser.add_argument("--dtype", choices=DTYPE_OF, default="fp32")
+    parser.add_argument("--alone", action="store_true", help="PyTorch alone, without Convoy beside it")
     parser.add_argument("--budget", type=float, default=0.1, help="seconds of rounds for a case")
     parser.add_argument("--warm", help="I/N: only compile, every Nth case from the Ith on")
     parser.add_argument("--out")
@@ -241,7 +246,7 @@ def main():
             print(f"{group}: {len(rows)} rows, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     if options.out:
         head = {"date": str(datetime.date.today()), "device": machine_name(torch.device(options.device)), "torch": torch.__version__,
-                "threads": options.threads, "tf32": options.tf32, "command": "python " + " ".join(sys.argv)}
+                "threads": options.threads, "tf32": options.tf32, "dtype": options.dtype, "command": "python " + " ".join(sys.argv)}
         Path(options.out).write_text(json.dumps({**head, "rows": rows}, indent=0) + "\n")
 
 

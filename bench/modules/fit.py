@@ -1,6 +1,7 @@
 """Fits python/convoy/rates.py to what bench/modules/eager.py measured.
 
-    python bench/modules/fit.py bench/results/eager/cpu-DATE.json bench/results/eager/cuda-DATE.json bench/results/eager/cuda-tf32-DATE.json
+    python bench/modules/fit.py bench/results/eager/cpu-DATE.json bench/results/eager/cuda-DATE.json bench/results/eager/cuda-tf32-DATE.json \
+        bench/results/eager/cuda-half-DATE.json
 
 Every kind of operator gets the numbers for which the formulas of worth.py come nearest to its rows, by the mean of the
 logarithms of the errors, which a disturbed row does not spoil: a search along one number at a time, in steps that shrink. Prints what is left of the errors.
@@ -66,11 +67,13 @@ class Fit:
     def __init__(self, path, others=()):
         """others: rows of the same device, for kinds that this file has none of."""
         self.data = json.loads(Path(path).read_text())
+        self.half = self.data.get("dtype", "fp32") != "fp32"
         own = {w[0] for r in self.data["rows"] for w in r["works"]}
-        self.data["rows"] += [r for r in others if not own & {w[0] for w in r["works"] if w[0].startswith("conv")}]
+        if not self.half:
+            self.data["rows"] += [r for r in others if not own & {w[0] for w in r["works"] if w[0].startswith("conv")}]
         self.rows = [dict(r, works=[Work(*w) for w in r["works"]]) for r in self.data["rows"]]
         self.device = "cuda" if "cuda" in self.data["command"] else "cpu"
-        known = next(r for r in self.rows if "bandwidth" in r)
+        known = next(r for r in [*self.rows, *others] if "bandwidth" in r)
         self.rates = {"cache": CACHES[self.device], "peak": known["peak"], "bandwidth": known["bandwidth"], "eager": {}, "convoy": {}}
         self.model = Model(self.rates, known["peak"], known["bandwidth"])
 
@@ -142,7 +145,10 @@ def main():
         fit = Fit(path, of_device.get(device, ()))
         of_device[device] = fit.data["rows"]
         fit.run()
-        name = fit.device + (" tf32" if fit.data["tf32"] and fit.device == "cuda" else "")
+        if fit.half:  # measured is PyTorch alone: our own rates are those of the file before, for the kinds that were measured
+            fit.rates["convoy"] = {kind: rate for kind, rate in convoy.items() if kind in fit.rates["eager"]}
+        convoy = fit.rates["convoy"]
+        name = fit.device + (" half" if fit.half else " tf32" if fit.data["tf32"] and fit.device == "cuda" else "")
         lines += text_of(name, fit, path)
     TARGET.write_text(head + "RATES = {\n" + "\n".join(lines) + "\n}\n")
 

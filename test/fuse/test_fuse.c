@@ -1,6 +1,6 @@
 /* test_fuse.c - random small graphs x random plans against the reference.
  *
- *   test_fuse [GRAPHS [SEED]]      graphs of each kind, the first one's seed
+ *   test_fuse [GRAPHS [SEED [KINDS]]]      graphs of each kind, the first one's seed; '*16_graphs': some kinds
  *
  * Graphs: "exact" ones of operators that keep whole numbers whole, "real" ones of the whole vocabulary, both chains
  * with branches, residuals and several outputs, "thin" ones of norms and reductions over extents of 1, and "wild"
@@ -196,5 +196,6 @@ int main(int argc, char **argv)
     one_isa = getenv("CVY_ISA") != NULL;
     if (argc > 1) graphs = atoi(argv[1]);
     if (argc > 2) first_seed = strtoull(argv[2], NULL, 10);
+    if (argc > 3) cmocka_set_test_filter(argv[3]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

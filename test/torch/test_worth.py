@@ -206,7 +206,8 @@ def test_work_of_operators():
 
 
 def test_every_device_has_rates():
-    assert list(RATES) == ["cpu", "cuda", "cuda tf32"]
+    assert list(RATES) == ["cpu", "cuda", "cuda tf32", "cuda half"]
+    assert all(set(r["convoy"]) <= set(r["eager"]) for r in RATES.values())  # what is taken was measured in PyTorch
 
 
 @pytest.mark.parametrize("device", RATES)
@@ -221,16 +222,18 @@ def test_predictions_grow_with_the_work(device):
         assert twice.eager(work.Work(kind, 1e9, 1e12, 1e7)) < model.eager(work.Work(kind, 1e9, 1e12, 1e7))
 
 
-def test_half_precision_counts_its_bytes_and_flatters_pytorch():
-    """Nothing of it was measured: products are taken to be faster than the units' peaks would make them."""
+def test_half_precision_counts_its_bytes_and_has_rates_of_its_own():
+    """On the CPU nothing of it was measured: products are taken to be faster than the units' peaks would make them."""
     a, b = (works(lambda x: (x @ x).relu(), torch.zeros(64, 64, dtype=d)) for d in (torch.float32, torch.bfloat16))
     for single, half in zip(a, b, strict=True):
         assert (half.bytes, half.flops, half.half, single.half) == (single.bytes / 2, single.flops, True, False)
-    assert worth.rates_of(torch.device("cuda"), True) is RATES["cuda tf32"]
-    rates = RATES["cuda tf32"]
-    model = worth.Model(rates, rates["peak"], rates["bandwidth"])
-    slow, fast = (model.eager(work.Work("conv", 1e6, 1e15, 1e9, half)) for half in (False, True))
-    assert 3.9 < slow / fast < 4.1
+    assert worth.rates_of(torch.device("cuda"), True) is RATES["cuda half"]
+    assert RATES["cuda half"]["eager"]["conv"].flops > RATES["cuda tf32"]["eager"]["conv"].flops
+    rates = RATES["cpu"]
+    for faster in (1.0, worth.HALF):
+        model = worth.Model(rates, rates["peak"], rates["bandwidth"], faster)
+        slow, fast = (model.eager(work.Work("conv", 1e6, 1e15, 1e9, half)) for half in (False, True))
+        assert 0.97 * faster < slow / fast < 1.03 * faster
 
 
 @torch.no_grad()
