@@ -43,6 +43,14 @@ static void close_cpu(cvy_plan *p)
     (void)p; /* everything lies in the plan's arena */
 }
 
+/* The entry that computes the pass's producer; NULL: it has none. */
+static const char *entry_of(const cpu_state *s, const pass *at)
+{
+    const cpu_row *row = cvyi_cpu_choice(at)->row;
+    if (row == &cvyi_row_matmul || row == &cvyi_row_conv_product) return cvyi_gemm_kernels(s->isa)->name;
+    return row->kinds == 1u << KIND_CONV ? s->conv->name[row->algo] : NULL;
+}
+
 static void describe_cpu(const cvy_plan *p, text *t)
 {
     const cpu_state *s = p->state;
@@ -50,9 +58,7 @@ static void describe_cpu(const cvy_plan *p, text *t)
         const cpu_pass *at = &s->passes[i];
         cvyi_text_add(t, "steps %d   ", i - p->n_prepare + 1);
         for (int k = 0; k < at->n_steps; k++) cvyi_text_add(t, "%s%s", k ? ", " : "", at->steps[k].name);
-        if (cvyi_info(&p->graph->nodes[at->pass->first])->kind == KIND_CONV &&
-            !cvyi_cpu_choice(at->pass)->how.conv.product)
-            cvyi_text_add(t, "; %s", s->conv->name[cvyi_cpu_choice(at->pass)->row->algo]);
+        if (entry_of(s, at->pass)) cvyi_text_add(t, "; %s", entry_of(s, at->pass));
         cvyi_text_add(t, "; %lld units, %.3g MB of slices\n", (long long)at->units, (double)at->slice_bytes * 1e-6);
     }
 }

@@ -83,7 +83,8 @@ typedef struct gemm_run {
 } gemm_run;
 
 typedef struct cpu_gemm_kernels {
-    int vl, mr, nv; /* lanes; rows and vectors of the register tile */
+    const char *name; /* of the entry `block` */
+    int vl, mr, nv;   /* lanes; rows and vectors of the register tile */
     void (*block)(const gemm_block *t);
     void (*dots)(const gemm_block *t); /* any n; nvec is not looked at */
     /* dst[k][width] = src[k][n], zero past n. */

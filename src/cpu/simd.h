@@ -64,6 +64,12 @@ INLINE void v_show_lanes(const volatile float *p, int64_t lo, int64_t hi)
 #define ISA(name) CVYI_PASTE(name, _portable)
 #endif
 
+/* The entry of a kernel, as profilers show it: <kernel>_<types>_<tile>_<isa>. The tile of a loop over vectors is their
+ * lanes: relu_f32_16_avx512. */
+#define ENTRY(kernel, tile) ISA(CVYI_PASTE(kernel##_f32_, tile))
+#define TEXT_OF_(name) #name
+#define TEXT_OF(name) TEXT_OF_(name)
+
 /* Loops over registers: the trip count is a constant, and arrays of vectors must end up in registers. */
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")

@@ -365,12 +365,29 @@ static void large_strides(void **state)
     }
 }
 
+/* <kernel>_<types>_<tile>_<isa>, the tile as the cutting knows it. */
+static void entries_are_named(void **unused)
+{
+    (void)unused;
+    for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
+        const cpu_gemm_kernels *k = cvyi_gemm_kernels((cpu_isa)isa);
+        char name[64];
+        if (!cvyi_isa_supported((cpu_isa)isa)) continue;
+        snprintf(name, sizeof name, "gemm_f32_%dx%d_%s", k->mr, k->nv, cvyi_isa_name((cpu_isa)isa));
+        assert_string_equal(k->name, name);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products),       cmocka_unit_test(small_products),
-        cmocka_unit_test(empty_products), cmocka_unit_test(real_products),
-        cmocka_unit_test(large_strides),  cmocka_unit_test(transposed_convolutions),
+        cmocka_unit_test(products),
+        cmocka_unit_test(small_products),
+        cmocka_unit_test(empty_products),
+        cmocka_unit_test(real_products),
+        cmocka_unit_test(entries_are_named),
+        cmocka_unit_test(large_strides),
+        cmocka_unit_test(transposed_convolutions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

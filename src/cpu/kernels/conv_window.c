@@ -207,8 +207,6 @@ static double fma_peak(int64_t rounds)
     return 2.0 * VL * CHAINS * (double)rounds;
 }
 
-#define TEXT_OF_(name)           #name
-#define TEXT_OF(name)            TEXT_OF_(name)
 #define ENTRY_RUN(kernel, tile)  CONV_ENTRY(kernel, tile),
 #define ENTRY_NAME(kernel, tile) &TEXT_OF(CONV_ENTRY(kernel, tile))[5], /* without cvyi_ */
 

@@ -8,10 +8,13 @@
 
 #if defined(CVY_ISA_AVX512) || defined(CVY_ISA_NEON)
 #define LARGE 1          /* 32 registers */
+#define GEMM_TILE 8x3
 enum { MR = 8, NV = 3 }; /* 24 accumulators, 3 of B, 1 of A of 32 registers */
 #elif defined(CVY_ISA_AVX2)
+#define GEMM_TILE 6x2
 enum { MR = 6, NV = 2 }; /* 12 + 2 + 1 of 16 */
 #else
+#define GEMM_TILE 4x2
 enum { MR = 4, NV = 2 }; /* 8 + 2 + 1, and 1 for the product where there is no FMA, of 16 */
 #endif
 
@@ -92,7 +95,7 @@ static void (*const tiles[NV][MR])(const gemm_block *t, int64_t row) = {
 };
 
 /* Rows are cut evenly: 9 rows are 5 + 4, not 8 + 1. */
-static void block(const gemm_block *t)
+static void ENTRY(gemm, GEMM_TILE)(const gemm_block *t)
 {
     const int64_t parts = cvyi_ceil_div(t->rows, MR);
     for (int64_t i = 0; i < parts; i++) {
@@ -140,7 +143,7 @@ INLINE void dot_rows(const int mr, const gemm_block *t, int64_t row)
     for (; col < t->n; col++) dot_tile(mr, 1, t, row, col);
 }
 
-static void dots(const gemm_block *t)
+static void ENTRY(gemm_dots, VL)(const gemm_block *t)
 {
     int64_t row = 0;
     for (; row + DOT_ROWS <= t->rows; row += DOT_ROWS) dot_rows(DOT_ROWS, t, row);
@@ -149,7 +152,7 @@ static void dots(const gemm_block *t)
 
 /* ---- packing ---- */
 
-static void pack_kn(const float *src, int64_t ld, int64_t kc, int64_t n, int64_t width, float *dst)
+static void ENTRY(gemm_pack_kn, VL)(const float *src, int64_t ld, int64_t kc, int64_t n, int64_t width, float *dst)
 {
     for (int64_t k = 0; k < kc; k++, src += ld, dst += width) {
         for (int64_t i = 0; i < width; i += VL) v_store(dst + i, v_load_n(src + i, n - i));
@@ -166,7 +169,7 @@ INLINE void turn_4x4(const float *src, int64_t ld, float *dst, int64_t width)
 
 /* 16 values of k at a time: whole cache lines of src, and rows of dst that stay in L1 however far apart those of
  * src. */
-static void pack_nk(const float *src, int64_t ld, int64_t kc, int64_t n, int64_t width, float *dst)
+static void ENTRY(gemm_pack_nk, VL)(const float *src, int64_t ld, int64_t kc, int64_t n, int64_t width, float *dst)
 {
     const int64_t whole_n = n / 4 * 4;
     for (int64_t k0 = 0; k0 < kc; k0 += 16) {
@@ -188,8 +191,8 @@ INLINE void copy_run(const float *src, float *dst, int64_t n)
     if (i < n) v_store_n(dst + i, n - i, v_load_n(src + i, n - i));
 }
 
-static void pack_runs(const float *src, int64_t ld, int64_t kc, const gemm_run *runs, int n_runs, int64_t width,
-                      float *dst)
+static void ENTRY(gemm_pack_runs, VL)(const float *src, int64_t ld, int64_t kc, const gemm_run *runs, int n_runs,
+                                      int64_t width, float *dst)
 {
     int64_t covered = 0;
     for (int r = 0; r < n_runs; r++) covered += runs[r].n;
@@ -199,7 +202,7 @@ static void pack_runs(const float *src, int64_t ld, int64_t kc, const gemm_run *
     }
 }
 
-static void zip(const float *a, const float *b, int64_t n, float *dst)
+static void ENTRY(gemm_zip, VL)(const float *a, const float *b, int64_t n, float *dst)
 {
     vf low, high;
     for (; n >= 2 * VL; n -= 2 * VL, a += VL, b += VL, dst += 2 * VL) {
@@ -212,4 +215,13 @@ static void zip(const float *a, const float *b, int64_t n, float *dst)
     if (n > VL) v_store_n(dst + VL, n - VL, high);
 }
 
-const cpu_gemm_kernels ISA(cvyi_gemm) = {VL, MR, NV, block, dots, pack_kn, pack_nk, pack_runs, zip};
+const cpu_gemm_kernels ISA(cvyi_gemm) = {TEXT_OF(ENTRY(gemm, GEMM_TILE)),
+                                         VL,
+                                         MR,
+                                         NV,
+                                         ENTRY(gemm, GEMM_TILE),
+                                         ENTRY(gemm_dots, VL),
+                                         ENTRY(gemm_pack_kn, VL),
+                                         ENTRY(gemm_pack_nk, VL),
+                                         ENTRY(gemm_pack_runs, VL),
+                                         ENTRY(gemm_zip, VL)};

@@ -9,11 +9,11 @@
 /* ---- unary: f(x, p0, p1) ---- */
 
 #define UNARY(name)                                                                                                \
-    static void unary_##name(float *dst, const float *src, int64_t n, const float p[2])                            \
+    static void ENTRY(name, VL)(float *dst, const float *src, int64_t n, const float p[2])                         \
     {                                                                                                              \
         map(dst, run_of(src), all_of(p[0]), all_of(p[1]), n, act_##name);                                          \
     }                                                                                                              \
-    static void unary_stream_##name(float *dst, const float *src, int64_t n, const float p[2])                     \
+    static void ENTRY(name##_stream, VL)(float *dst, const float *src, int64_t n, const float p[2])                \
     {                                                                                                              \
         map_stream(dst, run_of(src), all_of(p[0]), all_of(p[1]), n, act_##name);                                   \
     }
@@ -47,14 +47,14 @@ UNARY(cast)
 UNARY(tanh_hardswish)
 UNARY(sign_or_one)
 
-static void unary_gelu(float *dst, const float *src, int64_t n, const float p[2])
+static void ENTRY(gelu, VL)(float *dst, const float *src, int64_t n, const float p[2])
 {
-    (p[0] != 0 ? unary_gelu_tanh : unary_gelu_erf)(dst, src, n, p);
+    (p[0] != 0 ? ENTRY(gelu_tanh, VL) : ENTRY(gelu_erf, VL))(dst, src, n, p);
 }
 
-static void unary_stream_gelu(float *dst, const float *src, int64_t n, const float p[2])
+static void ENTRY(gelu_stream, VL)(float *dst, const float *src, int64_t n, const float p[2])
 {
-    (p[0] != 0 ? unary_stream_gelu_tanh : unary_stream_gelu_erf)(dst, src, n, p);
+    (p[0] != 0 ? ENTRY(gelu_tanh_stream, VL) : ENTRY(gelu_erf_stream, VL))(dst, src, n, p);
 }
 
 /* ---- binary: f(a, b, alpha) ---- */
@@ -89,11 +89,12 @@ INLINE vf op_minimum(vf a, vf b, vf alpha)
 }
 
 #define BINARY_FORM(form, name, a_operand, b_operand)                                                              \
-    static void binary_##form##_##name(float *dst, const float *a, const float *b, int64_t n, float alpha)         \
+    static void ENTRY(name##_##form, VL)(float *dst, const float *a, const float *b, int64_t n, float alpha)       \
     {                                                                                                              \
         if (n > 0) map(dst, a_operand, b_operand, all_of(alpha), n, op_##name);                                    \
     }                                                                                                              \
-    static void binary_stream_##form##_##name(float *dst, const float *a, const float *b, int64_t n, float alpha)  \
+    static void ENTRY(name##_##form##_stream, VL)(float *dst, const float *a, const float *b, int64_t n,           \
+                                                  float alpha)                                                     \
     {                                                                                                              \
         if (n > 0) map_stream(dst, a_operand, b_operand, all_of(alpha), n, op_##name);                             \
     }
@@ -121,23 +122,23 @@ INLINE vf same(vf x, vf y, vf z)
     return x;
 }
 
-static void affine(float *dst, const float *src, int64_t n, float scale, float shift)
+static void ENTRY(affine, VL)(float *dst, const float *src, int64_t n, float scale, float shift)
 {
     map(dst, run_of(src), all_of(scale), all_of(shift), n, affine_one);
 }
-static void affine_vec(float *dst, const float *src, int64_t n, const float *scale, const float *shift)
+static void ENTRY(affine_vec, VL)(float *dst, const float *src, int64_t n, const float *scale, const float *shift)
 {
     map(dst, run_of(src), run_of(scale), run_of(shift), n, affine_one);
 }
-static void affine_stream(float *dst, const float *src, int64_t n, float scale, float shift)
+static void ENTRY(affine_stream, VL)(float *dst, const float *src, int64_t n, float scale, float shift)
 {
     map_stream(dst, run_of(src), all_of(scale), all_of(shift), n, affine_one);
 }
-static void pivot(float *dst, const float *src, int64_t n, float from, float scale, float shift)
+static void ENTRY(pivot, VL)(float *dst, const float *src, int64_t n, float from, float scale, float shift)
 {
     map(dst, run_less(src, from), all_of(scale), all_of(shift), n, affine_one);
 }
-static void pivot_stream(float *dst, const float *src, int64_t n, float from, float scale, float shift)
+static void ENTRY(pivot_stream, VL)(float *dst, const float *src, int64_t n, float from, float scale, float shift)
 {
     map_stream(dst, run_less(src, from), all_of(scale), all_of(shift), n, affine_one);
 }
@@ -159,14 +160,14 @@ INLINE void pivot_vec_some(float *dst, const float *src, int64_t from, int64_t t
     }
     if (i < to) (fours ? v_stream_n : v_store_n)(dst + i, to - i, pivot_vec_at(src, i, to - i, p, scale, shift));
 }
-static void pivot_vec(float *dst, const float *src, int64_t n, const float p[3], const float *scale,
-                      const float *shift)
+static void ENTRY(pivot_vec, VL)(float *dst, const float *src, int64_t n, const float p[3], const float *scale,
+                                 const float *shift)
 {
     const vf all[3] = {v_set1(p[0]), v_set1(p[1]), v_set1(p[2])};
     pivot_vec_some(dst, src, 0, n, all, scale, shift, false, false);
 }
-static void pivot_vec_stream(float *dst, const float *src, int64_t n, const float p[3], const float *scale,
-                             const float *shift)
+static void ENTRY(pivot_vec_stream, VL)(float *dst, const float *src, int64_t n, const float p[3],
+                                        const float *scale, const float *shift)
 {
     const vf all[3] = {v_set1(p[0]), v_set1(p[1]), v_set1(p[2])};
     const int64_t first = cvyi_min64(to_boundary(dst), n);
@@ -174,15 +175,15 @@ static void pivot_vec_stream(float *dst, const float *src, int64_t n, const floa
     pivot_vec_some(dst, src, 0, first, all, scale, shift, true, in_fours(dst, n));
     pivot_vec_some(dst, src, first, n, all, scale, shift, true, in_fours(dst, n));
 }
-static void copy(float *dst, const float *src, int64_t n)
+static void ENTRY(copy, VL)(float *dst, const float *src, int64_t n)
 {
     map(dst, run_of(src), all_of(0), all_of(0), n, same);
 }
-static void copy_stream(float *dst, const float *src, int64_t n)
+static void ENTRY(copy_stream, VL)(float *dst, const float *src, int64_t n)
 {
     map_stream(dst, run_of(src), all_of(0), all_of(0), n, same);
 }
-static void fill(float *dst, int64_t n, float number)
+static void ENTRY(fill, VL)(float *dst, int64_t n, float number)
 {
     map(dst, all_of(number), all_of(0), all_of(0), n, same);
 }
@@ -195,8 +196,6 @@ extern const cpu_reduce_kernels ISA(cvyi_reduce);
  * second argument before NULL, ONLY_CONV(conv2d) stays the first. */
 #define SECOND(a, b, ...) b
 #define SECOND_OF(...)    SECOND(__VA_ARGS__)
-#define TEXT_OF_(x)       #x
-#define TEXT_OF(x)        TEXT_OF_(x)
 
 static void stream_end(void)
 {
@@ -210,13 +209,13 @@ const cpu_vector_kernels ISA(cvyi_vector) = {
     [OP_##name] = SECOND_OF(ONLY_##kind(name), NULL, ~),
     .unary =
         {
-#define ONLY_UNARY(name) ~, unary_##name
+#define ONLY_UNARY(name) ~, ENTRY(name, VL)
 #include "../../graph/ops.def"
 #undef ONLY_UNARY
         },
     .unary_stream =
         {
-#define ONLY_UNARY(name) ~, unary_stream_##name
+#define ONLY_UNARY(name) ~, ENTRY(name##_stream, VL)
 #include "../../graph/ops.def"
 #undef ONLY_UNARY
         },
@@ -224,19 +223,19 @@ const cpu_vector_kernels ISA(cvyi_vector) = {
         {
             [BINARY_VV] =
                 {
-#define ONLY_BINARY(name) ~, binary_vv_##name
+#define ONLY_BINARY(name) ~, ENTRY(name##_vv, VL)
 #include "../../graph/ops.def"
 #undef ONLY_BINARY
                 },
             [BINARY_VS] =
                 {
-#define ONLY_BINARY(name) ~, binary_vs_##name
+#define ONLY_BINARY(name) ~, ENTRY(name##_vs, VL)
 #include "../../graph/ops.def"
 #undef ONLY_BINARY
                 },
             [BINARY_SV] =
                 {
-#define ONLY_BINARY(name) ~, binary_sv_##name
+#define ONLY_BINARY(name) ~, ENTRY(name##_sv, VL)
 #include "../../graph/ops.def"
 #undef ONLY_BINARY
                 },
@@ -245,33 +244,33 @@ const cpu_vector_kernels ISA(cvyi_vector) = {
         {
             [BINARY_VV] =
                 {
-#define ONLY_BINARY(name) ~, binary_stream_vv_##name
+#define ONLY_BINARY(name) ~, ENTRY(name##_vv_stream, VL)
 #include "../../graph/ops.def"
 #undef ONLY_BINARY
                 },
             [BINARY_VS] =
                 {
-#define ONLY_BINARY(name) ~, binary_stream_vs_##name
+#define ONLY_BINARY(name) ~, ENTRY(name##_vs_stream, VL)
 #include "../../graph/ops.def"
 #undef ONLY_BINARY
                 },
             [BINARY_SV] =
                 {
-#define ONLY_BINARY(name) ~, binary_stream_sv_##name
+#define ONLY_BINARY(name) ~, ENTRY(name##_sv_stream, VL)
 #include "../../graph/ops.def"
 #undef ONLY_BINARY
 #undef OP
                 },
         },
-    .affine = affine,
-    .affine_vec = affine_vec,
-    .copy = copy,
-    .fill = fill,
-    .pivot = pivot,
-    .pivot_vec = pivot_vec,
-    .affine_stream = affine_stream,
-    .pivot_stream = pivot_stream,
-    .pivot_vec_stream = pivot_vec_stream,
-    .copy_stream = copy_stream,
+    .affine = ENTRY(affine, VL),
+    .affine_vec = ENTRY(affine_vec, VL),
+    .copy = ENTRY(copy, VL),
+    .fill = ENTRY(fill, VL),
+    .pivot = ENTRY(pivot, VL),
+    .pivot_vec = ENTRY(pivot_vec, VL),
+    .affine_stream = ENTRY(affine_stream, VL),
+    .pivot_stream = ENTRY(pivot_stream, VL),
+    .pivot_vec_stream = ENTRY(pivot_vec_stream, VL),
+    .copy_stream = ENTRY(copy_stream, VL),
     .stream_end = stream_end,
 };

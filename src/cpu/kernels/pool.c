@@ -310,7 +310,7 @@ INLINE void pool_rows(pool_op op, const pool_geom *g, int64_t planes, const floa
     }
 }
 
-static void max_planes(const pool_geom *g, int64_t planes, const float *src, float *dst, float *scratch)
+static void ENTRY(pool_max, VL)(const pool_geom *g, int64_t planes, const float *src, float *dst, float *scratch)
 {
     pool_rows(max_op, g, planes, src, dst, scratch);
 }
@@ -323,7 +323,7 @@ INLINE void divide(float *row, int64_t n, float rest, const float *along_w)
     for (; q < n; q++) row[q] /= rest * along_w[q];
 }
 
-static void avg_planes(const pool_geom *g, int64_t planes, const float *src, float *dst, float *scratch)
+static void ENTRY(pool_avg, VL)(const pool_geom *g, int64_t planes, const float *src, float *dst, float *scratch)
 {
     const float *along[3];
     cvyi_pool_divisors(g, scratch + 2 * cvyi_pool_row_floats(g), along);
@@ -373,7 +373,7 @@ static float mean_window(const pool_geom *g, const float *plane, int64_t o, int6
     return (float)(sum / (double)n);
 }
 
-static void mean_planes(const pool_geom *g, int64_t planes, const float *src, float *dst, float *scratch)
+static void ENTRY(pool_mean, VL)(const pool_geom *g, int64_t planes, const float *src, float *dst, float *scratch)
 {
     const int64_t plane = g->in[0] * g->in[1] * g->in[2];
     (void)scratch;
@@ -383,4 +383,4 @@ static void mean_planes(const pool_geom *g, int64_t planes, const float *src, fl
                 for (int64_t q = 0; q < g->out[2]; q++) *dst++ = mean_window(g, src + i * plane, o, p, q);
 }
 
-const cpu_pool_kernels ISA(cvyi_pool) = {max_planes, avg_planes, mean_planes};
+const cpu_pool_kernels ISA(cvyi_pool) = {ENTRY(pool_max, VL), ENTRY(pool_avg, VL), ENTRY(pool_mean, VL)};

@@ -87,22 +87,22 @@ static double plain_sum(const float *src, int64_t n, double shift, int power)
     return s;
 }
 
-static double sum_squares(const float *src, int64_t n, float shift)
+static double ENTRY(reduce_sum_squares, VL)(const float *src, int64_t n, float shift)
 {
     const double s = sum_terms(false, NULL, src, n, shift, term_square);
     return isfinite(s) ? s : plain_sum(src, n, shift, 2);
 }
-static double sum(const float *src, int64_t n)
+static double ENTRY(reduce_sum, VL)(const float *src, int64_t n)
 {
     const double s = sum_terms(false, NULL, src, n, 0.0f, term_plain);
     return isfinite(s) ? s : plain_sum(src, n, 0, 1);
 }
 
-static double sum_exp(const float *src, int64_t n, float m)
+static double ENTRY(reduce_sum_exp, VL)(const float *src, int64_t n, float m)
 {
     return sum_terms(false, NULL, src, n, m, term_exp);
 }
-static double exp_sum(float *dst, const float *src, int64_t n, float m)
+static double ENTRY(reduce_exp_sum, VL)(float *dst, const float *src, int64_t n, float m)
 {
     return sum_terms(true, dst, src, n, m, term_exp);
 }
@@ -156,7 +156,7 @@ static offset_sums sum_offsets(const float *src, int64_t n, float by)
 /* The mean need only be near: what is left of it, the mean of the offsets, is taken out again at the end. */
 static cpu_moments block_moments(const float *src, int64_t n)
 {
-    const float near = (float)(sum(src, n) / (double)n);
+    const float near = (float)(ENTRY(reduce_sum, VL)(src, n) / (double)n);
     const offset_sums sums = sum_offsets(src, n, near);
     const double off = sums.first / (double)n;
     return (cpu_moments){(double)n, near + off, sums.second - (double)n * off * off};
@@ -191,7 +191,7 @@ static cpu_moments short_moments(const float *src, int64_t n)
     return (cpu_moments){(double)n, near + off, squares - (double)n * off * off};
 }
 
-static cpu_moments moments(const float *src, int64_t n)
+static cpu_moments ENTRY(reduce_moments, VL)(const float *src, int64_t n)
 {
     cpu_moments all = {0, 0, 0};
     if (n > 0 && n <= SHORT * VL) {
@@ -233,27 +233,27 @@ INLINE float extreme(const float *src, int64_t n, float empty, pick_fn *pick)
     return empty < 0 ? v_hmax(s[0]) : -v_hmax(v_neg(s[0]));
 }
 
-static float max(const float *src, int64_t n)
+static float ENTRY(reduce_max, VL)(const float *src, int64_t n)
 {
     return extreme(src, n, -INFINITY, v_max);
 }
-static float min(const float *src, int64_t n)
+static float ENTRY(reduce_min, VL)(const float *src, int64_t n)
 {
     return extreme(src, n, INFINITY, v_min);
 }
 
 /* ---- rows of softmax and logsumexp ---- */
 
-static cpu_max_sum_exp max_sum_exp(const float *src, int64_t n)
+static cpu_max_sum_exp ENTRY(reduce_max_sum_exp, VL)(const float *src, int64_t n)
 {
-    const float m = max(src, n);
-    return (cpu_max_sum_exp){m, sum_exp(src, n, m)};
+    const float m = ENTRY(reduce_max, VL)(src, n);
+    return (cpu_max_sum_exp){m, ENTRY(reduce_sum_exp, VL)(src, n, m)};
 }
 
-static float logsumexp(const float *src, int64_t n)
+static float ENTRY(reduce_logsumexp, VL)(const float *src, int64_t n)
 {
-    const float top = max(src, n);
-    return isinf(top) ? top : (float)(top + log(sum_exp(src, n, top)));
+    const float top = ENTRY(reduce_max, VL)(src, n);
+    return isinf(top) ? top : (float)(top + log(ENTRY(reduce_sum_exp, VL)(src, n, top)));
 }
 
 /* ---- vertical ---- */
@@ -289,24 +289,24 @@ INLINE vf finish_one(vf m, vf s, vf z)
     return v_sel(v_eq(v_abs(m), v_set1(INFINITY)), m, v_add(m, v_log(s)));
 }
 
-static void add_to(float *dst, const float *src, int64_t n)
+static void ENTRY(reduce_add_to, VL)(float *dst, const float *src, int64_t n)
 {
     map(dst, run_of(dst), run_of(src), all_of(0), n, add_one);
 }
-static void max_to(float *dst, const float *src, int64_t n)
+static void ENTRY(reduce_max_to, VL)(float *dst, const float *src, int64_t n)
 {
     map(dst, run_of(dst), run_of(src), all_of(0), n, max_one);
 }
-static void min_to(float *dst, const float *src, int64_t n)
+static void ENTRY(reduce_min_to, VL)(float *dst, const float *src, int64_t n)
 {
     map(dst, run_of(dst), run_of(src), all_of(0), n, min_one);
 }
-static void add_exp_to(float *dst, const float *src, const float *m, int64_t n)
+static void ENTRY(reduce_add_exp_to, VL)(float *dst, const float *src, const float *m, int64_t n)
 {
     map(dst, run_of(dst), run_of(src), run_of(m), n, add_exp_one);
 }
 /* Two vectors in flight, as in map(). */
-static void exp_sum_to(float *dst, const float *src, const float *m, float *s, int64_t n)
+static void ENTRY(reduce_exp_sum_to, VL)(float *dst, const float *src, const float *m, float *s, int64_t n)
 {
     int64_t i = 0;
     for (; i + 2 * VL <= n; i += 2 * VL) {
@@ -321,31 +321,31 @@ static void exp_sum_to(float *dst, const float *src, const float *m, float *s, i
         v_store_n(dst + i, n - i, a);
     }
 }
-static void rescale(float *s, const float *m, const float *n, int64_t count)
+static void ENTRY(reduce_rescale, VL)(float *s, const float *m, const float *n, int64_t count)
 {
     map(s, run_of(s), run_of(m), run_of(n), count, rescale_one);
 }
-static void finish_logsumexp(float *dst, const float *m, const float *s, int64_t n)
+static void ENTRY(reduce_finish_logsumexp, VL)(float *dst, const float *m, const float *s, int64_t n)
 {
     map(dst, run_of(m), run_of(s), all_of(0), n, finish_one);
 }
 
 extern const cpu_reduce_kernels ISA(cvyi_reduce);
 const cpu_reduce_kernels ISA(cvyi_reduce) = {
-    .sum = sum,
-    .sum_squares = sum_squares,
-    .moments = moments,
-    .max = max,
-    .min = min,
-    .sum_exp = sum_exp,
-    .max_sum_exp = max_sum_exp,
-    .logsumexp = logsumexp,
-    .exp_sum = exp_sum,
-    .add_to = add_to,
-    .max_to = max_to,
-    .min_to = min_to,
-    .add_exp_to = add_exp_to,
-    .finish_logsumexp = finish_logsumexp,
-    .exp_sum_to = exp_sum_to,
-    .rescale = rescale,
+    .sum = ENTRY(reduce_sum, VL),
+    .sum_squares = ENTRY(reduce_sum_squares, VL),
+    .moments = ENTRY(reduce_moments, VL),
+    .max = ENTRY(reduce_max, VL),
+    .min = ENTRY(reduce_min, VL),
+    .sum_exp = ENTRY(reduce_sum_exp, VL),
+    .max_sum_exp = ENTRY(reduce_max_sum_exp, VL),
+    .logsumexp = ENTRY(reduce_logsumexp, VL),
+    .exp_sum = ENTRY(reduce_exp_sum, VL),
+    .add_to = ENTRY(reduce_add_to, VL),
+    .max_to = ENTRY(reduce_max_to, VL),
+    .min_to = ENTRY(reduce_min_to, VL),
+    .add_exp_to = ENTRY(reduce_add_exp_to, VL),
+    .finish_logsumexp = ENTRY(reduce_finish_logsumexp, VL),
+    .exp_sum_to = ENTRY(reduce_exp_sum_to, VL),
+    .rescale = ENTRY(reduce_rescale, VL),
 };
