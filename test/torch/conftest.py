@@ -27,3 +27,14 @@ torch.set_num_threads(1)
 def same_numbers():
     """Every test draws the same numbers, alone or among others."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def net():
+    from small_net import Net  # here, where the paths above are known
+
+    net = Net().eval()
+    with torch.no_grad():
+        net.bn.running_mean.normal_()
+        net.bn.running_var.uniform_(0.5, 2)
+    return net

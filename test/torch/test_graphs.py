@@ -18,7 +18,7 @@ import convoy.ops
 from agree import assert_near
 from convoy.backend import compile_graph
 from convoy.program import Program
-from test_compile import Net, X
+from small_net import Net, X
 
 
 class Branching(Net):

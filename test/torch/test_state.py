@@ -1,45 +1,21 @@
 """A trace leaves a module and the world as they were, and a module that changes itself runs in PyTorch."""
 
 import copy
-import random
 from collections import OrderedDict, deque
 from types import SimpleNamespace
 
-import numpy
 import pytest
 import torch
 import torch.utils.checkpoint
 from torch import nn
 from torch._subclasses import FakeTensor
-from torch.utils._pytree import tree_leaves
 
 import convoy
 import convoy.state
 from agree import regions
 from convoy import versions
 from convoy.state import State, Unseen
-
-X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-
-
-def near(got, want):
-    for g, w in zip(tree_leaves(got), tree_leaves(want), strict=True):
-        torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-5)
-
-
-def last(fast):
-    return list(fast._convoy.entries.values())[-1]
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv, self.act = nn.Conv2d(3, 4, 3), nn.Tanh()
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, x):
-        return self.act(self.conv(x)) * 2
-
+from state_net import X, Net, last, last_reason, near
 
 # ---- parts that are there twice ----------------------------------------------------------------------------------
 
@@ -362,86 +338,6 @@ def test_objects_among_the_arguments():
         options.scale = scale
         near(fast(X, options), model(X, options))
         assert regions(fast) == 1
-
-
-# ---- random numbers ----------------------------------------------------------------------------------------------
-
-
-class Seeds(Net):
-    def forward(self, x):
-        torch.manual_seed(7)
-        return super().forward(x) + torch.rand(1)
-
-
-class DrawsPython(Net):
-    def forward(self, x):
-        return super().forward(x) * random.random()
-
-
-class SeedsPython(Net):
-    def forward(self, x):
-        random.seed(3)
-        return super().forward(x) * random.random()
-
-
-class DrawsNumpy(Net):
-    def forward(self, x):
-        return super().forward(x) * float(numpy.random.rand())
-
-
-class OwnGenerator(Net):
-    def __init__(self):
-        super().__init__()
-        self.source = torch.Generator().manual_seed(5)
-
-    def forward(self, x):
-        self.source.manual_seed(11)
-        return super().forward(x)
-
-
-class Draws(Net):
-    def forward(self, x):
-        return super().forward(x) + torch.rand(4, 1, 1)
-
-
-def all_states(model):
-    own = model.source.get_state() if hasattr(model, "source") else 0
-    return random.getstate(), repr(numpy.random.get_state()), torch.get_rng_state(), own
-
-
-@pytest.mark.parametrize("kind", [Seeds, DrawsPython, SeedsPython, DrawsNumpy, OwnGenerator, Draws])
-@torch.no_grad()
-def test_random_numbers(kind):
-    """The generators begin in the states that the modules set: a seed set again must be noticed all the same."""
-    torch.manual_seed(0)
-    model = kind()
-
-    def start():
-        torch.manual_seed(7)
-        random.seed(3)
-        numpy.random.seed(2)
-        if hasattr(model, "source"):
-            model.source.manual_seed(11)
-
-    start()
-    before = all_states(model)
-    reason = last_reason(model)
-    assert all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(all_states(model), before))
-    assert (reason is None) == (kind is Draws)
-    assert reason is None or "random numbers" in reason
-    fast, results = convoy.compile(model), []
-    for call in (fast, model):
-        start()
-        results.append([call(X) for _ in range(3)] + [torch.rand(3), torch.tensor(random.random())])
-    near(*results)
-
-
-def last_reason(model):
-    """The reason that a capture gives, without a call."""
-    from convoy.module import build_entry
-
-    entry = build_entry(convoy.compile(model), type(model).forward, [X], None, convoy.module.Settings())
-    return entry.reason
 
 
 # ---- the state itself --------------------------------------------------------------------------------------------
