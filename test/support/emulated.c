@@ -104,6 +104,11 @@ void check_listed(const gpu *u, const char *words, cvy_precision precision, int 
     cvy_graph_free(g);
 }
 
+bool test_long(void)
+{
+    return getenv("CONVOY_TEST_LONG") != NULL;
+}
+
 uint64_t met;
 
 void note_needs(const char *words, cvy_precision precision, int plans, const need *needs, int n)

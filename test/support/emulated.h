@@ -32,6 +32,11 @@ extern int rotated; /* chains that were checked so */
 
 void check_positions(const gpu *u, const char *words, cvy_precision precision);
 
+/* ---- how much of it ---- */
+
+/* CONVOY_TEST_LONG: all combinations, not each of them once. */
+bool test_long(void);
+
 /* ---- work, shared out ---- */
 
 void use_emulator(const char *program);

@@ -1,7 +1,7 @@
 /* test_cuda_compile.c - every kernel of representative plans, compiled by the real NVRTC for every architecture
- * that is supported; no GPU is needed. With an argument: what has elements of 16 bits. Fails on spilled registers.
- * Skipped, and says so, where there is no NVRTC (CVY_NVRTC_LIB, a toolkit, or the wheel nvidia-cuda-nvrtc in the
- * virtual environment of the tests). */
+ * that is supported (CONVOY_TEST_LONG: each for every one); no GPU is needed. With an argument: what has elements
+ * of 16 bits. Fails on spilled registers. Skipped, and says so, where there is no NVRTC (CVY_NVRTC_LIB, a toolkit,
+ * or the wheel nvidia-cuda-nvrtc in the virtual environment of the tests). */
 #include <glob.h>
 #include "../support/emulated.h"
 #include "../support/fixture.h"
@@ -105,15 +105,20 @@ static void check_report(const char *dump, const char *entry, int arch, bool spe
     CHECK(!strstr(report, "C7510") && !strstr(report, "C7511"), "%s: wgmma is serialised:\n%s", entry, report);
 }
 
+static int turn; /* of the other architectures; an item starts from its own number, whoever takes it */
+
+/* Hopper's, and of the other architectures one in turn; under CONVOY_TEST_LONG all of them. */
 static void compile_step(const cuda_step *s, const char *dump)
 {
     static const int archs[] = {80, 89, 90, 100, 120};
+    const int other = archs[(int[]){0, 1, 3, 4}[turn++ % 4]];
     const char *options[64];
 
     memcpy(options, s->options[0], (size_t)s->n_options[0] * sizeof *options);
     options[s->n_options[0]] = "--ptxas-options=--verbose";
     for (int i = 0; i < COUNT_OF(archs); i++) {
-        if (s->tc && archs[i] != 90) continue;                                    /* wgmma is Hopper's alone */
+        if (s->tc && archs[i] != 90) continue; /* wgmma is Hopper's alone */
+        if (!steered->capability && !test_long() && archs[i] != 90 && archs[i] != other) continue;
         if (steered->capability && (archs[i] == 89 || archs[i] == 100)) continue; /* as 80, as 120 */
         const jit_request request = {.entry = s->entry,
                                      .source = s->source,
@@ -238,6 +243,7 @@ static void take_single(const gpu *u, int item)
     const int producer = item - COUNT_OF(chains), block = producer - COUNT_OF(producers);
 
     (void)u;
+    turn = item;
     if (producer < 0) {
         compile_chain(chains[item], CVY_FP32, 0, NULL, own_folders());
     } else if (block < 0) {

@@ -11,7 +11,7 @@
 #include "../gpu/chain_list.h"
 
 enum { LISTED = COUNT_OF(chains) };
-static int graphs = 40;
+static int graphs = 24; /* CONVOY_TEST_LONG: 80 */
 static uint64_t first_seed = 1;
 
 static const offence offences[] = {
@@ -176,6 +176,7 @@ static void take_item(const gpu *u, int item)
 
 int main(int argc, char **argv)
 {
+    if (test_long()) graphs = 80;
     if (argc > 1) graphs = atoi(argv[1]);
     if (argc > 2) first_seed = strtoull(argv[2], NULL, 10);
     use_emulator(argv[0]);

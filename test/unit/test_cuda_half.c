@@ -100,7 +100,9 @@ static void check_half(const gpu *u, const cvy_graph *g, const char *title, cvy_
 static void take_listed(const gpu *u, int item)
 {
     static const int others[] = {PLAN_RANDOM, PLAN_ONE_BY_ONE, PLAN_GENERIC};
-    const int at = item / 2, plans = every ? 255 : PLAN_LIKED | others[at % 3];
+    const int at = item / 2;
+    const bool another = test_long() || (item + at / 3) % 2; /* else in the other dtype */
+    const int plans = every ? 255 : PLAN_LIKED | (another ? others[at % 3] : 0);
     cvy_graph *g = NULL;
 
     if (getenv("CONVOY_TEST_QUICK") && item % 5) return; /* the emulator is never built in other ways */
