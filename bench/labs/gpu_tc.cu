@@ -36,7 +36,7 @@ static tc_problem problem_of(const problem &b)
     p.c = b.c, p.k = b.k, p.h = b.h, p.w = b.w, p.r = b.r, p.s = b.s, p.stride = b.stride, p.pad_h = b.padh,
     p.pad_w = b.padw;
     p.products = b.products, p.groups = b.g, p.sink = b.sink, p.pool_h = b.ph, p.pool_w = b.pw, p.reduce = b.reduce;
-    p.external = b.tail == RESIDUAL_RELU, p.apart = b.two_launches;
+    p.external = b.tail == RESIDUAL_RELU, p.alone = b.two_launches;
     return p;
 }
 static bool choose(const problem &b, int sms, int rank, tc_tuning &t)
@@ -101,13 +101,15 @@ static void make_all(std::vector<build> &all)
 }
 
 // ---- running ----
+#define X_TYPE                       float
+#define W_TYPE                       float
+#define BIAS_TYPE                    float
+#define GAMMA_TYPE                   float
+#define BETA_TYPE                    float
+#define Y_TYPE                       float
+#define POINTER(type, name, meaning) type *name;
 struct arguments { // struct tc_args of conv_tc.cuh
-    const float *x, *w;
-    const unsigned *packed;
-    const float *unscale, *bias, *gamma, *beta;
-    float *y;
-    unsigned long long *part;
-    int *state;
+    TC_POINTERS(POINTER)
     int n;
     float eps;
 };

@@ -87,9 +87,8 @@ static void add_tc(const tc_step *s, text *t)
     const struct {
         const char *name;
         int view;
-    } all[] = {{"x", s->x},       {"w", s->w},         {"packed", s->packed}, {"unscale", s->unscale},
-               {"bias", s->bias}, {"gamma", s->gamma}, {"beta", s->beta},     {"y", s->y},
-               {"part", s->part}, {"state", s->state}, {"factor", s->factor}};
+#define VIEW(type, name, meaning) {#name, s->name},
+    } all[] = {TC_POINTERS(VIEW){"factor", s->factor}};
 
     cvyi_text_add(t,
                   ", \"tc\": {\"packs\": %s, \"product\": %s, \"words\": %s, \"tma\": %s, \"dtype\": \"%s\", "

@@ -101,7 +101,7 @@ static void add_element(const emit_spec *spec, text *t, int number)
 
 /* ---- neighbours: where N elements of the space lie in a view ---- */
 
-typedef enum many_form { MANY_APART, MANY_RUN, MANY_SAME } many_form;
+typedef enum many_access { MANY_SINGLE, MANY_RUN, MANY_SAME } many_access;
 
 /* How many elements of the space, from a multiple of as many on, lie one after the other in a view; 0: all. */
 static int64_t dense_run(const emit_view *v, const emit_program *p)
@@ -116,7 +116,7 @@ static int64_t dense_run(const emit_view *v, const emit_program *p)
     return 0;
 }
 
-static many_form form_of(const emit_spec *spec, const emit_program *p, int number)
+static many_access access_of(const emit_spec *spec, const emit_program *p, int number)
 {
     const emit_view *v = &spec->views[number];
     const int64_t run = v->whole ? 0 : dense_run(v, p);
@@ -124,35 +124,35 @@ static many_form form_of(const emit_spec *spec, const emit_program *p, int numbe
     bool aligned = spec->many && run % spec->many == 0;
     int last = EMIT_DIMS - 1;
 
-    if (!spec->many || spec->strided) return MANY_APART;
+    if (!spec->many || spec->strided) return MANY_SINGLE;
     while (last >= 0 && !v->varies[last]) after *= p->extent[last--];
     if (!v->whole && (last < 0 || after % spec->many == 0)) return MANY_SAME;
     for (int d = 0; d < EMIT_DIMS && run; d++)
         aligned = aligned && (!v->varies[d] || v->stride[d] < run || v->stride[d] % spec->many == 0);
-    return aligned ? MANY_RUN : MANY_APART;
+    return aligned ? MANY_RUN : MANY_SINGLE;
 }
 
 /* An element's value; in float32 the element itself. */
 static void add_widened(const emit_spec *spec, text *t, int number)
 {
-    const bool wide = spec->views[number].dtype == CVY_FLOAT32;
+    const bool single = spec->views[number].dtype == CVY_FLOAT32;
 
-    if (!wide) cvyi_text_add(t, "cvy_widen(");
+    if (!single) cvyi_text_add(t, "cvy_widen(");
     add_element(spec, t, number);
-    if (!wide) cvyi_text_add(t, ")");
+    if (!single) cvyi_text_add(t, ")");
 }
 
 /* An element's value, or what was read of it before the loop over neighbours. */
 static void add_read(const emit_spec *spec, const emit_program *p, text *t, int number)
 {
-    switch (form_of(spec, p, number)) {
+    switch (access_of(spec, p, number)) {
     case MANY_RUN:
         cvyi_text_add(t, "r%d[i]", number);
         break;
     case MANY_SAME:
         cvyi_text_add(t, "r%d", number);
         break;
-    case MANY_APART:
+    case MANY_SINGLE:
         add_widened(spec, t, number);
     }
 }
@@ -160,13 +160,13 @@ static void add_read(const emit_spec *spec, const emit_program *p, text *t, int 
 /* Beside stores that the compiler takes for others to the same memory, only a read-only load may go ahead. */
 static void add_load(const emit_spec *spec, const emit_program *p, text *t, int number)
 {
-    const bool wide = spec->views[number].dtype == CVY_FLOAT32;
+    const bool single = spec->views[number].dtype == CVY_FLOAT32;
 
     if (!spec->fast) {
         add_read(spec, p, t, number);
         return;
     }
-    cvyi_text_add(t, wide ? "__ldg(&" : "cvy_get(&");
+    cvyi_text_add(t, single ? "__ldg(&" : "cvy_get(&");
     add_element(spec, t, number);
     cvyi_text_add(t, ")");
 }
@@ -285,7 +285,7 @@ static void add_call(const emit_spec *spec, const emit_line *l, text *t)
 /* Into memory; among neighbours into what is stored after their loop. */
 static void add_store(const emit_spec *spec, const emit_program *p, const emit_line *l, text *t)
 {
-    const bool later = form_of(spec, p, l->view) == MANY_RUN;
+    const bool later = access_of(spec, p, l->view) == MANY_RUN;
     const bool rounds = !later && spec->views[l->view].dtype != CVY_FLOAT32;
 
     if (rounds) cvyi_text_add(t, "cvy_put(");
@@ -347,13 +347,13 @@ static void add_reads(const emit_spec *spec, const emit_program *p, text *t)
         int views[4];
         views_read(l, views);
         for (int k = 0; k < COUNT_OF(views); k++) {
-            const many_form form = views[k] == CVY_NONE ? MANY_APART : form_of(spec, p, views[k]);
-            if (form == MANY_APART || seen >> views[k] & 1) continue;
+            const many_access access = views[k] == CVY_NONE ? MANY_SINGLE : access_of(spec, p, views[k]);
+            if (access == MANY_SINGLE || seen >> views[k] & 1) continue;
             seen |= (uint64_t)1 << views[k];
             cvyi_text_add(
-                t, form == MANY_RUN ? "    float r%d[N];\n    cvy_load(&" : "    const float r%d = ", views[k]);
-            (form == MANY_RUN ? add_element : add_widened)(spec, t, views[k]);
-            cvyi_text_add(t, form == MANY_RUN ? ", r%d);\n" : ";\n", views[k]);
+                t, access == MANY_RUN ? "    float r%d[N];\n    cvy_load(&" : "    const float r%d = ", views[k]);
+            (access == MANY_RUN ? add_element : add_widened)(spec, t, views[k]);
+            cvyi_text_add(t, access == MANY_RUN ? ", r%d);\n" : ";\n", views[k]);
         }
         if (l->kind != EMIT_APPLY || !shares_slice(spec, l)) continue;
         cvyi_text_add(t, "    const cvy_index s%d = ", l->view);
@@ -367,7 +367,7 @@ static void add_stores(const emit_spec *spec, const emit_program *p, bool done, 
 {
     for (int i = 0; i < p->n_lines; i++) {
         const emit_line *l = &p->lines[i];
-        if (l->kind != EMIT_STORE || form_of(spec, p, l->view) != MANY_RUN) continue;
+        if (l->kind != EMIT_STORE || access_of(spec, p, l->view) != MANY_RUN) continue;
         cvyi_text_add(t, done ? "    cvy_store(&" : "    float w%d[N];\n", l->view);
         if (!done) continue;
         add_element(spec, t, l->view);

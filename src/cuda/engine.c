@@ -76,8 +76,8 @@ static cvy_status fit(cvy_plan *p)
     cuda_state *state = p->state;
     cvy_status st;
 
-    TRY(ask_resident(state, &state->apart));
-    if (state->apart) {
+    TRY(ask_resident(state, &state->alone));
+    if (state->alone) {
         TRY(part_launches(p));
         p->prepared_bytes = state->values;
         TRY(cvyi_cuda_lower(p));

@@ -91,7 +91,7 @@ typedef struct cuda_state {
     int64_t values;   /* prepared bytes in front of what the steps pack */
     int64_t kept_end; /* of the workspace: what is in use so far */
     int64_t scratch;  /* byte of the workspace from which passes have their scratch (choice.h) */
-    bool apart;       /* blocks of a launch were found not to fit on the device at once */
+    bool alone;       /* blocks of a launch were found not to fit on the device at once */
 } cuda_state;
 
 /* Rows that stay on chip (held.cuh): who shares one, and how much of it each thread has. */

@@ -53,7 +53,7 @@ void cvyi_make_start(maker *m, const char *source)
     m->n_defines = 0;
     m->text = NULL;
     m->many = 0;
-    m->wide = false;
+    m->far = false;
     m->sized = false;
     cvyi_make_forget(m, &m->pre);
     cvyi_make_forget(m, &m->post);
@@ -137,7 +137,7 @@ static int new_view(maker *m, int v, const char *name)
     }
     if (v != CVY_NONE) {
         name_view(m, v, m->names[i]);
-        if (cvyi_elements(cvyi_shape_of(m->g, v)) > INT32_MAX) m->wide = true;
+        if (cvyi_elements(cvyi_shape_of(m->g, v)) > INT32_MAX) m->far = true;
         m->seen[i].dtype = m->g->values[v].dtype;
     } else {
         snprintf(m->names[i], NAME_LENGTH, "%s", name);
@@ -371,7 +371,7 @@ static cvy_status make_options(maker *m, bool strided, cuda_step *s)
         if (!(list[i] = arena_text(m->plan, m->defines[i]))) return CVY_NO_MEMORY;
     snprintf(define, sizeof define, "-DTENSORS=%d", s->n_views);
     if (!(list[n - 3] = arena_text(m->plan, define))) return CVY_NO_MEMORY;
-    list[n - 2] = strided || m->wide ? "-DWIDE=1" : "-DWIDE=0";
+    list[n - 2] = strided || m->far ? "-DFAR=1" : "-DFAR=0";
     list[n - 1] = strided ? "-DSRC_DENSE=0" : "-DSRC_DENSE=1";
     s->options[which] = list;
     s->n_options[which] = n;

@@ -44,10 +44,10 @@ static void define_types(maker *m, const tc_form *f, bool packs)
                {"Y_TYPE", m->g->values[f->out].dtype},
                {"FACTOR_TYPE", factor == CVY_NONE ? CVY_FLOAT32 : m->g->values[factor].dtype}};
     const int n = packs ? COUNT_OF(all) : COUNT_OF(all) - 1;
-    bool wide = true;
+    bool single = true;
 
-    for (int i = 0; i < n; i++) wide = wide && all[i].dtype == CVY_FLOAT32;
-    for (int i = 0; i < n && !wide; i++)
+    for (int i = 0; i < n; i++) single = single && all[i].dtype == CVY_FLOAT32;
+    for (int i = 0; i < n && !single; i++)
         snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-D%s=%s", all[i].name, cvyi_emit_type(all[i].dtype));
     if (f->direct) cvyi_make_define(m, "TC_DIRECT", 1);
     if (!f->problem.x_last && !f->problem.y_last) return;
@@ -250,8 +250,9 @@ fail:
 /* ---- launching ---- */
 
 /* struct tc_args of conv_tc.cuh */
+#define ADDRESS(type, name, meaning) CUdeviceptr name;
 typedef struct tc_arguments {
-    CUdeviceptr x, w, packed, unscale, bias, gamma, beta, y, part, state;
+    TC_POINTERS(ADDRESS)
     int n;
     float eps;
 } tc_arguments;
@@ -294,18 +295,8 @@ static cvy_status launch_conv_tc(const cuda_device *d, const cuda_step *s, step_
                                  CUstream stream)
 {
     const tc_step *t = s->tc;
-    tc_arguments args = {.x = at(a, t->x),
-                         .w = at(a, t->w),
-                         .packed = at(a, t->packed),
-                         .unscale = at(a, t->unscale),
-                         .bias = at(a, t->bias),
-                         .gamma = at(a, t->gamma),
-                         .beta = at(a, t->beta),
-                         .y = at(a, t->y),
-                         .part = at(a, t->part),
-                         .state = at(a, t->state),
-                         .n = (int)a->extent,
-                         .eps = t->eps};
+#define ADDRESS_OF(type, name, meaning) .name = at(a, t->name),
+    tc_arguments args = {TC_POINTERS(ADDRESS_OF).n = (int)a->extent, .eps = t->eps};
     CUtensorMap map;
     void *list[] = {&map, &args, a};
     cvy_status st;

@@ -403,7 +403,7 @@ tc_form cvyi_tc_form(const cvy_plan *p, const pass *s)
     f.why = take_conv(p, s, &f);
     if (!f.why) f.why = take_parts(&w);
     if (!f.why) f.why = check_device(state->device);
-    f.problem.apart = !state->device->cooperative || state->apart;
+    f.problem.alone = !state->device->cooperative || state->alone;
     for (int i = s->first; i < w.end; i++) views += p->graph->nodes[i].n_args;
     if (!f.why && views > MAX_VIEWS - 6) f.why = "tensor cores: more tensors than a launch takes";
     if (!f.why && p->tuning >= TUNE_GENERIC) f.why = "tensor cores: this tuning does not use them";

@@ -36,7 +36,7 @@ static bool is_quick(const tc_problem *b, const tc_tuning *t)
 
 /* Cycles to stage a strip, as measured on an H200: a unit of copied pixels takes its conversions, or a thread's way
  * through one of them; a batch of loads its latency. Several stages have their barriers, and are staged once more
- * for every `wide` blocks of channels. Tensor copies of a strip in one stage were fitted as part of the whole. */
+ * for every `share` blocks of channels. Tensor copies of a strip in one stage were fitted as part of the whole. */
 static double load_cycles(const tc_problem *b, const tc_tuning *t, const tc_layout *l)
 {
     const int64_t pixels = (int64_t)l->rows_in * l->cols_in;
@@ -52,7 +52,7 @@ static double load_cycles(const tc_problem *b, const tc_tuning *t, const tc_layo
                          : is_quick(b, t) || t->rows  ? units * unit
                                                       : batches * (1100 + 60 * batch * (b->products + 1));
 
-    return (cdiv(b->c, 8) * slice + (l->stream ? 600 * l->stages : 0)) * (l->stream ? l->blocks / t->wide : 1);
+    return (cdiv(b->c, 8) * slice + (l->stream ? 600 * l->stages : 0)) * (l->stream ? l->blocks / t->share : 1);
 }
 
 /* Cycles until the results of a strip are stored: a bulk copy for each channel of a chunk, or threads' stores, four
@@ -167,9 +167,9 @@ static void try_one(search *s, tc_tuning *t, const tc_layout *l)
 /* Blocks of channels that a thread's accumulators have room for; sums of stages apart take as much again. */
 static bool is_too_wide(const tc_problem *b, const tc_tuning *t, const tc_layout *l)
 {
-    const int sums = t->tile / 2 * t->wide * (b->products == 3 ? 2 : 1);
+    const int sums = t->tile / 2 * t->share * (b->products == 3 ? 2 : 1);
 
-    return l->blocks % t->wide || (t->wide > 1 && sums > (t->pass == PASS_BOTH || l->teams == 2 ? 64 : 128));
+    return l->blocks % t->share || (t->share > 1 && sums > (t->pass == PASS_BOTH || l->teams == 2 ? 64 : 128));
 }
 
 /* Buffers: stages and chunks of results; streamed weights: blocks of channels in a stage. */
@@ -181,7 +181,7 @@ static void try_buffers(search *s, tc_tuning *t)
 
     t->strips = l.row_strips * l.col_strips;
     if (contradicts(b, t, &l)) return;
-    for (t->wide = 1; t->wide <= (l.stream ? TC_WIDEST : 1); t->wide++)
+    for (t->share = 1; t->share <= (l.stream ? TC_SHARE_MOST : 1); t->share++)
         for (t->stages = 4; t->stages >= (l.teams == 2 ? 1 : 2) && !is_too_wide(b, t, &l); t->stages--)
             for (t->outs = keeps || b->sink == SINK_REDUCE ? 6 : 3; t->outs >= 1; t->outs--) try_one(s, t, &l);
 }
@@ -245,7 +245,7 @@ static void try_pass(search *s, int pass, int p, int q)
 static bool is_possible(const tc_problem *b, int pass)
 {
     if (!b->groups) return pass == PASS_PLAIN;
-    return b->apart ? pass == PASS_FINISH : (pass == PASS_KEEP && !b->before) || pass == PASS_BOTH;
+    return b->alone ? pass == PASS_FINISH : (pass == PASS_KEEP && !b->before) || pass == PASS_BOTH;
 }
 
 bool cvyi_tc_tune(const tc_problem *b, int64_t shared, int sms, int rank, tc_tuning *out)

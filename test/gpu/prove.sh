@@ -8,7 +8,7 @@
 #   random     RANDOM_GRAPHS random graphs (default 2,000), each under the engine's plan and a random one
 #   sanitize   compute-sanitizer: memcheck, racecheck, initcheck, synccheck (or those of TOOLS), all at once
 #   bits       the same bits over 100 runs, on two streams, captured, at any place in the batch
-#   apart      norms after convolutions on a device whose blocks may not wait for each other (alone.c)
+#   alone      norms after convolutions on a device whose blocks may not wait for each other (alone.c)
 #   first      the first call of a shape: below 2 s with an empty cache, below 50 ms from a full one
 #   overhead   compiled PyTorch blocks beside the command's own times (overhead.py)
 #   modules    200 random PyTorch modules against float64 (modules.py)
@@ -22,7 +22,7 @@
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root" || exit 2
-parts="chains halves random sanitize bits apart first overhead modules eject times scaling"
+parts="chains halves random sanitize bits alone first overhead modules eject times scaling"
 
 limit_of() { # seconds that a part may take
     case $1 in
@@ -165,18 +165,18 @@ part_bits() {
 }
 
 # Norms after convolutions, with every kind of sink: none of their passes may be one launch.
-part_apart() {
+part_alone() {
     "${CC:-cc}" -shared -fPIC -Wall -Wextra -Werror -o "$out/libalone.so" test/gpu/alone.c -ldl || return 1
     export CVY_CUDA_LIB="$out/libalone.so"
     launched=$("$build/convoy" plan B --device cuda | grep -c 'kernel conv_tc_f32_\(stats\|finish\)')
     echo "block B: $launched launches of its pass"
-    share apart 6 "" 'x[40,8,20,24] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)' \
+    share alone 6 "" 'x[40,8,20,24] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)' \
         'x[10,8,40,130] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)' \
         'x[24,8,20,24] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)' \
         'x[5,24,19,23] | conv2d(48,5,stride=2,padding=2) | group_norm(3) | add(r[48,10,12]) | relu' \
         'x[2,128,9,9] | conv2d(128,3) | group_norm(8) | silu' \
         'x[3,8,20,24] | conv2d(96,3) @c | mul(s[96,1,1]) | group_norm(8) | add(@c) | relu'
-    told apart 6 "chains, launched apart" && [ "$launched" -eq 2 ]
+    told alone 6 "chains, launched apart" && [ "$launched" -eq 2 ]
 }
 
 # One line for each call: the chain's number or text, cold and warm, each in a process of its own.

@@ -88,7 +88,7 @@ static const char *const small[] = {
     "x[130,100] | matmul(w[100,140]) | silu",
 };
 /* Where blocks may not wait for each other, statistics and results are launches of their own. */
-static const char *const apart[] = {
+static const char *const alone[] = {
     "x[21,8,10,12] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
     "x[9,8,9,16] | conv2d(32,3) | add(bias[32,1,1]) | mul(scale[32,1,1]) | sigmoid | group_norm(8)",
     "x[3,8,7,66] | conv2d(64,3) | group_norm(16) | tanh | logsumexp(1)",
@@ -105,10 +105,10 @@ static const need needs[] = {
     {"TC_ROWS", 1, "TC_PRODUCTS", 3}, {"TC_TMA", 1, "TC_PRODUCTS", 1}, {"TC_TMA", 1, "TC_PRODUCTS", 3},
     {"TC_TMA", 0, "TC_ROWS", 0},      {"TC_FLAT", 1, NULL, 0},         {"TC_ROWSM", 2, NULL, 0},
     {"TC_STRIDE", 2, NULL, 0},        {"streamed", 1, "TC_PASS", 0},   {"streamed", 1, "TC_PASS", 1},
-    {"TC_TILE", 128, "TC_SINK", 2},   {"TC_WIDE", 2, NULL, 0},         {"TC_WIDE", 3, "TC_SINK", 2},
-    {"TC_WIDE", 4, "TC_SINK", 0},
+    {"TC_TILE", 128, "TC_SINK", 2},   {"TC_SHARE", 2, NULL, 0},        {"TC_SHARE", 3, "TC_SINK", 2},
+    {"TC_SHARE", 4, "TC_SINK", 0},
 };
-static const need needs_apart[] = {
+static const need needs_alone[] = {
     {"TC_PASS", 4, "TC_SINK", 0},
     {"TC_PASS", 4, "TC_SINK", 1},
     {"TC_PASS", 4, "TC_SINK", 2},
@@ -213,14 +213,14 @@ static void take_item(const gpu *u, int item)
     note_needs(listed[at], precision, plans, needs, COUNT_OF(needs));
 }
 
-static void take_apart(const gpu *u, int item)
+static void take_alone(const gpu *u, int item)
 {
     const cvy_precision precision = item % 2 ? CVY_TF32 : CVY_FP32;
     const int plans = PLAN_LIKED | PLAN_RANDOM;
 
     CHECK(!u->device->cooperative, "the emulator lets blocks wait for each other");
-    check_listed(u, apart[item / 2], precision, plans);
-    note_needs(apart[item / 2], precision, plans, needs_apart, COUNT_OF(needs_apart));
+    check_listed(u, alone[item / 2], precision, plans);
+    note_needs(alone[item / 2], precision, plans, needs_alone, COUNT_OF(needs_alone));
 }
 
 int main(int argc, char **argv)
@@ -235,8 +235,8 @@ int main(int argc, char **argv)
         CHECK(rotated >= 20, "only %d chains of samples apart", rotated);
         check_needs(needs, COUNT_OF(needs));
         setenv("CVY_EMULATE_ALONE", "1", 1);
-        share_out(2 * COUNT_OF(apart), take_apart);
-        check_needs(needs_apart, COUNT_OF(needs_apart));
+        share_out(2 * COUNT_OF(alone), take_alone);
+        check_needs(needs_alone, COUNT_OF(needs_alone));
     }
     return finish("cuda_hopper");
 }

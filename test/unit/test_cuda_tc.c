@@ -163,7 +163,7 @@ static void tunings_keep_the_rules(void)
         b.pool_w = 2 << pick(3);
         b.groups = pick(2);
         b.few = pick(2);
-        b.apart = pick(4) == 0;
+        b.alone = pick(4) == 0;
         if (!cvyi_tc_tune(&b, 227 * 1024, 132, 0, &t)) {
             none++;
             continue;
@@ -173,10 +173,10 @@ static void tunings_keep_the_rules(void)
         CHECK(t.channels >= b.k && t.channels % (64 / t.rowsm) == 0, "%d: %d channels", i, t.channels);
         CHECK(t.rowsm == 1 || (b.k <= 64 / t.rowsm && b.sink == SINK_STORE && !t.flat), "%d: %d rows", i, t.rowsm);
         CHECK(t.span >= q || t.span % t.tile == 0, "%d: span %d", i, t.span);
-        CHECK(t.wide == 1 || (t.slices * 8 < b.c && t.channels / 64 % t.wide == 0), "%d: wide %d", i, t.wide);
+        CHECK(t.share == 1 || (t.slices * 8 < b.c && t.channels / 64 % t.share == 0), "%d: share %d", i, t.share);
         CHECK(t.strip % (t.flat ? 1 : b.sink == SINK_POOL ? b.pool_h : t.rowsm) == 0, "%d: strip %d", i, t.strip);
         CHECK(!t.tma || (b.w % 4 == 0 && t.box_cols <= 256), "%d: box of %d", i, t.box_cols);
-        CHECK((t.pass == PASS_PLAIN) == !b.groups && (t.pass == PASS_FINISH) == (b.groups && b.apart),
+        CHECK((t.pass == PASS_PLAIN) == !b.groups && (t.pass == PASS_FINISH) == (b.groups && b.alone),
               "%d: pass %d", i, t.pass);
         CHECK(t.pass != PASS_KEEP || t.outs > (b.sink == SINK_REDUCE ? 1 : t.channels * t.rowsm / 64), "%d", i);
         CHECK(t.pass != PASS_KEEP || b.sink == SINK_POOL || t.outs % 2 == 0, "%d: %d chunks for two teams", i,

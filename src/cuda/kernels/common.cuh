@@ -11,15 +11,15 @@
 #ifndef TENSORS
 #define TENSORS 3 // views in the argument
 #endif
-#ifndef WIDE
-#define WIDE 0 // 1: some offset of some tensor needs more than 31 bits
+#ifndef FAR
+#define FAR 0 // 1: some offset of some tensor needs more than 31 bits
 #endif
 #ifndef KERNEL_NAME
 #define KERNEL_NAME convoy_kernel
 #endif
 static_assert(TENSORS >= 1 && TENSORS <= 64, "the views fit into 4 KB of arguments");
 
-#if WIDE
+#if FAR
 typedef long long cvy_index;
 #else
 typedef int cvy_index;

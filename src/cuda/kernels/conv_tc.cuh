@@ -53,7 +53,7 @@
 #define TC_SPAN      126
 #define TC_STAGES    2
 #define TC_SLICES    1
-#define TC_WIDE      1
+#define TC_SHARE     1
 #define TC_OUTS      2
 #define TC_LINES     1
 #define TC_COLTILES  0
@@ -136,7 +136,7 @@ constexpr int ROWSM = TC_ROWSM, KM = L.km, MBLOCKS = L.blocks, KP = L.channels;
 constexpr int TAPROWS = L.tap_rows, TAPS = L.taps, SPS = TC_SLICES, NSTAGE = L.stages, STEPS = L.steps;
 constexpr int WPART = L.w_part, WSTAGE = L.w_stage;
 constexpr bool STREAM = L.stream;
-constexpr int MWIDE = TC_WIDE, BLOCKS = STREAM ? MBLOCKS / MWIDE : 1,
+constexpr int MSHARE = TC_SHARE, BLOCKS = STREAM ? MBLOCKS / MSHARE : 1,
               PER_STRIP = BLOCKS * NSTAGE; // times x is staged; stages of a strip
 constexpr int SR = TC_STRIP, QS = L.span, CSTRIPS = L.col_strips, STRIPS = L.row_strips * L.col_strips;
 constexpr int ROWSIN = L.rows_in, COLSIN = L.cols_in, XVEC = L.vec, COLPACKS = L.packs;
@@ -210,13 +210,13 @@ static_assert(!TC_ROWS || (!TC_TMA && CSTRIPS == 1 && H * W * sizeof(X_TYPE) >= 
               "rows are copied whole; what is left of x after the last 16 bytes is one channel's");
 static_assert(!STREAM || (!POOL && CT * LINES <= least(STATW, FINW) && CHUNKS == 1),
               "a strip of several stages is one tile per warpgroup, one chunk");
-static_assert(MBLOCKS % MWIDE == 0 && (STREAM || MWIDE == 1), "a stage has the weights of whole blocks");
+static_assert(MBLOCKS % MSHARE == 0 && (STREAM || MSHARE == 1), "a stage has the weights of whole blocks");
 static_assert(TC_SINK != SINK_REDUCE || (LPC == 1 && CPC == 1 && ROWSM == 1), "a reduced chunk is one tile");
 
 struct shared_memory {
     alignas(128) char x[TC_STAGES * XSTAGE];                                          // staged strips, fp16
     alignas(128) X_TYPE raw[COPIED ? TC_RAWS : 1][COPIED ? 8 : 1][COPIED ? UNIT : 1]; // units as they arrive
-    alignas(128) char w[STREAM ? TC_STAGES * MWIDE * WSTAGE
+    alignas(128) char w[STREAM ? TC_STAGES * MSHARE * WSTAGE
                                : MBLOCKS * WSTAGE]; // [stage][block][part][step][k half][64][8] fp16
     alignas(128) float out[OUTS ? OUTS : 1][OUTS ? OUTROWS : 1]
                           [OPITCH]; // results [channel][dense pixel]; also room to read past x
@@ -248,17 +248,9 @@ struct alignas(64) tensor_map {
     char opaque[128];
 };
 
+#define TC_POINTER(type, name, meaning) type *name;
 struct tc_args {
-    const X_TYPE *x;         // [n][C][H][W]
-    const W_TYPE *w;         // [K][C][R][S], read only where x or they hold an inf or a NaN
-    const u32 *packed;       // conv_tc_pack's weights
-    const float *unscale;    // [KP] 1 / scale of an output channel, NaN: not finite; [KP] sums of weights
-    const BIAS_TYPE *bias;   // [K], NULL: 0
-    const GAMMA_TYPE *gamma; // [K], NULL: 1
-    const BETA_TYPE *beta;   // [K], NULL: 0
-    Y_TYPE *y;               // [n][K][OH][OW], reduced: [n][OH][OW]
-    u64 *part;               // [n][STRIPS][G] tagged partial statistics, zero before the first launch
-    int *state;              // {epoch, blocks done}, zero before the first launch
+    TC_POINTERS(TC_POINTER)
     int n;
     float eps;
 };

@@ -12,7 +12,7 @@ enum reduce_kind { REDUCE_LSE, REDUCE_MAX, REDUCE_MIN, REDUCE_SUM, REDUCE_MEAN }
 // the same as two launches.
 enum pass_kind { PASS_PLAIN, PASS_KEEP, PASS_BOTH, PASS_STATS, PASS_FINISH };
 // Most rows of a strip; units of x on their way; most blocks of M that a stage of x is multiplied with.
-enum { TC_STRIP_MOST = 64, TC_RAWS = 4, TC_WIDEST = 4 };
+enum { TC_STRIP_MOST = 64, TC_RAWS = 4, TC_SHARE_MOST = 4 };
 
 // The macros: -DTC_NAME, the field that holds its value on the host, its meaning.
 // What is computed: NCHW, one group, dilation 1.
@@ -42,7 +42,7 @@ enum { TC_STRIP_MOST = 64, TC_RAWS = 4, TC_WIDEST = 4 };
     X(SPAN, span, "output columns of a strip: as wide as the output, or a multiple of the tile")                   \
     X(STAGES, stages, "strips in shared memory")                                                                   \
     X(SLICES, slices, "slices of 8 channels in a stage")                                                           \
-    X(WIDE, wide, "streamed weights: blocks of M that a stage of x is multiplied with")                            \
+    X(SHARE, share, "streamed weights: blocks of M that share a stage of x")                                       \
     X(OUTS, outs, "chunks of results in shared memory")                                                            \
     X(LINES, lines, "lines of a chunk")                                                                            \
     X(COLTILES, coltiles, "tiles of a line in a chunk; 0: all")                                                    \
@@ -50,13 +50,27 @@ enum { TC_STRIP_MOST = 64, TC_RAWS = 4, TC_WIDEST = 4 };
     X(ROWS, rows, "by copies of whole rows: strips are as wide as the image")                                      \
     X(FINISHERS, finishers, "warps that store finished results")
 
+// A launch's arguments (struct tc_args of conv_tc.cuh, tc_arguments of tc.c): these pointers, then the samples and
+// the norm's epsilon.
+#define TC_POINTERS(X)                                                                                             \
+    X(const X_TYPE, x, "[n][C][H][W]")                                                                             \
+    X(const W_TYPE, w, "[K][C][R][S], read only where x or they hold an inf or a NaN")                             \
+    X(const unsigned, packed, "conv_tc_pack's weights")                                                            \
+    X(const float, unscale, "[KP] 1 / scale of an output channel, NaN: not finite; [KP] sums of weights")          \
+    X(const BIAS_TYPE, bias, "[K], NULL: 0")                                                                       \
+    X(const GAMMA_TYPE, gamma, "[K], NULL: 1")                                                                     \
+    X(const BETA_TYPE, beta, "[K], NULL: 0")                                                                       \
+    X(Y_TYPE, y, "[n][K][OH][OW], reduced: [n][OH][OW]")                                                           \
+    X(unsigned long long, part, "[n][STRIPS][G] tagged partial statistics, zero before the first launch")          \
+    X(int, state, "{epoch, blocks done}, zero before the first launch")
+
 #define TC_FIELD(NAME, field, meaning) int field;
 typedef struct tc_problem {
     TC_PROBLEM(TC_FIELD)
     int external;       // cvy_post reads tensors at a pixel
     int before;         // cvy_post reads what cvy_pre was given: results may not wait, for they are cvy_pre's alone
     int few;            // tuned for few samples: many small strips
-    int apart;          // blocks may not wait for each other: statistics and finishing are launches of their own
+    int alone;          // blocks may not wait for each other: statistics and finishing are launches of their own
     int x_half, y_half; // elements of x, of the result have 16 bits
     int x_last, y_last; // they lie channels last: [n][row][column][channel]
 } tc_problem;
@@ -231,7 +245,7 @@ CVY_CONST tc_layout tc_find_layout(const tc_problem *b, const tc_tuning *t)
 // struct shared_memory of conv_tc.cuh, its parts rounded up; the kernel asserts that it is no larger.
 CVY_CONST long long tc_shared_bytes(const tc_problem *b, const tc_tuning *t, const tc_layout *l)
 {
-    const int blocks = l->stream ? t->stages * t->wide : l->blocks;
+    const int blocks = l->stream ? t->stages * t->share : l->blocks;
     const long long peaks = l->peaks > 1 ? (long long)l->peaks * t->tile : 1;
     long long bytes = (t->stages * l->x_stage + 127) / 128 * 128;
 

@@ -456,7 +456,7 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
     int turn = 0; // barriers passed
     for (int g = 0; g < total; g++) {
         const int slot = g % TC_STAGES, stage = g % NSTAGE, channel = stage * SPS * 8,
-                  block = g / NSTAGE % BLOCKS * MWIDE; // the first that the stage is for
+                  block = g / NSTAGE % BLOCKS * MSHARE; // the first that the stage is for
         bool finish;
         const strip_at at = strip_position(order.get(g / PER_STRIP, finish));
         u64 *full = &s.full[BOTH && finish][slot];
@@ -466,9 +466,9 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
         }
         mbar_wait(&s.empty[slot], (g / TC_STAGES & 1) ^ 1);
         if (STREAM && t == 0) {
-            mbar_arrive_expect(full, MWIDE * WSTAGE);
-            for (int i = 0; i < MWIDE; i++)
-                bulk_load(s.w + (slot * MWIDE + i) * WSTAGE,
+            mbar_arrive_expect(full, MSHARE * WSTAGE);
+            for (int i = 0; i < MSHARE; i++)
+                bulk_load(s.w + (slot * MSHARE + i) * WSTAGE,
                           (const char *)a.packed + (size_t)((block + i) * NSTAGE + stage) * WSTAGE, WSTAGE, full);
         }
         float largest;

@@ -1,18 +1,18 @@
 // conv_tc_stream.cuh - STREAM: weights do not fit into shared memory and travel with the stages of x. A strip has
-// one tile for each warpgroup; a stage is multiplied with MWIDE blocks of channels before it is given back.
+// one tile for each warpgroup; a stage is multiplied with MSHARE blocks of channels before it is given back.
 #pragma once
 #include "conv_tc_way.cuh"
 
-// STREAM: MWIDE blocks of a tile, over all stages, which are given back. g: the first of them. As convolve, but
-// exact tiles are left to do. APART: the sums of a stage start from zero and are added up by ordinary additions:
+// STREAM: MSHARE blocks of a tile, over all stages, which are given back. g: the first of them. As convolve, but
+// exact tiles are left to do. SEPARATE: the sums of a stage start from zero and are added up by ordinary additions:
 // tensor cores cut off at every step, which shows in a sum of thousands of terms (doc/KERNELS.md).
-__device__ __forceinline__ float convolve_stages(float (&d)[MWIDE][ACC], shared_memory &s, const tile_at &tile,
+__device__ __forceinline__ float convolve_stages(float (&d)[MSHARE][ACC], shared_memory &s, const tile_at &tile,
                                                  stage_view &view, int g)
 {
-    constexpr bool APART = PARTS == 2;
+    constexpr bool SEPARATE = PARTS == 2;
     const u32 x0 = (smem_u32(s.x) >> 4) + (FLAT ? 0 : tile.row * PITCH) + tile.ct * TILE, w0 = smem_u32(s.w) >> 4;
-    float unscale = 0, part[MWIDE][ACC];
-    float(&sums)[MWIDE][ACC] = APART ? part : d;
+    float unscale = 0, part[MSHARE][ACC];
+    float(&sums)[MSHARE][ACC] = SEPARATE ? part : d;
     int odd = 0;
 #pragma unroll 1
     for (int i = 0; i < NSTAGE; i++) {
@@ -22,22 +22,23 @@ __device__ __forceinline__ float convolve_stages(float (&d)[MWIDE][ACC], shared_
         odd |= s.odd[slot];
         if (i && u != unscale)
 #pragma unroll
-            for (int j = 0; j < MWIDE * ACC; j++)
+            for (int j = 0; j < MSHARE * ACC; j++)
                 d[j / ACC][j % ACC] *= unscale / u; // the stages of a strip share one scale in the accumulators
         unscale = u;
 #pragma unroll
-        for (int b = 0; b < MWIDE; b++) acc_fence(sums[b]);
+        for (int b = 0; b < MSHARE; b++) acc_fence(sums[b]);
         wgmma_fence();
 #pragma unroll
-        for (int b = 0; b < MWIDE; b++)
-            multiply(sums[b], x0 + slot * (XSTAGE / 16), w0 + (slot * MWIDE + b) * (WSTAGE / 16), APART ? 0 : i);
+        for (int b = 0; b < MSHARE; b++)
+            multiply(sums[b], x0 + slot * (XSTAGE / 16), w0 + (slot * MSHARE + b) * (WSTAGE / 16),
+                     SEPARATE ? 0 : i);
         wgmma_wait<0>();
 #pragma unroll
-        for (int b = 0; b < MWIDE; b++) acc_fence(sums[b]);
+        for (int b = 0; b < MSHARE; b++) acc_fence(sums[b]);
         view.release(slot);
-        if constexpr (APART)
+        if constexpr (SEPARATE)
 #pragma unroll
-            for (int j = 0; j < MWIDE * ACC; j++) {
+            for (int j = 0; j < MSHARE * ACC; j++) {
                 const float more = part[j / ACC][j % ACC];
                 d[j / ACC][j % ACC] = i ? d[j / ACC][j % ACC] + more : more;
             }
@@ -45,7 +46,7 @@ __device__ __forceinline__ float convolve_stages(float (&d)[MWIDE][ACC], shared_
     return odd ? -1.f : unscale;
 }
 
-// STREAM: a strip of one tile for each warpgroup, MWIDE blocks of channels at a time.
+// STREAM: a strip of one tile for each warpgroup, MSHARE blocks of channels at a time.
 // As multiply_strip.
 template <bool STATS, bool OUT>
 __device__ __forceinline__ int stream_strip(const strip_way &w, int group, int first, int o)
@@ -64,8 +65,8 @@ __device__ __forceinline__ int stream_strip(const strip_way &w, int group, int f
     const bool mine = line < lines;
     const tile_at tile = {line, ct, FLAT ? 0 : line * LINEROWS, at.cols - ct * TILE - 2 * l.q};
 #pragma unroll 1
-    for (int kb = 0; kb < MBLOCKS; kb += MWIDE, first += NSTAGE) {
-        float d[MWIDE][ACC], unscale = 1.f;
+    for (int kb = 0; kb < MBLOCKS; kb += MSHARE, first += NSTAGE) {
+        float d[MSHARE][ACC], unscale = 1.f;
         if (mine)
             unscale = convolve_stages(d, s, tile, view, first);
         else // let the stages pass
@@ -74,7 +75,7 @@ __device__ __forceinline__ int stream_strip(const strip_way &w, int group, int f
                 view.release((first + i) % TC_STAGES);
             }
 #pragma unroll
-        for (int i = 0; i < MWIDE; i++) {
+        for (int i = 0; i < MSHARE; i++) {
             const int block = kb + i, in_chunk = block % MB, b = o % most(OUTS, 1);
             moments m = {{0, 0}, {0, 0}, {0, 0}, 0, true};
             float2 norm[2] = {{1.f, 0.f}, {1.f, 0.f}};
