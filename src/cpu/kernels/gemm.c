@@ -7,7 +7,7 @@
 #include "../gemm.h"
 
 #if defined(CVY_ISA_AVX512) || defined(CVY_ISA_NEON)
-#define LARGE 1          /* 32 registers */
+#define LARGE     1 /* 32 registers */
 #define GEMM_TILE 8x3
 enum { MR = 8, NV = 3 }; /* 24 accumulators, 3 of B, 1 of A of 32 registers */
 #elif defined(CVY_ISA_AVX2)
