@@ -6,6 +6,7 @@ ifdef CROSS
 CC := $(CROSS)gcc
 AR := $(CROSS)ar
 endif
+STRIP := $(CROSS)strip
 HOSTCC ?= $(if $(CROSS),cc,$(CC))
 BUILD ?= build$(if $(CROSS),-$(firstword $(subst -, ,$(CROSS))))$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(findstring clang,$(CC)),-clang)
 VERSION := $(shell sed -n 's/^.define CVY_VERSION *"\(.*\)"/\1/p' include/convoy.h)
@@ -191,15 +192,23 @@ check-statics: $(OBJECTS) ## is nothing in the library written by all threads, b
 check-exports: $(BUILD)/libconvoy.so ## does the library export the header's symbols and no others?
 	@nm -D --defined-only $< | awk '{ print $$3 }' | LC_ALL=C sort | diff test/exports.txt -
 
-install: all ## into DESTDIR and PREFIX: command, library, header, pkg-config file, manual page
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include lib/pkgconfig share/man/man1)
-	install -m 755 $(BUILD)/convoy $(DESTDIR)$(PREFIX)/bin/
+install: all ## into DESTDIR and PREFIX: command, libraries, header, files for pkg-config and CMake, manual page
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include lib/pkgconfig lib/cmake/convoy share/man/man1)
+	install -s --strip-program=$(STRIP) -m 755 $(BUILD)/convoy $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 include/convoy.h $(DESTDIR)$(PREFIX)/include/
 	install -m 644 $(BUILD)/libconvoy.a $(DESTDIR)$(PREFIX)/lib/
-	install -m 755 $(BUILD)/libconvoy.so $(DESTDIR)$(PREFIX)/lib/libconvoy.so.$(VERSION)
+	$(STRIP) --strip-debug $(DESTDIR)$(PREFIX)/lib/libconvoy.a
+	install -s --strip-program=$(STRIP) -m 755 $(BUILD)/libconvoy.so $(DESTDIR)$(PREFIX)/lib/libconvoy.so.$(VERSION)
 	cd $(DESTDIR)$(PREFIX)/lib && ln -sf libconvoy.so.$(VERSION) libconvoy.so.0 && ln -sf libconvoy.so.0 libconvoy.so
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' convoy.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/convoy.pc
+	for f in convoyConfig convoyConfigVersion; do \
+	    sed 's|@VERSION@|$(VERSION)|' $$f.cmake.in > $(DESTDIR)$(PREFIX)/lib/cmake/convoy/$$f.cmake || exit; done
 	install -m 644 doc/convoy.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+
+WHEEL_PYTHON ?= $(firstword $(wildcard .venv/bin/python) python3)
+
+wheel: ## the Python package, with the library inside, into dist (CROSS=aarch64-linux-gnu-: for another machine)
+	@CONVOY_CROSS=$(CROSS) $(WHEEL_PYTHON) -m pip wheel -q --disable-pip-version-check --no-deps -w dist .
 
 size: ## lines per folder
 	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.py' '*.def' | xargs wc -l | sed '$$d; s|/[^/]*$$||' | awk '{ n[$$2] += $$1 } \
@@ -212,5 +221,5 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\)[a-z -]*:[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 	@echo '  variants: SAN=address,undefined  SAN=thread  CC=clang  BUILD=folder  V=1  PREFIX=/usr/local'
 
-.PHONY: all demo test tests check-c golden gpu-test gpu-bench bench bench-smoke halves never-slower fuzz check-format check-sizes check-statics format check-exports install size clean help
+.PHONY: all wheel demo test tests check-c golden gpu-test gpu-bench bench bench-smoke halves never-slower fuzz check-format check-sizes check-statics format check-exports install size clean help
 -include $(OBJECTS:.o=.d) $(CLI:.o=.d) $(SUPPORT_OBJECTS:.o=.d) $(TESTS:=.d) $(PROGRAMS:=.d) $(FUZZERS:=.d)

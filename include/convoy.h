@@ -44,7 +44,7 @@
 extern "C" {
 #endif
 
-#define CVY_VERSION       "0.1.0"
+#define CVY_VERSION       "0.2.0"
 #define CVY_MAX_RANK      6     /* dimensions of a tensor */
 #define CVY_MAX_OPERATORS 65536 /* of a graph that is planned */
 #define CVY_ALIGN         256   /* alignment of a workspace, in bytes; its size is a multiple of this */

@@ -7,7 +7,7 @@ import ctypes as C
 import os
 from pathlib import Path
 
-CVY_VERSION = "0.1.0"
+CVY_VERSION = "0.2.0"
 CVY_MAX_RANK = 6
 CVY_MAX_OPERATORS = 65536
 CVY_ALIGN = 256
