@@ -100,7 +100,7 @@ INLINE vi i_and(vi a, vi b) { return vandq_s32(a, b); }
 INLINE vi i_or(vi a, vi b) { return vorrq_s32(a, b); }
 #define i_shl(a, n) vshlq_n_s32(a, n)
 #define i_sra(a, n) vshrq_n_s32(a, n)
-/* Lanes 0 2 4 ... and 1 3 5 ... of a and b, one behind the other. */
+/* Lanes 0 2 4 ... and 1 3 5 ... of a and b, one after the other. */
 INLINE vf v_even(vf a, vf b) { return vuzp1q_f32(a, b); }
 INLINE vf v_odd(vf a, vf b) { return vuzp2q_f32(a, b); }
 /* Lane sums and maxima in a fixed order: halves first. */

@@ -88,7 +88,7 @@ typedef struct cuda_state {
     /* Per tensor of run(): the pass that takes it channels last, as it lies, if the other such tensor of the pass
      * goes with that (step_layout); CVY_NONE: none. */
     int *last;
-    int64_t values;   /* prepared bytes in front of what the steps pack */
+    int64_t values;   /* prepared bytes before what the steps pack */
     int64_t kept_end; /* of the workspace: what is in use so far */
     int64_t scratch;  /* byte of the workspace from which passes have their scratch (choice.h) */
     bool alone;       /* blocks of a launch were found not to fit on the device at once */

@@ -1,6 +1,7 @@
 /* plan.c - the public side of plans: options, the order of planning, run's checks, and handing over to an engine.
  */
 #include <string.h>
+#include "../simplify/simplify.h"
 #include "plan.h"
 
 static const engine *const engines[] = {&cvyi_engine_ref, &cvyi_engine_cpu, &cvyi_engine_cuda};

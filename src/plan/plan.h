@@ -202,9 +202,6 @@ static inline bool cvyi_is_pointwise(op_kind k)
     return k == KIND_UNARY || k == KIND_BINARY || k == KIND_APPLY;
 }
 
-/* simplify/simplify.h's entry, called by plan.c: rewrites g in place, one line of text per rewrite done. */
-cvy_status cvyi_simplify(cvy_graph *g, rewrite_mode mode, text *log);
-
 /* ---- watch.c ---- */
 
 /* Is this value of a lowered graph, not of parameters alone, to be looked at after the run? */

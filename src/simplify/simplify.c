@@ -2,7 +2,6 @@
  */
 #include <string.h>
 #include "simplify.h"
-#include "../plan/plan.h"
 
 const rewrite cvyi_rewrites[] = {
     {"split_norm", "split into statistics and scale/shift", cvyi_split_norm, true},

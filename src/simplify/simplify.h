@@ -13,6 +13,9 @@
 
 #include "../graph/graph.h"
 
+/* Rewrites g in place; one line of text per rewrite done, where `log` is not NULL. */
+cvy_status cvyi_simplify(cvy_graph *g, rewrite_mode mode, text *log);
+
 /* A use is an argument of a node: number node * MAX_ARGS + argument. The uses of a value are a list, so that moving
  * its readers costs as many steps as it has. */
 typedef struct editor {

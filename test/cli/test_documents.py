@@ -69,6 +69,27 @@ def test_every_target_of_make_is_there(page):
         assert line.split()[-1] in targets, line
 
 
+ORDER = ("util", "graph", "simplify", "plan", "engines")
+
+
+def test_folders_include_what_comes_before_them():
+    """DESIGN.md and CONTRIBUTING.md say so; ref, cpu and cuda are engines, which never include each other."""
+    place = {name: i for i, name in enumerate(ORDER)} | {name: len(ORDER) - 1 for name in ("ref", "cpu", "cuda")}
+    for file in files("src"):
+        here = file.split("/")[1]
+        for other in re.findall(r'#include "(?:\.\./)+(\w+)/\w+\.h"', (ROOT / file).read_text()):
+            assert other == here or other not in place or place[other] < place[here], (file, other)
+
+
+def test_words_that_are_places():
+    """behind is a place in space: after is what comes later."""
+    for file in [*files("src", "cli", "python", "include", "doc"), "README.md"]:
+        if file.endswith((".png", ".npy")):
+            continue
+        for line in (ROOT / file).read_text(errors="replace").splitlines():
+            assert not re.search(r"\bbehind\b", line, re.I), (file, line)
+
+
 def test_the_readme_is_one_page_and_leads_to_all_others():
     text = (ROOT / "README.md").read_text()
     assert text.count("\n") <= 120

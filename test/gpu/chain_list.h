@@ -106,7 +106,7 @@ static const char *const chains[] = {
     "x[2,4,0] | tanh | group_norm(2)",
     "x[2,4,0] | layer_norm(0)",
     "x[0,5] | softmax(1)",
-    /* elements at other places: whole groups of neighbours and single ones; in front of and behind other operators;
+    /* elements at other places: whole groups of neighbours and single ones; before and after other operators;
        no element at all, cut off, in between */
     "x[2,3,4,8], y[2,2,4,8] | relu | cat(@y, third=@x, dim=1) | tanh",
     "x[2,3,4,5], y[2,3,4,2] | cat(@y, dim=3)",

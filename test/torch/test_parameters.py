@@ -8,7 +8,7 @@ import convoy
 
 
 class InPlace(nn.Module):
-    """Adds to its argument, in PyTorch, in front of what Convoy computes."""
+    """Adds to its argument, in PyTorch, before what Convoy computes."""
 
     def __init__(self):
         super().__init__()
@@ -52,7 +52,7 @@ def test_in_place_operators_run_once(change):
 
 @torch.no_grad()
 def test_surprises_in_mid_graph():
-    """What nothing in front of the call could tell: an operator of PyTorch gives another dtype than when it was traced. The
+    """What nothing before the call could tell: an operator of PyTorch gives another dtype than when it was traced. The
     region is PyTorch's then, once, and the next call is traced again."""
 
     class Default(nn.Module):

@@ -2,6 +2,7 @@
  * digests make of them. */
 #include <math.h>
 #include "../../src/plan/plan.h"
+#include "../../src/simplify/simplify.h"
 #include "../../src/util/half.h"
 #include "../support/random_graph.h"
 #include "same.h"

@@ -1,5 +1,6 @@
 /* test_watch.c - rewrites that hold for finite values alone: what they have watched, that nothing is left of them
  * in careful plans, and that runs come out as the reference's whatever is not finite, and whatever ran before. */
+#include "../../src/simplify/simplify.h"
 #include "../support/rig.h"
 
 static cvy_graph *parse(const char *chain)
