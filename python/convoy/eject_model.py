@@ -18,8 +18,8 @@ from .region import Runner
 from .state import State
 
 # Names that the new file gives itself.
-OWN = {"ModelNew", "Region", "Last", "Forward", "expect", "fit", "versions", "getter", "public_stream", "current_stream",
-       "current_device", "maker", "library", "compiled", "GRADIENTS",
+OWN = {"ModelNew", "Region", "Last", "Forward", "expect", "fit", "versions", "getter", "checker", "finder", "public_stream",
+       "current_stream", "current_device", "maker", "library", "compiled", "GRADIENTS",
        "source", "kernel", "expand", "functools", "hashlib", "inspect", "operator", "os", "re", "load_inline", "POINTER",
        "STRIDE", "VERSION", "KIND", "NEEDS_GRADIENT", "CAPABILITY", "BLOCKS_AT_ONCE", "ARCHITECTURE",
        "FLAGS", "FUNCTIONS", "HEAD", "DECLARATIONS", "LAUNCHES", "KERNELS", "FILES"}  # fmt: skip

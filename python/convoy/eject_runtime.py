@@ -4,7 +4,8 @@ RUNTIME = r'''
 # ---- calling the launches ------------------------------------------------------------------------------------------
 
 POINTER, STRIDE, VERSION = torch.Tensor.data_ptr, torch.Tensor.stride, operator.attrgetter("_version")
-KIND, NEEDS_GRADIENT = operator.attrgetter("shape", "dtype", "device"), operator.attrgetter("requires_grad")
+KIND = operator.attrgetter("shape", "dtype", "device")
+NEEDS_GRADIENT = operator.attrgetter("requires_grad")
 GRADIENTS = torch.is_grad_enabled
 
 
@@ -21,7 +22,7 @@ class Region:
         self.name, self.workspace, self.sources, self.results = name, workspace, [*inputs, *params], results
         self.n_inputs, self.params = len(inputs), [getter(name) for name, *_ in params]
         self.strides = [stride for _, _, stride, _ in self.sources]
-        self.input_strides = self.strides[: len(inputs)]
+        self.names = [name for name, *_ in params]
 
     def __call__(self, module, *inputs):
         results = self.again(module, inputs)
@@ -46,13 +47,15 @@ class Region:
         if last is None:
             return None
         try:
-            fits = list(map(KIND, inputs)) == last.kinds and list(map(STRIDE, inputs)) == self.input_strides
-            params = [param(module) for param in self.params]
+            params = last.find(module)
+            fits = last.fits(*inputs, *params)
             state = [*map(POINTER, params), *map(VERSION, params)]
-        except (AttributeError, TypeError, RuntimeError):  # not tensors; parameters that do not count their changes
+        except (AttributeError, KeyError, TypeError, RuntimeError):  # not tensors, or they do not count their changes
+            return None
+        if not fits or state != last.state:
             return None
         pointers = list(map(POINTER, inputs))
-        if not fits or state != last.state or functools.reduce(operator.or_, pointers) % 16:
+        if functools.reduce(operator.or_, pointers) % 16:
             return None
         results = [make() for make in last.makers]
         pointers += state[: len(params)]
@@ -88,18 +91,44 @@ class Region:
         start = -(-memory.data_ptr() // 256) * 256
         launches(list(map(POINTER, [*tensors, *results])), start, not last or state != last.state, stream)
         if not capturing:
-            kinds = [(shape, dtype, device) for _, shape, _, dtype in self.sources[: self.n_inputs]]
-            kept[key] = Last(memory, start, state, kinds, makers, launches)
+            kept[key] = Last(memory, start, state, checker(tensors), finder(module, self.names), makers, launches)
         return tuple(results)
 
 
 class Last:
     """A call that was made: its workspace, and what its parameters and inputs were."""
 
-    __slots__ = ("memory", "start", "state", "kinds", "makers", "launches")
+    __slots__ = ("memory", "start", "state", "fits", "find", "makers", "launches")
 
     def __init__(self, *values):
-        self.memory, self.start, self.state, self.kinds, self.makers, self.launches = values
+        self.memory, self.start, self.state, self.fits, self.find, self.makers, self.launches = values
+
+
+def checker(tensors):
+    """A function that says of as many arguments whether they are of the same types, sizes, strides, dtypes and devices:
+    PyTorch's own check, one call of C, where it has one."""
+    kinds, strides = list(map(KIND, tensors)), list(map(STRIDE, tensors))
+    try:
+        from torch._C._dynamo.guards import TensorGuards
+
+        sizes = [list(t.shape) for t in tensors]
+        return TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=list(map(list, strides))).check
+    except (ImportError, TypeError):
+        return lambda *given: list(map(KIND, given)) == kinds and list(map(STRIDE, given)) == strides
+
+
+def finder(module, names):
+    """A function that finds tensors of these dotted names in the dictionaries where they are now: one expression, since a
+    call has no time to lose. KeyError where one is somewhere else."""
+    places = []
+    for name in names:
+        *path, last = name.split(".")
+        owner, place = module, "m"
+        for part in path:
+            owner, place = owner._modules[part], f"{place}._modules[{part!r}]"
+        kind = "_buffers" if last in owner._buffers else "_parameters"
+        places.append(f"{place}.{kind}[{last!r}]")
+    return eval(f"lambda m: ({''.join(place + ', ' for place in places)})")
 
 
 class Forward(torch.autograd.Function):

@@ -112,3 +112,25 @@ def test_failures_and_captures_leave_nothing_prepared(on_cpu):
         new(x)
         assert not calls[-1][1]
     assert new(x).grad_fn is not None  # refused in backward
+
+
+def test_parameters_of_another_kind_go_the_long_way(on_cpu, monkeypatch):
+    """Another view of the same memory has the same address and version; a parameter may move to another dictionary."""
+    module, calls, world = on_cpu
+    new, x, region = module.ModelNew(64), module.get_inputs()[0], module.region0
+    with torch.no_grad():
+        new(x)
+        assert region.again(new, (x,)) is not None
+        before = new.scale.data
+        new.scale.data = before.view(1, *before.shape)
+        assert new.scale.data_ptr() == before.data_ptr() and region.again(new, (x,)) is None
+        new.scale.data = before
+        assert region.again(new, (x,)) is not None
+        scale = new.scale.detach()
+        del new.scale
+        new.register_buffer("scale", scale)
+        assert region.again(new, (x,)) is None
+        new(x)
+        assert region.again(new, (x,)) is not None
+        for given in ((3,), (None,), (x.double(),), (x[:1],)):
+            assert region.again(new, given) is None
