@@ -192,8 +192,9 @@ check-statics: $(OBJECTS) ## is nothing in the library written by all threads, b
 check-exports: $(BUILD)/libconvoy.so ## does the library export the header's symbols and no others?
 	@nm -D --defined-only $< | awk '{ print $$3 }' | LC_ALL=C sort | diff test/exports.txt -
 
-install: all ## into DESTDIR and PREFIX: command, libraries, header, files for pkg-config and CMake, manual page
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include lib/pkgconfig lib/cmake/convoy share/man/man1)
+install: all ## into DESTDIR and PREFIX: command, libraries, header, files for pkg-config and CMake, manual page, completion
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include lib/pkgconfig lib/cmake/convoy share/man/man1 \
+	    share/bash-completion/completions share/zsh/site-functions)
 	install -s --strip-program=$(STRIP) -m 755 $(BUILD)/convoy $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 include/convoy.h $(DESTDIR)$(PREFIX)/include/
 	install -m 644 $(BUILD)/libconvoy.a $(DESTDIR)$(PREFIX)/lib/
@@ -204,6 +205,8 @@ install: all ## into DESTDIR and PREFIX: command, libraries, header, files for p
 	for f in convoyConfig convoyConfigVersion; do \
 	    sed 's|@VERSION@|$(VERSION)|' $$f.cmake.in > $(DESTDIR)$(PREFIX)/lib/cmake/convoy/$$f.cmake || exit; done
 	install -m 644 doc/convoy.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	$(if $(CROSS),,$(BUILD)/convoy completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/convoy)
+	$(if $(CROSS),,$(BUILD)/convoy completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_convoy)
 
 WHEEL_PYTHON ?= $(firstword $(wildcard .venv/bin/python) python3)
 

@@ -62,7 +62,7 @@ class Binary(Distribution):
 
 setup(
     version=VERSION,
-    packages=["convoy"],
+    packages=["convoy", "convoy_report"],
     package_dir={"": "python"},
     cmdclass={"build_py": Build, "bdist_wheel": Wheel},
     distclass=Binary,

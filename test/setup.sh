@@ -33,7 +33,7 @@ else
     has_header cmocka.h || missing="$missing libcmocka-dev"
     command -v clang >/dev/null || missing="$missing clang"
     command -v clang-format >/dev/null || missing="$missing clang-format"
-    [ "${1:-}" = c ] || command -v chromium >/dev/null || missing="$missing chromium"
+    [ "${1:-}" = c ] || command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing="$missing chromium"
     command -v g++ >/dev/null || missing="$missing g++"
     command -v cmake >/dev/null || missing="$missing cmake"
     command -v aarch64-linux-gnu-gcc >/dev/null || missing="$missing gcc-aarch64-linux-gnu libc6-dev-arm64-cross"

@@ -69,6 +69,11 @@ def test_every_target_of_make_is_there(page):
         assert line.split()[-1] in targets, line
 
 
+def test_the_wheel_has_every_package():
+    packages = re.search(r"packages=\[([^\]]*)\]", (ROOT / "setup.py").read_text())[1]
+    assert set(re.findall(r'"(\w+)"', packages)) == {p.parent.name for p in (ROOT / "python").glob("*/__init__.py")}
+
+
 ORDER = ("util", "graph", "simplify", "plan", "engines")
 
 
