@@ -23,6 +23,7 @@ from .engine import ConvoyError, compile_plans
 from .gate import TRACING, Busy, in_pytorch, taken
 from .passing import IN_A_ROW, Passing
 from .region import Runner, described
+from .replay import replaying
 from .settings import Settings, autocast_state
 from .state import ATOMS, PLAIN, Changed, State, Unseen
 from .training import Trained, gradients_everywhere, leaves_of, saving_is_watched
@@ -47,6 +48,7 @@ class Entry:
         self.doubts = []  # of its regions: something came otherwise than it was traced
         self.capture, self.runners, self.verdicts, self.invoke = None, [], [], None
         self.fixed, self.whole = [], None  # the first placeholders; only_region() where a lane may run it
+        self.replays = []  # of the call, where CUDA graphs are wanted (replay.py)
         self.leaves = []  # per region: the placeholders that it depends on (training.py)
 
     def holds(self):
@@ -230,7 +232,7 @@ class Dispatcher:
     def refresh(self):
         self.passing.clear()
         for entry in list(self.entries.values()):
-            for kept in (*entry.runners, *(entry.capture.converted if entry.capture else ())):
+            for kept in (*entry.runners, *entry.replays, *(entry.capture.converted if entry.capture else ())):
                 kept.refresh()
 
 
@@ -378,6 +380,7 @@ def capture_entry(entry, run, tensors, settings, keep, together):
         entry.fixed, whole = [*entry.params, *entry.loose], only_region(entry.capture)
         entry.invoke = invoker(entry.capture, entry.fixed, whole)
         entry.whole = whole if entry.capture.out_spec.is_leaf() and settings.precision != "torch" else None
+        replaying(entry, device, settings)
         entry.leaves = leaves_of(entry.capture.graph.graph, lambda target: isinstance(target, Runner))
     else:
         entry.reason = "nothing for Convoy in it"

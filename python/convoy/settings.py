@@ -28,6 +28,7 @@ class Settings:
     effort: str = "estimate"
     threads: int | None = None
     training: str = "auto"
+    graphs: bool = False
     regions: str = field(default_factory=lambda: os.environ.get("CONVOY_REGIONS", "faster"))
 
     @classmethod
