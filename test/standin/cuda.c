@@ -35,7 +35,32 @@ static int fails(const char *call, int frees)
     release(object);                                                                                               \
     return fails(#name, 1) ? FAKE_ERROR : 0
 
-static int context; /* its address stands for the primary context */
+static int contexts[2]; /* their addresses stand for the devices' primary contexts */
+
+/* The contexts that a thread has pushed. */
+enum { MOST_PUSHED = 64 };
+static _Thread_local CUcontext pushed[MOST_PUSHED];
+static _Thread_local int n_pushed;
+
+static int device_now(void)
+{
+    return n_pushed && pushed[n_pushed - 1] == (CUcontext)&contexts[1];
+}
+
+/* On which device modules are loaded; those of the first are not written down. */
+enum { MOST_AWAY = 256 };
+static CUmodule away[MOST_AWAY];
+static pthread_mutex_t away_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int replace_away(CUmodule from, CUmodule to)
+{
+    int found = 0;
+    pthread_mutex_lock(&away_lock);
+    for (int i = 0; i < MOST_AWAY && !found; i++)
+        if (away[i] == from) found = 1, away[i] = to;
+    pthread_mutex_unlock(&away_lock);
+    return found;
+}
 
 static CUresult fake_cuInit(unsigned flags)
 {
@@ -63,7 +88,7 @@ static CUresult fake_cuGetErrorString(CUresult error, const char **words)
 static CUresult fake_cuDeviceGetCount(int *count)
 {
     STEP(cuDeviceGetCount);
-    *count = 1;
+    *count = state.devices ? state.devices : 1;
     return 0;
 }
 static CUresult fake_cuDeviceGet(CUdevice *device, int ordinal)
@@ -110,10 +135,9 @@ static CUresult fake_cuDeviceTotalMem(size_t *bytes, CUdevice device)
 }
 static CUresult fake_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device)
 {
-    (void)device;
     STEP(cuDevicePrimaryCtxRetain);
     state.live++;
-    *ctx = (CUcontext)&context;
+    *ctx = (CUcontext)&contexts[device];
     return 0;
 }
 static CUresult fake_cuDevicePrimaryCtxRelease(CUdevice device)
@@ -123,14 +147,15 @@ static CUresult fake_cuDevicePrimaryCtxRelease(CUdevice device)
 }
 static CUresult fake_cuCtxPushCurrent(CUcontext ctx)
 {
-    (void)ctx;
     STEP(cuCtxPushCurrent);
+    if (n_pushed == MOST_PUSHED) return FAKE_ERROR;
+    pushed[n_pushed++] = ctx;
     state.depth++;
     return 0;
 }
 static CUresult fake_cuCtxPopCurrent(CUcontext *ctx)
 {
-    *ctx = (CUcontext)&context;
+    *ctx = n_pushed ? pushed[--n_pushed] : (CUcontext)&contexts[0];
     state.depth--;
     return fails("cuCtxPopCurrent", 1) ? FAKE_ERROR : 0;
 }
@@ -154,7 +179,7 @@ static CUresult fake_cuStreamGetCtx(CUstream stream, CUcontext *ctx)
 {
     STEP(cuStreamGetCtx);
     /* A stream that nobody made belongs to some other context. */
-    *ctx = stream == (CUstream)&state ? (CUcontext)&state : (CUcontext)&context;
+    *ctx = stream == (CUstream)&state ? (CUcontext)&state : (CUcontext)&contexts[0];
     return 0;
 }
 static CUresult fake_cuEventCreate(CUevent *event, unsigned flags)
@@ -226,10 +251,13 @@ static CUresult fake_cuModuleLoadData(CUmodule *module, const void *image)
     *module = device_load(image);
     if (!*module) return CUDA_ERROR_NOT_FOUND;
     state.live++;
+    state.loaded[device_now()]++;
+    if (device_now()) replace_away(NULL, *module);
     return 0;
 }
 static CUresult fake_cuModuleUnload(CUmodule module)
 {
+    replace_away(module, NULL);
     FREES(cuModuleUnload, device_unload, module);
 }
 static CUresult fake_cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
@@ -279,6 +307,8 @@ static CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f
         (int)config->shared_bytes > device_allowed_shared(function))
         return 1;
     state.launches++;
+    state.launched[device_now()]++;
+    if (device_now() != replace_away((CUmodule)function, (CUmodule)function)) state.astray++;
     return device_launch(function, config, arguments);
 }
 static CUresult fake_cuTensorMapEncodeTiled(CUtensorMap *map, int type, unsigned rank, void *base,

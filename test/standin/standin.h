@@ -16,8 +16,11 @@ typedef struct standin {
     atomic_int live;    /* objects that were made and not freed */
     int depth;          /* contexts pushed and not popped, by any thread */
     atomic_int compiles, launches;
-    int capability; /* of the device, 86 for 8.6; 0: its own */
-    int crowded;    /* 1: no block of a launch fits beside others, 2: and the device says so */
+    int devices;                       /* 0: one; at most two */
+    atomic_int loaded[2], launched[2]; /* modules and launches, by device */
+    atomic_int astray;                 /* launches on another device than the module was loaded on */
+    int capability;                    /* of the device, 86 for 8.6; 0: its own */
+    int crowded;                       /* 1: no block of a launch fits beside others, 2: and the device says so */
 } standin;
 
 /* Exported by both, each for itself. */

@@ -126,6 +126,53 @@ static void strides_and_crowds(void)
     cvy_plan_free(q);
 }
 
+/* Runs a plan on memory of the host, which is what the stand-in's is. */
+static void run(const cvy_plan *p, void *stream, cvy_status expected)
+{
+    static _Alignas(CVY_ALIGN) char workspace[1 << 22];
+    static _Alignas(CVY_ALIGN) float tensors[8][1 << 16];
+    cvy_buffer buffers[8];
+
+    for (int i = 0; i < p->n_tensors; i++) buffers[i] = (cvy_buffer){tensors[i], NULL};
+    CHECK(cvy_plan_workspace(p) <= sizeof workspace && p->n_tensors <= 8, "%zu bytes", cvy_plan_workspace(p));
+    CHECK(cvy_plan_run(p, buffers, p->n_tensors, workspace, sizeof workspace, 0, stream) == expected, "%s",
+          cvy_last_error());
+}
+
+/* The same kernels on two devices are compiled once and loaded twice; each plan runs on its own device. */
+static void two_devices(void)
+{
+    cvy_options on[2] = {later, later};
+    cvy_plan *plans[2];
+    int compiles, launches;
+
+    gpu->devices = 2;
+    gpu->loaded[0] = gpu->loaded[1] = gpu->launched[0] = gpu->launched[1] = 0;
+    on[1].ordinal = 1;
+    clear_cache();
+    compiles = compiles_of(&at_once);
+    gpu->loaded[0] = 0;
+    clear_cache();
+    const int before = rtc->compiles;
+    for (int i = 0; i < 2; i++) plans[i] = plan_of(block, &on[i]);
+    CHECK(cvy_plans_compile(plans, 2) == CVY_OK, "%s", cvy_last_error());
+    CHECK(rtc->compiles - before == compiles, "%d compiled, one device needs %d", rtc->compiles - before, compiles);
+    CHECK(gpu->loaded[0] == compiles && gpu->loaded[1] == compiles, "%d and %d loaded", gpu->loaded[0],
+          gpu->loaded[1]);
+    run(plans[0], NULL, CVY_OK);
+    launches = gpu->launched[0];
+    CHECK(launches > 0 && gpu->launched[1] == 0, "%d and %d launches", launches, gpu->launched[1]);
+    cvy_plan_free(plans[0]);
+    run(plans[1], NULL, CVY_OK);
+    CHECK(gpu->launched[0] == launches && gpu->launched[1] == launches, "%d and %d launches", gpu->launched[0],
+          gpu->launched[1]);
+    CHECK(gpu->astray == 0, "%d launches of another device's module", gpu->astray);
+    run(plans[1], plans, CVY_INVALID); /* a stream of the first device */
+    cvy_plan_free(plans[1]);
+    CHECK(gpu->live == 0 && gpu->depth == 0, "%d objects are left", gpu->live);
+    gpu->devices = 0;
+}
+
 int main(int argc, char **argv)
 {
     (void)argc;
@@ -137,5 +184,6 @@ int main(int argc, char **argv)
     fails_each(gpu);
     fails_each(rtc);
     strides_and_crowds();
+    two_devices();
     return finish("cuda_deferred");
 }
