@@ -37,7 +37,7 @@ def wrapped(words, width):
 
 # ---- launches ----------------------------------------------------------------------------------------------------
 
-RESERVED = {"tensors", "workspace", "work", "prepare", "stream", "number", "a", "b", "map", "launch", "check", "view",
+RESERVED = {"tensors", "workspace", "work", "prepare", "stream", "number", "a", "b", "map", "map_w", "launch", "check", "view",
             "arguments", "tc_arguments", "tensor_map", "tiles", "char", "int", "float", "double", "long", "bool",
             "class", "new", "this", "default", "register", "switch", "union", "template", "operator", "k"}  # fmt: skip
 
@@ -186,17 +186,20 @@ def plain_arguments(launch, pointers, name):
     return [f"const arguments<{len(rows)}> {name} = {{{launch['extent']}, {{", *(f"    {row}," for row in rows), "}};"]
 
 
-def map_line(tc, x):
-    sizes = ", ".join(map(braces, (tc["dims"], tc["steps"], tc["box"])))
+def map_line(tc, x, name="map", of=""):
+    sizes = ", ".join(map(braces, (tc[of + "dims"], tc[of + "steps"], tc[of + "box"])))
     kind = {"fp32": "FLOAT32", "fp16": "FLOAT16", "bf16": "BFLOAT16"}[tc["dtype"]]
     rank = 3 if tc["words"] else 2 if tc["product"] else 4
-    return f"const tensor_map map = tiles({x}, CU_TENSOR_MAP_DATA_TYPE_{kind}, {rank}, {sizes});"
+    return f"const tensor_map {name} = tiles({x}, CU_TENSOR_MAP_DATA_TYPE_{kind}, {rank}, {sizes});"
 
 
 def product_lines(launch, pointers):
     """A tensor-core matrix product or wide convolution: the tensor map, and what any kernel gets."""
-    lines = [map_line(launch["tc"], pointers[launch["tc"]["x"]]), *plain_arguments(launch, pointers, "a")]
-    return lines, "&map, &a"
+    tc = launch["tc"]
+    maps = [map_line(tc, pointers[tc["x"]])]
+    if tc["pair"]:
+        maps.append(map_line(tc, pointers[tc["w"]], "map_w", "w_"))
+    return [*maps, *plain_arguments(launch, pointers, "a")], "&map, &map_w, &a" if tc["pair"] else "&map, &a"
 
 
 def tc_lines(launch, pointers):

@@ -5,10 +5,10 @@
 
 static const kernel_row *const kernels[] = {
     &cvyi_kernel_conv_direct, &cvyi_kernel_conv_simple, &cvyi_kernel_conv_mma,   &cvyi_kernel_conv_tc,
-    &cvyi_kernel_conv_wide,   &cvyi_kernel_matmul,      &cvyi_kernel_matmul_mma, &cvyi_kernel_matmul_tc,
-    &cvyi_kernel_pool,        &cvyi_kernel_reduce,      &cvyi_kernel_norm,       &cvyi_kernel_norm_stats,
-    &cvyi_kernel_norm_whole,  &cvyi_kernel_softmax_row, &cvyi_kernel_softmax,    &cvyi_kernel_pointwise,
-    &cvyi_kernel_copy,        &cvyi_kernel_move,
+    &cvyi_kernel_conv_wide,   &cvyi_kernel_matmul,      &cvyi_kernel_matmul_mma, &cvyi_kernel_matmul_thin,
+    &cvyi_kernel_matmul_tc,   &cvyi_kernel_matmul_wide, &cvyi_kernel_pool,       &cvyi_kernel_reduce,
+    &cvyi_kernel_norm,        &cvyi_kernel_norm_stats,  &cvyi_kernel_norm_whole, &cvyi_kernel_softmax_row,
+    &cvyi_kernel_softmax,     &cvyi_kernel_pointwise,   &cvyi_kernel_copy,       &cvyi_kernel_move,
 };
 enum { KERNELS = COUNT_OF(kernels) };
 

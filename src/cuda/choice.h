@@ -7,6 +7,8 @@
 #define CVYI_CUDA_CHOICE_H
 
 #include "conv_wide.h"
+#include "matmul_thin.h"
+#include "matmul_wide.h"
 #include "mma.h"
 #include "tc.h"
 #include "tc_product.h"
@@ -18,6 +20,8 @@ struct cuda_choice { /* cuda_choice of exec.h */
     union { /* the kernel's own */
         mma_form mma;
         wide_form wide;
+        word_form word;
+        thin_form thin;
         product_form product;
         tc_form tc;
     };
@@ -42,15 +46,17 @@ struct kernel_row { /* kernel_row of exec.h */
     const kernel_row *faster; /* what would be faster: the note says why it refused */
     bool tensor_cores;        /* not for what is prepared, which is small */
     bool dense;               /* wants whole tensors, contiguous and aligned */
+    /* Of a dense row: is this argument of the core taken however it lies? NULL: none is. */
+    bool (*any_strides)(const cuda_choice *c, int argument);
 };
 
 /* One for each kernel, beside its make(). */
 extern const kernel_row cvyi_kernel_conv_mma, cvyi_kernel_conv_direct, cvyi_kernel_conv_simple, cvyi_kernel_pool;
-extern const kernel_row cvyi_kernel_matmul_mma, cvyi_kernel_matmul_tc, cvyi_kernel_matmul;
+extern const kernel_row cvyi_kernel_matmul_mma, cvyi_kernel_matmul_tc, cvyi_kernel_matmul, cvyi_kernel_matmul_thin;
 extern const kernel_row cvyi_kernel_norm, cvyi_kernel_norm_stats, cvyi_kernel_reduce;
 extern const kernel_row cvyi_kernel_softmax_row, cvyi_kernel_softmax;
 extern const kernel_row cvyi_kernel_pointwise, cvyi_kernel_copy, cvyi_kernel_norm_whole, cvyi_kernel_move;
-extern const kernel_row cvyi_kernel_conv_tc, cvyi_kernel_conv_wide;
+extern const kernel_row cvyi_kernel_conv_tc, cvyi_kernel_conv_wide, cvyi_kernel_matmul_wide;
 
 /* struct engine's */
 const char *cvyi_cuda_judge(const cvy_plan *p, pass *s);

@@ -227,30 +227,12 @@ fail:
     return st;
 }
 
-static cvy_status make_add(maker *m, const wide_form *f, const memory_map *at, const space *out)
-{
-    const int64_t results = results_of(f), width = results / f->geom.N % 4 ? 1 : 4;
-    cvy_status st;
-
-    cvyi_make_start(m, "conv_wide_add.cu");
-    m->many = 4;
-    cvyi_make_define_extents(m, 'Y', out);
-    cvyi_make_define(m, "PARTIALS", f->tile.split);
-    cvyi_core_first_view(m, m->choice->form.core, out);
-    cvyi_make_own_view(m, at->parts, "parts of sums");
-    TRY(add_epilogue(m, out));
-    m->step.extent = f->geom.N;
-    cvyi_core_grid(m, cvyi_ceil_div(results, 256 * width), 1, 1, 256);
-    TRY(cvyi_make_end(m, ""));
-fail:
-    return st;
-}
-
 static cvy_status make_conv_wide(maker *m)
 {
     const wide_form *f = &m->choice->wide;
     const node *n = &m->g->nodes[m->choice->form.core];
     const space out = cvyi_space_planes(cvyi_shape_of(m->g, n->out), f->geom.spatial);
+    const int bias = n->n_args > 2 ? n->arg[2] : CVY_NONE;
     memory_map at;
     cvy_status st;
 
@@ -260,7 +242,7 @@ static cvy_status make_conv_wide(maker *m)
     TRY(make_words(m, f, &at, false));
     TRY(make_words(m, f, &at, true));
     TRY(make_sums(m, f, &at, &out));
-    if (f->tile.split > 1) TRY(make_add(m, f, &at, &out));
+    if (f->tile.split > 1) TRY(cvyi_core_add(m, &out, &(core_parts){at.parts, f->tile.split, bias, 1}));
 fail:
     return st;
 }

@@ -3,8 +3,7 @@
 #include "choice.h"
 #include "cores.h"
 
-/* The result with the row and the column that vectors lack put back. */
-static space product_space(const cvy_graph *g, const node *n, int *row, int *column)
+space cvyi_product_space(const cvy_graph *g, const node *n, int *row, int *column)
 {
     const shape *x = cvyi_shape_of(g, n->arg[0]), *w = cvyi_shape_of(g, n->arg[1]), *y = cvyi_shape_of(g, n->out);
     const bool has_row = x->rank > 1, has_column = w->rank > 1;
@@ -20,8 +19,7 @@ static space product_space(const cvy_graph *g, const node *n, int *row, int *col
     return s;
 }
 
-/* Operands: batch dimensions right-aligned before their matrix; vectors have one dimension less. */
-static void x_view(maker *m, const node *n, int row, int column)
+void cvyi_product_x(maker *m, const node *n, int row, int column)
 {
     const shape *x = cvyi_shape_of(m->g, n->arg[0]);
     step_view *v = &m->views[cvyi_make_raw_view(m, n->arg[0])];
@@ -31,7 +29,7 @@ static void x_view(maker *m, const node *n, int row, int column)
         if (x->dim[d] != 1) v->dim[row - (x->rank - 2 - d)] = d;
 }
 
-static void other_view(maker *m, const node *n, int row, int column)
+void cvyi_product_other(maker *m, const node *n, int row, int column)
 {
     const shape *w = cvyi_shape_of(m->g, n->arg[1]);
     const bool linear = cvyi_info(n)->kind == KIND_LINEAR;
@@ -70,7 +68,7 @@ static product_tile define_product_tile(maker *m, const matmul_geom *e, const mm
     return t;
 }
 
-static void define_product(maker *m, const matmul_geom *e, int row, int column)
+void cvyi_product_sizes(maker *m, const matmul_geom *e, int row, int column)
 {
     cvyi_make_define(m, "COLS", e->N);
     cvyi_make_define(m, "TERMS", e->K);
@@ -87,11 +85,11 @@ static cvy_status make_product_pack(maker *m, const node *n, const matmul_geom *
 
     m->prepared = true;
     cvyi_make_start(m, "matmul_tc_pack.cu");
-    define_product(m, e, row, column);
+    cvyi_product_sizes(m, e, row, column);
     cvyi_product_define(m, t);
     cvyi_make_define_types(m, n->arg[1], n->arg[1]);
     cvyi_make_own_view(m, at, "packed weights");
-    other_view(m, n, row, column);
+    cvyi_product_other(m, n, row, column);
     m->step.extent = t->column_tiles;
     cvyi_core_grid(m, cvyi_ceil_div(t->column_tiles * t->steps * t->n * 8, 256), 1, 1,
                    256); /* 16 bytes of terms per thread */
@@ -106,7 +104,7 @@ static cvy_status make_wgmma(maker *m, const matmul_geom *e, const wgmma_tile *t
     const int core = m->choice->form.core;
     const node *n = &m->g->nodes[core];
     int row, column;
-    const space out = product_space(m->g, n, &row, &column);
+    const space out = cvyi_product_space(m->g, n, &row, &column);
     const int64_t packed = cvyi_make_packed_memory(m, n->arg[1], t->packed_bytes);
     const int64_t y_tiles = cvyi_min64(t->row_tiles, GRID_YZ_MOST / t->cluster_m * t->cluster_m);
     char form[24];
@@ -115,13 +113,13 @@ static cvy_status make_wgmma(maker *m, const matmul_geom *e, const wgmma_tile *t
     TRY(make_product_pack(m, n, e, t, row, column, packed));
     cvyi_make_start(m, "matmul_tc.cu");
     m->many = 4;
-    define_product(m, e, row, column);
+    cvyi_product_sizes(m, e, row, column);
     cvyi_product_define(m, t);
     cvyi_make_define_types(m, n->arg[0], n->arg[1]);
     cvyi_make_define_extents(m, 'Y', &out);
     cvyi_core_first_view(m, core, &out);
-    x_view(m, n, row, column);
-    other_view(m, n, row, column);
+    cvyi_product_x(m, n, row, column);
+    cvyi_product_other(m, n, row, column);
     cvyi_make_define(m, "PACKED", cvyi_make_own_view(m, packed, "packed weights"));
     TRY(cvyi_product_step(m, t, e, 1));
     if (e->bias) cvyi_core_bias(m, core, &out, n->arg[2], column);
@@ -140,22 +138,22 @@ static cvy_status make_product(maker *m, const matmul_geom *e, const mma_tile *m
     const int core = m->choice->form.core;
     const node *n = &m->g->nodes[core];
     int row, column;
-    const space out = product_space(m->g, n, &row, &column);
+    const space out = cvyi_product_space(m->g, n, &row, &column);
     product_tile t;
     int64_t row_tiles, y_tiles;
     char form[24];
     cvy_status st;
 
     cvyi_make_start(m, mma ? "matmul_mma.cu" : "matmul.cu");
-    define_product(m, e, row, column);
+    cvyi_product_sizes(m, e, row, column);
     cvyi_make_define(m, "ROWS_OF_BATCH", e->batch > 1 ? e->M : 0);
     cvyi_make_define(m, "OTHER_NK", e->other_is_nk);
     cvyi_make_define_types(m, n->arg[0], n->arg[1]);
     t = define_product_tile(m, e, mma);
     cvyi_make_define_extents(m, 'Y', &out);
     cvyi_core_first_view(m, core, &out);
-    x_view(m, n, row, column);
-    other_view(m, n, row, column);
+    cvyi_product_x(m, n, row, column);
+    cvyi_product_other(m, n, row, column);
     if (e->bias) cvyi_core_bias(m, core, &out, n->arg[2], column);
     TRY(cvyi_core_epilogue(m, core, &out));
     m->step.extent = out.extent[0];

@@ -1,4 +1,5 @@
 /* cores.c - what every kind of core has: grid, prologue and epilogue, the first view. */
+#include "choice.h"
 #include "cores.h"
 
 void cvyi_core_grid(maker *m, int64_t x, int64_t y, int64_t z, unsigned threads)
@@ -63,4 +64,26 @@ void cvyi_core_mma(maker *m, const mma_tile *t)
     cvyi_make_define(m, "PRODUCTS", t->products);
     cvyi_make_define(m, "LEAST_STAGES", t->stages);
     m->step.launch.dynamic_shared = (unsigned)t->shared_bytes;
+}
+
+cvy_status cvyi_core_add(maker *m, const space *out, const core_parts *p)
+{
+    const int core = m->choice->form.core;
+    const int64_t results = cvyi_elements(&out->logical);
+    const int64_t width = results / cvyi_max64(out->extent[0], 1) % 4 ? 1 : 4;
+    cvy_status st;
+
+    cvyi_make_start(m, "conv_wide_add.cu");
+    m->many = 4;
+    cvyi_make_define_extents(m, 'Y', out);
+    cvyi_make_define(m, "PARTIALS", p->split);
+    cvyi_core_first_view(m, core, out);
+    cvyi_make_own_view(m, p->parts, "parts of sums");
+    if (p->bias != CVY_NONE) cvyi_core_bias(m, core, out, p->bias, p->slot);
+    TRY(cvyi_core_epilogue(m, core, out));
+    m->step.extent = out->extent[0];
+    cvyi_core_grid(m, cvyi_ceil_div(results, 256 * width), 1, 1, 256);
+    TRY(cvyi_make_end(m, ""));
+fail:
+    return st;
 }

@@ -20,4 +20,21 @@ void cvyi_core_mma(maker *m, const mma_tile *t);
 cvy_status cvyi_core_reduction(maker *m, int core, const char *gather, const space *in, const space *out,
                                unsigned reduced);
 
+/* conv_wide_add.cu: `split` parts of the pass's sums, at byte `parts`, are added, and its epilogue follows. bias: a
+ * value along dimension `slot`, or CVY_NONE. */
+typedef struct core_parts {
+    int64_t parts;
+    int split, bias, slot;
+} core_parts;
+cvy_status cvyi_core_add(maker *m, const space *out, const core_parts *p);
+
+/* A product's result with the row and the column that vectors lack put back. */
+space cvyi_product_space(const cvy_graph *g, const node *n, int *row, int *column);
+/* Views of its operands: batch dimensions right-aligned in front of their matrix; vectors have one dimension less.
+ */
+void cvyi_product_x(maker *m, const node *n, int row, int column);
+void cvyi_product_other(maker *m, const node *n, int row, int column);
+/* COLS, TERMS, ROW and COLUMN of rows.cuh. */
+void cvyi_product_sizes(maker *m, const matmul_geom *e, int row, int column);
+
 #endif

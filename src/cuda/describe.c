@@ -9,7 +9,8 @@
  * A view lies in a tensor of run() or at a byte of the workspace. "prepared" launches depend on parameters alone.
  * "tc" is in tensor-core launches only, whose arguments are their own: numbers of views, -1 for NULL, the
  * tensor map, and how many bytes from `part` on must be zero when a workspace is new. "product": a tensor map of
- * two dimensions, swizzled, and the views, in clusters that the kernel's options say. */
+ * two dimensions ("words": of three), swizzled, and the views, in clusters that the kernel's options say. "pair": w
+ * has a map as well. */
 #include <string.h>
 #include "tc.h"
 
@@ -101,7 +102,13 @@ static void add_tc(const tc_step *s, text *t)
                   (unsigned long long)s->dims[1], (unsigned long long)s->dims[2], (unsigned long long)s->dims[3]);
     cvyi_text_add(t, ", \"steps\": [%llu, %llu, %llu]", (unsigned long long)s->strides[0],
                   (unsigned long long)s->strides[1], (unsigned long long)s->strides[2]);
-    cvyi_text_add(t, ", \"box\": [%u, %u, %u, %u]}", s->box[0], s->box[1], s->box[2], s->box[3]);
+    cvyi_text_add(t, ", \"box\": [%u, %u, %u, %u]", s->box[0], s->box[1], s->box[2], s->box[3]);
+    if (s->pair)
+        cvyi_text_add(t, ", \"w_dims\": [%llu, %llu, %llu], \"w_steps\": [%llu, %llu], \"w_box\": [%u, %u, %u]",
+                      (unsigned long long)s->w_dims[0], (unsigned long long)s->w_dims[1],
+                      (unsigned long long)s->w_dims[2], (unsigned long long)s->w_strides[0],
+                      (unsigned long long)s->w_strides[1], s->w_box[0], s->w_box[1], s->w_box[2]);
+    cvyi_text_add(t, ", \"pair\": %s}", word(s->pair));
 }
 
 static void add_launch(const cuda_run *r, const cuda_step *s, text *t)

@@ -195,6 +195,13 @@ static void mark_tensor(const cvy_plan *p, int v, bool *wanted)
     if (v != CVY_NONE && p->places[v].kind == PLACE_TENSOR) wanted[p->places[v].at] = true;
 }
 
+/* Does the pass take argument `a` of its node number `k`, a tensor, however that lies? */
+static bool any_strides(const pass *s, int k, int a)
+{
+    const cuda_choice *c = cvyi_cuda_choice(s);
+    return c->kernel->any_strides && s->first + k == c->form.core && a >= 0 && c->kernel->any_strides(c, a);
+}
+
 /* Tensor-core passes want whole tensors, contiguous and aligned. */
 static void mark_dense(const cvy_plan *p, bool *wanted)
 {
@@ -202,7 +209,8 @@ static void mark_dense(const cvy_plan *p, bool *wanted)
         const pass *s = &p->passes[i];
         for (int k = 0; cvyi_cuda_choice(s)->kernel->dense && k < s->count; k++) {
             const node *n = &p->graph->nodes[s->first + k];
-            for (int a = -1; a < n->n_args; a++) mark_tensor(p, a < 0 ? n->out : n->arg[a], wanted);
+            for (int a = -1; a < n->n_args; a++)
+                if (!any_strides(s, k, a)) mark_tensor(p, a < 0 ? n->out : n->arg[a], wanted);
         }
         if (cvyi_cuda_choice(s)->kernel != &cvyi_kernel_conv_tc) continue;
         mark_tensor(p, cvyi_cuda_choice(s)->tc.weight, wanted); /* not the pass's own, but packed for it */

@@ -262,18 +262,41 @@ static CUdeviceptr at(const step_arguments *a, int view)
     return view == CVY_NONE ? 0 : a->view[view].p;
 }
 
-cvy_status cvyi_tc_map(const cuda_device *d, const tc_step *t, CUdeviceptr x, CUtensorMap *out)
+/* Extents, strides in bytes and boxes of a tensor. */
+typedef struct tensor_tiles {
+    unsigned rank;
+    cvy_dtype dtype;
+    bool swizzled;
+    const uint64_t *dims, *strides;
+    const unsigned *box;
+} tensor_tiles;
+
+static cvy_status encode(const cuda_device *d, const tensor_tiles *t, CUdeviceptr at, CUtensorMap *out)
 {
     enum { NO_INTERLEAVE = 0, NO_SWIZZLE = 0, SWIZZLE_128 = 3, L2_256_BYTES = 3, ZEROS = 0 };
     static const unsigned steps[4] = {1, 1, 1, 1};
     static const int types[DTYPE_COUNT] = {
         [CVY_FLOAT32] = 7, [CVY_FLOAT16] = 6, [CVY_BFLOAT16] = 9}; /* the driver's */
+
+    return CU(d->cu, cuTensorMapEncodeTiled, out, types[t->dtype], t->rank, (void *)(uintptr_t)at, t->dims,
+              t->strides, t->box, steps, NO_INTERLEAVE, t->swizzled ? SWIZZLE_128 : NO_SWIZZLE, L2_256_BYTES,
+              ZEROS);
+}
+
+cvy_status cvyi_tc_map(const cuda_device *d, const tc_step *t, CUdeviceptr x, CUtensorMap *out)
+{
     const unsigned rank = t->words ? 3 : t->product ? 2 : 4;
+    const tensor_tiles tiles = {rank, t->dtype, t->product, t->dims, t->strides, t->box};
 
     memset(out, 0, sizeof *out);
-    if (!t->tma) return CVY_OK;
-    return CU(d->cu, cuTensorMapEncodeTiled, out, types[t->dtype], rank, (void *)(uintptr_t)x, t->dims, t->strides,
-              t->box, steps, NO_INTERLEAVE, t->product ? SWIZZLE_128 : NO_SWIZZLE, L2_256_BYTES, ZEROS);
+    return t->tma ? encode(d, &tiles, x, out) : CVY_OK;
+}
+
+cvy_status cvyi_tc_map_w(const cuda_device *d, const tc_step *t, CUdeviceptr w, CUtensorMap *out)
+{
+    const tensor_tiles tiles = {3, t->dtype, true, t->w_dims, t->w_strides, t->w_box};
+
+    return encode(d, &tiles, w, out);
 }
 
 static cvy_status launch_pack(const cuda_device *d, const cuda_step *s, const step_arguments *a, CUstream stream)

@@ -66,8 +66,8 @@ cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out);
 /* What a step of these kernels has beyond views; numbers of views, CVY_NONE: NULL. */
 struct tc_step {  /* tc_step of exec.h */
     bool packs;   /* conv_tc_pack.cu: w, packed, unscale, factor. Else conv_tc.cu */
-    bool product; /* matmul_tc.cu, conv_wide.cu: a map swizzled by 128 bytes, and the views */
-    bool words;   /* conv_wide.cu: the map has three dimensions; matmul_tc.cu's two */
+    bool product; /* matmul_tc.cu, conv_wide.cu, matmul_wide.cu: maps swizzled by 128 bytes, and the views */
+    bool words;   /* the last two: maps have three dimensions; matmul_tc.cu's two */
     int x, w, packed, unscale, bias, gamma, beta, y, part, state, factor;
     float eps;
     int64_t zero_bytes;           /* from part on: zero before the first launch on a workspace */
@@ -75,6 +75,9 @@ struct tc_step {  /* tc_step of exec.h */
     cvy_dtype dtype;              /* of x */
     uint64_t dims[4], strides[3]; /* of the tensor map */
     unsigned box[4];
+    bool pair; /* matmul_wide.cu: w has a map, too */
+    uint64_t w_dims[3], w_strides[2];
+    unsigned w_box[3];
 };
 
 /* Makes the words of a step ready that a run on a new workspace does not launch. */
@@ -83,7 +86,8 @@ cvy_status cvyi_tc_zero(const cuda_device *d, const cuda_step *s, const step_arg
 /* One without views, for the step that is being made; NULL: no memory. */
 tc_step *cvyi_tc_new_step(maker *m);
 
-/* x as tensor copies see it; zeros where there are none. */
+/* x as tensor copies see it; zeros where there are none. w, of a step that has a map of it. */
 cvy_status cvyi_tc_map(const cuda_device *d, const tc_step *t, CUdeviceptr x, CUtensorMap *out);
+cvy_status cvyi_tc_map_w(const cuda_device *d, const tc_step *t, CUdeviceptr w, CUtensorMap *out);
 
 #endif

@@ -4,7 +4,7 @@
 
 /* ---- what it takes ---- */
 
-enum { FARTHEST = 1 << 20, STRIDE_MOST = 16 };
+enum { FARTHEST = 1 << 20, STRIDE_MOST = 16, PHASES_MOST = 64 };
 
 static const char *refusal(const cvy_plan *p, const cuda_device *d, const conv_geom *e)
 {
@@ -14,6 +14,8 @@ static const char *refusal(const cvy_plan *p, const cuda_device *d, const conv_g
     for (int a = 0; a < 3; a++)
         if (e->kernel[a] * e->dil[a] + e->pad[a] > FARTHEST || e->stride[a] > STRIDE_MOST)
             return "wide: a filter that reaches further than a tile";
+    /* Each is a list of its own with gaps of its own, or a tile with few taps. */
+    if (e->stride[0] * e->stride[1] * e->stride[2] > PHASES_MOST) return "wide: strides with more than 64 phases";
     return e->C < 16 ? "wide: fewer than 16 input channels" : NULL;
 }
 

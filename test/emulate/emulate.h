@@ -40,6 +40,7 @@ typedef struct emulated_product {
     float a_rows[2][16];
     int in_rows;
     int columns, tf32, bf16, accumulate; /* operands: fp16 where neither */
+    int across;                          /* b lies along its columns, swizzled */
 } emulated_product;
 
 /* cuTensorMapEncodeTiled's result, as test/standin/cuda.c writes it: up to four dimensions. */

@@ -3,9 +3,10 @@
  * Of d [64][N], lane 4g + t of warp w in its warpgroup has rows 16w + g and 16w + g + 8, columns 8j + 2t and 8j +
  * 2t + 1. Operands in shared memory: without swizzle core matrices of 8 rows x 16 bytes, contiguous; a descriptor
  * says where the first one is, how far the next is along k (leading) and along the rows (stride), in 16 bytes.
- * Swizzled by 128 bytes, of fp16 alone: rows of 128 bytes, contiguous by eights; bits 4 to 6 of an element's
- * address are changed by bits 7 to 9, whatever row the operand starts at. Products are exact, and are added to the
- * accumulator in double; the sum is cut off, not rounded (emulate/mma.cuh says why). */
+ * Swizzled by 128 bytes, of 16-bit numbers alone: rows of 128 bytes, contiguous by eights; bits 4 to 6 of an
+ * element's address are changed by bits 7 to 9, whatever row the operand starts at. Across: 64 columns are 128
+ * bytes for each k; stride is from eight k to the next, leading from 64 columns to the next. Products are exact,
+ * and are added to the accumulator in double; the sum is cut off, not rounded (emulate/mma.cuh says why). */
 #include <stdint.h>
 #include <string.h>
 #include "numbers.h"
@@ -60,7 +61,7 @@ static const char *read_descriptor(unsigned long long d, int rows, const char *s
 }
 
 /* Row `row` of an operand: all its k, 16 of fp16 or bf16, or 8 of tf32. */
-static int read_row(const operand *o, int row, bool tf32, bool bf16, float out[16])
+static void read_row(const operand *o, int row, bool tf32, bool bf16, float out[16])
 {
     const float *table = half_values();
     const size_t in_operand = (size_t)(row / CORE_ROWS) * o->stride + (size_t)(row % CORE_ROWS) * row_bytes(o);
@@ -78,7 +79,32 @@ static int read_row(const operand *o, int row, bool tf32, bool bf16, float out[1
             out[part * half + i] = tf32 ? emulated_tf32(word) : bf16 ? emulated_float((uint32_t)h << 16) : table[h];
         }
     }
-    return 2 * half;
+}
+
+/* Column `c` of an operand that lies along its columns. */
+static void read_across(const operand *o, int c, bool bf16, float out[16])
+{
+    const float *table = half_values();
+
+    for (size_t k = 0; k < 16; k++) {
+        const size_t place = (size_t)(c / 64) * o->leading + k / CORE_ROWS * o->stride +
+                             k % CORE_ROWS * SWIZZLED_BYTES + (size_t)(c % 64) * 2;
+        uint16_t h = 0;
+        memcpy(&h, find_piece(o, place), sizeof h);
+        out[k] = bf16 ? emulated_float((uint32_t)h << 16) : table[h];
+    }
+}
+
+static const char *read_across_descriptor(unsigned long long d, int columns, const char *shared,
+                                          unsigned shared_bytes, operand *out)
+{
+    const char *wrong = read_descriptor(d, CORE_ROWS, shared, shared_bytes, out);
+
+    if (wrong || !out->swizzled) return wrong ? wrong : "an operand across without swizzle";
+    out->leading = (size_t)(d >> 16 & 0x3fff) * 16;
+    return out->start + (size_t)((columns - 1) / 64) * out->leading + out->stride + 1024 > shared_bytes
+               ? "a wgmma descriptor that reaches behind the block's shared memory"
+               : NULL;
 }
 
 /* The warp's rows of the first operand, [k][row]. Lane 4g + t brings row g, and row g + 8, where they come from
@@ -110,9 +136,14 @@ const char *product_run(const emulated_product *const lanes[EMULATED_LANES], con
     operand b;
     const char *wrong = read_rows(lanes, shared, shared_bytes, warp, rows);
 
-    if (!wrong) wrong = read_descriptor(p->b, p->columns, shared, shared_bytes, &b);
+    if (!wrong)
+        wrong = (p->across ? read_across_descriptor : read_descriptor)(p->b, p->columns, shared, shared_bytes, &b);
     for (int c = 0; c < p->columns && !wrong; c++) {
-        const int terms = read_row(&b, c, p->tf32, p->bf16, column), in_lane = c / 8 * 4 + c % 2;
+        const int terms = p->tf32 ? 8 : 16, in_lane = c / 8 * 4 + c % 2;
+        if (p->across)
+            read_across(&b, c, p->bf16, column);
+        else
+            read_row(&b, c, p->tf32, p->bf16, column);
         for (int r = 0; r < 16; r++)
             sums[r] = p->accumulate ? lanes[r % 8 * 4 + c % 8 / 2]->d[in_lane + r / 8 * 2] : 0;
         for (int k = 0; k < terms; k++)

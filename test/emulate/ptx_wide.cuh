@@ -8,3 +8,12 @@ static inline void tensor_load(void *dst, const tensor_map &map, int x, int y, i
     const int at[4] = {x, y, z};
     emulated_now.load_box(dst, (const emulated_map *)&map, at, emulated_barrier(b), 1u << emulated_now.rank);
 }
+template <int COUNT, class T>
+static inline void wgmma_across(float (&d)[COUNT], u64 a, u64 b, int accumulate, T type)
+{
+    emulated_product p = {
+        .d = d, .a = a, .b = b, .columns = 2 * COUNT, .bf16 = emulated_is_bf16(type), .accumulate = accumulate};
+    p.across = 1;
+    emulated_together({a, b, accumulate, {}});
+    emulated_now.multiply(&p);
+}

@@ -37,6 +37,9 @@ static const char *const chains[] = {
     "x[3,4,37] | linear(65) | gelu('tanh') | add(r[3,4,65])",
     "x[200,130] | linear(150) | square",
     "x[2,3,17,19] | matmul(w[3,19,23]) | abs",
+    "x[500,1300] | matmul(w[1300,5]) | relu",
+    "x[3,2050] | linear(777) | gelu",
+    "x[1,5000] | linear(130) | add(r[130])",
     "x[7] | matmul(w[7,5])",
     "x[4,6,7] | matmul(w[7])",
     /* norms */
@@ -187,6 +190,11 @@ static const char *const hopper_chains[] = {
        tiles and clusters, more steps than stages, [k][n], whole tiles that are no whole cluster */
     "x[1,64] | linear(8) | relu",
     "x[300,132] | linear(200) | gelu",
+    /* words of 16 bits: two inputs, batches, sums in parts, ragged on every side */
+    "x[700,1024], y[1024,500] | matmul(@y) | relu",
+    "x[20,9000] | linear(72) | silu",
+    "x[6,300,1024], y[6,1024,131] | matmul(@y) | add(r[131])",
+    "x[1000,1030] | linear(401) | gelu",
     "x[5,4,1024] | linear(1001) | add(r[5,4,1001])",
     "x[77,36] | linear(52,bias=False) @l | sigmoid | mul(@l)",
     "x[600,352] | matmul(w[352,300]) | silu",
@@ -203,6 +211,9 @@ static const char *const hopper_chains[] = {
 /* For compute-sanitizer, which takes its time: small, and between them every kernel file and every form of a pass
  * on tensor cores (test/unit/test_cuda_cover.c). */
 static const char *const sanitized[] = {
+    "x[3,2050] | linear(777) | gelu",
+    "x[700,1024], y[1024,500] | matmul(@y) | relu",
+    "x[20,9000] | linear(72) | silu",
     /* tensor cores: several strips for each block, so that every ring goes round */
     "x[40,8,20,24] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
     "x[24,8,20,24] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",

@@ -4,24 +4,46 @@
 #include "kernel_list.h"
 #include "needs.h"
 
+typedef struct named {
+    const char *name;
+    int value;
+} named;
+
+static int find_named(const named *all, int n, const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(name, all[i].name)) return all[i].value;
+    return -1;
+}
+
+static int value_of_product(const product_form *f, const char *name)
+{
+    const named all[] = {{"CLUSTER_M", f->tile.cluster_m}, {"CLUSTER_N", f->tile.cluster_n}};
+    return find_named(all, COUNT_OF(all), name);
+}
+
+static int value_of_wide(const wide_form *f, const char *name)
+{
+    const named all[] = {{"GROUPS_M", f->tile.groups_m}, {"TILE", f->tile.tile},       {"BLOCKS", f->tile.blocks},
+                         {"TOGETHER", f->tile.together}, {"SPLIT", f->tile.split},     {"PRODUCTS", f->products},
+                         {"PHASES", f->phases},          {"TRANSPOSED", f->transposed}};
+    return find_named(all, COUNT_OF(all), name);
+}
+
+static int value_of_words(const word_form *f, const char *name)
+{
+    const named all[] = {{"TURNS", f->tile.turns},    {"SPLIT", f->tile.split},       {"PRODUCTS", f->products},
+                         {"SCALED", f->scaled},       {"OTHER_ACROSS", f->across},    {"X_WORDS", f->x.words},
+                         {"X_BATCHED", f->x.batched}, {"W_BATCHED", f->other.batched}};
+    return find_named(all, COUNT_OF(all), name);
+}
+
 /* -1: the choice has no such value. */
 static int value_of(const cuda_choice *c, const char *name)
 {
-    if (c->kernel == &cvyi_kernel_matmul_tc) {
-        if (!strcmp(name, "CLUSTER_M")) return c->product.tile.cluster_m;
-        if (!strcmp(name, "CLUSTER_N")) return c->product.tile.cluster_n;
-    }
-    if (c->kernel == &cvyi_kernel_conv_wide) {
-        const struct {
-            const char *name;
-            int value;
-        } all[] = {{"GROUPS_M", c->wide.tile.groups_m}, {"TILE", c->wide.tile.tile},
-                   {"BLOCKS", c->wide.tile.blocks},     {"TOGETHER", c->wide.tile.together},
-                   {"SPLIT", c->wide.tile.split},       {"PRODUCTS", c->wide.products},
-                   {"PHASES", c->wide.phases},          {"TRANSPOSED", c->wide.transposed}};
-        for (int i = 0; i < COUNT_OF(all); i++)
-            if (!strcmp(name, all[i].name)) return all[i].value;
-    }
+    if (c->kernel == &cvyi_kernel_matmul_tc) return value_of_product(&c->product, name);
+    if (c->kernel == &cvyi_kernel_conv_wide) return value_of_wide(&c->wide, name);
+    if (c->kernel == &cvyi_kernel_matmul_wide) return value_of_words(&c->word, name);
     if (c->kernel != &cvyi_kernel_conv_tc) return -1;
     if (!strcmp(name, "streamed")) return c->tc.tuning.slices * 8 < c->tc.problem.c;
 #define VALUE(NAME, field, meaning)                                                                                \

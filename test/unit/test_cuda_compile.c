@@ -50,6 +50,9 @@ static const char *const chains[] = {
 #define UP     "x[64,64,28,28] | conv_transpose2d(64,4,stride=2,padding=1) | relu"
 #define LARGE  "x[1,128,512,512] | conv2d(128,3,padding=1) | relu"
 #define LINEAR "x[900,300] | linear(1500) | gelu"
+#define WORDS  "x[2048,1024] | linear(4096) | gelu"
+#define INPUTS "x[16,500,1024], y[16,1024,2045] | matmul(@y) | add(r[2045])"
+#define LONG   "x[100,70000] | linear(64) | silu"
 #define MATMUL "x[900,300] | matmul(w[300,1500]) | relu"
 static const struct {
     const char *chain, *source;
@@ -57,21 +60,45 @@ static const struct {
     cvy_precision precision;
     int tiles;
 } producers[] = {
-    {CONV, "conv_mma.cu", 80, CVY_FP32, 1},          {CONV, "conv_mma.cu", 80, CVY_TF32, 1},
-    {WIDE, "conv_mma.cu", 80, CVY_FP32, 4},          {WIDE, "conv_mma.cu", 80, CVY_TF32, 4},
-    {TAPS, "conv_mma.cu", 80, CVY_FP32, 4},          {TAPS, "conv_mma.cu", 80, CVY_TF32, 4},
-    {FEW, "conv_mma.cu", 80, CVY_FP32, 1},           {FEW, "conv_mma.cu", 80, CVY_TF32, 1},
-    {LINEAR, "matmul_mma.cu", 80, CVY_FP32, 4},      {LINEAR, "matmul_mma.cu", 80, CVY_TF32, 4},
-    {MATMUL, "matmul_mma.cu", 80, CVY_FP32, 4},      {MATMUL, "matmul_mma.cu", 80, CVY_TF32, 4},
-    {LINEAR, "matmul_tc.cu", 90, CVY_FP32, 4},       {LINEAR, "matmul_tc.cu", 90, CVY_TF32, 4},
-    {MANY, "conv_wide.cu", 90, CVY_FP32, 4},         {MANY, "conv_wide.cu", 90, CVY_TF32, 4},
-    {DEEP, "conv_wide.cu", 90, CVY_FP32, 2},         {DEEP, "conv_wide.cu", 90, CVY_TF32, 2},
-    {LARGE, "conv_wide.cu", 90, CVY_FP32, 4},        {LARGE, "conv_wide.cu", 90, CVY_TF32, 4},
-    {PHASES, "conv_wide.cu", 90, CVY_FP32, 1},       {UP, "conv_wide.cu", 90, CVY_FP32, 2},
-    {UP, "conv_wide.cu", 90, CVY_TF32, 2},           {DEEP, "conv_wide_add.cu", 90, CVY_TF32, 1},
-    {DEEP, "conv_wide_pack.cu", 90, CVY_TF32, 1},    {MANY, "conv_wide_words.cu", 90, CVY_FP32, 1},
-    {MANY, "conv_wide_rescale.cu", 90, CVY_FP32, 1}, {CONV, "conv_direct.cu", 89, CVY_FP32, 1},
+    {CONV, "conv_mma.cu", 80, CVY_FP32, 1},
+    {CONV, "conv_mma.cu", 80, CVY_TF32, 1},
+    {WIDE, "conv_mma.cu", 80, CVY_FP32, 4},
+    {WIDE, "conv_mma.cu", 80, CVY_TF32, 4},
+    {TAPS, "conv_mma.cu", 80, CVY_FP32, 4},
+    {TAPS, "conv_mma.cu", 80, CVY_TF32, 4},
+    {FEW, "conv_mma.cu", 80, CVY_FP32, 1},
+    {FEW, "conv_mma.cu", 80, CVY_TF32, 1},
+    {LINEAR, "matmul_mma.cu", 80, CVY_FP32, 4},
+    {LINEAR, "matmul_mma.cu", 80, CVY_TF32, 4},
+    {MATMUL, "matmul_mma.cu", 80, CVY_FP32, 4},
+    {MATMUL, "matmul_mma.cu", 80, CVY_TF32, 4},
+    {LINEAR, "matmul_tc.cu", 90, CVY_FP32, 4},
+    {LINEAR, "matmul_tc.cu", 90, CVY_TF32, 4},
+    {MANY, "conv_wide.cu", 90, CVY_FP32, 4},
+    {MANY, "conv_wide.cu", 90, CVY_TF32, 4},
+    {DEEP, "conv_wide.cu", 90, CVY_FP32, 2},
+    {DEEP, "conv_wide.cu", 90, CVY_TF32, 2},
+    {LARGE, "conv_wide.cu", 90, CVY_FP32, 4},
+    {LARGE, "conv_wide.cu", 90, CVY_TF32, 4},
+    {PHASES, "conv_wide.cu", 90, CVY_FP32, 1},
+    {UP, "conv_wide.cu", 90, CVY_FP32, 2},
+    {UP, "conv_wide.cu", 90, CVY_TF32, 2},
+    {DEEP, "conv_wide_add.cu", 90, CVY_TF32, 1},
+    {DEEP, "conv_wide_pack.cu", 90, CVY_TF32, 1},
+    {MANY, "conv_wide_words.cu", 90, CVY_FP32, 1},
+    {MANY, "conv_wide_rescale.cu", 90, CVY_FP32, 1},
+    {CONV, "conv_direct.cu", 89, CVY_FP32, 1},
     {LINEAR, "matmul.cu", 89, CVY_FP32, 1},
+    {WORDS, "matmul_wide.cu", 90, CVY_FP32, 4},
+    {WORDS, "matmul_wide.cu", 90, CVY_TF32, 4},
+    {INPUTS, "matmul_wide.cu", 90, CVY_FP32, 2},
+    {INPUTS, "matmul_wide.cu", 90, CVY_TF32, 2},
+    {LONG, "matmul_wide.cu", 90, CVY_TF32, 2},
+    {INPUTS, "matmul_wide_words.cu", 90, CVY_FP32, 1},
+    {INPUTS, "matmul_wide_rescale.cu", 90, CVY_FP32, 1},
+    {LONG, "conv_wide_add.cu", 90, CVY_TF32, 1},
+    {"x[4000,4096] | linear(8) | gelu", "matmul_thin.cu", 80, CVY_FP32, 1},
+    {"x[8,4096] | linear(4096) | gelu", "matmul_thin.cu", 80, CVY_FP32, 1},
 };
 
 /* The virtual environment's wheel, where nothing else is named. */
@@ -191,8 +218,13 @@ static const struct {
     {"x[64,64,56,56]:bf16 | conv2d(64,3,padding=1) | batch_norm | mul(s[64,1,1]) | relu", "conv_tc.cu", 90},
     {"x[12,128,28,28]:bf16 | conv2d(128,3) | group_norm(8) | relu", "conv_tc.cu", 90},
     {"x[16,64,57,57]:fp16 | conv2d(64,3,padding=1) | relu", "conv_tc.cu", 90},
-    {"x[900,304]:bf16 | linear(1500) | gelu", "matmul_tc.cu", 90},
-    {"x[900,304]:fp16 | linear(1500) | gelu", "matmul_tc.cu", 90},
+    {"x[300,304]:bf16 | linear(500) | gelu", "matmul_tc.cu", 90},
+    {"x[300,304]:fp16 | linear(500) | gelu", "matmul_tc.cu", 90},
+    {"x[4096,1024]:bf16 | linear(4096) | gelu", "matmul_wide.cu", 90},
+    {"x[4096,1024]:fp16, y[1024,4096]:fp16 | matmul(@y) | add(r[4096])", "matmul_wide.cu", 90},
+    {"x[16,512,1020]:bf16, y[16,1020,512]:bf16 | matmul(@y) | gelu", "matmul_wide.cu", 90},
+    {"x[16,512,1020]:bf16, y[16,1020,512]:bf16 | matmul(@y) | gelu", "matmul_wide_words.cu", 90},
+    {"x[4000,4096]:bf16 | linear(8) | gelu", "matmul_thin.cu", 80},
     {"x[900,300]:bf16 | linear(1500) | gelu", "matmul_mma.cu", 80},
     {"x[900,300]:fp16 | matmul(w[300,1500]) | relu", "matmul_mma.cu", 80},
     {"x[400,64,20,22]:bf16 | conv2d(256,3,dilation=2) | gelu", "conv_mma.cu", 80},

@@ -29,7 +29,9 @@ static void devices_choose(void)
     };
     for (int i = 0; i < COUNT_OF(cases); i++)
         for (int k = 0; k < 2; k++) {
-            cvy_plan *p = plan_of(k ? linear : dilated, cases[i].capability, cases[i].precision);
+            cvy_plan *p;
+            if (k && cases[i].capability == 90) continue; /* matmul_wide.cu's */
+            p = plan_of(k ? linear : dilated, cases[i].capability, cases[i].precision);
             if (!p) continue;
             const pass *last = &p->passes[p->n_passes - 1];
             const bool large = k && cases[i].precision == CVY_TF32 &&
@@ -67,8 +69,10 @@ static void hopper_has_both(void)
         {"x[64,256,28,28] | conv2d(256,3,padding=1,groups=8) | relu", &cvyi_kernel_conv_mma},
         {"x[64,64,28,28] | conv_transpose2d(64,4,stride=2,padding=1,groups=2)", &cvyi_kernel_conv_mma},
         {"x[8,512,512] | matmul(w[512,512])", &cvyi_kernel_matmul_tc},
-        {"x[8,512,512] | matmul(w[8,512,512])", &cvyi_kernel_matmul_mma},
-        {"x[2048,1024] | linear(1024) | gelu", &cvyi_kernel_matmul_tc},
+        {"x[8,512,60] | matmul(w[8,60,512])", &cvyi_kernel_matmul_mma},
+        {"x[8,512,512] | matmul(w[8,512,512])", &cvyi_kernel_matmul_wide},
+        {"x[512,256] | linear(1024) | gelu", &cvyi_kernel_matmul_tc},
+        {"x[4096,2048] | linear(2048) | gelu", &cvyi_kernel_matmul_wide},
         {"x[64,128,56,56] | conv2d(128,3,padding=1,groups=128) | relu", &cvyi_kernel_conv_simple},
     };
     for (int i = 0; i < COUNT_OF(cases); i++) {

@@ -74,13 +74,13 @@ static void check_steps(const cvy_plan *p, const char *chain, const product_form
 static void layers_are_taken(void)
 {
     static const char *const all[] = {
-        "x[2048,1024] | linear(1024)",
-        "x[4096,4096] | linear(4096) | gelu",
-        "x[1,1024] | linear(1000) | relu",
+        "x[512,256] | linear(1024)",
+        "x[1024,256] | linear(512) | gelu",
+        "x[9,1024] | linear(1000) | relu",
         "x[77,132] | linear(52)",
         "x[3,100,1024] | linear(36) | add(r[3,100,36])",
         "x[8,512,512] | matmul(w[512,512]) | silu",
-        "x[9000000,256] | linear(256)",
+        "x[9000000,48] | linear(256)",
     };
     for (int i = 0; i < 2 * COUNT_OF(all); i++) {
         const char *chain = all[i / 2];
@@ -131,6 +131,71 @@ static void batches_share_code(void)
     cvy_plan_free(two);
 }
 
+/* ---- words of 16 bits: matmul_wide.cu ---- */
+
+static void words_refuse_in_words(void)
+{
+    static const struct {
+        const char *chain, *why;
+        int capability;
+    } cases[] = {
+        {"x[20,64] | linear(64)", "9.0", 80},
+        {"x[64] | linear(70)", "a vector", 90},
+        {"x[20,64] | matmul(w[64])", "a vector", 90},
+        {"x[20,63] | linear(64)", "64 terms", 90},
+        {"x[20,64] | linear(7)", "8 columns", 90},
+        {"x[2,1,20,64] | matmul(w[3,64,30])", "broadcast in part", 90},
+        {"x[20,64]:bf16 | matmul(w[64,30]:fp32)", "two dtypes", 90},
+        {"x[9,17000000] | linear(8)", "tensor copies count", 90},
+        {"x[8,128] | linear(64)", "few rows", 90},
+    };
+    for (int i = 0; i < COUNT_OF(cases); i++) {
+        gpu->capability = cases[i].capability;
+        cvy_plan *p = plan_of(cases[i].chain, CVY_FP32);
+        if (!p) continue;
+        const char *why = cvyi_word_form(p, p->passes[p->n_passes - 1].first).why;
+        CHECK(why && strstr(why, cases[i].why), "%s: \"%s\", not \"%s\"", cases[i].chain, why ? why : "(taken)",
+              cases[i].why);
+        cvy_plan_free(p);
+    }
+    gpu->capability = 0;
+}
+
+/* What becomes words, once or in every run, and what is read where it lies. */
+static void words_are_taken(void)
+{
+    static const struct {
+        const char *chain;
+        int steps; /* of matmul_wide_words.cu */
+        bool across, prepared;
+    } cases[] = {
+        {"x[2048,1024] | linear(4096) | gelu", 2, false, true},
+        {"x[2048,1024], y[1024,4096] | matmul(@y)", 2, false, false},
+        {"x[4096,1024]:bf16 | linear(4096) | gelu", 0, false, true},
+        {"x[4096,1024]:bf16, y[1024,4096]:bf16 | matmul(@y)", 0, true, false},
+        {"x[4096,1020]:fp16, y[1020,4096]:fp16 | matmul(@y)", 1, true, false},
+        {"x[8,512,1024]:bf16, y[8,1024,2044]:bf16 | matmul(@y)", 1, false, false},
+    };
+    for (int i = 0; i < COUNT_OF(cases); i++) {
+        cvy_plan *p = plan_of(cases[i].chain, CVY_TF32);
+        int steps = 0, prepared = 0;
+        if (!p) continue;
+        const cuda_state *state = p->state;
+        const cuda_choice *c = cvyi_cuda_choice(&p->passes[p->n_passes - 1]);
+        for (int k = 0; k < state->n_steps; k++) {
+            const bool words = !strcmp(state->steps[k].source, "matmul_wide_words.cu");
+            steps += words;
+            prepared += words && state->steps[k].prepared;
+        }
+        CHECK(c->kernel == &cvyi_kernel_matmul_wide, "%s: %s", cases[i].chain, c->kernel->name);
+        CHECK(steps == cases[i].steps && prepared == (steps && cases[i].prepared), "%s: %d and %d steps",
+              cases[i].chain, steps, prepared);
+        CHECK(c->word.across == cases[i].across, "%s: across", cases[i].chain);
+        CHECK((state->shadow[0] >= 0) == !c->word.x.words, "%s: x is copied", cases[i].chain);
+        cvy_plan_free(p);
+    }
+}
+
 int main(int argc, char **argv)
 {
     (void)argc;
@@ -141,5 +206,7 @@ int main(int argc, char **argv)
     layers_are_taken();
     tunings_rank_tiles();
     batches_share_code();
+    words_refuse_in_words();
+    words_are_taken();
     return finish("cuda_product");
 }

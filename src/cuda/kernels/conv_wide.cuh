@@ -22,7 +22,7 @@
 //     row k lie at place c / 8 ^ k % 8
 //   unscale [K_PAD] float32: the inverse of the channel's scale
 //
-// Scales: weight_scale.cuh and wide_words.cuh.
+// Scales: weight_scale.cuh and words.cuh.
 #ifndef CVY_CONV_WIDE_CUH
 #define CVY_CONV_WIDE_CUH
 
@@ -59,6 +59,7 @@
 #include "filter.cuh"
 #include "ptx.cuh"
 #include "wide_layout.cuh"
+#include "words.cuh"
 
 constexpr int PARTS = PRODUCTS == 3 ? 2 : 1, TAPS = TAPS_T * TAPS_R * TAPS_S;
 constexpr wide_axis AXIS_D = {TAPS_T, STRIDE_D, PAD_D, DIL_D, TRANSPOSED},
@@ -91,17 +92,6 @@ CVY_INLINE int taps_before(int phase)
         before += f.t * f.r * f.s;
     }
     return before;
-}
-
-// The words' two halves of a value; v is finite, and its scale keeps it in fp16's range.
-CVY_INLINE void split_words(float a, float b, u32 (&words)[PARTS])
-{
-    float back_a, back_b;
-    words[0] = pack_f16(a, b);
-    if (PARTS == 1) return;
-    unpack_f16(words[0], back_a, back_b);
-    // An inf stays one: the result is then summed again (conv_wide.cu). inf - inf would be NaN, which is as good.
-    words[PARTS - 1] = pack_f16(a - back_a, b - back_b);
 }
 
 #endif

@@ -1,5 +1,5 @@
-// conv_wide_add.cu - sums that several blocks of conv_wide.cu share: their parts are added in order, and the
-// epilogue follows. Expected bound: memory, mostly the L2.
+// conv_wide_add.cu - sums that several blocks of conv_wide.cu or matmul_wide.cu share: their parts are added in
+// order, and the epilogue follows. Expected bound: memory, mostly the L2.
 //
 //   t[1]  parts: PARTIALS times the result
 //   epilogue space: inner extents Y1...Y5      grid: x elements over THREADS * WIDTH
@@ -23,20 +23,26 @@ constexpr int THREADS = 256;
 constexpr long long INNER = (long long)Y1 * Y2 * Y3 * Y4 * Y5;
 constexpr int WIDTH = SRC_DENSE && INNER % 4 == 0 ? 4 : 1;
 
-extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
+CVY_INLINE void add_parts(const cvy_args &a, long long total, long long lin)
 {
-    const long long total = a.extent * INNER, lin = ((long long)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
-    float sum[WIDTH], part[PARTIALS][WIDTH];
+    float sum[WIDTH];
     cvy_at at[WIDTH];
-    if (lin >= total) return;
+    cvy_load(a.t[1].p + lin, sum);
+#pragma unroll 32 // loads that are under way at once
+    for (int i = 1; i < PARTIALS; i++) {
+        float part[WIDTH];
+        cvy_load(a.t[1].p + i * total + lin, part);
 #pragma unroll
-    for (int i = 0; i < PARTIALS; i++) cvy_load(a.t[1].p + i * total + lin, part[i]);
-#pragma unroll
-    for (int e = 0; e < WIDTH; e++) {
-        sum[e] = part[0][e];
-#pragma unroll
-        for (int i = 1; i < PARTIALS; i++) sum[e] += part[i][e];
+        for (int e = 0; e < WIDTH; e++) sum[e] += part[e];
     }
     cvy_neighbours<WIDTH, Y1, Y2, Y3, Y4, Y5>((cvy_index)lin, at);
     cvy_write(a, at, sum);
+}
+
+// The grid is that of contiguous tensors: elsewhere WIDTH is 1, and a thread has several results.
+extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
+{
+    const long long total = a.extent * INNER, step = (long long)gridDim.x * (THREADS * WIDTH);
+    for (long long lin = ((long long)blockIdx.x * THREADS + threadIdx.x) * WIDTH; lin < total; lin += step)
+        add_parts(a, total, lin);
 }

@@ -15,7 +15,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     for (int i = threadIdx.x; i < SLICES * CHUNKS; i += THREADS) m = fmaxf(m, seen[i]);
     const int j = scale_number(over_block(m)), first = (int)(blockIdx.x % each);
 
-    if (first == 0 && threadIdx.x == 0) a.t[3].p[n] = __int_as_float((127 - 6 - 15 * j) << 23);
+    if (first == 0 && threadIdx.x == 0) a.t[3].p[n] = unscale_power(j);
     if (j == 0) return;
 #pragma unroll 1
     for (int i = first; i < SLICES * CHUNKS; i += (int)each) {

@@ -40,6 +40,35 @@ CVY_CONST wgmma_layout wgmma_find_layout(int m, int n, int products)
     return l;
 }
 
+// ---- matmul_wide.cu: a tile of rows x columns, both operands words of 16 bits ----
+
+enum {
+    WORD_DEPTH = 64, // terms of a step: rows of 128 bytes, swizzled
+    WORD_CHUNK = 32, // columns of 8 rows that a warp finishes at a time
+    WORD_LINES = 64, // lines and terms of a matrix that a block turns into words
+    WORD_SPAN = 256,
+    WORD_MOST_STAGES = 6,
+    WORD_THREADS = 384 // two warpgroups, and one that copies
+};
+
+typedef struct word_layout {
+    int parts;            // of both operands: 2 where three products are to have float32's accuracy
+    int x_stage, w_stage; // bytes: [parts][rows or columns][64]
+    int stages;           // as many as fit; fewer than 2: it does not fit
+    int shared_bytes;     // stages, a chunk of results for each warp, two barriers for each stage and two more
+} word_layout;
+
+CVY_CONST word_layout word_find_layout(int m, int n, int products)
+{
+    const int parts = products == 3 ? 2 : 1, row = 2 * WORD_DEPTH;
+    const int x_stage = parts * m * row, w_stage = parts * n * row;
+    const int chunks = 8 * 8 * (WORD_CHUNK + 8) * 4, room = 226 * 1024 - chunks;
+    const int stages = least(room / (x_stage + w_stage), WORD_MOST_STAGES);
+    const word_layout l = {parts, x_stage, w_stage, stages,
+                           stages * (x_stage + w_stage) + chunks + 16 * (stages + 1)};
+    return l;
+}
+
 // ---- through mma.sync ----
 
 enum { MMA_DEPTH = 16, MATMUL_MMA_STAGES = 3, CONV_MMA_MOST_STAGES = 5 }; // terms of a step

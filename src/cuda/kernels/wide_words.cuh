@@ -1,9 +1,5 @@
-// wide_words.cuh - x [n][C_IN][pixels] -> words (conv_wide.cuh), and their scale. Shared by
+// wide_words.cuh - x [n][C_IN][pixels] -> words (conv_wide.cuh); a sample has a scale (words.cuh). Shared by
 // conv_wide_words.cu and conv_wide_rescale.cu.
-//
-// A sample has the scale 2^(6 + 15 j) that brings its largest finite |x| to 1 .. 2^15: fp16 never overflows, keeps
-// its 11 bits down to 2^-14 of the largest, and a sample's bits do not depend on the others. Nearly always j is 0;
-// so words are made with 2^6 while the largest value is found, and made again where it turns out to be another.
 //
 //   thread -> data: 64 pixels x 64 channels at a time. Lane l of warp v reads pixels l and l + 32 of channels 2v,
 //   2v + 1, 2v + 16, ...: rows of 128 bytes; words go through shared memory, [pixel][33 pairs], so that both sides
@@ -57,8 +53,7 @@ CVY_INLINE float make_words(const cvy_args &a, words_tile &tile, long long n, in
     for (int i = 0; i < EACH; i++) {
         u32 words[PARTS];
 #pragma unroll
-        for (int e = 0; e < 2; e++)
-            most_seen = fabsf(v[i][e]) < CVY_INF ? fmaxf(most_seen, fabsf(v[i][e])) : most_seen;
+        for (int e = 0; e < 2; e++) most_seen = larger_finite(most_seen, v[i][e]);
         split_words(v[i][0] * scale, v[i][1] * scale, words);
 #pragma unroll
         for (int part = 0; part < PARTS; part++)
@@ -91,18 +86,6 @@ CVY_INLINE float over_block(float v)
 #pragma unroll
     for (int i = 0; i < THREADS / 32; i++) v = fmaxf(v, warps[i]);
     return v;
-}
-
-// j of the scale for a sample whose largest value is m; 2^126 is the largest scale.
-CVY_INLINE int scale_number(float m)
-{
-    const int exponent = (int)(__float_as_uint(m) >> 23) - 127 + 6; // of m * 2^6
-    const int j = -(exponent >= 0 ? exponent / 15 : -((14 - exponent) / 15));
-    return m > 0.0f ? (j > 8 ? 8 : j) : 0;
-}
-CVY_INLINE float scale_power(int j)
-{
-    return __int_as_float((127 + 6 + 15 * j) << 23);
 }
 
 #endif

@@ -1,0 +1,157 @@
+/* matmul_thin.c - matrix products with at most 8 columns, or rows, by multiply-adds: kernels/matmul_thin.cu. They
+ * are bound by the long operand, which is read once; where it has few lines, blocks share the terms. */
+#include <math.h>
+#include <stdio.h>
+#include "choice.h"
+#include "cores.h"
+
+enum { MOST = 8, SHORTEST = 128, SHARE = 512, MOST_PARTS = 64 };
+
+/* ---- form ---- */
+
+/* Lines that are neighbours are taken by fours. */
+static int lines_of_block(const thin_form *f)
+{
+    return f->across && !f->geom.other_is_nk ? 128 : 32;
+}
+
+/* Four blocks for each multiprocessor, as far as their shares are worth a block. */
+static int find_split(const cuda_device *d, const thin_form *f)
+{
+    const matmul_geom *e = &f->geom;
+    const int64_t tiles = cvyi_ceil_div(f->lines, lines_of_block(f)) * e->batch;
+    const int64_t wanted = cvyi_min64(cvyi_ceil_div(4 * (int64_t)d->sms, cvyi_max64(tiles, 1)), MOST_PARTS);
+
+    return (int)cvyi_max64(1, cvyi_min64(wanted, e->K / SHARE));
+}
+
+static thin_form find_form(const cvy_plan *p, int core)
+{
+    const cuda_device *d = ((const cuda_state *)p->state)->device;
+    const node *n = &p->graph->nodes[core];
+    const value *x = &p->graph->values[n->arg[0]];
+    thin_form f = {.why = NULL};
+
+    cvyi_matmul_geom(p->graph, n, &f.geom);
+    f.across = f.geom.N > MOST;
+    f.thin = (int)cvyi_min64(f.across ? f.geom.M : f.geom.N, MOST + 1);
+    f.lines = f.across ? f.geom.N : f.geom.M;
+    if (f.thin > MOST) f.why = "thin: more than 8 rows and columns";
+    /* Each is multiplied by up to 8 others: of 16 bits they come faster than multiply-adds take them. */
+    if (!f.why && f.across && x->dtype != CVY_FLOAT32 && x->shape.rank > 1)
+        f.why = "thin: rows of 16 bits are the tensor cores'";
+    if (!f.why && f.geom.K < SHORTEST) f.why = "thin: fewer than 128 terms in a sum";
+    if (!f.why && f.geom.K > INT32_MAX / 2) f.why = "thin: more than 2^30 terms in a sum";
+    if (!f.why && f.geom.batch > GRID_YZ_MOST) f.why = "thin: more batches than a grid has blocks in z";
+    if (!f.why) f.split = find_split(d, &f);
+    return f;
+}
+
+/* ---- steps ---- */
+
+static int64_t parts_bytes(const thin_form *f)
+{
+    return f->split > 1 ? 4 * f->split * f->geom.M * f->geom.batch * f->geom.N : 0;
+}
+
+static cvy_status make_sums(maker *m, const thin_form *f, const space *out, int row, int column)
+{
+    const int core = m->choice->form.core;
+    const node *n = &m->g->nodes[core];
+    cvy_status st;
+
+    cvyi_make_start(m, "matmul_thin.cu");
+    cvyi_product_sizes(m, &f->geom, row, column);
+    cvyi_make_define(m, "ROWS_OF_BATCH", f->geom.batch > 1 ? f->geom.M : 0);
+    cvyi_make_define(m, "THIN", f->thin);
+    cvyi_make_define(m, "ACROSS", f->across);
+    cvyi_make_define(m, "SPLIT", f->split);
+    cvyi_make_define(m, "LINES", lines_of_block(f));
+    cvyi_make_define_types(m, n->arg[0], n->arg[1]);
+    cvyi_make_define_extents(m, 'Y', out);
+    if (f->split > 1)
+        cvyi_make_own_view(m, m->state->scratch, "parts of sums");
+    else
+        cvyi_core_first_view(m, core, out);
+    cvyi_product_x(m, n, row, column);
+    cvyi_product_other(m, n, row, column);
+    if (f->split == 1) {
+        if (f->geom.bias) cvyi_core_bias(m, core, out, n->arg[2], column);
+        TRY(cvyi_core_epilogue(m, core, out));
+    }
+    m->step.extent = out->extent[0];
+    cvyi_core_grid(m, cvyi_ceil_div(f->lines, lines_of_block(f)), f->split, f->geom.batch, 256);
+    TRY(cvyi_make_end(m, ""));
+fail:
+    return st;
+}
+
+static cvy_status make_matmul_thin(maker *m)
+{
+    const thin_form *f = &m->choice->thin;
+    const node *n = &m->g->nodes[m->choice->form.core];
+    int row, column;
+    const space out = cvyi_product_space(m->g, n, &row, &column);
+    const core_parts parts = {m->state->scratch, f->split, f->geom.bias ? n->arg[2] : CVY_NONE, column};
+    cvy_status st = CVY_OK;
+
+    if (!cvyi_elements(&out.logical)) return CVY_OK;
+    TRY(make_sums(m, f, &out, row, column));
+    if (f->split > 1) TRY(cvyi_core_add(m, &out, &parts));
+fail:
+    return st;
+}
+
+/* ---- its row of the table ---- */
+
+/* Of a random plan at random. */
+static const char *refuse_matmul_thin(const cvy_plan *p, const pass *s, cuda_choice *c)
+{
+    const char *why = cvyi_core_refusal(p, c, 1u << KIND_LINEAR | 1u << KIND_MATMUL, "not a matrix product");
+    const uint32_t seed = p->options.seed;
+
+    (void)s;
+    if (why) return why;
+    c->thin = find_form(p, c->form.core);
+    return c->thin.why || !seed || seed >> 1 & 1 ? c->thin.why : "thin: this random plan does without";
+}
+
+/* Memory at nine tenths of its bandwidth, less where blocks do not fill the device; parts of sums are added. */
+static void tune_matmul_thin(const cvy_plan *p, pass *s, const cuda_choice *c)
+{
+    const cuda_device *d = ((const cuda_state *)p->state)->device;
+    const thin_form *f = &c->thin;
+    const double blocks = (double)cvyi_ceil_div(f->lines, lines_of_block(f)) * (double)f->geom.batch * f->split;
+    const double full = fmin(1, fmax(blocks, 1) / (2.0 * d->sms));
+
+    s->way = WAY_STREAM;
+    s->seconds = cvyi_pass_seconds(p, s, f->split > 1 ? 1.25 : 1, s->bytes / (0.9 * full * p->machine.bandwidth));
+    snprintf(s->note, sizeof s->note, "%s, %d %s%s by multiply-adds, sums in %d part%s",
+             cvyi_info(&p->graph->nodes[c->form.core])->name, f->thin, f->across ? "row" : "column",
+             f->thin == 1 ? "" : "s", f->split, f->split == 1 ? "" : "s");
+}
+
+/* In front of it stand kernels whose estimates are those of whole tiles. */
+static bool beats_matmul_thin(const cvy_plan *p, const pass *mine, const pass *best)
+{
+    (void)p, (void)mine, (void)best;
+    return true;
+}
+
+static bool same_matmul_thin(const cuda_choice *a, const cuda_choice *b)
+{
+    return a->thin.across == b->thin.across && a->thin.thin == b->thin.thin && a->thin.split == b->thin.split;
+}
+
+static int64_t scratch_of_matmul_thin(const cuda_choice *c)
+{
+    return parts_bytes(&c->thin);
+}
+
+const kernel_row cvyi_kernel_matmul_thin = {.name = "matmul_thin",
+                                            .refuse = refuse_matmul_thin,
+                                            .tune = tune_matmul_thin,
+                                            .make = make_matmul_thin,
+                                            .beats = beats_matmul_thin,
+                                            .same = same_matmul_thin,
+                                            .scratch = scratch_of_matmul_thin};

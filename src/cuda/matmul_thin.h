@@ -1,0 +1,16 @@
+/* matmul_thin.h - matrix products with few columns or rows: matmul_thin.c. */
+#ifndef CVYI_CUDA_MATMUL_THIN_H
+#define CVYI_CUDA_MATMUL_THIN_H
+
+#include "maker.h"
+
+typedef struct thin_form {
+    const char *why; /* NULL: the kernel can run it; else what is in the way, in words */
+    matmul_geom geom;
+    bool across;   /* rows of x are few; else columns of other */
+    int thin;      /* how many */
+    int64_t lines; /* of the other operand, in each batch */
+    int split;     /* blocks that share a sum */
+} thin_form;
+
+#endif

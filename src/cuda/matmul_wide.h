@@ -1,0 +1,44 @@
+/* matmul_wide.h - matrix products of words of 16 bits on Hopper's tensor cores: kernels/matmul_wide.cu.
+ *
+ * The pass is that of matmul.cu (pattern.c), with the same epilogue. fp16 and bf16 are read where they lie. What is
+ * not, and float32, becomes words first (matmul_wide_words.cu, matmul_wide_rescale.cu): once, where it depends on
+ * parameters alone; such an operand may have any strides. Where tiles are few, parts of sums are added
+ * (conv_wide_add.cu). matmul_wide_tune.c chooses the tile, matmul_wide.c makes the steps. */
+#ifndef CVYI_CUDA_MATMUL_WIDE_H
+#define CVYI_CUDA_MATMUL_WIDE_H
+
+#include "maker.h"
+
+/* x, or other. */
+typedef struct word_operand {
+    bool words;     /* it becomes words; else it is read where it lies */
+    bool batched;   /* a matrix for each batch, else one for all */
+    bool prepared;  /* made of parameters alone */
+    int64_t lines;  /* rows of x, columns of other: of all matrices */
+    int64_t padded; /* terms of a line of words */
+} word_operand;
+
+typedef struct word_tile {
+    int m, n;   /* rows, columns */
+    bool turns; /* warpgroups take turns, else they share a tile */
+    int split;  /* tiles that share a sum */
+} word_tile;
+
+typedef struct word_form {
+    const char *why; /* NULL: the kernel can run it; else what is in the way, in words */
+    matmul_geom geom;
+    word_operand x, other;
+    bool scaled;  /* float32: words have scales */
+    bool across;  /* other is read as [terms][columns] */
+    int products; /* 1: tf32's accuracy or operands of 16 bits, 3: float32's */
+    word_tile tile;
+    double seconds;  /* that all steps are believed to take */
+    double launches; /* launches that follow each other on a stream cost a fraction of one by itself */
+} word_form;
+
+/* The form of a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
+word_form cvyi_word_form(const cvy_plan *p, int core);
+/* Tiles, those that share a sum counted one by one. */
+int64_t cvyi_word_tiles(const word_form *f, const word_tile *t);
+
+#endif
