@@ -155,6 +155,8 @@ CVY_API cvy_status cvy_graph_print(const cvy_graph *graph, char *text, size_t ca
 
 /* Operator number index (0, 1, ...) as "name(argument, argument=default)", NULL after the last. */
 CVY_API const char *cvy_op_signature(int32_t index);
+/* 1: operator number index needs an exponential, a logarithm or the like for every element; else 0. */
+CVY_API int32_t cvy_op_slow(int32_t index);
 
 /* ---- plan: how to compute it ------------------------------------------------------------------------------ */
 

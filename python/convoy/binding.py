@@ -153,6 +153,7 @@ FUNCTIONS = {
     "cvy_graph_tensor": (C.c_int, [_HANDLE, C.c_int32, _P(cvy_tensor)]),
     "cvy_graph_print": (C.c_int, [_HANDLE, C.c_char_p, C.c_size_t, _SIZE]),
     "cvy_op_signature": (C.c_char_p, [C.c_int32]),
+    "cvy_op_slow": (C.c_int32, [C.c_int32]),
     "cvy_plan_create": (C.c_int, [_HANDLE, _P(cvy_options), _OUT]),
     "cvy_plan_free": (None, [_HANDLE]),
     "cvy_plans_compile": (C.c_int, [_OUT, C.c_int32]),

@@ -31,6 +31,11 @@ def operators():
     return found
 
 
+def slow_operators():
+    """Those that need an exponential, a logarithm or the like for every element."""
+    return {name for number, name in enumerate(operators()) if lib.cvy_op_slow(number)}
+
+
 def text_of(function, *arguments):
     needed = C.c_size_t()
     check(function(*arguments, None, 0, C.byref(needed)))

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-SLOW = {"tanh", "sigmoid", "silu", "mish", "exp", "log", "erf", "softplus", "selu", "elu", "celu", "log_sigmoid",
-        "special_expit", "special_erf"}
+from .engine import slow_operators
+
+# The library's table says which are slow; ATen has further names for some, and operators that are made of them.
+SLOW = slow_operators() | {"celu", "log_sigmoid", "special_expit", "special_erf"}
 VIEWS = {"view", "reshape", "_unsafe_view", "flatten", "squeeze", "unsqueeze", "expand", "permute", "transpose", "t",
          "numpy_T", "mT", "movedim", "select", "slice", "split", "chunk", "unbind", "contiguous", "alias", "detach", "dropout", "lift_fresh_copy"}
 FEW = 4096  # results that are too few for a kernel whose sums are not shared

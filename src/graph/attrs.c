@@ -125,6 +125,7 @@ static const char *const stats_weight_bias_tensors[] = {"stats", "weight", "bias
 #define none_attrs NULL
 #define MONO       FLAG_MONO
 #define INTERNAL   FLAG_INTERNAL
+#define SLOW       FLAG_SLOW
 
 enum {
     SIZE_none = 0,

@@ -38,7 +38,7 @@ typedef enum op_kind {
 /* What norm_stats keeps of a slice: the mean, 1/deviation, and what rounding the mean to float32 left over. */
 enum { STATS_MEAN, STATS_RSTD, STATS_MEAN_LOW, STATS_FIELDS };
 
-enum { FLAG_MONO = 1, FLAG_INTERNAL = 2 };
+enum { FLAG_MONO = 1, FLAG_INTERNAL = 2, FLAG_SLOW = 4 };
 enum { MAX_ATTRS = 8, MAX_ARGS = 8, MAX_SPATIAL = 3 };
 
 typedef enum attr_kind {

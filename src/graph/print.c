@@ -350,6 +350,15 @@ static void write_signatures(void)
         if (!(cvyi_ops[i].flags & FLAG_INTERNAL)) cvyi_signature((op_id)i, signatures[n_signatures++]);
 }
 
+int32_t cvy_op_slow(int32_t index)
+{
+    int op = 0;
+    if (index < 0) return 0;
+    for (; op < OP_COUNT; op++) /* the same numbers as the signatures' */
+        if (!(cvyi_ops[op].flags & FLAG_INTERNAL) && index-- == 0) break;
+    return op < OP_COUNT && cvyi_ops[op].flags & FLAG_SLOW ? 1 : 0;
+}
+
 const char *cvy_op_signature(int32_t index)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -411,6 +411,13 @@ static void signatures(void **state)
     }
     assert_null(cvy_op_signature(n));
     assert_null(cvy_op_signature(-1));
+    assert_int_equal(cvy_op_slow(n), 0);
+    assert_int_equal(cvy_op_slow(-1), 0);
+    for (int i = 0; i < n; i++) {
+        const char *name = cvy_op_signature(i);
+        const bool slow = !strncmp(name, "tanh(", 5) || !strncmp(name, "log_softmax(", 12);
+        if (slow || !strncmp(name, "relu(", 5) || !strncmp(name, "conv", 4)) assert_int_equal(cvy_op_slow(i), slow);
+    }
     assert_string_equal(cvy_op_signature(1), "conv2d(out_channels, kernel_size, stride=1, padding=0, dilation=1, "
                                              "groups=1, bias=True)");
     assert_int_equal(cvyi_op_find("conv", 4), OP_COUNT);
