@@ -405,6 +405,10 @@ class Compiled:
     def __repr__(self):
         return f"convoy.compile({super().__repr__()}, {dispatcher_of(self).settings.told()})"
 
+    def _replicate_for_data_parallel(self):
+        """A replica lives for one call, for which no trace would pay: it is a module of the original's class."""
+        return twin(super()._replicate_for_data_parallel(), type(self)._original)
+
     def __reduce_ex__(self, protocol):
         """As the original's class says; what belongs to Convoy is made anew."""
         original, settings = type(self)._original, dispatcher_of(self).settings

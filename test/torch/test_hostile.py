@@ -272,6 +272,7 @@ def test_replicas_in_threads():
 
     def work():
         replica = fast._replicate_for_data_parallel()
+        assert type(replica) is Net  # to trace it for one call would not pay
         replica._parameters, replica._buffers = dict(replica._parameters), dict(replica._buffers)
         with torch.no_grad():
             found.append(replica(x))
