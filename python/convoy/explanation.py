@@ -22,9 +22,15 @@ class Explanation:
         if entry.capture is not None:
             self.kept = {n.name: (str(n.target), reason) for n, reason in entry.capture.kept.items()}
             self.regions = [describe(*pair) for pair in zip(entry.runners, entry.verdicts)]
+        # Weights are kept for as long as the module lives; regions run one after the other in the same workspace.
+        self.prepared = sum(region["prepared"] for region in self.regions)
+        self.workspace = max((region["workspace"] for region in self.regions), default=0)
 
     def __str__(self):
         lines = [f"{len(self.regions)} region{'s' * (len(self.regions) != 1)} by Convoy on {self.device}"]
+        if self.regions:
+            lines.append(f"memory: {1e-6 * self.prepared:.4g} MB derived from parameters, a workspace of {1e-6 * self.workspace:.4g} MB "
+                         "that the regions share")  # fmt: skip
         if self.reason:
             lines.append(f"all of it stays in PyTorch: {self.reason}")
         for i, region in enumerate(self.regions, 1):
@@ -34,6 +40,7 @@ class Explanation:
                 f"  {region['passes']} pass{'es' * (region['passes'] != 1)}, {1e-6 * region['bytes']:.4g} MB, "
                 f"{1e-9 * region['flops']:.4g} GFLOP; predicted {region['predicted_ms']:.4g} ms, "
                 f"measured {region['measured_ms']:.4g} ms, memory alone {region['floor_ms']:.4g} ms",
+                f"  {1e-6 * region['prepared']:.4g} MB derived from parameters, workspace {1e-6 * region['workspace']:.4g} MB",
             ]
             if region["verdict"]:
                 lines.append(f"  taken: {region['verdict'].reason()}")
@@ -55,6 +62,8 @@ def describe(runner, verdict):
         "passes": cost.passes,
         "bytes": cost.bytes,
         "flops": cost.flops,
+        "prepared": runner.plan.prepared,
+        "workspace": runner.plan.scratch,
         "predicted_ms": 1e3 * cost.seconds,
         "floor_ms": 1e3 * cost.floor,
         "measured_ms": measured_ms(runner),

@@ -1,4 +1,5 @@
-"""Two gloo processes train a step and infer: equal to one process on all the data."""
+"""Two gloo processes train and infer: equal to one process on all the data, loss by loss. By
+DistributedDataParallel, and with sharded parameters, compiled as a whole or in part."""
 
 import os
 
@@ -6,6 +7,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import convoy
@@ -13,13 +16,23 @@ import convoy
 
 def network():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.SiLU(), nn.Flatten(), nn.Linear(4 * 16, 2))
+    front = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.SiLU())
+    return nn.Sequential(front, nn.Flatten(), nn.Linear(4 * 16, 2))
 
 
-def step(model, x, y):
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    nn.functional.mse_loss(model(x), y).backward()
-    optimizer.step()
+STEPS = 4
+
+
+def train(model, x, y):
+    """The losses of some steps."""
+    optimizer, losses = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
 
 
 def data():
@@ -27,19 +40,39 @@ def data():
     return torch.randn(4, 3, 6, 6), torch.randn(4, 2)
 
 
+def replicated():
+    fast = convoy.compile(network())
+    return DistributedDataParallel(fast), fast
+
+
+def sharded():
+    fast = convoy.compile(network())
+    return fully_shard(fast, mesh=init_device_mesh("cpu", (2,))), fast
+
+
+def sharded_in_part():
+    model = network()
+    model[0] = convoy.compile(model[0])
+    return fully_shard(model, mesh=init_device_mesh("cpu", (2,))), model[0]
+
+
+WAYS = (replicated, sharded, sharded_in_part)
+
+
 def worker(rank, meeting, results):
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # whatever name and network this machine has
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
     try:
-        fast = convoy.compile(network())
-        model = DistributedDataParallel(fast)
-        x, y = data()
-        step(model, x[rank::2], y[rank::2])
-        with torch.no_grad():
-            out = model(x)
-        assert any(entry.runners for entry in fast._convoy.entries.values())
-        results[rank] = (out, {k: v.clone() for k, v in fast.state_dict().items()})
+        for make in WAYS:
+            model, fast = make()
+            x, y = data()
+            losses = train(model, x[rank::2], y[rank::2])
+            dist.all_reduce(losses)
+            with torch.no_grad():
+                out = model(x)
+            assert any(entry.runners for entry in fast._convoy.entries.values())
+            results[rank, make.__name__] = losses / 2, out
     finally:
         dist.destroy_process_group()
 
@@ -49,13 +82,13 @@ def test_two_processes_are_one(tmp_path):
     with mp.Manager() as manager:
         results = manager.dict()
         mp.spawn(worker, (meeting, results), nprocs=2)
-        got = [results[0], results[1]]
+        got = dict(results)
     model = network()
     x, y = data()
-    step(model, x, y)
+    losses = train(model, x, y)
+    assert losses[-1] < losses[0] and len(got) == 2 * len(WAYS)
     with torch.no_grad():
         want = model(x)
-    for out, state in got:
+    for theirs, out in got.values():
+        torch.testing.assert_close(theirs, losses, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-5)
-        for key, value in model.state_dict().items():
-            torch.testing.assert_close(state[key], value, rtol=1e-5, atol=1e-6)

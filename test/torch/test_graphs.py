@@ -163,6 +163,8 @@ def test_explain():
     text = str(found)
     assert "aten.sort.default): not in the vocabulary" in text and "2 regions by Convoy on cpu" in text
     assert json.dumps(found.regions)
+    assert found.prepared == sum(r["prepared"] for r in found.regions) > 0
+    assert found.workspace == max(r["workspace"] for r in found.regions) > 0 and "MB derived from parameters" in text
     model.train()
     assert "statistics of the batch" in str(convoy.explain(model, X))
     for key, value in model.state_dict().items():
