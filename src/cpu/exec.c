@@ -83,6 +83,14 @@ uint16_t *cvyi_unit_words(const cpu_unit *u, int v)
     return (uint16_t *)(void *)memory_of(u, s);
 }
 
+const float *cvyi_unit_floats(const cpu_unit *u, int v, int64_t first, int64_t n, float *room)
+{
+    const float *data = cvyi_unit_data(u, v);
+    if (data) return data + first;
+    u->run->state->convert->widen[cvyi_unit_dtype(u, v)](room, cvyi_unit_words(u, v) + first, n);
+    return room;
+}
+
 /* ---- strided tensors, and those of another dtype ---- */
 
 /* Elements [first, first + n) of a tensor, counted in row-major order. */

@@ -36,7 +36,7 @@ typedef struct spot {
     int64_t shadow; /* byte of the slices: contiguous floats that stand in where the caller's tensor is strided, or
                        the value is `staged`; -1: none */
     int64_t shift;  /* byte of the slices where double[channels] lies: the value is element + shift; -1: none */
-    bool staged; /* fp16 or bf16 in memory, and a step that is no program reads or makes it: the shadow is used */
+    bool staged; /* fp16 or bf16 in memory, and a step that takes no words reads or makes it: the shadow is used */
 } spot;
 
 /* Bytes [from, to) of a unit's slices between two of them, in builds with the address sanitizer (fence.c). */
@@ -123,6 +123,8 @@ static inline cvy_dtype cvyi_unit_dtype(const cpu_unit *u, int v)
 {
     return u->run->plan->graph->values[u->run->plan->root[v]].dtype;
 }
+/* n floats from `first` on of a value: where they lie, or widened into `room`. */
+const float *cvyi_unit_floats(const cpu_unit *u, int v, int64_t first, int64_t n, float *room);
 /* Writes n elements from `first` on (counted in the unit's contiguous order) of an output with strides. */
 void cvyi_unit_scatter(const cpu_unit *u, int v, int64_t first, int64_t n, const float *src);
 cvy_status cvyi_cpu_run(const cvy_plan *p, const cvy_buffer *buffers, const run_memory *memory, uint32_t flags,

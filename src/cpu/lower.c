@@ -160,13 +160,19 @@ static void place_shifts(builder *b)
     }
 }
 
-/* Steps that are programs write strided outputs themselves. */
-static bool written_by_program(const builder *b, int v)
+static bool takes_words(const builder *b, int index)
+{
+    const cpu_row *row = choice_of(b, index)->row;
+    return row->words && row->words(b->g, &b->g->nodes[index]);
+}
+
+/* Steps that are programs write strided outputs and words themselves, and so do kernels that say so. */
+static bool written_by_step(const builder *b, int v)
 {
     const int by = b->g->values[v].node, lead = choice_of(b, by)->lead;
     if (cvyi_info(&b->g->nodes[lead])->kind == KIND_CONV)
         return cvyi_own_choice(b->out->pass, b->choice, lead)->how.conv.along.n_prog && by != lead;
-    return choice_of(b, lead)->row == &cvyi_row_program;
+    return choice_of(b, lead)->row == &cvyi_row_program || takes_words(b, lead);
 }
 
 /* Does node i of the pass run in a program, or, in a reshape that shares memory, not at all? */
@@ -176,17 +182,18 @@ static bool in_program(const builder *b, int i)
     return row == &cvyi_row_program || row == &cvyi_row_alias;
 }
 
-/* Is v, or a reshape of it, read by a step that is no program, or by a program as the weight or bias of a norm,
- * which it looks up channel by channel? */
+/* Is v, or a reshape of it, read as floats: by a step that is no program and takes no words, or by a program as the
+ * weight or bias of a norm, which it looks up channel by channel? */
 static bool read_by_kernel(const builder *b, int v)
 {
     const pass *s = b->out->pass;
     for (int i = s->first; i < s->first + s->count; i++) {
         const node *n = &b->g->nodes[i];
         const bool inside = in_program(b, i), apply = cvyi_info(n)->kind == KIND_APPLY;
-        for (int a = 0; a < n->n_args; a++)
-            if (n->arg[a] != CVY_NONE && b->plan->root[n->arg[a]] == v && (!inside || (apply && a >= 2)))
-                return true;
+        for (int a = 0; a < n->n_args; a++) {
+            const bool words = inside ? !apply || a < 2 : a == 0 && takes_words(b, i);
+            if (n->arg[a] != CVY_NONE && b->plan->root[n->arg[a]] == v && !words) return true;
+        }
     }
     return false;
 }
@@ -196,7 +203,7 @@ static bool read_by_kernel(const builder *b, int v)
 static bool needs_floats(const builder *b, int v)
 {
     if (!cvyi_made_inside(b->plan, b->out->pass, v)) return read_by_kernel(b, v);
-    return !written_by_program(b, v) || read_elsewhere(b, v) || read_by_kernel(b, v);
+    return !written_by_step(b, v) || read_elsewhere(b, v) || read_by_kernel(b, v);
 }
 
 /* Is value w, one of those that share v's memory, seen with one part per sample? */

@@ -7,7 +7,7 @@ typedef struct stats_step {
     int64_t per_part; /* slices: short ones are not worth a part each */
 } stats_step;
 
-enum { PART_FLOATS = 4096 };
+enum { PART_FLOATS = 4096, PIECE = 4096 };
 
 static int64_t slices_of(const norm_geom *e, const cpu_unit *u)
 {
@@ -72,6 +72,52 @@ static cpu_moments slice_moments(const cpu_reduce_kernels *red, const norm_geom 
     return m;
 }
 
+/* x as words of 16 bits, widened into `room` a piece at a time: it stays in L1 for both looks. */
+typedef struct stats_words {
+    const cpu_reduce_kernels *red;
+    const uint16_t *x;
+    cpu_widen_fn *widen;
+    float *room; /* PIECE floats */
+} stats_words;
+
+/* Of n neighbours. */
+static cpu_moments words_moments(const stats_words *w, const norm_geom *e, int64_t first, int64_t n)
+{
+    cpu_moments m = {0, 0, 0};
+    for (int64_t i = 0; i < n; i += PIECE) {
+        const norm_geom piece = {.centred = e->centred, .chan = 1, .inner = cvyi_min64(PIECE, n - i)};
+        w->widen(w->room, w->x + first + i, piece.inner);
+        m = cvyi_moments_merge(m, run_moments(w->red, &piece, w->room, NULL));
+    }
+    return m;
+}
+
+/* The channels of one group in one outer. */
+static cpu_moments words_group(const stats_words *w, const norm_geom *e, int64_t first, const float *sign)
+{
+    cpu_moments m = {0, 0, 0};
+    if (!sign || !e->centred) return words_moments(w, e, first, e->chan * e->inner);
+    for (int64_t c = 0; c < e->chan; c++) {
+        cpu_moments of = words_moments(w, e, first + c * e->inner, e->inner);
+        of.mean *= sign[c];
+        m = cvyi_moments_merge(m, of);
+    }
+    return m;
+}
+
+/* slice_moments() of words. */
+static cpu_moments words_slice(const stats_words *w, const norm_geom *e, const float *sign, int64_t i)
+{
+    const int64_t slice = e->chan * e->inner, group = e->groups > 1 ? i % e->groups : 0;
+    cpu_moments m = {0, 0, 0};
+
+    if (sign) sign += group * e->chan;
+    if (!e->over_outer) return words_group(w, e, i * slice, sign);
+    for (int64_t o = 0; o < e->outer; o++)
+        m = cvyi_moments_merge(m, words_group(w, e, (o * e->groups + group) * slice, sign));
+    return m;
+}
+
 /* A few slices at a time: roots and quotients of several are under way at once. */
 static void run_stats(const step *s, const cpu_unit *u, int64_t part, char *scratch)
 {
@@ -81,12 +127,14 @@ static void run_stats(const step *s, const cpu_unit *u, int64_t part, char *scra
     const float *x = cvyi_unit_data(u, c->x), *sign = cvyi_unit_optional(u, c->sign);
     const int64_t end = cvyi_min64((part + 1) * c->per_part, slices_of(e, u));
     float *out = cvyi_unit_data(u, c->out);
+    const stats_words w = {u->run->state->red, x ? NULL : cvyi_unit_words(u, c->x),
+                           u->run->state->convert->widen[cvyi_unit_dtype(u, c->x)], (float *)(void *)scratch};
     cpu_moments m[FEW];
 
-    (void)scratch;
     for (int64_t i = part * c->per_part; i < end; i += FEW) {
         const int64_t n = cvyi_min64(FEW, end - i);
-        for (int64_t k = 0; k < n; k++) m[k] = slice_moments(u->run->state->red, e, x, sign, i + k);
+        for (int64_t k = 0; k < n; k++)
+            m[k] = x ? slice_moments(u->run->state->red, e, x, sign, i + k) : words_slice(&w, e, sign, i + k);
         for (int64_t k = 0; k < n; k++) cvyi_store_stats(e, m[k], out + (i + k) * STATS_FIELDS);
     }
 }
@@ -105,6 +153,7 @@ static cvy_status make(builder *b, int index)
     c->x = n->arg[0], c->sign = n->arg[1], c->out = n->out;
     c->per_part = cvyi_max64(PART_FLOATS / cvyi_max64(c->geom.chan * c->geom.inner, 1), 1);
     if (c->geom.over_outer) c->per_part = 1;
+    if (b->g->values[b->plan->root[c->x]].dtype != CVY_FLOAT32) s->scratch = 4 * PIECE;
 fail:
     return st;
 }
@@ -117,8 +166,17 @@ static double seconds(const question *q, const cpu_row *row)
     return cvyi_vector_elements(q) * (cvyi_made_inside(q->plan, q->pass, x) ? 0.03e-9 : 0.08e-9);
 }
 
+/* Short rows are widened together, once for the statistics and for who applies them. */
+static bool words(const cvy_graph *g, const node *n)
+{
+    norm_geom e;
+    cvyi_norm_geom(g, n, &e);
+    return e.chan * e.inner >= 512;
+}
+
 const cpu_row cvyi_row_stats = {.name = "statistics",
                                 .kinds = 1u << KIND_STATS,
                                 .others = "not statistics of a norm",
                                 .seconds = seconds,
+                                .words = words,
                                 .make = make};
