@@ -201,7 +201,10 @@ class Dispatcher:
                     if not self.make_room(module.training):
                         return None
                 others = [e.state for k, e in self.entries.items() if k[2] == module.training and e.state is not None]
-                entry = self.entries[key] = build_entry(module, forward, tensors, nested, self.settings, others)
+                entry = build_entry(module, forward, tensors, nested, self.settings, others)
+                if others and entry.capture is not None:
+                    entry.capture.forget_graph()
+                self.entries[key] = entry
                 return entry
         except Busy:
             return None

@@ -10,6 +10,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 import convoy
 from convoy import memory
@@ -93,6 +94,23 @@ def test_pooled_results_change_in_place_with_gradients(large):
         call(x).mul_(2).add_(1).sum().backward()
         losses.append([p.grad.clone() for p in model.parameters()])
     torch.testing.assert_close(*losses)
+
+
+@torch.no_grad()
+def test_further_shapes_keep_no_graph():
+    """Their code is enough, and PyTorch's memory of operators on fake tensors does not grow."""
+    model = nn.Sequential(block(), nn.Unfold(2), nn.Linear(36, 4), nn.Sigmoid()).eval()
+    fast, grown = convoy.compile(model), []
+    for n in (1, 2, 3, 2, 1):
+        x = torch.randn(n, 3, 9, 9)
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+        grown.append(FakeTensorMode.cache_info().size)
+    first, *others = fast._convoy.entries.values()
+    assert len(others) == 2 and first.capture.graph.graph is not None
+    assert all(e.capture.graph._graph is None and e.runners for e in others)
+    assert {n.name for n in others[0].capture.kept} == {n.name for n in first.capture.kept}
+    assert set(grown) == {0}
+    assert "im2col" in str(convoy.explain(fast, torch.randn(2, 3, 9, 9)))
 
 
 # ---- pickling ----------------------------------------------------------------------------------------------------
