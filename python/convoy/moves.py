@@ -98,6 +98,11 @@ def movedim(emit, a):
     return emit("permute", a.self, dims=[placed[d] if d in placed else next(rest) for d in range(rank)])
 
 
+@rule("flip")
+def flip(emit, a):
+    return emit("flip", a.self, dims=list(a.dims))
+
+
 @rule("expand")
 def expand(emit, a):
     shape, size = shape_of(a.self), list(a.size)

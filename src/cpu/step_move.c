@@ -1,5 +1,5 @@
-/* step_move.c - operators that only move elements (cat, slice, permute, expand, pad, interpolate): their step, and
- * their row in the table of kernels.
+/* step_move.c - operators that only move elements (cat, slice, permute, flip, expand, pad, interpolate): their
+ * step, and their row in the table of kernels.
  *
  * Every argument fills a window of the result (move_geom). Neighbouring axes that run on in both are joined, so
  * that cat along the channels copies whole samples. A row is what lies along the last axis; parts take rows. */

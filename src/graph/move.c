@@ -1,4 +1,4 @@
-/* move.c - operators that put elements at other places and compute nothing: cat, slice, permute, expand, pad,
+/* move.c - operators that put elements at other places and compute nothing: cat, slice, permute, flip, expand, pad,
  * interpolate. Their shape rules, and where every element comes from (move_geom). */
 #include "shape.h"
 
@@ -82,6 +82,30 @@ fail:
     return st;
 }
 
+/* Dimensions to be turned round, each once: a bit each. */
+static cvy_status flipped_dims(const node *n, int rank, unsigned *out)
+{
+    const attr_value *dims = cvyi_attr(n, "dims");
+    cvy_status st = CVY_OK;
+
+    *out = 0;
+    for (int i = 0; i < dims->count; i++) {
+        int d = 0;
+        TRY(cvyi_wrap_dim("flip", dims->i[i], rank, &d));
+        if (*out & 1u << d) return cvyi_fail(CVY_INVALID, "flip: dim %d appears twice", d);
+        *out |= 1u << d;
+    }
+fail:
+    return st;
+}
+
+static cvy_status infer_flip(const cvy_graph *g, const node *n, shape *out)
+{
+    unsigned dims;
+    *out = *cvyi_shape_of(g, n->arg[0]);
+    return flipped_dims(n, out->rank, &dims);
+}
+
 /* Of the same rank: dimensions of one element become longer, -1 leaves one as it is. */
 static cvy_status infer_expand(const cvy_graph *g, const node *n, shape *out)
 {
@@ -163,6 +187,8 @@ cvy_status cvyi_infer_move(const cvy_graph *g, const node *n, shape *out)
         return infer_slice(g, n, out);
     case OP_permute:
         return infer_permute(g, n, out);
+    case OP_flip:
+        return infer_flip(g, n, out);
     case OP_expand:
         return infer_expand(g, n, out);
     case OP_pad:
@@ -184,6 +210,7 @@ void cvyi_move_geom(const cvy_graph *g, const node *n, int arg, move_geom *out)
 {
     const shape *x = cvyi_shape_of(g, n->arg[arg]), *y = cvyi_shape_of(g, n->out);
     const int along = n->op == OP_cat || n->op == OP_slice ? dim_of(cvyi_attr(n, "dim")->i[0], y->rank) : -1;
+    unsigned flipped = 0;
 
     *out = (move_geom){.rank = y->rank, .fills = n->op == OP_pad};
     for (int d = 0; d < y->rank; d++) {
@@ -197,6 +224,12 @@ void cvyi_move_geom(const cvy_graph *g, const node *n, int arg, move_geom *out)
     if (n->op == OP_slice) {
         slice_range(n, x->dim[along], &out->start[along], &out->count[along]);
         out->times[along] = cvyi_attr(n, "step")->i[0];
+    }
+    if (n->op == OP_flip) flipped_dims(n, y->rank, &flipped);
+    for (int d = 0; d < y->rank; d++) {
+        if (!(flipped >> d & 1)) continue;
+        out->start[d] = x->dim[d] - 1;
+        out->times[d] = -1;
     }
     for (int d = 0; d < y->rank && n->op == OP_expand; d++) out->times[d] = x->dim[d] == y->dim[d];
     for (int d = 0; d < y->rank && n->op == OP_pad; d++) {

@@ -19,6 +19,8 @@ const rewrite cvyi_rewrites[] = {
     {"pool_before_monotone", "moved before a monotone operator", cvyi_pool_before_monotone, false},
     {"pool_before_norm", "moved before the norm, its sign folded into the convolution", cvyi_pool_before_norm,
      false},
+    {"upsample_conv", "after an upsampling by 2: a transposed convolution of the small image", cvyi_upsample_conv,
+     false},
 };
 const int cvyi_rewrite_count = COUNT_OF(cvyi_rewrites);
 

@@ -87,6 +87,7 @@ bool cvyi_reduce_producer(editor *e, int index);      /* producer.c */
 bool cvyi_merge_cast(editor *e, int index);           /* cast.c */
 bool cvyi_cast_result(editor *e, int index);          /* cast.c */
 bool cvyi_cast_operand(editor *e, int index);         /* cast.c */
+bool cvyi_upsample_conv(editor *e, int index);        /* upsample.c */
 bool cvyi_merge_tanh_hardswish(editor *e, int index); /* pointwise.c */
 bool cvyi_merge_clamp(editor *e, int index);          /* pointwise.c */
 bool cvyi_merge_number(editor *e, int index);         /* pointwise.c */

@@ -433,6 +433,7 @@ ROWS = [
     ("squeeze", 0.8, "shape", squeeze),
     ("unsqueeze", 1, "shape", unsqueeze),
     ("permute", 1, "shape", permute),
+    ("flip", 0.5, "shape", lambda d, shape: words_of(dims_of(d, len(shape))) if shape else None),
     ("slice", 1, "shape", cut),
     ("pad", 1, "shape", padding),
     ("interpolate", 1, "shape", nearest),

@@ -184,7 +184,7 @@ OPS = {
        softplus softsign""".split()},
     **{f: plain(getattr(torch, f)) for f in """sigmoid tanh exp log sqrt rsqrt neg abs square erf clamp add sub mul div
        softmax log_softmax reshape flatten unsqueeze
-       permute""".split()},
+       permute flip""".split()},
     **{f: of_two(getattr(torch, f)) for f in ("maximum", "minimum")},
     **{f: reduction(getattr(torch, f)) for f in ("sum", "mean", "logsumexp")},
     **{f: reduction(getattr(torch, f"a{f}")) for f in ("max", "min")},

@@ -117,6 +117,7 @@ static const char *const chains[] = {
     "x[2,3,4,8] | permute(0,2,3,1) | slice(dim=1,start=1,end=-1,step=2) | relu",
     "x[2,4,3,5] | sigmoid | reshape(2,1,2,2,3,5) | permute(0,1,4,2,5,3) | reshape(2,1,6,10)",
     "x[2,3,16] | slice(2,4,12) | neg",
+    "x[2,3,5,8] | exp | flip((1,3)) | neg",
     "x[2,3,4,5] | pad((1,2,-1,3),value=2.5) | relu",
     "x[2,3,4,8] | exp | pad((0,0,1,1,0,2)) | add(1)",
     "x[2,3,4,5] | interpolate((8,11)) | add(r[2,3,8,11])",

@@ -319,6 +319,7 @@ CASES = {
         "x[7] | permute(0)",
         "x[0,3,2] | permute(2,0,1)",
     ],
+    "flip": ["x[2,3,4] | flip(1)", "x[2,3,4,5] | relu | flip((-1,2)) | exp", "x[5] | flip(0)", "x[0,3] | flip((0,1))", "x[3,2,4] | flip(0) | tanh"],
     "expand": ["x[2,1,4] | expand(2,3,4)", "x[1,3] | relu | expand((5,-1)) | exp", "x[1,1] | expand(0,4)", "x[2,1] | expand(2,1)"],
     "pad": [
         "x[2,3,4,5] | pad((1,2))",

@@ -237,6 +237,11 @@ def permute(c, *dims):
     return torch.permute(c.x, listed(dims[0]) if len(dims) == 1 else dims)
 
 
+@operator("flip")
+def flip(c, *dims):
+    return torch.flip(c.x, listed(dims[0]) if len(dims) == 1 else dims)
+
+
 @operator("expand")
 def expand(c, *shape):
     return c.x.expand(listed(shape[0]) if len(shape) == 1 else shape)

@@ -129,9 +129,10 @@ static void moves(void **state)
                  {"x[2,3] | cat(@x,dim=-2)", "[4,3]"}, {"x[2,9] | slice(1,1,8,3)", "[2,3]"},
                  {"x[2,9] | slice(1,-4,-1)", "[2,3]"}, {"x[2,9] | slice(1,5,2)", "[2,0]"},
                  {"x[2,9] | slice(0,-99,99)", "[2,9]"}, {"x[2,3,4] | permute(2,0,-2)", "[4,2,3]"},
-                 {"x[2,1,4] | expand(-1,5,4)", "[2,5,4]"}, {"x[1] | expand(0)", "[0]"},
-                 {"x[2,3,4] | pad((1,2))", "[2,3,7]"}, {"x[2,3,4] | pad((-1,-3,0,2))", "[2,5,0]"},
-                 {"x[2,3,4,5] | interpolate((8,3))", "[2,3,8,3]"}, {"x[2,3,4,5] | interpolate(7)", "[2,3,7,7]"},
+                 {"x[2,3] | flip(-1)", "[2,3]"}, {"x[2,1,4] | expand(-1,5,4)", "[2,5,4]"},
+                 {"x[1] | expand(0)", "[0]"}, {"x[2,3,4] | pad((1,2))", "[2,3,7]"},
+                 {"x[2,3,4] | pad((-1,-3,0,2))", "[2,5,0]"}, {"x[2,3,4,5] | interpolate((8,3))", "[2,3,8,3]"},
+                 {"x[2,3,4,5] | interpolate(7)", "[2,3,7,7]"},
                  {"x[2,3,9,4] | adaptive_avg_pool2d((4,9))", "[2,3,4,9]"});
 }
 
@@ -201,6 +202,7 @@ static void refused_shapes(void **state)
         {"x[2,3] | slice(step=0)", "slice: step must be at least 1, got 0"},
         {"x[2,3] | permute(0)", "permute: x has rank 2, dims has 1 numbers"},
         {"x[2,3] | permute(1,-1)", "permute: dim 1 appears twice"},
+        {"x[2,3] | flip((1,-1))", "flip: dim 1 appears twice"},
         {"x[2,3] | expand(4,3)", "expand: extent 2 of dimension 0 does not become 4"},
         {"x[2,3] | pad((1,2,3))", "pad: 3 numbers for rank 2, expected two for each of the last dimensions"},
         {"x[2,3] | pad((-2,-2))", "pad: extent 3 of dimension 1 does not allow -2 and -2"},

@@ -1,4 +1,4 @@
-// move.cu - elements at other places: cat, slice, permute, expand, pad, interpolate (nearest). One launch per
+// move.cu - elements at other places: cat, slice, permute, flip, expand, pad, interpolate (nearest). One launch per
 // argument.
 //
 // A thread takes an element of the window that the argument fills, or EACH neighbours where they are neighbours in
