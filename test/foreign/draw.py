@@ -330,6 +330,11 @@ def permute(d, shape):
     return words_of(tuple(d.r.sample(range(len(shape)), len(shape)))) if shape else None
 
 
+def expand(d, shape):
+    grown = tuple(d.r.randint(1, 4) if n == 1 and d.chance(0.7) else d.pick(n, -1) for n in shape)
+    return words_of(grown) if shape and math.prod(max(n, m) for n, m in zip(grown, shape)) <= MOST_ELEMENTS else None
+
+
 def cut(d, shape):
     if not shape:
         return None
@@ -433,6 +438,7 @@ ROWS = [
     ("squeeze", 0.8, "shape", squeeze),
     ("unsqueeze", 1, "shape", unsqueeze),
     ("permute", 1, "shape", permute),
+    ("expand", 0.5, "shape", expand),
     ("flip", 0.5, "shape", lambda d, shape: words_of(dims_of(d, len(shape))) if shape else None),
     ("slice", 1, "shape", cut),
     ("pad", 1, "shape", padding),

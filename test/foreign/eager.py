@@ -189,6 +189,7 @@ OPS = {
     **{f: reduction(getattr(torch, f)) for f in ("sum", "mean", "logsumexp")},
     **{f: reduction(getattr(torch, f"a{f}")) for f in ("max", "min")},
     "slice": cut,
+    "expand": lambda here, x, shape: x.expand(shape),
     "cat": lambda here, x, other, dim=0: torch.cat([x, other], dim),
     "pad": lambda here, x, pad, value=0: F.pad(x, pad, value=value),
     "interpolate": lambda here, x, size: F.interpolate(x, size=size),
