@@ -1,4 +1,5 @@
-/* upsample.c - nearest upsampling by 2 before a 3x3 convolution (3, 3x3x3): a transposed convolution of the small image.
+/* upsample.c - nearest upsampling by 2 before a 3x3 convolution (3, 3x3x3): a transposed convolution of the small
+ * image.
  *
  * The upsampled image has every pixel twice along an axis, so under the three taps of an output lie two pixels of x
  * at most, one of them under two taps. Output o meets x[i] under tap t = o + 1 - 2i of a filter of four,
@@ -9,13 +10,13 @@
  * which is a transposed convolution of stride 2 and padding 1. Zero padding stays zero padding. It has 4/9 of the
  * products (1/2 for one axis, 8/27 for three), and the upsampled image is never made.
  *
- * What is rounded otherwise: the sums of weights, once an axis, in float32. A pixel that is not finite gives one product
- * where there were two, so that an infinity may come out for a NaN: where that would be looked at (on the CPU, whose
- * Winograd forms are as fast in any case) it is left alone. Short sums are left alone, too: kernels for few channels take
- * no transposed convolutions. */
+ * What is rounded otherwise: the sums of weights, once an axis, in float32. A pixel that is not finite gives one
+ * product where there were two, so that an infinity may come out for a NaN: where that would be looked at (on the
+ * CPU, whose Winograd forms are as fast in any case) it is left alone. Short sums are left alone, too: kernels for
+ * few channels take no transposed convolutions. */
 #include "simplify.h"
 
-enum { LEAST_CHANNELS = 128 };
+enum { LEAST_CHANNELS = 256 };
 
 static void set_number(node_spec *s, int attr, int64_t number)
 {
@@ -59,7 +60,8 @@ static bool fits(const editor *e, const node *conv, const node *up, const conv_g
 {
     const shape *x = cvyi_shape_of(e->g, up->arg[0]), *y = cvyi_shape_of(e->g, up->out);
 
-    if (x->rank != c->spatial + 2 || !e->g->values[conv->arg[1]].fixed || cvyi_readers(e, up->out) != 1) return false;
+    if (x->rank != c->spatial + 2 || !e->g->values[conv->arg[1]].fixed || cvyi_readers(e, up->out) != 1)
+        return false;
     if (c->groups != 1 || c->C < LEAST_CHANNELS || c->K < LEAST_CHANNELS) return false;
     for (int a = 3 - c->spatial; a < 3; a++)
         if (c->kernel[a] != 3 || c->stride[a] != 1 || c->dil[a] != 1 || c->pad[a] != 1) return false;

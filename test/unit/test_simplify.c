@@ -177,15 +177,15 @@ static const trial trials[] = {
     {"pool_before_norm", false, "x[2,3,10,10] | conv2d(4,3) | group_norm(2) | avg_pool2d(2)"},
     {"pool_before_norm", false, "x[2,3,10,10], w[4,3,3,3] | conv2d(4,3,weight=@w) | group_norm(2) | max_pool2d(2)"},
 
-    {"upsample_conv", true, "x[1,128,2,3] | interpolate((4,6)) | conv2d(128,3,padding=1) | relu"},
-    {"upsample_conv", true, "x[2,130,3] | silu | interpolate(6) | conv1d(128,3,padding=1,bias=False)"},
-    {"upsample_conv", true, "x[1,128,1,2,1] | interpolate((2,4,2)) | conv3d(128,3,padding=1)"},
-    {"upsample_conv", false, "x[1,128,2,3] | interpolate((4,5)) | conv2d(128,3,padding=1)"}, /* not by 2 */
-    {"upsample_conv", false, "x[1,128,2,3] | interpolate((4,6)) | conv2d(128,3)"},           /* other borders */
-    {"upsample_conv", false, "x[1,128,2,3] | interpolate((4,6)) | conv2d(128,3,padding=1,stride=2)"},
-    {"upsample_conv", false, "x[1,128,2,3] | interpolate((4,6)) | conv2d(128,(3,1),padding=(1,0))"},
-    {"upsample_conv", false, "x[1,128,2,3] | interpolate((4,6)) | conv2d(128,3,padding=1,groups=2)"},
-    {"upsample_conv", false, "x[1,128,2,3] | interpolate((4,6)) @u | conv2d(128,3,padding=1) | add(@u)"},
+    {"upsample_conv", true, "x[1,256,2,3] | interpolate((4,6)) | conv2d(256,3,padding=1) | relu"},
+    {"upsample_conv", true, "x[2,260,3] | silu | interpolate(6) | conv1d(256,3,padding=1,bias=False)"},
+    {"upsample_conv", true, "x[1,256,1,2,1] | interpolate((2,4,2)) | conv3d(256,3,padding=1)"},
+    {"upsample_conv", false, "x[1,256,2,3] | interpolate((4,5)) | conv2d(256,3,padding=1)"}, /* not by 2 */
+    {"upsample_conv", false, "x[1,256,2,3] | interpolate((4,6)) | conv2d(256,3)"},           /* other borders */
+    {"upsample_conv", false, "x[1,256,2,3] | interpolate((4,6)) | conv2d(256,3,padding=1,stride=2)"},
+    {"upsample_conv", false, "x[1,256,2,3] | interpolate((4,6)) | conv2d(256,(3,1),padding=(1,0))"},
+    {"upsample_conv", false, "x[1,256,2,3] | interpolate((4,6)) | conv2d(256,3,padding=1,groups=2)"},
+    {"upsample_conv", false, "x[1,256,2,3] | interpolate((4,6)) @u | conv2d(256,3,padding=1) | add(@u)"},
     {"upsample_conv", false, "x[1,8,2,3] | interpolate((4,6)) | conv2d(8,3,padding=1)"}, /* short sums */
     {"upsample_conv", false,
      "x[1,128,2,3], w[128,128,3,3] | interpolate((4,6)) | conv2d(128,3,padding=1,weight=@w)"},
