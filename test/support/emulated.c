@@ -148,6 +148,22 @@ void check_positions(const gpu *u, const char *words, cvy_precision precision)
     cvy_graph_free(g);
 }
 
+void run_shifted(const gpu *u, const cvy_plan *plan, const void *x, size_t bytes, size_t off, void *y)
+{
+    cvy_buffer buffers[2] = {0};
+    CUdeviceptr memory[3];
+
+    for (int i = 0; i < 2; i++) {
+        assert_ok(cvyi_cuda_alloc(u->device, bytes + 16, &memory[i]));
+        buffers[i].data = (void *)(uintptr_t)(memory[i] + off);
+    }
+    assert_ok(cvyi_cuda_alloc(u->device, cvy_plan_workspace(plan), &memory[2]));
+    assert_ok(cvyi_cuda_upload(u->device, (CUdeviceptr)(uintptr_t)buffers[0].data, x, bytes, u->stream));
+    assert_ok(cvy_plan_run(plan, buffers, 2, (void *)(uintptr_t)memory[2], cvy_plan_workspace(plan), 0, u->stream));
+    assert_ok(cvyi_cuda_download(u->device, y, (CUdeviceptr)(uintptr_t)buffers[1].data, bytes, u->stream));
+    for (int i = 0; i < 3; i++) cvyi_cuda_free(u->device, memory[i]);
+}
+
 /* opens: the items are for a device, which each process opens for itself. */
 static int worker(board *b, int items, bool opens, void (*take)(const gpu *u, int item))
 {

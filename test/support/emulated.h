@@ -32,6 +32,9 @@ extern int rotated; /* chains that were checked so */
 
 void check_positions(const gpu *u, const char *words, cvy_precision precision);
 
+/* Runs a plan of x and y, of so many bytes each, with both `off` bytes past the start of their memory. */
+void run_shifted(const gpu *u, const cvy_plan *plan, const void *x, size_t bytes, size_t off, void *y);
+
 /* ---- how much of it ---- */
 
 /* CONVOY_TEST_LONG: all combinations, not each of them once. */

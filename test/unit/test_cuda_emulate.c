@@ -106,24 +106,6 @@ static void check_gelu(const gpu *u)
     cvy_graph_free(g);
 }
 
-/* Runs a plan of x and y with both `off` floats past the start of their memory. */
-static void run_off(const gpu *u, const cvy_plan *plan, const float *x, int64_t count, int off, float *y)
-{
-    const size_t bytes = (size_t)count * sizeof *x;
-    cvy_buffer buffers[2] = {0};
-    CUdeviceptr memory[3];
-
-    for (int i = 0; i < 2; i++) {
-        assert_ok(cvyi_cuda_alloc(u->device, bytes + 16, &memory[i]));
-        buffers[i].data = (void *)(uintptr_t)(memory[i] + (CUdeviceptr)off * 4);
-    }
-    assert_ok(cvyi_cuda_alloc(u->device, cvy_plan_workspace(plan), &memory[2]));
-    assert_ok(cvyi_cuda_upload(u->device, (CUdeviceptr)(uintptr_t)buffers[0].data, x, bytes, u->stream));
-    assert_ok(cvy_plan_run(plan, buffers, 2, (void *)(uintptr_t)memory[2], cvy_plan_workspace(plan), 0, u->stream));
-    assert_ok(cvyi_cuda_download(u->device, y, (CUdeviceptr)(uintptr_t)buffers[1].data, bytes, u->stream));
-    for (int i = 0; i < 3; i++) cvyi_cuda_free(u->device, memory[i]);
-}
-
 /* Tensors that begin at no multiple of 16 bytes are not touched four elements at a time, and give the same bits. */
 static void check_addresses(const gpu *u)
 {
@@ -140,7 +122,8 @@ static void check_addresses(const gpu *u)
         assert_ok(cvy_graph_parse(chains_of_two[i], &g));
         assert_ok(cvy_plan_create(g, &options, &plan));
         rig_open(&r, g, &seed, RIG_REAL, 0);
-        for (int off = 0; off < 2; off++) run_off(u, plan, r.t[0].origin, r.t[0].count, off, y[off]);
+        for (size_t off = 0; off < 2; off++)
+            run_shifted(u, plan, r.t[0].origin, (size_t)r.t[0].count * sizeof **y, off * sizeof **y, y[off]);
         CHECK(rig_same_bits(y[0], y[1], r.t[0].count), "other bits at another address: %s", chains_of_two[i]);
         rig_close(&r);
         cvy_plan_free(plan);

@@ -174,24 +174,6 @@ static void check_numbers(const gpu *u, cvy_dtype dtype)
     }
 }
 
-/* Runs a plan of x and y with both `off` elements past the start of their memory. */
-static void run_off(const gpu *u, const cvy_plan *plan, const uint16_t *x, int64_t count, int off, uint16_t *y)
-{
-    const size_t bytes = (size_t)count * sizeof *x;
-    cvy_buffer buffers[2] = {0};
-    CUdeviceptr memory[3];
-
-    for (int i = 0; i < 2; i++) {
-        assert_ok(cvyi_cuda_alloc(u->device, bytes + 16, &memory[i]));
-        buffers[i].data = (void *)(uintptr_t)(memory[i] + (CUdeviceptr)off * sizeof *x);
-    }
-    assert_ok(cvyi_cuda_alloc(u->device, cvy_plan_workspace(plan), &memory[2]));
-    assert_ok(cvyi_cuda_upload(u->device, (CUdeviceptr)(uintptr_t)buffers[0].data, x, bytes, u->stream));
-    assert_ok(cvy_plan_run(plan, buffers, 2, (void *)(uintptr_t)memory[2], cvy_plan_workspace(plan), 0, u->stream));
-    assert_ok(cvyi_cuda_download(u->device, y, (CUdeviceptr)(uintptr_t)buffers[1].data, bytes, u->stream));
-    for (int i = 0; i < 3; i++) cvyi_cuda_free(u->device, memory[i]);
-}
-
 /* Tensors that begin at multiples of two bytes alone give the same bits. */
 static void check_addresses(const gpu *u, cvy_dtype dtype)
 {
@@ -212,7 +194,7 @@ static void check_addresses(const gpu *u, cvy_dtype dtype)
         assert_ok(cvy_plan_create(g, &options, &plan));
         for (int64_t k = 0; k < count; k++) x[k] = half_bits(dtype, (float)random_next(&seed) * 0x1p-31f - 1);
         for (int off = 0; off < 8; off++) {
-            run_off(u, plan, x, count, off, y[off]);
+            run_shifted(u, plan, x, (size_t)count * sizeof *x, (size_t)off * sizeof *x, y[off]);
             same = same && !memcmp(y[off], y[0], (size_t)count * sizeof *x);
         }
         CHECK(same, "other bits at another address: %s, %s", of_two[i], cvyi_dtype_name(dtype));
