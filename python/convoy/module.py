@@ -6,7 +6,6 @@ belongs to Convoy alone lives in a slot beside that dictionary.
 """
 
 import functools
-import operator
 import threading
 
 import torch
@@ -21,6 +20,7 @@ from . import kinds, lane
 from .capture import capture
 from .engine import ConvoyError, compile_plans
 from .gate import TRACING, Busy, in_pytorch, taken
+from .invoke import invoker, only_region
 from .passing import IN_A_ROW, Passing
 from .region import Runner, described
 from .replay import replaying
@@ -68,53 +68,6 @@ def hooks_of(modules):
 
 def inner_hooks(root):
     return hooks_of([m for m in root.modules() if m is not root])
-
-
-def only_region(found):
-    """Where the whole graph is one region: positions of its sources among the placeholders, and of the results."""
-    nodes = list(found.graph.graph.nodes)
-    placeholders = [n for n in nodes if n.op == "placeholder"]
-    rest = [n for n in nodes if n.op not in ("placeholder", "output")]
-    if len(found.regions) != 1 or rest[0].op != "call_function" or not isinstance(rest[0].target, Runner):
-        return None
-    call, picks = rest[0], rest[1:]
-    if any(p.target is not operator.getitem or p.args[0] is not call for p in picks):
-        return None
-    if any(s.op != "placeholder" for s in call.args):
-        return None
-    results = nodes[-1].args[0]
-    if any(r not in picks for r in results):
-        return None
-    return call.target, [placeholders.index(s) for s in call.args], [r.args[1] for r in results]
-
-
-def invoker(found, params, whole):
-    """tensors -> results. The captured graph as a function, by the shortest way there is. params: the first of its
-    placeholders, the same in every call. whole: of only_region()."""
-    spec = found.out_spec
-    nested = not spec.is_leaf()
-    if whole is None:
-        forward = found.graph.forward
-
-        def through_graph(tensors):
-            flat = forward(*params, *tensors)
-            return pytree.tree_unflatten(flat, spec) if nested else flat[0]
-
-        return through_graph
-    runner, positions, picks = whole
-    n = len(params)
-    # Parameters are objects that do not change (the state sees to that): they are ready in the list.
-    template = [params[p] if p < n else None for p in positions]
-    inputs = [(i, p - n) for i, p in enumerate(positions) if p >= n]
-
-    def straight(tensors):
-        sources = template.copy()
-        for i, p in inputs:
-            sources[i] = tensors[p]
-        results = runner(*sources)
-        return pytree.tree_unflatten([results[p] for p in picks], spec) if nested else results[picks[0]]
-
-    return straight
 
 
 # ---- the dispatcher ----------------------------------------------------------------------------------------------
