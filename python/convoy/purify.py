@@ -205,10 +205,17 @@ def is_like_channels_last(x):
     return x.dim() in (4, 5)
 
 
+def is_doubtful(node, value):
+    """A fake group_norm's strides along dimensions of one element are not PyTorch's, in either layout."""
+    if getattr(node.target, "overloadpacket", None) is aten.group_norm and value.device.type == "cpu":
+        return value.numel() > 0 and 1 in value.shape
+    return is_ambiguous(value)
+
+
 def settled(node, value):
     """The result with the strides that PyTorch gives it. Pointwise operators make a new tensor for contiguous arguments
     of one shape, group_norm goes by its argument's; on fake tensors some keep strides that only look alike."""
-    if not is_ambiguous(value) or is_view(node):
+    if not is_doubtful(node, value) or is_view(node):
         return value
     packet = getattr(node.target, "overloadpacket", None)
     if packet is aten.group_norm and is_like_channels_last(node.args[0].meta["val"]):
@@ -235,7 +242,7 @@ def settle_strides(module):
     one element can turn round everything that follows."""
     graph = module.graph
     mode = fake_mode(graph)
-    if mode is None or not any(is_ambiguous(n.meta.get("val")) for n in graph.nodes):
+    if mode is None or not any(is_doubtful(n, n.meta.get("val")) for n in graph.nodes):
         return
     with mode, torch.no_grad():
         for node in as_it_runs(graph):

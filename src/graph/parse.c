@@ -301,7 +301,7 @@ fail:
 
 /* ---- stages ---- */
 
-/* conv2d(8,64,3) on 8 channels is nn.Conv2d's way to say it: the message gets a hint. */
+/* conv2d(8,64,3) on 8 channels is nn.Conv2d's way to say it: the message gets a hint where 3 could be a filter. */
 static cvy_status hinted(const parser *p, const stage *s, cvy_status st)
 {
     const shape *x = cvyi_shape_of(p->graph, s->spec.arg[0]);
@@ -309,9 +309,10 @@ static cvy_status hinted(const parser *p, const stage *s, cvy_status st)
     const bool conv = s->op->kind == KIND_CONV || s->op->kind == KIND_CONVT;
 
     if (!st || !conv || s->next_attr < 3 || x->rank < 3 || a[0].i[0] != x->dim[1]) return st;
-    return cvyi_fail_more(st, "; output channels come first here: torch.nn's (%d,%d,%d) is %s(%d,%d)",
-                          (int)a[0].i[0], (int)a[1].i[0], (int)a[2].i[0], s->op->name, (int)a[1].i[0],
-                          (int)a[2].i[0]);
+    if (a[2].i[0] > x->dim[2]) return st;
+    return cvyi_fail_more(st, "; output channels come first here: torch.nn's (%lld,%lld,%lld) is %s(%lld,%lld)",
+                          (long long)a[0].i[0], (long long)a[1].i[0], (long long)a[2].i[0], s->op->name,
+                          (long long)a[1].i[0], (long long)a[2].i[0]);
 }
 
 /* `conv2d(64, 3, padding=1) @c`, where the name comes next. */
