@@ -133,7 +133,7 @@ def test_a_sample(tmp_path):
                               "--peer convoy --peer 'torch eager' --repeats 6"
     # The table: no torch.compile here, so nothing was faster than it, and the errors are fine.
     assert "Faster than torch.compile in 0 of 2 (fp32 0 of 1, tf32 0 of 1)" in done.stdout
-    assert "must be in 2." in done.stdout and told["rows"][0]["chain"].replace("|", "\\|") in done.stdout
+    assert "2 of 2 are within the error bound" in done.stdout and told["rows"][0]["chain"].replace("|", "\\|") in done.stdout
 
 
 def test_a_peer_that_hangs_is_ended(tmp_path):
