@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cases import BLOCKS, CASES, GRAPHS
-from compare import EPS, TINY, assert_agrees, check_arrays, is_reference, random_tensors, truth
+from compare import EPS, TINY, assert_agrees, check_arrays, check_chain, is_reference, random_tensors, truth
 from library import Graph, run
 
 SPECIAL = np.array(
@@ -208,3 +208,10 @@ def test_skipped_taps(seed):
     for value in (1, np.inf, np.nan):
         arrays["conv2d.weight"][3, 1, 0, 2] = value
         check_arrays(text, Graph(text), arrays, f"cpu:seed={seed}")
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_an_empty_value_after_a_norm(seed):
+    """Whatever passes the dice make of it: values without elements are not beside others in one pass."""
+    text = "x[1,1,7,2] | layer_norm((7,2)) | slice(-2,start=-1,end=1) @s | minimum(p[1,3,1,1]) | group_norm(1) | add(@s)"
+    check_chain(text, f"cpu:seed={seed}")
