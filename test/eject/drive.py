@@ -32,7 +32,8 @@ def sizes(launch):
         return [views]
     if launch["tc"]["packs"]:
         return [8, 8, 8]
-    return [128, views] if launch["tc"]["product"] else [128, 88, views]
+    maps = [128] * (1 + launch["tc"]["pair"])
+    return [*maps, views] if launch["tc"]["product"] else [*maps, 88, views]
 
 
 def run(runner):

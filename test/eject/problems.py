@@ -160,5 +160,19 @@ class Model(nn.Module):
 def get_inputs(): return [torch.rand(4, 16, 32, 32, dtype=torch.bfloat16)]
 def get_init_inputs(): return []
 '''
+PRODUCTS = HEAD + '''
+class Model(nn.Module):
+    """Products of two inputs: words of fp16 made of both, sums in parts; a transposed view."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(500))
+
+    def forward(self, x, y, z):
+        return F.relu(x @ y) * self.scale, torch.tanh(x @ z.T)
+
+def get_inputs(): return [torch.randn(700, 1024), torch.randn(1024, 500), torch.randn(500, 1024)]
+def get_init_inputs(): return []
+'''
 PROBLEMS = {"fold": FOLD, "both": BOTH, "generic": GENERIC, "strided": STRIDED, "mixed": MIXED, "few": FEW, "deep": DEEP,
-            "layers": LAYERS, "halves": HALVES}  # fmt: skip
+            "layers": LAYERS, "halves": HALVES, "products": PRODUCTS}  # fmt: skip

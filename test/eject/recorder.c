@@ -117,10 +117,10 @@ static CUresult encode(CUtensorMap *map, int type, unsigned rank, void *base, co
 {
     uint64_t all[16] = {(uint64_t)type << 32 | rank, (uintptr_t)base};
 
-    memcpy(all + 2, dims, 32);
-    memcpy(all + 6, strides, 24);
-    memcpy(all + 9, box, 16);
-    memcpy(all + 11, element_strides, 16);
+    memcpy(all + 2, dims, rank * sizeof *dims);
+    memcpy(all + 6, strides, (rank - 1) * sizeof *strides);
+    memcpy(all + 9, box, rank * sizeof *box);
+    memcpy(all + 11, element_strides, rank * sizeof *element_strides);
     all[13] = (uint64_t)interleave << 32 | (unsigned)swizzle;
     all[14] = (uint64_t)l2_promotion << 32 | (unsigned)out_of_bounds;
     memcpy(map, all, sizeof all);
