@@ -137,7 +137,7 @@ def replace(graph, region, insert, calls):
             after = made[output] = graph.call_function(operator.getitem, (call, i))
         after.meta = dict(output.meta)
         output.replace_all_uses_with(after)
-    for node in reversed(region.nodes):
+    for node in reversed([n for n in region.nodes if n not in region.views]):
         for user in list(node.users):  # indices of max.dim that nobody reads
             graph.erase_node(user)
         graph.erase_node(node)

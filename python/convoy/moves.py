@@ -182,8 +182,8 @@ def vector_norm(emit, a):
     refuse_if(a.dtype is not None, "a norm in another dtype")
     refuse_if(a.ord not in (1, 2, float("inf")), f"order {a.ord}; 1, 2 and inf are taken")
     dims = {"dim": [a.dim] if isinstance(a.dim, int) else a.dim or None, "keepdim": a.keepdim}
-    if a.ord == 2:
-        return emit("sqrt", emit("sum", emit("square", a.self), **dims))
+    if a.ord == 2:  # relu: the gradient at zero is zero, as PyTorch's
+        return emit("sqrt", emit("relu", emit("sum", emit("square", a.self), **dims)))
     return emit("sum" if a.ord == 1 else "max", emit("abs", a.self), **dims)
 
 

@@ -5,6 +5,7 @@ side effects lies between. A region that is not worth it is tried without the op
 """
 
 import operator
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,25 @@ class Region:
     nodes: list  # of the captured graph
     sources: list
     outputs: list
+    views: set  # nodes that stay in the graph as well, as views of the outputs
+
+
+def shown(node, inside):
+    """From a node over what it is a view of, inside a region, to the one whose memory it shows."""
+    chain = [node]
+    while shape_only(chain[-1]) and chain[-1].all_input_nodes[0] in inside:
+        chain.append(chain[-1].all_input_nodes[0])
+    return chain
+
+
+def results_of(nodes, inside):
+    """(outputs, views): values that somebody outside reads. Where several of them show one memory they do so afterwards,
+    since one may be changed in place; a view alone is a value like any other."""
+    chains = [shown(n, inside) for n in nodes if any(u not in inside for u in n.users) and not pair(n)]
+    readers = Counter(chain[-1] for chain in chains)
+    views = {v for chain in chains if readers[chain[-1]] > 1 for v in chain[:-1]}
+    outputs = {chain[0] if readers[chain[-1]] == 1 else chain[-1] for chain in chains}
+    return [n for n in nodes if n in outputs], views
 
 
 def make_region(nodes, is_param):
@@ -31,8 +51,7 @@ def make_region(nodes, is_param):
         for source in node.all_input_nodes:
             if source not in inside and "number" not in source.meta:
                 sources.setdefault(source, None)
-    # Views of a result stay views of it: only values that somebody outside reads are outputs.
-    outputs = [n for n in nodes if any(u not in inside for u in n.users) and not pair(n)]
+    outputs, views = results_of(nodes, inside)
     program, numbers = Program(), {}
     for source in sources:
         numbers[source] = program.source(source in is_param)
@@ -40,7 +59,7 @@ def make_region(nodes, is_param):
     for node in nodes:
         numbers[node] = emit_node(emit, node)
     program.outputs = [numbers[n] for n in outputs]
-    return Region(program, nodes, list(sources), outputs)
+    return Region(program, nodes, list(sources), outputs, views)
 
 
 def pair(node):

@@ -59,15 +59,26 @@ class Program:
         return [i for wanted in (False, True) for i, p in enumerate(self.params) if p == wanted]
 
     def evaluate(self, tensors):
-        """The same by PyTorch, differentiable, in any dtype and on any device. What autocast converts is converted
-        outside of programs."""
+        """The same by PyTorch, differentiable, in any dtype and on any device; each result in memory of its own, as the
+        library's are. What autocast converts is converted outside of programs."""
         values = list(tensors)
         with no_autocast():
             for step in self.steps:
                 args = [None if a is None else values[a] for a in step.args]
                 attrs = {k: v for k, v in step.attrs.items() if v is not None}
                 values.append(CALLS.get(step.op, call_by_name)(step.op, args, attrs))
-        return [values[v] for v in self.outputs]
+        taken, results = set(range(len(self.params))), []
+        for v in self.outputs:
+            results.append(values[v].clone() if self.origin(v) in taken else values[v])
+            taken.add(self.origin(v))
+        return results
+
+    def origin(self, value):
+        """The value in whose memory PyTorch may give this one."""
+        n = len(self.params)
+        while value >= n and self.steps[value - n].op in SHOWN:
+            value = self.steps[value - n].args[0]
+        return value
 
     def dumps(self):
         steps = [[s.op, s.args, {k: v for k, v in s.attrs.items() if v is not None}] for s in self.steps]
@@ -79,6 +90,8 @@ class Program:
         return Program(params, [Step(*s) for s in steps], outputs)
 
 
+# Steps whose result PyTorch may give in their argument's memory.
+SHOWN = {"reshape", "flatten", "squeeze", "unsqueeze", "slice", "permute", "expand", "dropout", "cast"}
 DTYPE_OF = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}  # by the words of `cast`
 
 

@@ -197,6 +197,7 @@ def elu(emit, a):
 
 @rule("celu")
 def celu(emit, a):
+    refuse_if(a.alpha <= 0, f"alpha {a.alpha}")
     return emit("mul", emit("elu", emit("div", a.self, other=a.alpha)), other=a.alpha)
 
 
