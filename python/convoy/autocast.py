@@ -118,7 +118,7 @@ def write(graph, node, source, dtype):
 def erase_idle_casts(graph, is_region):
     """Takes out what write_casts() wrote for operators that are PyTorch's after all."""
     for node in list(graph.nodes):
-        if "autocast" not in node.meta:
+        if node.target is not CAST or "autocast" not in node.meta:  # a region's result, too, is what it stands for
             continue
         for user in list(node.users):
             if not is_region(user):

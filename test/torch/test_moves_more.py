@@ -116,3 +116,13 @@ def test_celu_of_a_negative_alpha_is_pytorchs(alpha):
     with torch.no_grad():
         assert_agrees(fast, module, torch.randn(IMAGE))
     assert ("aten.celu.default" in kept(fast)) == (alpha < 0)
+
+
+def test_a_cast_of_autocasts_at_the_end_of_a_region():
+    """What autocast converts for an operator that is PyTorch's is the region's result before it."""
+    module = Wrapped(lambda y, x: F.pad(y, (1, 1, 2, 2), mode="reflect").exp() * 2).eval()
+    fast, x = convoy.compile(module, regions="all"), torch.randn(IMAGE)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        got, want = fast(x), module(x)
+    assert got.dtype == want.dtype and "aten.pad.default" in kept(fast)
+    torch.testing.assert_close(got, want, rtol=0.02, atol=0.02)
