@@ -2,7 +2,8 @@
  *
  * The reference is slow; where samples are independent, some of them can be checked, in parallel, on the same data.
  * The test is conservative: all inputs and all results have the batch as first dimension, also when the graph is
- * made for one sample instead of all, and no operator takes sums, maxima or statistics along it. */
+ * made for one sample instead of all, and no operator takes sums, maxima or statistics along it, or moves samples.
+ */
 #include "cli.h"
 #include "../src/graph/graph.h"
 
@@ -29,6 +30,7 @@ static bool keeps_apart(const cvy_graph *g, const node *n, int64_t batch)
     }
     if (kind == KIND_REDUCE) return !(cvyi_reduced_dims(g, n) & 1);
     if (kind == KIND_SOFTMAX) return cvyi_softmax_dim(g, n) != 0;
+    if (kind == KIND_MOVE) return cvyi_move_by_sample(g, n);
     return aligned(g, n);
 }
 

@@ -161,6 +161,13 @@ def test_norms_take_computed_weights(convoy, chain, dtype):
     assert status == 0, err
 
 
+@pytest.mark.parametrize("chain", ["x[3,4] | flip(0)", "x[3,4], y[3,4] | cat(@y, 0) | slice(0,1,4)", "x[4,4] | permute(1,0)", "x[3,4] | flip(1)"])
+def test_check_of_moved_samples(convoy, chain):
+    """Samples that change places cannot be checked one by one."""
+    status, out, err = convoy("check", chain, "--device", "ref", "--data", "integer")
+    assert status == 0 and "all of it" in out, out + err
+
+
 def test_check_prints_a_verdict(convoy):
     status, out, _ = convoy("check", SMALL, "--device", "ref", "--samples", "2")
     assert status == 0
