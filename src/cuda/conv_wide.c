@@ -210,7 +210,7 @@ static cvy_status make_sums(maker *m, const wide_form *f, const memory_map *at, 
     define_sums(m, f);
     cvyi_make_define_types(m, n->arg[0], n->arg[1]);
     if (t->split > 1)
-        cvyi_make_own_view(m, at->parts, "parts of sums");
+        cvyi_core_parts_view(m, out, at->parts);
     else
         cvyi_core_first_view(m, m->choice->form.core, out);
     TRY(add_map(m, f, &l, add_operands(m, at)));

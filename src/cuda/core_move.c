@@ -68,6 +68,16 @@ static void widen(move_geom *g, const shape *y)
     }
 }
 
+/* Coordinates are of 32 bits. */
+static cvy_status check_extents(const char *name, const shape *s)
+{
+    for (int d = 0; d < s->rank; d++)
+        if (s->dim[d] > INT32_MAX)
+            return cvyi_fail(CVY_UNSUPPORTED, "cuda: %s: extent %lld of dimension %d, at most 2^31 - 1 is possible",
+                             name, (long long)s->dim[d], d);
+    return CVY_OK;
+}
+
 static cvy_status make_argument(maker *m, int core, int arg)
 {
     const node *n = &m->g->nodes[core];
@@ -78,6 +88,8 @@ static cvy_status make_argument(maker *m, int core, int arg)
     int each;
     cvy_status st = CVY_OK;
 
+    TRY(check_extents(cvyi_info(n)->name, x));
+    TRY(check_extents(cvyi_info(n)->name, y));
     cvyi_move_geom(m->g, n, arg, &g);
     widen(&g, y);
     for (int d = 0; d < g.rank; d++) window.dim[d] = g.count[d];

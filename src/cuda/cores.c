@@ -66,6 +66,13 @@ void cvyi_core_mma(maker *m, const mma_tile *t)
     m->step.launch.dynamic_shared = (unsigned)t->shared_bytes;
 }
 
+/* No view of the result tells how far its indices go. */
+void cvyi_core_parts_view(maker *m, const space *out, int64_t parts)
+{
+    cvyi_make_own_view(m, parts, "parts of sums");
+    if (cvyi_elements(&out->logical) > INT32_MAX) m->far = true;
+}
+
 cvy_status cvyi_core_add(maker *m, const space *out, const core_parts *p)
 {
     const int core = m->choice->form.core;
@@ -78,7 +85,7 @@ cvy_status cvyi_core_add(maker *m, const space *out, const core_parts *p)
     cvyi_make_define_extents(m, 'Y', out);
     cvyi_make_define(m, "PARTIALS", p->split);
     cvyi_core_first_view(m, core, out);
-    cvyi_make_own_view(m, p->parts, "parts of sums");
+    cvyi_core_parts_view(m, out, p->parts);
     if (p->bias != CVY_NONE) cvyi_core_bias(m, core, out, p->bias, p->slot);
     TRY(cvyi_core_epilogue(m, core, out));
     m->step.extent = out->extent[0];

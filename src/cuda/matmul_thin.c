@@ -70,7 +70,7 @@ static cvy_status make_sums(maker *m, const thin_form *f, const space *out, int 
     cvyi_make_define_types(m, n->arg[0], n->arg[1]);
     cvyi_make_define_extents(m, 'Y', out);
     if (f->split > 1)
-        cvyi_make_own_view(m, m->state->scratch, "parts of sums");
+        cvyi_core_parts_view(m, out, m->state->scratch);
     else
         cvyi_core_first_view(m, core, out);
     cvyi_product_x(m, n, row, column);

@@ -254,7 +254,7 @@ static cvy_status make_sums(maker *m, const word_form *f, const memory_map *at)
     cvyi_make_define_types(m, n->arg[0], n->arg[1]);
     cvyi_make_define_extents(m, 'Y', &out);
     if (t->split > 1)
-        cvyi_make_own_view(m, at->parts, "parts of sums");
+        cvyi_core_parts_view(m, &out, at->parts);
     else
         cvyi_core_first_view(m, core, &out);
     TRY(add_operands(m, f, at, row, column));

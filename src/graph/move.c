@@ -223,7 +223,8 @@ void cvyi_move_geom(const cvy_graph *g, const node *n, int arg, move_geom *out)
             if (n->arg[a] != CVY_NONE) out->at[along] += cvyi_shape_of(g, n->arg[a])->dim[along];
     if (n->op == OP_slice) {
         slice_range(n, x->dim[along], &out->start[along], &out->count[along]);
-        out->times[along] = cvyi_attr(n, "step")->i[0];
+        /* A longer step is never taken. */
+        out->times[along] = cvyi_min64(cvyi_attr(n, "step")->i[0], cvyi_max64(x->dim[along], 1));
     }
     if (n->op == OP_flip) flipped_dims(n, y->rank, &flipped);
     for (int d = 0; d < y->rank; d++) {

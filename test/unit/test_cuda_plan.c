@@ -2,6 +2,7 @@
  * batch size and new names compile nothing, and every operator has a kernel. */
 #include <sys/wait.h>
 #include "../support/fixture.h"
+#include "../support/kernel_list.h"
 #include "../../src/cuda/exec.h"
 
 static standin *gpu, *rtc;
@@ -231,6 +232,32 @@ static void keeps_limits(void)
     CHECK(strstr(cvy_last_error(), "blocks in x"), "%s", cvy_last_error());
     cvy_plan_free(p);
     cvy_graph_free(g);
+    CHECK(!cvy_graph_parse("x[3000000000] | slice(0,1)", &g), "%s", cvy_last_error());
+    CHECK(cvy_plan_create(g, &on_gpu, &p) == CVY_UNSUPPORTED, "coordinates past 2^31 were planned");
+    CHECK(strstr(cvy_last_error(), "slice: extent 3000000000"), "%s", cvy_last_error());
+    cvy_plan_free(p);
+    cvy_graph_free(g);
+}
+
+/* More than 2^31 results are counted in 64 bits, whatever the tile: also by a step that leaves parts of sums and
+ * has no view of the result. */
+static void counts_far(const char *chain)
+{
+    int found = 0, added = 0;
+
+    for (int tuning = 0; tuning < 4; tuning++) {
+        cvy_graph *g = NULL;
+        cvy_plan *p = NULL;
+        const cvy_status st = cvy_graph_parse(chain, &g) || cvyi_plan_tuned(g, &on_gpu, tuning, &p);
+        const cuda_step *sums = st ? NULL : step_of(p, "matmul_wide.cu");
+        CHECK(!st, "%s: %s", chain, cvy_last_error());
+        CHECK(!sums || has_option(sums, "-DFAR=1"), "%s: tuning %d counts in 32 bits", chain, tuning);
+        found += sums != NULL;
+        added += !st && step_of(p, "conv_wide_add.cu");
+        cvy_plan_free(p);
+        cvy_graph_free(g);
+    }
+    CHECK(found == 4 && added, "%s: %d plans with words, %d that add parts", chain, found, added);
 }
 
 int main(int argc, char **argv)
@@ -247,5 +274,7 @@ int main(int argc, char **argv)
     new_names_and_batches_compile_nothing();
     takes_everything();
     keeps_limits();
+    counts_far("x[47104,16384]:fp16 | linear(47104)");
+    counts_far("x[47104,4096] | linear(47104)");
     return finish("cuda_plan");
 }

@@ -320,6 +320,19 @@ static void flops(void **state)
     }
 }
 
+/* A step past the end is never taken: kernels multiply by it in 32 bits. */
+static void long_steps(void **state)
+{
+    cvy_graph *g = graph_of("x[2,9] | slice(1,3,step=5000000000)");
+    move_geom m;
+    (void)state;
+    cvyi_move_geom(g, last(g), 0, &m);
+    assert_int_equal(m.start[1], 3);
+    assert_int_equal(m.count[1], 1);
+    assert_int_equal(m.times[1], 9);
+    cvy_graph_free(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -329,6 +342,7 @@ int main(void)
         cmocka_unit_test(pools),         cmocka_unit_test(divisors),
         cmocka_unit_test(reductions),    cmocka_unit_test(pointwise_params),
         cmocka_unit_test(strides),       cmocka_unit_test(flops),
+        cmocka_unit_test(long_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
