@@ -22,12 +22,16 @@ def functional_twin(node):
     return getattr(getattr(aten, packet[:-1], None), node.target._overloadname, None)
 
 
+# Operators whose results may be views, and whose schemas do not say so in every PyTorch.
+MAY_VIEW = {aten.reshape, aten.flatten, aten.contiguous, aten.to, aten.type_as, aten.einsum, aten.broadcast_tensors, aten.meshgrid,
+            aten.atleast_1d, aten.atleast_2d, aten.atleast_3d}  # fmt: skip
+
+
 def is_view(node):
     """Does the result share memory with an argument? Aliases are marked in the schema; some operators only may."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return node.op != "placeholder" and node.op != "get_attr"
-    may = (aten.reshape.default, aten.flatten.using_ints, aten.contiguous.default, aten.to.dtype)
-    return node.target in may or any(r.alias_info is not None for r in node.target._schema.returns)
+    return node.target.overloadpacket in MAY_VIEW or any(r.alias_info is not None for r in node.target._schema.returns)
 
 
 def is_mutable(node):

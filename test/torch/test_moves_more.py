@@ -62,6 +62,8 @@ SHARING = {
     "written through": written_through,
     "base and view": lambda y, x: (y, y[:, :2], y[:, :2].exp() * 2),
     "two views": two_views,
+    "einsum": changed(lambda y: torch.einsum("abcd->abdc", y)),
+    "broadcast": changed(lambda y: torch.broadcast_tensors(y, torch.zeros(1, *IMAGE))[0]),
     "clone": lambda y, x: (y, y.clone(), y.clone().exp() * 2),
 }
 
