@@ -149,6 +149,18 @@ def origin(node):
     return node
 
 
+def written(node):
+    """What an operator changes in place."""
+    given = {**dict(zip((a.name for a in node.target._schema.arguments), node.args)), **node.kwargs}
+    marked = [given.get(a.name) for a in node.target._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return [x for x in marked if isinstance(x, Node)]
+
+
+def changes_argument(graph):
+    changing = [n for n in graph.nodes if n.op == "call_function" and is_mutable(n)]
+    return any(origin(x).op == "placeholder" for n in changing for x in written(n))
+
+
 def changed_in_place(graph, names):
     """The name of a parameter, buffer or other tensor of the module that the forward changes in place and reads as
     well. names: of the first placeholders. Its regions would keep for gradients what is no longer there; counters that
@@ -157,11 +169,9 @@ def changed_in_place(graph, names):
     for node in graph.nodes:
         if node.op != "call_function" or not is_mutable(node):
             continue
-        for argument, given in zip(node.target._schema.arguments, node.args):
-            if argument.alias_info is not None and argument.alias_info.is_write and isinstance(given, Node):
-                found = origin(given)
-                if found.op == "get_attr" or (found in named and (len(found.users) > 1 or node.users)):
-                    return named.get(found, "a tensor that it does not own")
+        for found in map(origin, written(node)):
+            if found.op == "get_attr" or (found in named and (len(found.users) > 1 or node.users)):
+                return named.get(found, "a tensor that it does not own")
     return None
 
 

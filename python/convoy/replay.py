@@ -12,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .prepared import seen
+from .purify import changes_argument
 from .region import capturing, restride
 
 WARM = 2  # calls in a row on unchanged parameters, before a graph is worth recording
@@ -48,12 +49,19 @@ def shared(results, others):
     return len(set(places)) < len(places) or not taken.isdisjoint(places)
 
 
+def repeats(tensor):
+    """Does it show elements more than once? Nothing can be copied into such a tensor."""
+    return any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride()))
+
+
 class Replay:
     """A captured call as a function of its tensors, like the one that it stands for."""
 
     def __init__(self, entry, device, record=Recorded):
         self.invoke, self.fixed, self.runners, self.device, self.record = entry.invoke, entry.fixed, entry.runners, device, record
         self.lock, self.calls, self.recorded, self.versions, self.reason = threading.Lock(), 0, None, None, None
+        if changes_argument(entry.capture.graph.graph):
+            self.reason = "it changes an argument in place, and a graph would change its copy"
         self.slots = []  # of the regions, whose workspaces the graph knows: nobody else runs in them
 
     def __call__(self, tensors):
@@ -77,6 +85,8 @@ class Replay:
         self.recorded, self.versions, self.slots = None, now, []
         if now is None:
             self.reason = "a tensor of the module does not count its changes"
+        elif any(map(repeats, tensors)):
+            self.reason = "an argument shows elements more than once"
         if self.reason is not None or self.calls <= WARM or capturing(self.device):
             return False
         try:

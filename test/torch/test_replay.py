@@ -139,3 +139,30 @@ def test_a_call_that_cannot_be_recorded_says_why(graphs, monkeypatch):
         for _ in range(WARM + 2):
             same(fast, model, torch.randn(2, 3, 8, 8))
     assert "not permitted" in next(iter(fast._convoy.entries.values())).replays[0].reason
+
+
+@torch.no_grad()
+def test_an_argument_that_is_changed_in_place(graphs):
+    class Changes(Net):
+        def forward(self, x):
+            x.add_(1)
+            return super().forward(x)
+
+    net = Changes().eval()
+    fast = convoy.compile(net, regions="all", graphs=True)
+    for _ in range(2 * WARM + 1):
+        x = torch.randn(1, 3, 8, 8)
+        y = x.clone()
+        torch.testing.assert_close(fast(x), net(y))
+        assert torch.equal(x, y)
+    assert graphs.made == 0
+
+
+@torch.no_grad()
+def test_an_argument_that_shows_elements_twice(graphs, monkeypatch):
+    """A graph's copy of it has its strides, and nothing can be written there."""
+    monkeypatch.setattr(graphs, "__init__", lambda self, *_: pytest.fail("recorded"))
+    net = Net().eval()
+    fast = convoy.compile(net, regions="all", graphs=True)
+    for _ in range(2 * WARM + 1):
+        same(fast, net, torch.randn(1, 1, 8, 8).expand(2, 3, 8, 8))
