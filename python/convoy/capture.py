@@ -81,7 +81,6 @@ def trace(function, params, tensors, mode, around=contextlib.nullcontext()):
     with around, unwatched_saving():
         captured = contextvars.copy_context().run(tracer, *distinct([*params, *tensors]))
     forget_source(source_name(captured))
-    forget_operators()
     return captured, spec
 
 
@@ -202,4 +201,5 @@ def capture(function, params, tensors, device, make_call, mode="fake", state=Non
     with direct(graph):
         module.recompile()
     weakref.finalize(module, forget_source, source_name(module))
+    forget_operators()
     return found
