@@ -144,10 +144,10 @@ static void make_piece(const builder *b, const node *n, int arg, piece *out)
     *out = (piece){.x = n->arg[arg]};
     for (int d = 0; d < m.rank; d++) {
         const axis a = {y->dim[d], m.at[d], m.count[d], m.times[d], m.over[d], strides[m.from[d]]};
-        axis *before = &out->axes[out->n_axes - 1];
+        axis *before = out->n_axes ? &out->axes[out->n_axes - 1] : NULL;
         out->first += m.start[d] * a.stride;
         /* Samples stay by themselves where units have some of them each. */
-        if (out->n_axes && !(d == 1 && b->out->samples > 1) && joins(before, &a))
+        if (before && !(d == 1 && b->out->samples > 1) && joins(before, &a))
             *before =
                 (axis){before->extent * a.extent, before->at * a.extent, before->count * a.count, 1, 1, a.stride};
         else
