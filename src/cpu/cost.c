@@ -19,6 +19,15 @@ static bool parts_statistics(const cvy_plan *p, const pass *s)
     return false;
 }
 
+/* A slice may leave nothing. Programs have no room for such a value beside others; a pass of its own is free. */
+static bool has_empty_among_others(const cvy_plan *p, const pass *s)
+{
+    int empty = 0;
+    for (int i = s->first; i < s->first + s->count; i++)
+        empty += !cvyi_elements(cvyi_shape_of(p->graph, p->graph->nodes[i].out));
+    return empty && empty < s->count;
+}
+
 const char *cvyi_pass_refusal(const cvy_plan *p, const pass *s)
 {
     const cvy_graph *g = p->graph;
@@ -28,6 +37,7 @@ const char *cvyi_pass_refusal(const cvy_plan *p, const pass *s)
     if (!s->by_sample) return "an operator works across samples: the others would wait for all of them";
     for (int i = s->first + 1; i < s->first + s->count; i++)
         if (cvyi_is_producer(cvyi_info(&g->nodes[i])->kind)) return "a second producer starts a pass of its own";
+    if (has_empty_among_others(p, s)) return "one of its values is empty, another is not";
     if (parts_statistics(p, s))
         return "statistics of values that are stored in half precision are taken of the stored";
     return NULL;

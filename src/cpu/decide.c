@@ -119,20 +119,10 @@ static void decide_nodes(const cvy_plan *p, const pass *s, cpu_choice *c)
     c->slices = cvyi_slice_bytes(p, s, c);
 }
 
-/* A slice may leave nothing. Programs have no room for such a value beside others; a pass of its own is free. */
-static bool has_empty_among_others(const cvy_plan *p, const pass *s)
-{
-    int empty = 0;
-    for (int i = s->first; i < s->first + s->count; i++)
-        empty += !cvyi_elements(cvyi_shape_of(p->graph, p->graph->nodes[i].out));
-    return empty && empty < s->count;
-}
-
 const char *cvyi_decide_pass(const cvy_plan *p, pass *s, cpu_choice *c)
 {
     static _Thread_local char why[160];
 
-    if (has_empty_among_others(p, s)) return "one of its values is empty, another is not";
     c->chunk = choose_chunk(p, s);
     c->units = cvyi_ceil_div(s->samples, c->chunk);
     decide_nodes(p, s, c);
