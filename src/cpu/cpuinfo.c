@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include "cpuinfo.h"
 #include "thread.h"
 
@@ -240,13 +239,6 @@ fail:
     return st;
 }
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 typedef struct probe_work {
     const cpu_probe_kernels *probe;
     int64_t rounds; /* FMA rounds per unit; 0: read */
@@ -266,10 +258,10 @@ static double best_of(int repeats, int threads, int64_t units, probe_work *w)
 {
     double best = 1e9;
     for (int i = 0; i < repeats; i++) {
-        const double start = seconds();
+        const double start = cvyi_now();
         double took;
         cvyi_parallel(threads, units, probe_unit, w);
-        took = seconds() - start;
+        took = cvyi_now() - start;
         if (took < best) best = took;
     }
     return best;

@@ -1,17 +1,9 @@
 /* measure.c - how long a plan takes on this CPU: random data in memory of its own, the least of a few runs. */
 #include <math.h>
-#include <time.h>
 #include "../util/half.h"
 #include "exec.h"
 
 enum { RUNS = 3 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Values in 0 ... 1, no two alike nearby: what they are matters to no kernel's speed, that they are ordinary does.
  */
@@ -63,9 +55,9 @@ cvy_status cvyi_cpu_measure(const cvy_plan *p, double *seconds)
 
     *seconds = INFINITY;
     for (int i = 0; !st && i < RUNS; i++) {
-        const double start = now();
+        const double start = cvyi_now();
         st = run_once(p, &b, i ? CVY_KEEP_PREPARED : 0);
-        if (now() - start < *seconds) *seconds = now() - start;
+        if (cvyi_now() - start < *seconds) *seconds = cvyi_now() - start;
     }
     close_bench(p, &b);
     return st;
@@ -82,9 +74,9 @@ cvy_status cvyi_cpu_measure_passes(const cvy_plan *p, double *seconds)
     if (!st) memory.workspace += p->prepared_bytes;
     for (int run = 0; !st && run < RUNS; run++)
         for (int i = p->n_prepare; i < p->n_passes; i++) {
-            const double start = now();
+            const double start = cvyi_now();
             cvyi_cpu_run_pass(p, i, b.buffers, &memory);
-            if (!run || now() - start < seconds[i]) seconds[i] = now() - start;
+            if (!run || cvyi_now() - start < seconds[i]) seconds[i] = cvyi_now() - start;
         }
     close_bench(p, &b);
     return st;

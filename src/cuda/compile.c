@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 #include "compile.h"
 #include "modules.h"
@@ -113,24 +112,17 @@ fail:
 
 /* ---- progress, for people who wait ---- */
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* CVY_PROGRESS decides; else a terminal does. */
 static void start_progress(workshop *w)
 {
     w->shows = cvyi_env_int(ENV_PROGRESS, isatty(STDERR_FILENO)) > 0;
-    w->since = now() + 2;
+    w->since = cvyi_now() + 2;
 }
 
 static void show_progress(workshop *w)
 {
     w->done++;
-    if (!w->shows || (!w->shown && now() < w->since)) return;
+    if (!w->shows || (!w->shown && cvyi_now() < w->since)) return;
     w->shown = true;
     fprintf(stderr, "\rconvoy: %d of %d kernels compiled", w->done, w->wanted);
 }

@@ -118,6 +118,9 @@ void cvyi_near_try(nearest *n, const char *candidate);
 #define CVYI_HASH_START UINT64_C(0xcbf29ce484222325)
 uint64_t cvyi_hash(uint64_t start, const void *data, size_t bytes);
 
+/* ---- clock (clock.c) ---- */
+double cvyi_now(void); /* seconds since some moment, never backward */
+
 /* ---- environment (env.c): listed by `convoy --help` ---- */
 
 typedef enum env_var {
