@@ -70,6 +70,18 @@ fail:
     return st;
 }
 
+/* Steps that could not all be made are none: compile() makes them. */
+static cvy_status lower(cvy_plan *p)
+{
+    cuda_state *state = p->state;
+    cvy_status st;
+
+    p->prepared_bytes = state->values;
+    st = cvyi_cuda_lower(p);
+    if (st) state->n_steps = 0;
+    return st;
+}
+
 /* What does not fit at once is made again. */
 static cvy_status fit(cvy_plan *p)
 {
@@ -79,8 +91,7 @@ static cvy_status fit(cvy_plan *p)
     TRY(ask_resident(state, &state->alone));
     if (state->alone) {
         TRY(part_launches(p));
-        p->prepared_bytes = state->values;
-        TRY(cvyi_cuda_lower(p));
+        TRY(lower(p));
         TRY(cvyi_cuda_compile_steps(&p, 1));
     }
 fail:
@@ -90,13 +101,15 @@ fail:
 static cvy_status prepare(cvy_plan *p)
 {
     ((cuda_state *)p->state)->values = p->prepared_bytes;
-    return cvyi_cuda_lower(p);
+    return lower(p);
 }
 
 static cvy_status compile(cvy_plan *const *plans, int n)
 {
-    cvy_status st;
+    cvy_status st = CVY_OK;
 
+    for (int i = 0; i < n; i++)
+        if (!((const cuda_state *)plans[i]->state)->n_steps) TRY(lower(plans[i]));
     TRY(cvyi_cuda_compile_steps(plans, n));
     for (int i = 0; i < n; i++) TRY(fit(plans[i]));
 fail:
