@@ -211,7 +211,7 @@ install: all ## into DESTDIR and PREFIX: command, libraries, header, files for p
 WHEEL_PYTHON ?= $(firstword $(wildcard .venv/bin/python) python3)
 
 wheel: ## the Python package, with the library inside, into dist (CROSS=aarch64-linux-gnu-: for another machine)
-	@CONVOY_CROSS=$(CROSS) $(WHEEL_PYTHON) -m pip wheel -q --disable-pip-version-check --no-deps -w dist .
+	@CONVOY_CROSS=$(CROSS) CONVOY_BUILD=$(BUILD) $(WHEEL_PYTHON) -m pip wheel -q --disable-pip-version-check --no-deps -w dist .
 
 size: ## lines per folder
 	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.py' '*.def' | xargs wc -l | sed '$$d; s|/[^/]*$$||' | awk '{ n[$$2] += $$1 } \

@@ -1,6 +1,6 @@
 """pip install . (or make wheel): builds the library and the C program with make and puts both, stripped, into the package.
 
-CONVOY_CROSS=aarch64-linux-gnu- builds for another machine by a cross compiler.
+CONVOY_CROSS=aarch64-linux-gnu- builds for another machine by a cross compiler; CONVOY_BUILD is make's folder.
 """
 
 import os
@@ -17,7 +17,8 @@ from setuptools.dist import Distribution
 ROOT = Path(__file__).resolve().parent
 VERSION = re.search(r'define CVY_VERSION +"(.+)"', (ROOT / "include" / "convoy.h").read_text())[1]
 CROSS = os.environ.get("CONVOY_CROSS", "")
-FOLDER = "build-wheel" + (f"-{CROSS.split('-')[0]}" if CROSS else "")  # of make
+MACHINE = f"-{CROSS.split('-')[0]}" if CROSS else ""
+FOLDER = os.environ.get("CONVOY_BUILD", "build-wheel" + MACHINE)  # of make
 FILES = ("libconvoy.so", "convoy")
 
 
@@ -66,5 +67,5 @@ setup(
     package_dir={"": "python"},
     cmdclass={"build_py": Build, "bdist_wheel": Wheel},
     distclass=Binary,
-    options={"build": {"build_base": "build-python" + (f"-{CROSS.split('-')[0]}" if CROSS else "")}},
+    options={"build": {"build_base": "build-python" + MACHINE}},
 )
