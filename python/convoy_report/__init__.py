@@ -25,7 +25,7 @@ MARK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.S)
 
 def render(cases, name, absent="Not measured yet.\n"):
     """`blocks-cpu-fp32`: the table, the device, the precision; `all`, or nothing, for tables of every one."""
-    kind, device, precision = (name.split("-") + ["all", "all"])[:3]
+    kind, device, precision = (name.split("-", 2) + ["all", "all"])[:3]
     wanted = {k: v for k, v in (("device", device), ("precision", precision)) if v != "all"}
     lines = TABLES[kind](cases, device, precision) if select(cases, **wanted) else []
     return "\n".join(lines) + "\n" if lines else absent

@@ -10,6 +10,17 @@ from .svg import esc
 NAMES = {"cpu": "CPU", "cuda": "GPU", "ref": "reference"}
 
 
+def tab_name(device, precision):
+    return f"{NAMES[device]}, {precision.replace('-nhwc', ' channels_last')}"
+
+
+def error_told(row):
+    """The largest error against float64; of rows that have only its share of the largest result, that share."""
+    if row.get("max_abs_error") is None and row.get("rel_error") is not None:
+        return f"{fmt_error(row['rel_error'])} of the largest"
+    return fmt_error(row.get("max_abs_error"))
+
+
 def all_rows_table(cases, device, precision):
     """Every row, also those where a peer is faster or failed."""
     lines = ["<table><tr><th>case<th>peer<th>ms<th>× Convoy<th>max abs error<th>GFLOP/s<th>runs</tr>"]
@@ -22,7 +33,7 @@ def all_rows_table(cases, device, precision):
             rate = fmt(1e-6 * r["flops"] / r["ms"]) if r.get("flops") else "–"
             lines.append(f'<tr{" class=ours" if r["peer"] == OURS else ""} title="{esc(r.get("command", ""))}">'
                          f'<td>{esc(c.title)}<td class=l>{esc(r["peer"])}<td>{fmt(r["ms"])}<td>{fmt(c.speedup(r))}'
-                         f'<td>{fmt_error(r.get("max_abs_error"))}<td>{rate}<td>{r.get("runs", "–")}</tr>')
+                         f'<td>{error_told(r)}<td>{rate}<td>{r.get("runs", "–")}</tr>')
     return "".join(lines) + "</table>"
 
 
@@ -30,14 +41,15 @@ def all_rows_table(cases, device, precision):
 
 
 def recorded(run):
-    """The commit that was measured; of older files, the one that put them into bench/results."""
+    """The commit that was measured; of older files, the one that put them into bench/results, in those words."""
     if run.get("commit"):
-        return run["commit"][:12]
+        return f"commit {run['commit'][:12]}"
     try:
         words = ["git", "log", "-1", "--format=%h", "--", run.get("path", run["file"])]
-        return subprocess.run(words, capture_output=True, text=True).stdout.strip() or "not recorded"
+        found = subprocess.run(words, capture_output=True, text=True).stdout.strip()
     except OSError:
-        return "not recorded"
+        found = ""
+    return f"recorded in commit {found}" if found else "commit not recorded"
 
 
 def sentence(full):
@@ -64,7 +76,7 @@ def summary(cases, device):
         rows = {r["peer"]: r for r in rows}.values()
         pictures.append(f"<p>{esc(c.block)}</p>{bars(time_rows(c, rows), f'block {c.block}')}")
     cores = f", {machine['cores']} cores" if machine.get("cores") else ""
-    where = f"{machine['name']}{cores}; {run['date'][:10]}; commit {recorded(run)}"
+    where = f"{machine['name']}{cores}; {run['date'][:10]}; {recorded(run)}"
     return (f'<section class="first" id="first-{device}"><h2>{NAMES[device]}, {esc(full[0].precision)}</h2>'
             f'<p>{sentence(full)}</p><p class="dim">{esc(where)}</p><div class="picture">{"".join(pictures)}</div></section>')
 
@@ -76,7 +88,7 @@ def section(cases, device, precision):
     chosen = select(cases, device=device, precision=precision)
     threads = {c.ours.get("threads") for c in chosen if c.series != "threads"} - {None, 0}
     told = f", {max(threads)} threads" if device == "cpu" and threads else ""
-    out = [f'<section class="tab" id="{device}-{precision}"><h2>{NAMES[device]}, {precision}{told}</h2><div class="grid">']
+    out = [f'<section class="tab" id="{device}-{precision}"><h2>{tab_name(device, precision)}{told}</h2><div class="grid">']
     for make in FIGURES:
         out += make(cases, device, precision)
     out.append(f'</div><details><summary>every row</summary><div class="scroll">'
@@ -95,7 +107,7 @@ def page(cases):
     for device, precision in tabs:
         checked = " checked" if (device, precision) == first else ""
         out.append(f'<input type="radio" name="tab" id="tab-{device}-{precision}"{checked}>'
-                   f'<label for="tab-{device}-{precision}">{NAMES[device]}, {precision}</label>')
+                   f'<label for="tab-{device}-{precision}">{tab_name(device, precision)}</label>')
     out += [section(cases, *tab) for tab in tabs]
     out.append("<h2>Runs</h2>")
     for name, date, where, versions, command in run_lines(cases):

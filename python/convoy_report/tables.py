@@ -17,7 +17,7 @@ def md_blocks(cases, device, precision):
     names = sorted(found)
     peers = list(dict.fromkeys(p for b in names for p in found[b].rows))
     known = {key for b in names for r in found[b].rows.values() for key in r}
-    kinds = [(key, words) for key, words in ERRORS if key in known]
+    kinds = [(key, words) for key, words in ERRORS if key in known] or [("rel_error", "error / largest result")]
     lines = ["| ms, median (× Convoy) | " + " | ".join(names) + " | " +
              " | ".join(f"{words}: " + ", ".join(names) for _, words in kinds) + " |",
              "|---" * (len(names) + 1 + len(kinds)) + "|"]
@@ -29,6 +29,8 @@ def md_blocks(cases, device, precision):
         bold = "**" if peer == OURS else ""
         lines.append(f"| {bold}{peer}{bold} | " + " | ".join(f"{bold}{c}{bold}" for c in cells) + f" | {errors} |")
     best = [found[b].peers()[0] if found[b].peers() else None for b in names]
+    if not any(best):
+        return lines
     lines.append("| **Convoy is faster than the fastest peer by** | " + " | ".join(
         f"**{fmt(found[b].speedup(r))}×** ({r['peer']})" if r else "–" for b, r in zip(names, best)) + " |" * (len(kinds) + 1))
     return lines

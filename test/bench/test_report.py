@@ -198,7 +198,7 @@ def test_a_browser_shows_the_page(results, tmp_path, width, scheme):
     assert seen["ground"] == {"light": "rgb(252, 252, 250)", "dark": "rgb(21, 23, 26)"}[scheme]
     name, top, words = seen["first"][0]
     assert name == "first-cuda" and top < browser.SIZES[width] / 2
-    assert "2.50 times as fast" in words and "1.0e-06" in words and "a <machine>; 2026-01-02; commit" in words
+    assert "2.50 times as fast" in words and "1.0e-06" in words and "a <machine>; 2026-01-02; commit not recorded" in words
 
 
 def test_screenshots_are_kept(results, tmp_path):
@@ -254,3 +254,18 @@ def test_rms_errors_have_a_column_where_they_are_known(results):
     assert lines[0].endswith("| max abs error: A, B, C | rms error: A, B, C |")
     assert lines[2].endswith("| 1.0e-06, 1.0e-06, 1.0e-06 | 2.5e-07, 2.5e-07, 2.5e-07 |")
     assert len({line.count("|") for line in lines}) == 1
+
+
+def test_half_precision_and_channels_last_have_tabs(results, tmp_path):
+    """After float32's, which stays the open one; an error that is known as a share is shown as one."""
+    whole = json.loads((results / "one.json").read_text())
+    rows = [row("A", "full", 8, "convoy", 1.0, device="cuda", dtype="bf16", layout=layout, max_abs_error=None, rel_error=2e-3)
+            for layout in ("contiguous", "channels_last")]
+    rows += [r | {"device": "cuda", "threads": 0} for r in whole["rows"] if r["series"] == "full" and r["device"] == "cpu"]
+    (results / "two.json").write_text(json.dumps(whole | {"rows": rows, "date": "2026-01-03"}))
+    page = draw(results, tmp_path).read_text()
+    tabs = re.findall(r'id="tab-([\w-]+)"( checked)?><label for="[\w-]+">([^<]*)<', page)
+    assert tabs == [("cpu-fp32", "", "CPU, fp32"), ("cuda-fp32", " checked", "GPU, fp32"), ("cuda-tf32", "", "GPU, tf32"),
+                    ("cuda-bf16", "", "GPU, bf16"), ("cuda-bf16-nhwc", "", "GPU, bf16 channels_last")]
+    assert "2.0e-03 of the largest" in page and 'id="first-cuda"><h2>GPU, fp32' in page
+    assert "1.00" in report.render(report.load(results), "blocks-cuda-bf16-nhwc")
