@@ -121,13 +121,18 @@ INLINE void add_offset(vf x, vf shift, vf *first, vf *second)
     *second = v_fma(d, d, *second);
 }
 
-INLINE offset_sums offset_run(const float *src, int64_t vectors, vf shift)
+/* Up to RUN whole vectors. What lies `ahead`, usually the next row, is fetched meanwhile, as in sum_run(): hardware does
+ * not foresee it where rows are as long as pages. */
+INLINE offset_sums offset_run(const float *src, int64_t vectors, vf shift, int64_t ahead)
 {
     vf s[LANES], q[LANES];
     int64_t i = 0;
     for (int k = 0; k < LANES; k++) s[k] = q[k] = v_zero();
     for (; i + LANES <= vectors; i += LANES) {
-        for (int k = 0; k < LANES; k++) add_offset(v_load(src + (i + k) * VL), shift, &s[k], &q[k]);
+        for (int k = 0; k < LANES; k++) {
+            __builtin_prefetch(src + (i + k) * VL + ahead, 0, 3);
+            add_offset(v_load(src + (i + k) * VL), shift, &s[k], &q[k]);
+        }
     }
     for (; i < vectors; i++) add_offset(v_load(src + i * VL), shift, &s[0], &q[0]);
     return (offset_sums){lane_sums(s), lane_sums(q)};
@@ -140,7 +145,7 @@ static offset_sums sum_offsets(const float *src, int64_t n, float by)
     int64_t i = 0;
     while (i + VL <= n) {
         const int64_t vectors = cvyi_min64((n - i) / VL, RUN);
-        const offset_sums run = offset_run(src + i, vectors, shift);
+        const offset_sums run = offset_run(src + i, vectors, shift, n);
         all.first += run.first, all.second += run.second;
         i += vectors * VL;
     }
@@ -162,8 +167,8 @@ static cpu_moments block_moments(const float *src, int64_t n)
     return (cpu_moments){(double)n, near + off, sums.second - (double)n * off * off};
 }
 
-/* Short runs, up to SHORT vectors: the near mean in float, no runs to merge. */
-enum { SHORT = 16 };
+/* Short runs, up to SHORT vectors: the near mean in float, no runs to merge. AHEAD floats are a page: rows that follow. */
+enum { SHORT = 16, AHEAD = 1024 };
 static cpu_moments short_moments(const float *src, int64_t n)
 {
     vf s[2] = {v_zero(), v_zero()}, q[2] = {v_zero(), v_zero()}, shift;
@@ -171,8 +176,10 @@ static cpu_moments short_moments(const float *src, int64_t n)
     float near;
     double off, squares;
     for (int64_t i = 0; i < pairs; i += 2 * VL) {
-        s[0] = v_add(s[0], v_load(src + i));
-        s[1] = v_add(s[1], v_load(src + i + VL));
+        for (int k = 0; k < 2; k++) {
+            __builtin_prefetch(src + i + k * VL + AHEAD, 0, 3);
+            s[k] = v_add(s[k], v_load(src + i + k * VL));
+        }
     }
     for (int64_t i = pairs; i < n; i += VL) s[0] = v_add(s[0], v_load_n(src + i, cvyi_min64(n - i, VL)));
     near = v_hsum(v_add(s[0], s[1])) / (float)n;
