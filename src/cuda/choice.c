@@ -51,7 +51,8 @@ static const char *reason_of(const kernel_row *row, const char *const *reasons)
 /* Of a pass that nobody takes: what is in the way of all; of a convolution, of the kernel that fuses most. */
 static const char *common_reason(const cvy_plan *p, const pass *s, const pattern *form, const char *tensor_cores)
 {
-    return cvyi_info(&p->graph->nodes[s->first])->kind == KIND_CONV && tensor_cores ? tensor_cores : form->why;
+    if (cvyi_info(&p->graph->nodes[s->first])->kind == KIND_CONV && tensor_cores) return tensor_cores;
+    return form->why ? form->why : "no kernel takes a producer with operators before it here";
 }
 
 /* Somebody who wants to hear all answers. */

@@ -36,7 +36,8 @@ struct kernel_row { /* kernel_row of exec.h */
     /* Adds the steps of a pass, which m->choice is for. */
     cvy_status (*make)(maker *m);
     /* Launches a step with arguments of its own (cuda_step.tc). NULL: it has none. */
-    cvy_status (*launch)(const cuda_device *d, const cuda_step *s, step_arguments *a, bool fresh, CUstream stream);
+    cvy_status (*launch)(const cuda_device *d, const cuda_step *s, int code, step_arguments *a, bool fresh,
+                         CUstream stream);
     /* Is it taken rather than the best of the rows before it? NULL: where it is predicted to take less. */
     bool (*beats)(const cvy_plan *p, const pass *mine, const pass *best);
     /* Do two passes of this kernel run alike? NULL: always. */
@@ -77,6 +78,8 @@ static inline const cuda_choice *cvyi_cuda_choice(const pass *s)
 
 /* The reason why a pass is not for a kernel of these kinds of cores, a bit each; NULL: it is. */
 const char *cvyi_core_refusal(const cvy_plan *p, const cuda_choice *c, unsigned kinds, const char *otherwise);
+/* The same of a kernel whose producer takes operators before it, too. */
+const char *cvyi_fed_refusal(const cvy_plan *p, const cuda_choice *c, unsigned kinds, const char *otherwise);
 /* tune() of kernels that are bound by memory or multiply-adds. */
 void cvyi_core_tune(const cvy_plan *p, pass *s, const cuda_choice *c);
 /* A launch, then the longer of arithmetic and memory. */

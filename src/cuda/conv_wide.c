@@ -44,7 +44,7 @@ static int64_t lay_scratch(const wide_form *f, memory_map *at)
 {
     const conv_geom *e = &f->geom;
     const int64_t bytes[] = {2 * parts_of(f) * lists_of(f) * e->N * f->sample * slices_of(f) * WIDE_CHANNELS,
-                             4 * e->N * slices_of(f) * chunks_of(f), 4 * e->N,
+                             f->scaled ? 4 * e->N * slices_of(f) * chunks_of(f) : 0, f->scaled ? 4 * e->N : 0,
                              f->tile.split > 1 ? 4 * f->tile.split * results_of(f) : 0};
     int64_t *places[] = {&at->words, &at->most_seen, &at->x_unscale, &at->parts}, end = 0;
 
@@ -76,8 +76,18 @@ static memory_map take_memory(maker *m, const wide_form *f)
 
 /* ---- options ---- */
 
+static void define_words(maker *m, const wide_form *f)
+{
+    char word[DEFINE_BYTES];
+
+    snprintf(word, sizeof word, "-DWORD=%s", cvyi_emit_type(f->word));
+    cvyi_make_define_text(m, word);
+    cvyi_make_define(m, "SCALED", f->scaled);
+}
+
 static void define_filter(maker *m, const wide_form *f)
 {
+    define_words(m, f);
     cvyi_make_define(m, "C_IN", f->geom.C);
     cvyi_make_define(m, "K_OUT", f->geom.K);
     cvyi_make_define(m, "TRANSPOSED", f->transposed);
@@ -123,7 +133,7 @@ static cvy_status make_pack(maker *m, const wide_form *f, const memory_map *at)
     cvyi_make_define_types(m, weight, weight);
     cvyi_make_own_view(m, at->packed, "packed weights");
     cvyi_make_own_view(m, at->w_unscale, "their unscale");
-    cvyi_make_raw_view(m, weight);
+    cvyi_make_weight_view(m, weight, &f->geom, f->transposed);
     m->step.extent = 1;
     cvyi_core_grid(m, cvyi_round_up(f->geom.K, WIDE_PADDED_K), 1, 1, 128);
     st = cvyi_make_end(m, "");
@@ -131,27 +141,38 @@ static cvy_status make_pack(maker *m, const wide_form *f, const memory_map *at)
     return st;
 }
 
+/* The operators before the convolution, over its x. */
+static cvy_status add_prologue(maker *m, const wide_form *f)
+{
+    const int core = m->choice->form.core;
+    const space in = cvyi_space_planes(cvyi_shape_of(m->g, m->g->nodes[core].arg[0]), f->geom.spatial);
+
+    m->fast = true;
+    return cvyi_core_prologue(m, core, &in);
+}
+
 /* x into words with the usual scale; then the scale of each sample, and again what needs another one. */
 static cvy_status make_words(maker *m, const wide_form *f, const memory_map *at, bool again)
 {
-    const int x = m->g->nodes[m->choice->form.core].arg[0];
     const int64_t N = f->geom.N, tiles = slices_of(f) * chunks_of(f);
     const int64_t each = cvyi_min64(tiles, cvyi_ceil_div(2 * (int64_t)m->state->device->sms, N));
+    cvy_status st;
 
     cvyi_make_start(m, again ? "conv_wide_rescale.cu" : "conv_wide_words.cu");
     define_filter(m, f);
     define_list(m, f);
-    cvyi_make_define_types(m, x, x);
     cvyi_make_own_view(m, at->words, "words");
-    cvyi_make_raw_view(m, x);
-    cvyi_make_own_view(m, at->most_seen, "largest values");
+    if (f->scaled) cvyi_make_own_view(m, at->most_seen, "largest values");
     if (again) cvyi_make_own_view(m, at->x_unscale, "samples' unscale");
+    TRY(add_prologue(m, f));
     m->step.extent = N;
     if (again)
         cvyi_core_grid(m, N * each, 1, 1, 256);
     else
         cvyi_core_grid(m, N * chunks_of(f), slices_of(f), 1, 256);
-    return cvyi_make_end(m, "");
+    TRY(cvyi_make_end(m, m->choice->form.fed ? "fed" : ""));
+fail:
+    return st;
 }
 
 /* Words as tensor copies see them. */
@@ -160,8 +181,8 @@ static cvy_status add_map(maker *m, const wide_form *f, const wide_layout *l, in
     tc_step *s = cvyi_tc_new_step(m);
 
     if (!s) return CVY_NO_MEMORY;
-    s->product = s->words = s->tma = true;
-    s->dtype = CVY_FLOAT16;
+    s->product = s->words = s->tma = s->any_strides = true;
+    s->dtype = f->word;
     s->x = words;
     s->dims[0] = (uint64_t)(slices_of(f) * WIDE_CHANNELS);
     s->dims[1] = (uint64_t)(f->geom.N * f->sample);
@@ -174,16 +195,17 @@ static cvy_status add_map(maker *m, const wide_form *f, const wide_layout *l, in
     return CVY_OK;
 }
 
-/* Views as conv_wide.cu numbers them, after number 0. */
-static int add_operands(maker *m, const memory_map *at)
+/* Views as conv_wide.cu numbers them, after number 0; the number of the words', which only the map has. */
+static int add_operands(maker *m, const wide_form *f, const memory_map *at)
 {
     const node *n = &m->g->nodes[m->choice->form.core];
 
-    cvyi_make_raw_view(m, n->arg[0]);
-    cvyi_make_raw_view(m, n->arg[1]);
+    cvyi_make_weight_view(m, n->arg[1], &f->geom, f->transposed);
     cvyi_make_own_view(m, at->packed, "packed weights");
-    cvyi_make_own_view(m, at->w_unscale, "their unscale");
-    cvyi_make_own_view(m, at->x_unscale, "samples' unscale");
+    if (f->scaled) {
+        cvyi_make_own_view(m, at->w_unscale, "their unscale");
+        cvyi_make_own_view(m, at->x_unscale, "samples' unscale");
+    }
     return cvyi_make_own_view(m, at->words, "words");
 }
 
@@ -213,11 +235,9 @@ static cvy_status make_sums(maker *m, const wide_form *f, const memory_map *at, 
         cvyi_core_parts_view(m, out, at->parts);
     else
         cvyi_core_first_view(m, m->choice->form.core, out);
-    TRY(add_map(m, f, &l, add_operands(m, at)));
-    if (t->split == 1)
-        TRY(add_epilogue(m, out));
-    else
-        m->text = "// epilogue.cuh - of parts of sums: conv_wide_add.cu has it\n";
+    TRY(add_map(m, f, &l, add_operands(m, f, at)));
+    TRY(add_prologue(m, f));
+    if (t->split == 1) TRY(add_epilogue(m, out));
     m->step.extent = f->geom.N;
     m->step.launch.dynamic_shared = (unsigned)l.shared_bytes;
     cvyi_core_grid(m, cvyi_wide_tiles(f, &l), t->split, 1, (unsigned)l.threads);
@@ -240,7 +260,7 @@ static cvy_status make_conv_wide(maker *m)
     at = take_memory(m, f);
     TRY(make_pack(m, f, &at));
     TRY(make_words(m, f, &at, false));
-    TRY(make_words(m, f, &at, true));
+    if (f->scaled) TRY(make_words(m, f, &at, true));
     TRY(make_sums(m, f, &at, &out));
     if (f->tile.split > 1) TRY(cvyi_core_add(m, &out, &(core_parts){at.parts, f->tile.split, bias, 1}));
 fail:
@@ -252,7 +272,7 @@ fail:
 /* Of a random plan at random. */
 static const char *refuse_conv_wide(const cvy_plan *p, const pass *s, cuda_choice *c)
 {
-    const char *why = cvyi_core_refusal(p, c, 1u << KIND_CONV | 1u << KIND_CONVT, "not a convolution");
+    const char *why = cvyi_fed_refusal(p, c, 1u << KIND_CONV | 1u << KIND_CONVT, "not a convolution");
     const uint32_t seed = p->options.seed;
 
     (void)s;
@@ -302,5 +322,4 @@ const kernel_row cvyi_kernel_conv_wide = {.name = "conv_wide",
                                           .beats = beats_conv_wide,
                                           .same = same_conv_wide,
                                           .scratch = scratch_of_conv_wide,
-                                          .tensor_cores = true,
-                                          .dense = true};
+                                          .tensor_cores = true};

@@ -1,8 +1,8 @@
 /* conv_wide.h - convolutions with many channels on Hopper's tensor cores: kernels/conv_wide.cu.
  *
- * The pass is that of conv_mma.cu (pattern.c), with the same epilogue. Its steps: weights packed into fp16 words,
- * once for as long as the parameters stay; x turned into words (conv_wide_words.cu, conv_wide_rescale.cu); the
- * sums; where tiles are few, parts of sums added (conv_wide_add.cu). wide_tune.c chooses the tile, conv_wide.c
+ * The pass is [pointwise] convolution [pointwise] (pattern.c). Its steps: weights packed into words of 16 bits,
+ * once for as long as the parameters stay; x put through the first operators and turned into words
+ * (conv_wide_words.cu and, of float32, conv_wide_rescale.cu); the sums; where tiles are few, parts of sums added (conv_wide_add.cu). wide_tune.c chooses the tile, conv_wide.c
  * makes the steps. */
 #ifndef CVYI_CUDA_CONV_WIDE_H
 #define CVYI_CUDA_CONV_WIDE_H
@@ -26,6 +26,8 @@ typedef struct wide_form {
     int64_t row, plane, sample; /* pixels of the flat list (conv_wide.cuh) */
     int64_t places;             /* of it that results are computed at */
     int products;               /* 1: tf32's accuracy, 3: float32's */
+    bool scaled;                /* words are scaled; else they are the numbers of x and of the weights */
+    cvy_dtype word;
     wide_tile tile;
     double seconds;  /* that all steps are believed to take */
     double launches; /* launches that follow each other on a stream cost a fraction of one by itself */

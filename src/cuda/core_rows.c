@@ -39,6 +39,18 @@ static void add_sign(maker *m, const space *over, int sign)
     cvyi_make_line(m, &m->pre, &mul);
 }
 
+/* Elements of 16 bytes; of 16 bits where some views have such. */
+static int neighbours_of(const maker *m)
+{
+    int n = 4;
+
+    for (int i = 0; i < m->step.n_views; i++)
+        if (m->seen[i].dtype != CVY_FLOAT32) n = 8;
+    return n;
+}
+
+enum { STATS_PART = 16384 }; /* elements of a slice that a block takes, at least */
+
 cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int stats_value, int64_t stats_at)
 {
     const node *n = &m->g->nodes[core];
@@ -46,7 +58,7 @@ cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int
     const int64_t samples = cvyi_max64(in.extent[0], 1), slices = (e->over_outer ? 1 : e->outer) * e->groups;
     const int64_t size = e->chan * e->inner * (e->over_outer ? e->outer : 1);
     /* By the size of a slice alone, so that no other sample changes a sample's bits. */
-    const int64_t parts = cvyi_min64(cvyi_max64(size / 65536, 1), 256);
+    const int64_t parts = cvyi_min64(cvyi_max64(size / STATS_PART, 1), 256);
     int64_t partials = 0;
     cvy_status st;
 
@@ -62,6 +74,8 @@ cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int
     TRY(cvyi_core_prologue(m, core, &in));
     if (sign != CVY_NONE) add_sign(m, &in, sign);
     cvyi_make_define_extents(m, 'X', &in);
+    m->many = neighbours_of(m);
+    cvyi_make_define(m, "NEIGHBOURS", m->many);
     m->step.extent = in.extent[0];
     cvyi_core_grid(m, slices, parts, 1, 256);
     TRY(cvyi_make_end(m, define_stats(m, e, parts > 1, parts, samples)));

@@ -140,7 +140,7 @@ void cvyi_cuda_packing(const cvy_plan *p, text *t)
     const cuda_state *state = p->state;
     for (int i = 0; i < state->n_steps; i++) {
         const cuda_step *s = &state->steps[i];
-        if (!s->prepared || s->only_strided != CVY_NONE) continue;
+        if (!s->prepared) continue;
         cvyi_text_add(t, "%s %s %lld\n%s\n", s->source, s->entry, (long long)s->extent, s->epilogue[0]);
         add_three(t, "grid", s->launch.grid);
         add_three(t, "block", s->launch.block);

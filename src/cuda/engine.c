@@ -238,12 +238,14 @@ static cvy_status run_step(const cuda_run *r, const cuda_step *s)
     void *list[] = {&arguments};
     bool strided = false;
     cvy_status st;
+    int code;
 
     fill_arguments(r, s, &arguments, &strided);
+    code = cvyi_cuda_code(s, strided);
     if (s->tc)
-        st = s->row->launch(state->device, s, &arguments, !r->memory->kept, r->stream);
+        st = s->row->launch(state->device, s, code, &arguments, !r->memory->kept, r->stream);
     else
-        st = cvyi_cuda_launch(state->device, &s->kernel[cvyi_cuda_code(s, strided)], &s->launch, r->stream, list);
+        st = cvyi_cuda_launch(state->device, &s->kernel[code], &s->launch, r->stream, list);
     return st ? cvyi_fail_within(st, "%s: ", s->entry) : CVY_OK;
 }
 

@@ -112,6 +112,7 @@ held_form cvyi_held_softmax(const cuda_device *d, const cvy_graph *g, const node
 typedef struct pattern {
     int core;        /* node; CVY_NONE: pointwise alone */
     int result;      /* the node that the epilogue follows: the core, or the norm that its statistics are for */
+    bool fed;        /* operators come before the core */
     bool resident;   /* the core's rows stay on chip between looks */
     held_form held;  /* resident: how */
     const char *why; /* NULL: it has the form; else what is in the way */
@@ -151,7 +152,7 @@ bool cvyi_cuda_wanted(const cuda_run *r, const cuda_step *s, uint32_t flags);
 /* Which code takes the views. */
 static inline int cvyi_cuda_code(const cuda_step *s, bool strided)
 {
-    return strided && !s->tc && !s->any;
+    return strided && !s->any && (!s->tc || s->epilogue[1]);
 }
 view_place cvyi_cuda_place(const cuda_run *r, const step_view *view);
 /* The strides of a view that lies in `tensor` (or, -1, in the run's memory); true where it is not contiguous. */

@@ -261,6 +261,19 @@ static void find_last(const cvy_plan *p, int *last)
     }
 }
 
+/* A filter that lies channels last is copied once for as long as it stays. What lies contiguous wants no copy, and
+ * the room for one of a large matrix is better spent in every run's memory. */
+static bool shadow_stays(const cvy_plan *p, int v)
+{
+    return p->prepared[v] && cvyi_shape_of(p->graph, v)->rank > 2;
+}
+
+static int64_t shadow_memory(maker *m, int v)
+{
+    const int64_t bytes = cvyi_value_bytes(m->g, v);
+    return shadow_stays(m->plan, v) ? cvyi_make_packed_memory(m, v, bytes) : cvyi_make_memory(m, bytes);
+}
+
 static cvy_status make_shadows(maker *m)
 {
     const cvy_plan *p = m->plan;
@@ -277,9 +290,28 @@ static cvy_status make_shadows(maker *m)
         mark_dense(p, wanted);
         find_last(p, m->state->last);
     }
-    for (int i = 0; i < p->n_tensors; i++)
-        shadow[i] = wanted[i] ? cvyi_make_memory(m, cvyi_value_bytes(m->g, p->tensor_value[i])) : -1;
+    for (int i = 0; i < p->n_tensors; i++) shadow[i] = wanted[i] ? shadow_memory(m, p->tensor_value[i]) : -1;
     return CVY_OK;
+}
+
+/* Images are mostly strided because their channels come last. */
+static bool is_image(const shape *s)
+{
+    const int64_t channels = s->rank > 2 ? s->dim[1] : 0, sample = cvyi_elements(s) / cvyi_max64(s->dim[0], 1);
+    return channels >= 8 && sample >= 8 * channels && sample <= INT32_MAX;
+}
+
+/* Both views are there: of any strides. */
+static cvy_status end_turn(maker *m, const space *over, cvy_dtype dtype)
+{
+    const int64_t side = 64, pixels = over->extent[2] * over->extent[3] * over->extent[4] * over->extent[5];
+
+    m->sized = true;
+    cvyi_make_define_extents(m, 'X', over);
+    if (dtype != CVY_FLOAT32) cvyi_make_define_text(m, "-DELEMENT=unsigned short");
+    m->step.extent = over->extent[0];
+    cvyi_core_grid(m, over->extent[0] * cvyi_ceil_div(over->extent[1], side) * cvyi_ceil_div(pixels, side), 1, 1, 256);
+    return cvyi_make_end(m, "");
 }
 
 /* Copies between strided tensors and their shadows: inputs and parameters before everything, outputs after it. */
@@ -293,11 +325,18 @@ static cvy_status copy_shadows(maker *m, bool outputs)
     for (int i = 0; i < p->n_tensors; i++) {
         const int v = p->tensor_value[i];
         const space over = cvyi_space_plain(cvyi_shape_of(m->g, v));
+        const bool image = is_image(&over.logical);
         if (m->state->shadow[i] < 0 || cvyi_is_output(m->g, v) != outputs) continue;
-        cvyi_make_start(m, "pointwise.cu");
+        m->prepared = shadow_stays(p, v);
+        cvyi_make_start(m, image ? "turn.cu" : "pointwise.cu");
         m->step.only_strided = i;
         m->pre.over = m->post.over = over;
         m->views[cvyi_make_view(m, v, &over)].kind = outputs ? VIEW_TENSOR : VIEW_SHADOW;
+        if (image) {
+            m->views[cvyi_make_view(m, v, &over)].kind = outputs ? VIEW_SHADOW : VIEW_TENSOR;
+            TRY(end_turn(m, &over, m->g->values[v].dtype));
+            continue;
+        }
         m->pre.line_of[v] = LINE_NONE;
         cvyi_make_operand(m, &m->pre, v);
         m->views[1].kind = outputs ? VIEW_SHADOW : VIEW_TENSOR;
@@ -306,6 +345,7 @@ static cvy_status copy_shadows(maker *m, bool outputs)
         TRY(end_pointwise(m, &over, &over, "shadow"));
     }
 fail:
+    m->prepared = false;
     return st;
 }
 

@@ -54,6 +54,7 @@ void cvyi_make_start(maker *m, const char *source)
     m->text = NULL;
     m->many = 0;
     m->far = false;
+    m->fast = false;
     m->sized = false;
     cvyi_make_forget(m, &m->pre);
     cvyi_make_forget(m, &m->post);
@@ -346,7 +347,7 @@ static cvy_status make_text(maker *m, bool strided, const char **out)
     emit_program pre = {.lines = m->pre.lines, .n_lines = m->pre.n, .result = m->pre.n - 1};
     emit_program post = {.lines = m->post.lines, .n_lines = m->post.n};
     emit_spec spec = {
-        .title = m->step.source, .views = m->seen, .n_views = m->step.n_views, .strided = strided, .many = m->many};
+        .title = m->step.source, .views = m->seen, .n_views = m->step.n_views, .strided = strided, .many = m->many, .fast = m->fast};
     text t = {0};
 
     if (m->text) return (*out = arena_text(m->plan, m->text)) ? CVY_OK : CVY_NO_MEMORY;
@@ -415,7 +416,7 @@ cvy_status cvyi_make_end(maker *m, const char *form)
     if (!views || state->n_steps == state->cap_steps) return CVY_NO_MEMORY;
     memcpy(views, m->views, (size_t)s->n_views * sizeof *views);
     TRY(make_options(m, m->sized, s));
-    if (!m->text && !s->tc && !m->sized && may_be_strided(m)) TRY(make_options(m, true, s));
+    if (!m->text && (!s->tc || s->tc->any_strides) && !m->sized && may_be_strided(m)) TRY(make_options(m, true, s));
     make_name(m, s, form);
     s->aligned = m->many > 0 && !m->sized;
     s->any = m->sized;

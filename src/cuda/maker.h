@@ -43,6 +43,7 @@ typedef struct maker {
     const char *text; /* the epilogue, where it is not made of the two programs; there is no strided code then */
     int many;         /* neighbours that the kernel takes at a time (emit.h); 0: elements one by one */
     bool far;         /* some contiguous tensor has more than 2^31 elements */
+    bool fast;        /* the kernel includes fast.cuh; its loads may go ahead of its stores */
     bool sized;       /* strides and extents are arguments: one code for all sizes */
 } maker;
 

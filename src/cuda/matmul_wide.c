@@ -292,8 +292,8 @@ fail:
     return st;
 }
 
-static cvy_status launch_matmul_wide(const cuda_device *d, const cuda_step *s, step_arguments *a, bool fresh,
-                                     CUstream stream)
+static cvy_status launch_matmul_wide(const cuda_device *d, const cuda_step *s, int code, step_arguments *a,
+                                     bool fresh, CUstream stream)
 {
     CUtensorMap x, w;
     void *list[] = {&x, &w, a};
@@ -302,7 +302,7 @@ static cvy_status launch_matmul_wide(const cuda_device *d, const cuda_step *s, s
     (void)fresh;
     TRY(cvyi_tc_map(d, s->tc, a->view[s->tc->x].p, &x));
     TRY(cvyi_tc_map_w(d, s->tc, a->view[s->tc->w].p, &w));
-    TRY(cvyi_cuda_launch(d, &s->kernel[0], &s->launch, stream, list));
+    TRY(cvyi_cuda_launch(d, &s->kernel[code], &s->launch, stream, list));
 fail:
     return st;
 }

@@ -58,7 +58,6 @@ static const char *core_refusal(const cvy_plan *p, const pass *s, int core)
         if (n->arg[a] != CVY_NONE && cvyi_made_inside(p, s, n->arg[a]))
             return "the core reads two values of its pass";
     if (core == s->first) return NULL;
-    if (cvyi_is_producer(cvyi_info(n)->kind)) return "a producer begins its pass";
     return cvyi_made_inside(p, s, x) ? NULL : "the core does not read what comes before it";
 }
 
@@ -120,6 +119,7 @@ pattern cvyi_cuda_pattern(const cvy_plan *p, const pass *s)
         out.why = chain_refusal(p, s, s->first, end, cvyi_shape_of(g, last->out), -1, true);
         return out;
     }
+    out.fed = out.core > s->first;
     out.why = core_refusal(p, s, out.core);
     if (!out.why)
         out.why = chain_refusal(p, s, s->first, out.core, cvyi_shape_of(g, g->nodes[out.core].arg[0]), -1, false);

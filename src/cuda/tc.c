@@ -299,12 +299,13 @@ cvy_status cvyi_tc_map_w(const cuda_device *d, const tc_step *t, CUdeviceptr w, 
     return encode(d, &tiles, w, out);
 }
 
-static cvy_status launch_pack(const cuda_device *d, const cuda_step *s, const step_arguments *a, CUstream stream)
+static cvy_status launch_pack(const cuda_device *d, const cuda_step *s, int code, const step_arguments *a,
+                              CUstream stream)
 {
     CUdeviceptr w = at(a, s->tc->w), packed = at(a, s->tc->packed), unscale = at(a, s->tc->unscale),
                 factor = at(a, s->tc->factor);
     void *list[] = {&w, &packed, &unscale, &factor};
-    return cvyi_cuda_launch(d, &s->kernel[0], &s->launch, stream, list);
+    return cvyi_cuda_launch(d, &s->kernel[code], &s->launch, stream, list);
 }
 
 cvy_status cvyi_tc_zero(const cuda_device *d, const cuda_step *s, const step_arguments *a, CUstream stream)
@@ -314,8 +315,8 @@ cvy_status cvyi_tc_zero(const cuda_device *d, const cuda_step *s, const step_arg
 }
 
 /* fresh: the workspace's statistics words are not from this plan. */
-static cvy_status launch_conv_tc(const cuda_device *d, const cuda_step *s, step_arguments *a, bool fresh,
-                                 CUstream stream)
+static cvy_status launch_conv_tc(const cuda_device *d, const cuda_step *s, int code, step_arguments *a,
+                                 bool fresh, CUstream stream)
 {
     const tc_step *t = s->tc;
 #define ADDRESS_OF(type, name, meaning) .name = at(a, t->name),
@@ -324,10 +325,10 @@ static cvy_status launch_conv_tc(const cuda_device *d, const cuda_step *s, step_
     void *list[] = {&map, &args, a};
     cvy_status st;
 
-    if (t->packs) return launch_pack(d, s, a, stream);
+    if (t->packs) return launch_pack(d, s, code, a, stream);
     TRY(cvyi_tc_map(d, t, args.x, &map));
     if (fresh) TRY(cvyi_tc_zero(d, s, a, stream));
-    TRY(cvyi_cuda_launch(d, &s->kernel[0], &s->launch, stream, list));
+    TRY(cvyi_cuda_launch(d, &s->kernel[code], &s->launch, stream, list));
 fail:
     return st;
 }

@@ -72,6 +72,7 @@ struct tc_step {  /* tc_step of exec.h */
     float eps;
     int64_t zero_bytes;           /* from part on: zero before the first launch on a workspace */
     bool tma;                     /* x comes by tensor copies */
+    bool any_strides;             /* the views may be strided: the step has code for that, too */
     cvy_dtype dtype;              /* of x */
     uint64_t dims[4], strides[3]; /* of the tensor map */
     unsigned box[4];

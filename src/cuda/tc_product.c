@@ -203,8 +203,8 @@ cvy_status cvyi_product_step(maker *m, const wgmma_tile *t, const matmul_geom *e
     return CVY_OK;
 }
 
-cvy_status cvyi_product_launch(const cuda_device *d, const cuda_step *s, step_arguments *a, bool fresh,
-                               CUstream stream)
+cvy_status cvyi_product_launch(const cuda_device *d, const cuda_step *s, int code, step_arguments *a,
+                               bool fresh, CUstream stream)
 {
     CUtensorMap map;
     void *list[] = {&map, a};
@@ -212,7 +212,7 @@ cvy_status cvyi_product_launch(const cuda_device *d, const cuda_step *s, step_ar
 
     (void)fresh;
     TRY(cvyi_tc_map(d, s->tc, a->view[s->tc->x].p, &map));
-    TRY(cvyi_cuda_launch(d, &s->kernel[0], &s->launch, stream, list));
+    TRY(cvyi_cuda_launch(d, &s->kernel[code], &s->launch, stream, list));
 fail:
     return st;
 }

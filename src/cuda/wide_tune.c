@@ -142,14 +142,14 @@ static double sums_seconds(const wide_form *f, const wide_tile *t, const wide_la
 static double other_seconds(const cvy_plan *p, const wide_form *f, const wide_tile *t)
 {
     const conv_geom *e = &f->geom;
-    const double x = (double)e->N * (double)(e->C * e->in[0] * e->in[1] * e->in[2]);
+    const double x = (f->scaled ? 4 : 2) * (double)e->N * (double)(e->C * e->in[0] * e->in[1] * e->in[2]);
     const double lists = f->transposed ? 1 : f->phases, lines = f->transposed ? 1 : f->axes[2].stride;
     const double words =
         lists * (double)(e->N * f->sample * cvyi_round_up(e->C, WIDE_CHANNELS)) * (f->products == 3 ? 2 : 1);
     const double results = (double)(e->N * e->K) * (double)(e->out[0] * e->out[1] * e->out[2]);
     const double parts = t->split == 1 ? 0 : t->split * results;
 
-    return ((4 * x * lines + 2 * words) / 0.8 + 4 * parts) / p->machine.bandwidth;
+    return ((x * lines + 2 * words) / 0.8 + 4 * parts) / p->machine.bandwidth;
 }
 
 /* ---- the search ---- */
@@ -172,7 +172,7 @@ static void try_tile(search *s, const wide_tile *t)
 
     if (!l.x_stages || l.shared_bytes > d->shared_block / t->blocks) return;
     f.tile = *t;
-    f.launches = t->split > 1 ? 2 : 1.75;
+    f.launches = 1.375 + (f.scaled ? 0.375 : 0) + (t->split > 1 ? 0.25 : 0);
     f.seconds = sums_seconds(&f, t, &l, d) + other_seconds(s->p, &f, t);
     for (; at > 0 && f.seconds < s->best[at - 1].seconds; at--)
         if (at < BEST) s->best[at] = s->best[at - 1];
@@ -213,7 +213,12 @@ wide_form cvyi_wide_form(const cvy_plan *p, int core)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;
     const node *n = &p->graph->nodes[core];
-    wide_form f = {.products = cvyi_cuda_products(p, n), .transposed = cvyi_info(n)->kind == KIND_CONVT};
+    const cvy_dtype x = p->graph->values[n->arg[0]].dtype, w = p->graph->values[n->arg[1]].dtype;
+    const bool scaled = x == CVY_FLOAT32 || x != w;
+    wide_form f = {.products = cvyi_cuda_products(p, n),
+                   .transposed = cvyi_info(n)->kind == KIND_CONVT,
+                   .scaled = scaled,
+                   .word = scaled ? CVY_FLOAT16 : x};
 
     cvyi_conv_geom(p->graph, n, &f.geom);
     f.why = refusal(p, d, &f.geom);

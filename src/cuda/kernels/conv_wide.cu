@@ -1,7 +1,7 @@
 // conv_wide.cu - convolutions and transposed convolutions with many channels on Hopper's tensor cores: any rank,
 // stride, padding and dilation. sm_90a.
 //
-// Operands are fp16 words as conv_wide.cuh lays them out, so that nothing is converted or moved here: tensor
+// Operands are words of 16 bits as conv_wide.cuh lays them out, so that nothing is converted or moved here: tensor
 // copies and bulk copies bring them, wgmma reads them where they land. A block has BM output channels x BN places
 // of the flat list; the sum runs over slices of 64 channels, phases, runs of taps (a row of them, or all rows:
 // TOGETHER), and taps:
@@ -23,19 +23,20 @@
 // cut off when they add, so the sums of a tap start from zero and are added up by ordinary additions: at most 12
 // cuts of 2^-23 each of a partial sum. What the three leave out is below 2^-22 of a product.
 //
-// Results lie in shared memory where the stages were, [BM][BN + 8], and go through the epilogue along the pixels
-// of a channel. Those that are not finite are first summed again by multiply-adds from x and the weights
-// themselves: an operand is not finite, or the sum overflows. Where tiles are few, SPLIT blocks share the slices
-// of a sum, and leave their parts for conv_wide_add.cu.
+// Results lie in shared memory where the stages were, [BM][PITCH], and go through the epilogue along the pixels of
+// a channel; where tensors are not contiguous (SRC_DENSE 0: mostly channels last), along the channels of a pixel.
+// Those that are not finite are first summed again by multiply-adds from x and the weights themselves: an operand
+// is not finite, or the sum overflows. Where tiles are few, SPLIT blocks share the slices of a sum, and leave their
+// parts for conv_wide_add.cu.
 //
 // Expected bound: tensor cores. With one product a block of 128 x 256 fetches 3 * 34 + 9 * 16 KB from the L2 for
 // a slice of a 3x3 filter, 9,216 cycles of work: 27 bytes a cycle.
 //
 //   t[0]  result (SPLIT > 1: parts [SPLIT][result])
-//   t[1]  x and t[2] weights as they are, contiguous: for what is not finite
-//   t[3]  packed weights      t[4]  their unscale      t[5]  the samples' unscale
+//   t[1]  weights as they are, strides of k, c, t, r, s: for what is not finite
+//   t[2]  packed weights      SCALED: t[3]  their unscale, t[4]  the samples' unscale
 //   map: words as {C_PAD, pixels, PARTS * LISTS}, boxes of {64, COPY, 1}, swizzled by 128 bytes
-//   epilogue space: n, k, o, p, q
+//   prologue space: n, c, d, h, w; epilogue space: n, k, o, p, q
 //   grid: x tiles of channels, phases of a transposed convolution, then of pixels; y parts of the sum
 #ifndef GROUPS_M // warpgroups along the channels, along the pixels
 #define GROUPS_M 2
@@ -56,7 +57,6 @@
 
 #include "conv_wide.cuh"
 #include "descriptor.cuh"
-#include "epilogue.cuh"
 #include "ptx_wide.cuh"
 
 constexpr int MOVE_D = wide_move(AXIS_D) * FLAT_PLANE, MOVE_H = wide_move(AXIS_H) * FLAT_ROW,
@@ -67,7 +67,9 @@ constexpr int BM = LAYOUT.bm, BN = LAYOUT.bn, GROUPS = GROUPS_M * GROUPS_N, WARP
 constexpr int X_STAGES = LAYOUT.x_stages, W_STAGES = LAYOUT.w_stages, COPY = LAYOUT.copy;
 constexpr int X_PART = LAYOUT.x_stage / PARTS,
               W_PART = LAYOUT.w_stage / PARTS; // bytes
-constexpr int K_TILES = cdiv(K_OUT, BM), PITCH = BN + 8;
+constexpr int K_TILES = cdiv(K_OUT, BM);
+constexpr int PITCH = SRC_DENSE ? BN + 8 : BN + 2; // lanes with pairs of places: of one channel each in spread(),
+                                                   // and in finish_along()
 constexpr int REGS_COPY = 40,
               REGS_MULTIPLY = 232; // of one block; two have 112 each
 constexpr int SOME = 16;           // channels that a thread finishes at a time
@@ -207,7 +209,7 @@ struct multiplier {
 #pragma unroll
         for (int k = 0; k < WIDE_CHANNELS / 16; k++)
             wgmma_half(d, wgmma_desc_swizzled(w16 + 2 * k), wgmma_desc_swizzled(x16 + 2 * k), accumulate || k > 0,
-                       cvy_f16());
+                       WORD());
     }
     CVY_INLINE_MEMBER u32 w_part(int slot, int part) const
     {
@@ -330,27 +332,36 @@ CVY_INLINE bool find_source(wide_axis a, int out, int tap, int &at)
     return meets;
 }
 
+// The value that a channel of x has for a tap; zero in the padding.
+CVY_INLINE float source_value(const cvy_args &a, int n, int c, int d, int h, int w)
+{
+    cvy_at at;
+    at.i0 = n, at.i1 = c, at.i2 = d, at.i3 = h, at.i4 = w, at.i5 = 0;
+    at.lin = ((((cvy_index)n * C_IN + c) * IN_D + d) * IN_H + h) * IN_W + w;
+    return (unsigned)d < IN_D && (unsigned)h < IN_H && (unsigned)w < IN_W ? cvy_prologue(a, at) : 0.0f;
+}
+
 // One result by multiply-adds, of the block's slices: rare, so out of the way. Padding is zeros, which an
 // infinite weight makes NaN; where a transposed convolution meets no source there is nothing.
 static __device__ __noinline__ float sum_again(const cvy_args &a, pixel_at at, int k, int slice, int slice_end)
 {
     const int end = least(slice_end * WIDE_CHANNELS, C_IN);
+    const cvy_view &weights = a.t[1];
     float sum = 0.0f;
 #pragma unroll 1
     for (int c = slice * WIDE_CHANNELS; c < end; c++)
 #pragma unroll 1
         for (int tap = 0; tap < TAPS; tap++) {
+            const int t = tap / (TAPS_R * TAPS_S), r = tap / TAPS_S % TAPS_R, s = tap % TAPS_S;
             int d, h, w;
-            const bool meets = find_source(AXIS_D, at.o, tap / (TAPS_R * TAPS_S), d) &&
-                               find_source(AXIS_H, at.p, tap / TAPS_S % TAPS_R, h) &&
-                               find_source(AXIS_W, at.q, tap % TAPS_S, w);
+            const bool meets =
+                find_source(AXIS_D, at.o, t, d) && find_source(AXIS_H, at.p, r, h) && find_source(AXIS_W, at.q, s, w);
             if (!meets) continue;
             const bool inside = (unsigned)d < IN_D && (unsigned)h < IN_H && (unsigned)w < IN_W;
             if (TRANSPOSED && !inside) continue;
-            const long long from = ((((long long)at.n * C_IN + c) * IN_D + d) * IN_H + h) * IN_W + w;
-            const long long weight = TRANSPOSED ? (long long)c * K_OUT + k : (long long)k * C_IN + c;
-            sum = fmaf(cvy_get(cvy_as<W_TYPE>(a.t[2]) + weight * TAPS + tap),
-                       inside ? cvy_get(cvy_as<X_TYPE>(a.t[1]) + from) : 0.0f, sum);
+            const long long from = k * weights.s[0] + c * weights.s[1] + t * weights.s[2] + r * weights.s[3] +
+                                   s * weights.s[4];
+            sum = fmaf(cvy_get(cvy_as<W_TYPE>(weights) + from), source_value(a, at.n, c, d, h, w), sum);
         }
     return sum;
 }
@@ -367,24 +378,41 @@ CVY_INLINE void finish_result(const cvy_args &a, int, const cvy_at &at, float v)
 }
 #endif
 
-// Results of one place and SOME channels from `channel` on, in the epilogue's units.
-CVY_INLINE void unscale_results(const cvy_args &a, const block_at &b, const pixel_at &pixel, int channel,
-                                float (&v)[SOME])
+// The smaller factor first: neither step leaves float32's range where the result does not.
+CVY_INLINE float unscaled(float v, float x_unscale, float w_unscale)
 {
-    const float x_unscale = a.t[5].p[pixel.n];
-    const float4 *w_unscale = reinterpret_cast<const float4 *>(a.t[4].p + channel);
+    return v * fminf(x_unscale, w_unscale) * fmaxf(x_unscale, w_unscale);
+}
+
+CVY_INLINE cvy_at result_at(const pixel_at &pixel, int channel)
+{
+    cvy_at at;
+    at.i0 = pixel.n, at.i1 = channel, at.i2 = pixel.o, at.i3 = pixel.p, at.i4 = pixel.q, at.i5 = 0;
+    at.lin = ((cvy_index)pixel.n * K_OUT + channel) * (cvy_index)PLANE + (pixel.o * OUT_P + pixel.p) * OUT_Q +
+             pixel.q;
+    return at;
+}
+
+// ---- results along the pixels of a channel
+
+// Results of one place and SOME channels from `channel` on, in the epilogue's units.
+CVY_INLINE void mend_across(const cvy_args &a, const block_at &b, const pixel_at &pixel, int channel,
+                            float (&v)[SOME])
+{
     bool sound = true;
+#if SCALED
+    const float x_unscale = a.t[4].p[pixel.n];
+    const float4 *w_unscale = reinterpret_cast<const float4 *>(a.t[3].p + channel);
 #pragma unroll
     for (int i = 0; i < SOME / 4; i++) {
         const float4 four = w_unscale[i];
         const float each[4] = {four.x, four.y, four.z, four.w};
-        // The smaller factor first: neither step leaves float32's range where the result does not.
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            v[4 * i + e] = v[4 * i + e] * fminf(x_unscale, each[e]) * fmaxf(x_unscale, each[e]);
-            sound = sound && fabsf(v[4 * i + e]) < CVY_INF;
-        }
+        for (int e = 0; e < 4; e++) v[4 * i + e] = unscaled(v[4 * i + e], x_unscale, each[e]);
     }
+#endif
+#pragma unroll
+    for (int i = 0; i < SOME; i++) sound = sound && fabsf(v[i]) < CVY_INF;
     if (sound) return;
 #pragma unroll
     for (int i = 0; i < SOME; i++)
@@ -393,7 +421,7 @@ CVY_INLINE void unscale_results(const cvy_args &a, const block_at &b, const pixe
 }
 
 // A warp takes 32 places and SOME channels at a time: neighbouring lanes store neighbouring pixels.
-CVY_INLINE void finish(const cvy_args &a, const block_at &b, const float (&results)[BM][PITCH])
+CVY_INLINE void finish_across(const cvy_args &a, const block_at &b, const float (&results)[BM][PITCH])
 {
     constexpr int ACROSS = cdiv(BN, 32);
 #pragma unroll 1
@@ -404,14 +432,57 @@ CVY_INLINE void finish(const cvy_args &a, const block_at &b, const float (&resul
         if (!pixel.exists || (BN % 32 && place >= BN) || (K_OUT % BM && channel >= K_OUT)) continue;
 #pragma unroll
         for (int j = 0; j < SOME; j++) v[j] = results[k + j][place];
-        unscale_results(a, b, pixel, channel, v);
-        cvy_at at;
-        at.i0 = pixel.n, at.i1 = channel, at.i2 = pixel.o, at.i3 = pixel.p, at.i4 = pixel.q, at.i5 = 0;
-        at.lin = ((cvy_index)pixel.n * K_OUT + channel) * (cvy_index)PLANE + (pixel.o * OUT_P + pixel.p) * OUT_Q +
-                 pixel.q;
+        mend_across(a, b, pixel, channel, v);
+        cvy_at at = result_at(pixel, channel);
 #pragma unroll
         for (int j = 0; j < SOME; j++, at.i1++, at.lin += (cvy_index)PLANE)
             if (K_OUT % SOME == 0 || channel + j < K_OUT) finish_result(a, b.split, at, v[j]);
+    }
+}
+
+// ---- results along the channels of a pixel
+
+// One result of a lane, in the epilogue's units, through the epilogue.
+CVY_INLINE void finish_one(const cvy_args &a, const block_at &b, const pixel_at &pixel, int channel, float v)
+{
+#if SCALED
+    v = unscaled(v, a.t[4].p[pixel.n], a.t[3].p[channel]);
+#endif
+    if (!(fabsf(v) < CVY_INF)) v = sum_again(a, pixel, channel, b.slice, b.slice_end);
+    finish_result(a, b.split, result_at(pixel, channel), v);
+}
+
+// A warp takes RUN places and 32 channels at a time: neighbouring lanes store neighbouring channels. Places of one
+// row differ by a step along it, and their loads are under way at once; others come one by one.
+CVY_INLINE void finish_along(const cvy_args &a, const block_at &b, const float (&results)[BM][PITCH])
+{
+    constexpr int ACROSS = BM / 32, RUN = 8, EVERY = TRANSPOSED ? STRIDE_W : 1;
+    const int phase = TRANSPOSED ? b.phase : 0;
+#pragma unroll 1
+    for (int i = threadIdx.x / 32; i < ACROSS * (BN / RUN); i += WARPS) {
+        const int place = i / ACROSS * RUN, k = i % ACROSS * 32 + threadIdx.x % 32, channel = b.k_first + k;
+        const pixel_at first = find_pixel(a, b.first + place, phase);
+        if (K_OUT % BM && channel >= K_OUT) continue;
+        if (first.exists && first.q + (RUN - 1) * EVERY < OUT_Q) {
+            float v[RUN];
+#pragma unroll
+            for (int j = 0; j < RUN; j += 2) {
+                const float2 two = *reinterpret_cast<const float2 *>(&results[k][place + j]);
+                v[j] = two.x, v[j + 1] = two.y;
+            }
+#pragma unroll
+            for (int j = 0; j < RUN; j++) {
+                pixel_at pixel = first;
+                pixel.q += j * EVERY;
+                finish_one(a, b, pixel, channel, v[j]);
+            }
+            continue;
+        }
+#pragma unroll 1
+        for (int j = 0; j < RUN; j++) {
+            const pixel_at pixel = find_pixel(a, b.first + place + j, phase);
+            if (pixel.exists) finish_one(a, b, pixel, channel, results[k][place + j]);
+        }
     }
 }
 
@@ -423,7 +494,11 @@ CVY_INLINE void multiply_role(shared_memory &s, const cvy_args &a, const block_a
     named_barrier(1, 128 * GROUPS); // all are through with the stages
     m.spread(s.results);
     named_barrier(1, 128 * GROUPS);
-    finish(a, b, s.results);
+#if SRC_DENSE
+    finish_across(a, b, s.results);
+#else
+    finish_along(a, b, s.results);
+#endif
 }
 
 extern "C" __global__ void __launch_bounds__(LAYOUT.threads, BLOCKS)
@@ -445,6 +520,6 @@ extern "C" __global__ void __launch_bounds__(LAYOUT.threads, BLOCKS)
         multiply_role(s, a, block);
     } else {
         if (BLOCKS == 1) registers_give<REGS_COPY>();
-        if (threadIdx.x == 128 * GROUPS) copy_role(s, map, reinterpret_cast<const char *>(a.t[3].p), block);
+        if (threadIdx.x == 128 * GROUPS) copy_role(s, map, reinterpret_cast<const char *>(a.t[2].p), block);
     }
 }

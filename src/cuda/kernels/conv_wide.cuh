@@ -1,9 +1,10 @@
 // conv_wide.cuh - wide convolutions: macros, and how operands lie in memory. Shared by conv_wide*.cu.
 //
-// x is a list of pixels, each a row of fp16 words, C_PAD of them:
+// x, after the operators of the prologue, is a list of pixels, each a row of words, C_PAD of them:
 //
 //   words [PARTS][LISTS][n][D + gap][H + gap][W + gap][C_PAD]
-//     part 0: fp16(x * scale), part 1: what that leaves
+//     SCALED: fp16; part 0: fp16(x * scale), part 1: what that leaves
+//     else: x and the weights are of one type of 16 bits, and the words are its numbers
 //
 // The gaps are zeros: the padding after a row is also the one before the next row, and likewise for planes
 // and samples. What lies before the first pixel and after the last are zeros that tensor copies put in. So a
@@ -20,7 +21,7 @@
 //   packed [SLICES][TAPS, phase by phase][PARTS][K_PAD / 64][64 output channels][64 input channels] fp16
 //     what a block needs of a tap is one piece, swizzled as tensor copies would do it: 16 bytes number c / 8 of
 //     row k lie at place c / 8 ^ k % 8
-//   unscale [K_PAD] float32: the inverse of the channel's scale
+//   unscale [K_PAD] float32: SCALED: the inverse of the channel's scale
 //
 // Scales: weight_scale.cuh and words.cuh.
 #ifndef CVY_CONV_WIDE_CUH
@@ -54,8 +55,20 @@
 #ifndef PRODUCTS
 #define PRODUCTS 3 // 1: tf32's accuracy, 3: float32's
 #endif
+#ifndef SCALED
+#define SCALED 1
+#endif
+#ifndef WORD
+#define WORD cvy_f16
+#endif
+#ifndef SRC_DENSE
+#define SRC_DENSE 1 // all views are contiguous
+#endif
 
-#include "common.cuh"
+#define TC_PRODUCTS 3 // the forms of float32's accuracy in fast.cuh
+#include "fast.cuh"
+//
+#include "epilogue.cuh"
 #include "filter.cuh"
 #include "ptx.cuh"
 #include "wide_layout.cuh"
@@ -69,6 +82,16 @@ constexpr int PHASES = STRIDE_D * STRIDE_H * STRIDE_W, LISTS = TRANSPOSED ? 1 : 
 constexpr int SLICES = cdiv(C_IN, WIDE_CHANNELS), C_PAD = SLICES * WIDE_CHANNELS;
 constexpr int K_PAD = cdiv(K_OUT, WIDE_PADDED_K) * WIDE_PADDED_K;
 constexpr int K_BLOCK = 64 * WIDE_ROW_BYTES; // bytes of 64 packed output channels
+
+// Two scaled numbers as words, in both parts.
+CVY_INLINE void pair_words(float lo, float hi, u32 (&words)[PARTS])
+{
+#if SCALED
+    split_words(lo, hi, words);
+#else
+    words[0] = cvy_narrow(lo, hi, WORD());
+#endif
+}
 
 // The taps of a phase: along each axis its phase, and how many there are.
 struct phase_taps {

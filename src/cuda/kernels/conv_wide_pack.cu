@@ -1,21 +1,24 @@
 // conv_wide_pack.cu - weights [K_OUT][C_IN][TAPS] (transposed: [C_IN][K_OUT][TAPS]) float32 -> words in the order
 // of conv_wide.cu (conv_wide.cuh). Made once for as long as the parameters stay.
 //
-//   t[0]  packed words      t[1]  unscale      t[2]  weights, contiguous
+//   t[0]  packed words      t[1]  unscale      t[2]  weights, strides of k, c, t, r, s
 //   grid: a block of 128 threads for each of K_PAD output channels; zeros past K_OUT
 //
 // The scale is that of the largest finite weight. A weight that is not finite stays so: conv_wide.cu sums what
-// meets it again.
+// meets it again. Weights of x's own 16 bits stay as they are (SCALED 0).
 #include "conv_wide.cuh"
 #include "weight_scale.cuh"
 
 // The weights of an output channel, [C_IN][TAPS].
 struct channel_weights {
-    const W_TYPE *first;
+    const cvy_view &all;
+    long long first;
 
     CVY_INLINE_MEMBER float operator()(int i) const
     {
-        return cvy_get(first + (TRANSPOSED ? (long long)(i / TAPS) * (K_OUT * TAPS) + i % TAPS : i));
+        const int tap = i % TAPS, t = tap / (TAPS_R * TAPS_S), r = tap / TAPS_S % TAPS_R, s = tap % TAPS_S;
+        return cvy_get(cvy_as<W_TYPE>(all) + first + i / TAPS * all.s[1] + t * all.s[2] + r * all.s[3] +
+                       s * all.s[4]);
     }
 };
 
@@ -53,9 +56,8 @@ extern "C" __global__ void __launch_bounds__(128) KERNEL_NAME(const __grid_const
 {
     const int k = blockIdx.x;
     const bool is = k < K_OUT;
-    const channel_weights w = {cvy_as<W_TYPE>(a.t[2]) +
-                               (long long)(is ? k : 0) * (TRANSPOSED ? TAPS : C_IN * TAPS)};
-    const float m = largest_finite(w), power = m > 0.0f ? weight_power(m) : 1.0f;
+    const channel_weights w = {a.t[2], (is ? k : 0) * a.t[2].s[0]};
+    const float m = SCALED ? largest_finite(w) : 0.0f, power = m > 0.0f ? weight_power(m) : 1.0f;
     const float scale = PARTS == 1 && m > 0.0f ? power * finest<C_IN * TAPS>(w, power) : power;
     u32 *packed = reinterpret_cast<u32 *>(a.t[0].p);
 
@@ -67,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(128) KERNEL_NAME(const __grid_const
         const int place = (in_row / 8 ^ k % 8) * 4 + in_row % 8 / 2; // of 32 pairs of words
         const long long row = (long long)(slice * TAPS + packed_tap(tap)) * PARTS;
         u32 words[PARTS];
-        split_words(v0, v1, words);
+        pair_words(v0, v1, words);
 #pragma unroll
         for (int part = 0; part < PARTS; part++)
             packed[((row + part) * K_PAD + k) * (WIDE_CHANNELS / 2) + place] = words[part];

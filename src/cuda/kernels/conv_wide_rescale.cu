@@ -1,7 +1,7 @@
 // conv_wide_rescale.cu - after conv_wide_words.cu: the scale of every sample, and the words of those samples that
 // need another one than they were made with, made again. Expected bound: a launch, where no sample does.
 //
-//   t[0] to t[2]  as conv_wide_words.cu has them      t[3]  [n]: the inverse of a sample's scale
+//   t[0], t[1], prologue space: as conv_wide_words.cu has them      t[2]  [n]: the inverse of a sample's scale
 //   grid: x samples (extent) times blocks of each
 #include "wide_words.cuh"
 
@@ -9,17 +9,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
 {
     __shared__ words_tile tile;
     const unsigned each = gridDim.x / (unsigned)a.extent; // an argument: it depends on the batch
-    const long long n = blockIdx.x / each;
-    const float *seen = a.t[2].p + n * (SLICES * CHUNKS);
+    const int n = (int)(blockIdx.x / each);
+    const float *seen = a.t[1].p + (long long)n * (SLICES * CHUNKS);
     float m = 0.0f;
     for (int i = threadIdx.x; i < SLICES * CHUNKS; i += THREADS) m = fmaxf(m, seen[i]);
     const int j = scale_number(over_block(m)), first = (int)(blockIdx.x % each);
 
-    if (first == 0 && threadIdx.x == 0) a.t[3].p[n] = unscale_power(j);
+    if (first == 0 && threadIdx.x == 0) a.t[2].p[n] = unscale_power(j);
     if (j == 0) return;
 #pragma unroll 1
     for (int i = first; i < SLICES * CHUNKS; i += (int)each) {
-        make_words(a, tile, n, i / CHUNKS, i % CHUNKS, scale_power(j));
+        make_words(a, tile, find_chunk(n, i / CHUNKS, i % CHUNKS), scale_power(j));
         __syncthreads(); // before the tile is filled again
     }
 }

@@ -1,17 +1,20 @@
-// conv_wide_words.cu - x becomes words (wide_words.cuh): every value read once, by whole lines, and written as fp16
-// with the scale that nearly all samples have. Expected bound: memory.
+// conv_wide_words.cu - x becomes words (wide_words.cuh): every value read once, by whole lines, put through the
+// prologue's operators, and written with the scale that nearly all samples have. Expected bound: memory.
 //
-//   t[0]  words      t[1]  x, contiguous [n][C_IN][IN_D][IN_H][IN_W]
-//   t[2]  the largest finite |x| of each block: [n][SLICES][CHUNKS]
-//   grid: x samples x chunks of WIDE_CHUNK pixels, y slices of 64 channels
+//   t[0]  words      SCALED: t[1]  the largest finite |x| of each block: [n][SLICES][CHUNKS]
+//   prologue space: n, c, d, h, w
+//   grid: x samples x chunks of WIDE_CHUNK places, y slices of 64 channels
 #include "wide_words.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
     __shared__ words_tile tile;
-    const long long n = blockIdx.x / CHUNKS;
-    const int chunk = (int)(blockIdx.x % CHUNKS), slice = blockIdx.y;
-    const float m = over_block(make_words(a, tile, n, slice, chunk, scale_power(0)));
+    const int chunk = (int)(blockIdx.x % CHUNKS);
+    const words_chunk c = find_chunk((int)(blockIdx.x / CHUNKS), (int)blockIdx.y, chunk);
+    const float m = make_words(a, tile, c, SCALED ? scale_power(0) : 1.0f);
 
-    if (threadIdx.x == 0) a.t[2].p[(n * SLICES + slice) * CHUNKS + chunk] = m;
+#if SCALED
+    const float most = over_block(m);
+    if (threadIdx.x == 0) a.t[1].p[((long long)c.n * SLICES + c.slice) * CHUNKS + chunk] = most;
+#endif
 }

@@ -21,7 +21,9 @@ CVY_INLINE cvy_moments cvy_merge(const cvy_moments a, const cvy_moments b)
 {
     cvy_moments r;
     r.count = a.count + b.count;
-    const double share = r.count > 0 ? b.count / r.count : 0.0;
+    // A division in double is half of the work: float32's quotient, and one step of Newton's towards the exact one.
+    const double guess = r.count > 0 ? (double)(1.0f / (float)r.count) : 0.0;
+    const double share = b.count * (guess * (2.0 - r.count * guess));
     const double delta = b.mean - a.mean;
     r.mean = CENTRED ? a.mean + delta * share : 0.0;
     r.m2 = a.m2 + b.m2 + (CENTRED ? delta * delta * a.count * share : 0.0);
@@ -65,11 +67,13 @@ CVY_INLINE cvy_moments cvy_shuffle_down(const cvy_moments m, int by)
 template <int N_THREADS> CVY_INLINE cvy_moments cvy_block_moments(cvy_moments m)
 {
     __shared__ cvy_moments of_warp[N_THREADS / 32];
+    const cvy_moments none = {0.0, 0.0, 0.0};
     for (int by = 16; by; by /= 2) m = cvy_merge(m, cvy_shuffle_down(m, by));
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = m;
     __syncthreads();
-    if (threadIdx.x == 0)
-        for (int w = 1; w < N_THREADS / 32; w++) m = cvy_merge(m, of_warp[w]);
+    if (threadIdx.x >= 32) return m;
+    m = threadIdx.x < N_THREADS / 32 ? of_warp[threadIdx.x] : none;
+    for (int by = 16; by; by /= 2) m = by < N_THREADS / 32 ? cvy_merge(m, cvy_shuffle_down(m, by)) : m;
     return m;
 }
 

@@ -5,7 +5,8 @@
 //   0  one block per slice
 //   1  PARTS blocks per slice, each a partial result (moments.cuh, as doubles) - for few, long slices
 //   2  merges those, one warp per slice, in the order of the parts
-// Expected bound of 0 and 1: memory.
+// A thread takes NEIGHBOURS values by one access, where slices are whole multiples of them, and several such
+// accesses at once. Expected bound of 0 and 1: memory.
 //
 //   0: t[0] stats [slices][3]                1: t[0] partials [slices][PARTS][3] doubles
 //   2: t[0] stats, t[1] partials             prologue space (0, 1): inner extents X1...X5
@@ -38,6 +39,12 @@
 #define X4 1
 #define X5 1
 #endif
+#ifndef NEIGHBOURS
+#define NEIGHBOURS 4
+#endif
+#ifndef SRC_DENSE
+#define SRC_DENSE 1 // all views are contiguous
+#endif
 #ifndef THREADS
 #define THREADS 256
 #endif
@@ -48,24 +55,33 @@
 static_assert(PARTS >= 1 && THREADS % 32 == 0, "whole warps");
 
 #if FORM < 2
-// Element number i of a slice, counted over everything the slice holds.
-CVY_INLINE float element(const cvy_args &a, long long slice, long long i)
+constexpr int WIDTH = SRC_DENSE && PER_GROUP % NEIGHBOURS == 0 ? NEIGHBOURS : 1, ACCESSES = CVY_RUN / WIDTH;
+static_assert(CVY_RUN % WIDTH == 0, "whole accesses");
+
+// WIDTH elements of a slice from number i on, counted over everything the slice holds.
+CVY_INLINE void elements(const cvy_args &a, long long slice, long long i, float *x)
 {
     long long lin = slice * PER_GROUP + i;
+    cvy_at at[WIDTH];
+    float some[WIDTH];
     if (OVER_OUTER) lin = (i / PER_GROUP * GROUPS + slice) * PER_GROUP + i % PER_GROUP;
-    return cvy_prologue(a, cvy_unravel<X1, X2, X3, X4, X5>((cvy_index)lin));
+    cvy_neighbours<WIDTH, X1, X2, X3, X4, X5>((cvy_index)lin, at);
+    cvy_read(a, at, some);
+#pragma unroll
+    for (int e = 0; e < WIDTH; e++) x[e] = some[e];
 }
 
 CVY_INLINE cvy_moments moments_of(const cvy_args &a, long long slice, long long begin, long long end)
 {
     cvy_moments total = {0.0, 0.0, 0.0};
-    for (long long i = begin + threadIdx.x; i < end; i += THREADS * CVY_RUN) {
-        float x[CVY_RUN];
-        const long long left = (end - i + THREADS - 1) / THREADS;
-        const int count = left < CVY_RUN ? (int)left : CVY_RUN;
+    for (long long i = begin + threadIdx.x * WIDTH; i < end; i += THREADS * CVY_RUN) {
+        float x[CVY_RUN] = {};
+        const long long left = (end - i + THREADS * WIDTH - 1) / (THREADS * WIDTH);
+        const int accesses = left < ACCESSES ? (int)left : ACCESSES;
 #pragma unroll
-        for (int j = 0; j < CVY_RUN; j++) x[j] = j < count ? element(a, slice, i + j * THREADS) : 0.0f;
-        total = cvy_merge(total, cvy_run_moments(x, count));
+        for (int j = 0; j < ACCESSES; j++)
+            if (j < accesses) elements(a, slice, i + j * THREADS * WIDTH, x + j * WIDTH);
+        total = cvy_merge(total, cvy_run_moments(x, accesses * WIDTH));
     }
     return cvy_block_moments<THREADS>(total);
 }
@@ -73,7 +89,7 @@ CVY_INLINE cvy_moments moments_of(const cvy_args &a, long long slice, long long 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
     const long long slice = blockIdx.x, size = PER_GROUP * (OVER_OUTER ? a.extent * OUTER_PER_SAMPLE : 1LL);
-    const long long part = (size + PARTS - 1) / PARTS, begin = blockIdx.y * part;
+    const long long part = ((size + PARTS - 1) / PARTS + WIDTH - 1) / WIDTH * WIDTH, begin = blockIdx.y * part;
     const cvy_moments m = moments_of(a, slice, begin, begin + part < size ? begin + part : size);
     if (threadIdx.x) return;
 #if FORM == 0

@@ -32,10 +32,13 @@ __device__ __forceinline__ void tensor_load(void *dst, const tensor_map &map, in
                      : __VA_ARGS__                                                                                 \
                      : "l"(a), "l"(b), "r"(accumulate));                                                           \
     }
-#define WGMMA_F16(...) WGMMA_WORDS(wgmma_half, 0, cvy_f16, "f16", __VA_ARGS__)
-WGMMA_F16(96, 48, REGS48, 48, 49, 50, ACC16(d, 0), ACC16(d, 16), ACC16(d, 32))
-WGMMA_F16(144, 72, REGS72, 72, 73, 74, ACC64(d, 0), ACC4(d, 64), ACC4(d, 68))
-WGMMA_F16(224, 112, REGS112, 112, 113, 114, ACC64(d, 0), ACC16(d, 64), ACC16(d, 80), ACC16(d, 96))
+#define WGMMA_ODD(T, TYPE)                                                                                         \
+    WGMMA_WORDS(wgmma_half, 0, T, TYPE, 96, 48, REGS48, 48, 49, 50, ACC16(d, 0), ACC16(d, 16), ACC16(d, 32))       \
+    WGMMA_WORDS(wgmma_half, 0, T, TYPE, 144, 72, REGS72, 72, 73, 74, ACC64(d, 0), ACC4(d, 64), ACC4(d, 68))        \
+    WGMMA_WORDS(wgmma_half, 0, T, TYPE, 224, 112, REGS112, 112, 113, 114, ACC64(d, 0), ACC16(d, 64), ACC16(d, 80), \
+                ACC16(d, 96))
+WGMMA_ODD(cvy_f16, "f16")
+WGMMA_ODD(cvy_bf16, "bf16")
 #define WGMMA_WIDEST(NAME, ACROSS, T, TYPE)                                                                        \
     WGMMA_WORDS(NAME, ACROSS, T, TYPE, 192, 96, REGS96, 96, 97, 98, ACC64(d, 0), ACC16(d, 64), ACC16(d, 80))       \
     WGMMA_WORDS(NAME, ACROSS, T, TYPE, 256, 128, REGS128, 128, 129, 130, ACC64(d, 0), ACC64(d, 64))

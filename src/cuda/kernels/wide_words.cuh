@@ -1,90 +1,159 @@
-// wide_words.cuh - x [n][C_IN][pixels] -> words (conv_wide.cuh); a sample has a scale (words.cuh). Shared by
+// wide_words.cuh - x [n][C_IN][D][H][W], after the prologue's operators, -> words (conv_wide.cuh). Shared by
 // conv_wide_words.cu and conv_wide_rescale.cu.
 //
-//   thread -> data: 64 pixels x 64 channels at a time. Lane l of warp v reads pixels l and l + 32 of channels 2v,
-//   2v + 1, 2v + 16, ...: rows of 128 bytes; words go through shared memory, [pixel][33 pairs], so that both sides
-//   have their banks for themselves, and leave as 16 bytes of a pixel for each thread, 128 bytes for eight of them.
+//   thread -> data: 64 places of the list x 64 channels at a time.
+//   x lies along its pixels: lane l of warp v reads places l and l + 32 of the channel pairs v, v + 8, ...: whole
+//   lines; words go through shared memory, [place][33 pairs], so that both sides have their banks for themselves,
+//   and leave as 16 bytes of a place for each thread, 128 bytes for eight of them.
+//   x lies as it likes, mostly channels last (SRC_DENSE 0): lane l of warp v reads channels 2l and 2l + 1 of the
+//   places v, v + 8, ..., and writes them: whole lines on both sides.
 #ifndef CVY_WIDE_WORDS_CUH
 #define CVY_WIDE_WORDS_CUH
 
 #include "conv_wide.cuh"
 
-constexpr int THREADS = 256, SIDE = WIDE_CHUNK;
+constexpr int THREADS = 256, WARPS = THREADS / 32, SIDE = WIDE_CHUNK;
 constexpr int OF_LIST = cdiv(FLAT_SAMPLE, SIDE),
               CHUNKS = LISTS * OF_LIST; // chunks of a list, of a sample
 constexpr int PAIRS = WIDE_CHANNELS / 2, PAIR_PITCH = PAIRS + 1, EACH = SIDE * PAIRS / THREADS;
-static_assert(SIDE == 64 && THREADS / 32 * EACH == 2 * PAIRS, "tiles of 64 x 64");
+static_assert(SIDE == 64 && PAIRS == 32 && WARPS * EACH == 2 * PAIRS, "tiles of 64 x 64");
 
 struct words_tile {
     u32 pairs[PARTS][SIDE][PAIR_PITCH];
 };
 
-// Where place `at` of a sample's list number `list` lies in a channel of x; -1: in a gap.
-CVY_INLINE int source_place(int at, int list)
+// What a block turns into words at a time: a chunk of a list of a sample, 64 channels of it.
+struct words_chunk {
+    int n, list, first, slice;
+};
+
+CVY_INLINE words_chunk find_chunk(int n, int slice, int chunk)
+{
+    const words_chunk c = {n, chunk / OF_LIST, chunk % OF_LIST * SIDE, slice};
+    return c;
+}
+
+// A place of the list as a pixel of x. One that lies in a gap is the first pixel, so that nobody has to ask before
+// it is read.
+struct source_pixel {
+    cvy_at at;
+    bool exists;
+};
+
+CVY_INLINE source_pixel find_source(const words_chunk &c, int place)
 {
     constexpr int EVERY_D = TRANSPOSED ? 1 : STRIDE_D, EVERY_H = TRANSPOSED ? 1 : STRIDE_H,
                   EVERY_W = TRANSPOSED ? 1 : STRIDE_W;
-    const int d = at / FLAT_PLANE * EVERY_D + list / (EVERY_H * EVERY_W);
-    const int h = at % FLAT_PLANE / FLAT_ROW * EVERY_H + list / EVERY_W % EVERY_H;
-    const int w = at % FLAT_ROW * EVERY_W + list % EVERY_W;
-    return d < IN_D && h < IN_H && w < IN_W ? (d * IN_H + h) * IN_W + w : -1;
+    const int at = c.first + place;
+    const int d = at / FLAT_PLANE * EVERY_D + c.list / (EVERY_H * EVERY_W);
+    const int h = at % FLAT_PLANE / FLAT_ROW * EVERY_H + c.list / EVERY_W % EVERY_H;
+    const int w = at % FLAT_ROW * EVERY_W + c.list % EVERY_W;
+    source_pixel pixel;
+    pixel.exists = at < FLAT_SAMPLE && d < IN_D && h < IN_H && w < IN_W;
+    pixel.at.i0 = c.n, pixel.at.i1 = pixel.at.i5 = 0;
+    pixel.at.i2 = pixel.exists ? d : 0, pixel.at.i3 = pixel.exists ? h : 0, pixel.at.i4 = pixel.exists ? w : 0;
+    pixel.at.lin = ((cvy_index)c.n * C_IN * IN_D + pixel.at.i2) * (IN_H * IN_W) + pixel.at.i3 * IN_W + pixel.at.i4;
+    return pixel;
 }
 
-// Turns a chunk of a sample's slice into words; returns the largest finite |x| that the thread has seen. The
-// chunks of all lists are in one row.
-CVY_INLINE float make_words(const cvy_args &a, words_tile &tile, long long n, int slice, int chunk, float scale)
+// Of a channel. Gaps and what fills up the last slice are zeros, whatever the prologue makes of 0.
+CVY_INLINE float source_value(const cvy_args &a, const source_pixel &pixel, int channel)
 {
-    constexpr long long PLANE = (long long)IN_D * IN_H * IN_W;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, list = chunk / OF_LIST,
-              first = chunk % OF_LIST * SIDE;
-    const X_TYPE *x = cvy_as<X_TYPE>(a.t[1]) + (n * C_IN + slice * WIDE_CHANNELS) * PLANE;
-    const long long pixels = a.extent * FLAT_SAMPLE;
+    const bool exists = pixel.exists && (C_IN % WIDE_CHANNELS == 0 || channel < C_IN);
+    cvy_at at = pixel.at;
+    at.i1 = C_IN % WIDE_CHANNELS == 0 ? channel : least(channel, C_IN - 1);
+    at.lin += (cvy_index)at.i1 * (IN_D * IN_H * IN_W);
+    const float v = cvy_prologue(a, at);
+    return exists ? v : 0.0f;
+}
+
+CVY_INLINE u32 *words_at(const cvy_args &a, const words_chunk &c, int part, int place)
+{
+    const long long row = ((part * LISTS + c.list) * a.extent + c.n) * FLAT_SAMPLE + c.first + place;
+    return reinterpret_cast<u32 *>(a.t[0].p) + (row * C_PAD + c.slice * WIDE_CHANNELS) / 2;
+}
+
+// ---- along pixels
+
+CVY_INLINE float words_across(const cvy_args &a, words_tile &tile, const words_chunk &c, float scale)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, channel = c.slice * WIDE_CHANNELS + 2 * warp;
+    const source_pixel pixels[2] = {find_source(c, lane), find_source(c, lane + 32)};
     float v[EACH][2], most_seen = 0.0f;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const int c = 2 * (warp + THREADS / 32 * (i / 2)), at = first + lane + i % 2 * 32;
-        const int from = at < FLAT_SAMPLE ? source_place(at, list) : -1;
+    for (int i = 0; i < EACH; i++)
 #pragma unroll
-        for (int e = 0; e < 2; e++)
-            v[i][e] =
-                from >= 0 && slice * WIDE_CHANNELS + c + e < C_IN ? cvy_get(x + (c + e) * PLANE + from) : 0.0f;
-    }
+        for (int e = 0; e < 2; e++) v[i][e] = source_value(a, pixels[i % 2], channel + i / 2 * 2 * WARPS + e);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         u32 words[PARTS];
 #pragma unroll
         for (int e = 0; e < 2; e++) most_seen = larger_finite(most_seen, v[i][e]);
-        split_words(v[i][0] * scale, v[i][1] * scale, words);
+        pair_words(v[i][0] * scale, v[i][1] * scale, words);
 #pragma unroll
         for (int part = 0; part < PARTS; part++)
-            tile.pairs[part][lane + i % 2 * 32][warp + THREADS / 32 * (i / 2)] = words[part];
+            tile.pairs[part][lane + i % 2 * 32][warp + i / 2 * WARPS] = words[part];
     }
     __syncthreads();
 #pragma unroll
     for (int part = 0; part < PARTS; part++)
 #pragma unroll
         for (int i = 0; i < SIDE * 8 / THREADS; i++) {
-            const int pixel = (threadIdx.x + i * THREADS) / 8, piece = threadIdx.x % 8, at = first + pixel;
-            const u32 *from = &tile.pairs[part][pixel][4 * piece];
-            uint4 *to =
-                reinterpret_cast<uint4 *>(a.t[0].p) +
-                (((part * LISTS + list) * pixels + n * FLAT_SAMPLE + at) * C_PAD + slice * WIDE_CHANNELS) / 8 +
-                piece;
-            if (at < FLAT_SAMPLE) *to = make_uint4(from[0], from[1], from[2], from[3]);
+            const int place = (threadIdx.x + i * THREADS) / 8, piece = threadIdx.x % 8;
+            const u32 *from = &tile.pairs[part][place][4 * piece];
+            if (c.first + place < FLAT_SAMPLE)
+                reinterpret_cast<uint4 *>(words_at(a, c, part, place))[piece] =
+                    make_uint4(from[0], from[1], from[2], from[3]);
         }
     return most_seen;
+}
+
+// ---- along channels
+
+CVY_INLINE float words_along(const cvy_args &a, const words_chunk &c, float scale)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, channel = c.slice * WIDE_CHANNELS + 2 * lane;
+    float v[EACH][2], most_seen = 0.0f;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const source_pixel pixel = find_source(c, warp + WARPS * i);
+#pragma unroll
+        for (int e = 0; e < 2; e++) v[i][e] = source_value(a, pixel, channel + e);
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int place = warp + WARPS * i;
+        u32 words[PARTS];
+#pragma unroll
+        for (int e = 0; e < 2; e++) most_seen = larger_finite(most_seen, v[i][e]);
+        pair_words(v[i][0] * scale, v[i][1] * scale, words);
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+            if (c.first + place < FLAT_SAMPLE) words_at(a, c, part, place)[lane] = words[part];
+    }
+    return most_seen;
+}
+
+// Turns a chunk into words; returns the largest finite |x| that the thread has seen.
+CVY_INLINE float make_words(const cvy_args &a, words_tile &tile, const words_chunk &c, float scale)
+{
+#if SRC_DENSE
+    return words_across(a, tile, c, scale);
+#else
+    return words_along(a, c, scale);
+#endif
 }
 
 // The largest of what the block's threads bring.
 CVY_INLINE float over_block(float v)
 {
-    __shared__ float warps[THREADS / 32];
+    __shared__ float warps[WARPS];
 #pragma unroll
     for (int o = 16; o; o /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, o));
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = v;
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < THREADS / 32; i++) v = fmaxf(v, warps[i]);
+    for (int i = 0; i < WARPS; i++) v = fmaxf(v, warps[i]);
     return v;
 }
 
