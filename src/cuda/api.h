@@ -48,14 +48,14 @@ enum {
 };
 
 /* CUlaunchAttributeID */
-enum { CU_LAUNCH_COOPERATIVE = 2, CU_LAUNCH_CLUSTER = 4 };
+enum { CU_LAUNCH_COOPERATIVE = 2, CU_LAUNCH_CLUSTER = 4, CU_LAUNCH_FOLLOWS = 6 };
 
 typedef struct CUlaunchAttribute {
     int id;
     char pad[4];
     union {
         char fill[64];
-        int cooperative;
+        int cooperative, follows;
         unsigned cluster[3];
     } value;
 } CUlaunchAttribute;

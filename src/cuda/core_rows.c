@@ -21,6 +21,7 @@ static const char *define_stats(maker *m, const norm_geom *e, int form, int64_t 
     cvyi_make_define(m, "FORM", form);
     cvyi_make_define(m, "GROUPS", e->groups);
     cvyi_make_define(m, "PER_GROUP", e->chan * e->inner);
+    cvyi_make_define(m, "CHANNELS", cvyi_max64(e->chan, 1));
     cvyi_make_define(m, "OUTER_PER_SAMPLE", e->outer / samples);
     cvyi_make_define(m, "OVER_OUTER", e->over_outer);
     cvyi_make_define(m, "PARTS", parts);

@@ -69,7 +69,9 @@ const char *cvyi_cuda_launch_refusal(const cuda_device *d, const cuda_launch *l)
     return NULL;
 }
 
-static CUlaunchConfig make_config(const cuda_launch *l, CUstream stream, CUlaunchAttribute attrs[2])
+enum { MOST_ATTRS = 3 };
+
+static CUlaunchConfig make_config(const cuda_launch *l, CUstream stream, CUlaunchAttribute attrs[MOST_ATTRS])
 {
     CUlaunchConfig c = {.shared_bytes = l->dynamic_shared, .stream = stream, .attrs = attrs};
 
@@ -83,13 +85,17 @@ static CUlaunchConfig make_config(const cuda_launch *l, CUstream stream, CUlaunc
         attrs[c.n_attrs].id = CU_LAUNCH_CLUSTER;
         memcpy(attrs[c.n_attrs++].value.cluster, l->cluster, sizeof l->cluster);
     }
+    if (l->follows) {
+        attrs[c.n_attrs].id = CU_LAUNCH_FOLLOWS;
+        attrs[c.n_attrs++].value.follows = 1;
+    }
     return c;
 }
 
 cvy_status cvyi_cuda_launch(const cuda_device *d, const cuda_kernel *k, const cuda_launch *l, CUstream stream,
                             void **arguments)
 {
-    CUlaunchAttribute attrs[2];
+    CUlaunchAttribute attrs[MOST_ATTRS];
     const CUlaunchConfig config = make_config(l, stream, attrs);
     return CU(d->cu, cuLaunchKernelEx, &config, k->function, arguments, NULL);
 }
@@ -102,7 +108,7 @@ cvy_status cvyi_cuda_blocks_per_sm(const cuda_device *d, const cuda_kernel *k, c
 
 cvy_status cvyi_cuda_clusters(const cuda_device *d, const cuda_kernel *k, const cuda_launch *l, int *out)
 {
-    CUlaunchAttribute attrs[2];
+    CUlaunchAttribute attrs[MOST_ATTRS];
     const CUlaunchConfig config = make_config(l, NULL, attrs);
     return CU(d->cu, cuOccupancyMaxActiveClusters, out, k->function, &config);
 }

@@ -33,6 +33,7 @@ typedef struct cuda_launch {
     unsigned cluster[3];     /* all 0: no clusters */
     unsigned dynamic_shared; /* bytes */
     bool cooperative;        /* all blocks at once, or the launch fails */
+    bool follows;            /* may begin before the launch before it has ended: the kernel waits (follow.cuh) */
 } cuda_launch;
 
 /* What of a launch no device, or not this one, would take, in words; NULL: nothing. Everything that is launched was

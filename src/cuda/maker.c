@@ -346,8 +346,12 @@ static cvy_status make_text(maker *m, bool strided, const char **out)
 {
     emit_program pre = {.lines = m->pre.lines, .n_lines = m->pre.n, .result = m->pre.n - 1};
     emit_program post = {.lines = m->post.lines, .n_lines = m->post.n};
-    emit_spec spec = {
-        .title = m->step.source, .views = m->seen, .n_views = m->step.n_views, .strided = strided, .many = m->many, .fast = m->fast};
+    emit_spec spec = {.title = m->step.source,
+                      .views = m->seen,
+                      .n_views = m->step.n_views,
+                      .strided = strided,
+                      .many = m->many,
+                      .fast = m->fast};
     text t = {0};
 
     if (m->text) return (*out = arena_text(m->plan, m->text)) ? CVY_OK : CVY_NO_MEMORY;
@@ -402,6 +406,16 @@ static void make_name(const maker *m, cuda_step *s, const char *form)
              s->tc ? "a" : "", (unsigned)(h ^ h >> 32));
 }
 
+/* Kernels of compute capability 9.0 and newer wait by themselves for what came before (follow.cuh), conv_tc*.cu
+ * excepted; drivers before 12.3 do not capture such launches. */
+static bool may_follow(const maker *m)
+{
+    enum { CAPTURED = 12030 };
+    const cuda_device *d = m->state->device;
+
+    return d->major >= 9 && d->cu->version >= CAPTURED && (!m->step.tc || m->step.tc->product);
+}
+
 cvy_status cvyi_make_end(maker *m, const char *form)
 {
     cuda_state *state = m->state;
@@ -419,6 +433,7 @@ cvy_status cvyi_make_end(maker *m, const char *form)
     if (!m->text && (!s->tc || s->tc->any_strides) && !m->sized && may_be_strided(m)) TRY(make_options(m, true, s));
     make_name(m, s, form);
     s->aligned = m->many > 0 && !m->sized;
+    s->launch.follows = may_follow(m);
     s->any = m->sized;
     state->steps[state->n_steps] = *s;
     state->steps[state->n_steps++].views = views;

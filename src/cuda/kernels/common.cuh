@@ -6,6 +6,7 @@
 #ifndef CVY_COMMON_CUH
 #define CVY_COMMON_CUH
 
+#include "follow.cuh"
 #include "half.cuh"
 
 #ifndef TENSORS
@@ -48,7 +49,7 @@ struct cvy_at {
 
 // The coordinates of element number `lin` of a space whose inner extents are E1...E5; those that nobody reads cost
 // nothing.
-template <int E1, int E2, int E3, int E4, int E5> CVY_INLINE cvy_at cvy_unravel(cvy_index lin)
+template <int E1, int E2, int E3, int E4, int E5, class I> CVY_INLINE cvy_at cvy_unravel(I lin)
 {
     cvy_at at;
     at.lin = lin;

@@ -83,6 +83,7 @@ static __device__ __noinline__ float sum_again(const cvy_args &a, long long pixe
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     extern __shared__ __align__(16) float shared[]; // max(STAGES * STAGE, BK * BP) floats
     const int phase =
         blockIdx.x % PHASES; // phases of the same places side by side: they share the source in the L2

@@ -196,6 +196,7 @@ CVY_INLINE void mend(const cvy_args &a, const block_at &block, const tile &resul
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     extern __shared__ __align__(16) float shared[]; // STAGES x STAGE floats, then BK x tile::PITCH
     __shared__ __align__(16) run_at runs[NOTED][RUNS];
     const block_at block = find_block(a);

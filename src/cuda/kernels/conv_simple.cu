@@ -114,6 +114,7 @@ CVY_INLINE void compute(const cvy_args &a, int n, int group, int element)
 // A grid takes 65535 samples and groups; what is past that comes in further turns.
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     const int element = blockIdx.x * THREADS + threadIdx.x;
 
     if (element >= K_OUT * PLANE) return;

@@ -24,7 +24,7 @@
 // cuts of 2^-23 each of a partial sum. What the three leave out is below 2^-22 of a product.
 //
 // Results lie in shared memory where the stages were, [BM][PITCH], and go through the epilogue along the pixels of
-// a channel; where tensors are not contiguous (SRC_DENSE 0: mostly channels last), along the channels of a pixel.
+// a channel; where the result's channels are neighbours (some tensor is not contiguous: SRC_DENSE 0), along these.
 // Those that are not finite are first summed again by multiply-adds from x and the weights themselves: an operand
 // is not finite, or the sum overflows. Where tiles are few, SPLIT blocks share the slices of a sum, and leave their
 // parts for conv_wide_add.cu.
@@ -354,13 +354,13 @@ static __device__ __noinline__ float sum_again(const cvy_args &a, pixel_at at, i
         for (int tap = 0; tap < TAPS; tap++) {
             const int t = tap / (TAPS_R * TAPS_S), r = tap / TAPS_S % TAPS_R, s = tap % TAPS_S;
             int d, h, w;
-            const bool meets =
-                find_source(AXIS_D, at.o, t, d) && find_source(AXIS_H, at.p, r, h) && find_source(AXIS_W, at.q, s, w);
+            const bool meets = find_source(AXIS_D, at.o, t, d) && find_source(AXIS_H, at.p, r, h) &&
+                               find_source(AXIS_W, at.q, s, w);
             if (!meets) continue;
             const bool inside = (unsigned)d < IN_D && (unsigned)h < IN_H && (unsigned)w < IN_W;
             if (TRANSPOSED && !inside) continue;
-            const long long from = k * weights.s[0] + c * weights.s[1] + t * weights.s[2] + r * weights.s[3] +
-                                   s * weights.s[4];
+            const long long from =
+                k * weights.s[0] + c * weights.s[1] + t * weights.s[2] + r * weights.s[3] + s * weights.s[4];
             sum = fmaf(cvy_get(cvy_as<W_TYPE>(weights) + from), source_value(a, at.n, c, d, h, w), sum);
         }
     return sum;
@@ -388,8 +388,8 @@ CVY_INLINE cvy_at result_at(const pixel_at &pixel, int channel)
 {
     cvy_at at;
     at.i0 = pixel.n, at.i1 = channel, at.i2 = pixel.o, at.i3 = pixel.p, at.i4 = pixel.q, at.i5 = 0;
-    at.lin = ((cvy_index)pixel.n * K_OUT + channel) * (cvy_index)PLANE + (pixel.o * OUT_P + pixel.p) * OUT_Q +
-             pixel.q;
+    at.lin =
+        ((cvy_index)pixel.n * K_OUT + channel) * (cvy_index)PLANE + (pixel.o * OUT_P + pixel.p) * OUT_Q + pixel.q;
     return at;
 }
 
@@ -486,6 +486,15 @@ CVY_INLINE void finish_along(const cvy_args &a, const block_at &b, const float (
     }
 }
 
+// Parts of sums are contiguous, whatever the result will be.
+CVY_INLINE void finish(const cvy_args &a, const block_at &b, const float (&results)[BM][PITCH])
+{
+    if (SRC_DENSE || SPLIT > 1 || a.t[0].s[1] != 1)
+        finish_across(a, b, results);
+    else
+        finish_along(a, b, results);
+}
+
 CVY_INLINE void multiply_role(shared_memory &s, const cvy_args &a, const block_at &b)
 {
     multiplier m(s);
@@ -494,16 +503,13 @@ CVY_INLINE void multiply_role(shared_memory &s, const cvy_args &a, const block_a
     named_barrier(1, 128 * GROUPS); // all are through with the stages
     m.spread(s.results);
     named_barrier(1, 128 * GROUPS);
-#if SRC_DENSE
-    finish_across(a, b, s.results);
-#else
-    finish_along(a, b, s.results);
-#endif
+    finish(a, b, s.results);
 }
 
 extern "C" __global__ void __launch_bounds__(LAYOUT.threads, BLOCKS)
     KERNEL_NAME(const __grid_constant__ tensor_map map, const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     extern __shared__ __align__(1024) char memory[];
     shared_memory &s = *reinterpret_cast<shared_memory *>(memory);
     const block_at block = find_block();

@@ -54,6 +54,7 @@ CVY_INLINE int packed_tap(int tap)
 
 extern "C" __global__ void __launch_bounds__(128) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     const int k = blockIdx.x;
     const bool is = k < K_OUT;
     const channel_weights w = {a.t[2], (is ? k : 0) * a.t[2].s[0]};

@@ -7,6 +7,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     __shared__ words_tile tile;
     const unsigned each = gridDim.x / (unsigned)a.extent; // an argument: it depends on the batch
     const int n = (int)(blockIdx.x / each);

@@ -8,6 +8,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     __shared__ words_tile tile;
     const int chunk = (int)(blockIdx.x % CHUNKS);
     const words_chunk c = find_chunk((int)(blockIdx.x / CHUNKS), (int)blockIdx.y, chunk);

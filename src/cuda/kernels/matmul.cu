@@ -78,6 +78,7 @@ struct copier {
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     extern __shared__ __align__(16) float shared[]; // max(DEPTH * (PITCH_X + PITCH_O), BM * BN) floats
     float *xs = shared, *os = shared + DEPTH * PITCH_X;
     const tile_rows rows = rows_of_block<BM>(a);

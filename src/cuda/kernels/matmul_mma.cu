@@ -136,6 +136,7 @@ static __device__ __noinline__ float sum_again(const cvy_args &a, const W_TYPE *
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     extern __shared__ __align__(16) float shared[]; // max(STAGES * STAGE, BM * tile::PITCH) floats
     const tile_rows rows = rows_of_block<BM>(a);
     const int n_first = blockIdx.x * BN;

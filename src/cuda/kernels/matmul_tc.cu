@@ -291,6 +291,7 @@ CVY_INLINE void multiply_role(shared_memory &s, const cvy_args &a, const tile_ro
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) __cluster_dims__(CLUSTER_N, CLUSTER_M, 1)
     KERNEL_NAME(const __grid_constant__ tensor_map map, const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     extern __shared__ __align__(1024) char memory[];
     shared_memory &s = *reinterpret_cast<shared_memory *>(memory);
     const tile_rows rows = rows_of_block<BM>(a);

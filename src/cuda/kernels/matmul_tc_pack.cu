@@ -28,6 +28,7 @@ template <class T> CVY_INLINE float4 words_of(const T (&w)[8], bool)
 
 extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     constexpr int GROUPS = 8;
     const long long i = blockIdx.x * 256LL + threadIdx.x, piece = i / (GROUPS * BN); // of one tile and step
     const int n = (int)(piece / STEPS) * BN + (int)(i % BN);

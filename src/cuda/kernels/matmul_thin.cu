@@ -244,6 +244,7 @@ CVY_INLINE void take_across(const cvy_args &a, const block_at &b, shared_memory 
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     __shared__ shared_memory s;
     const block_at b = find_block(a);
 

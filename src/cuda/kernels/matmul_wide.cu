@@ -373,6 +373,7 @@ extern "C" __global__ void __launch_bounds__(WORD_THREADS, 1)
     KERNEL_NAME(const __grid_constant__ tensor_map x, const __grid_constant__ tensor_map w,
                 const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     extern __shared__ __align__(1024) char memory[];
     shared_memory &s = *reinterpret_cast<shared_memory *>(memory);
     const matrices m = find_matrices(a);

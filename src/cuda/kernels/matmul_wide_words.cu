@@ -139,6 +139,7 @@ CVY_INLINE void turn_lines(const cvy_args &a, words_tile &tile, long long first_
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     __shared__ words_tile tile;
     const long long first_line = (long long)blockIdx.x * SIDE;
     const int first = (int)blockIdx.y * WORD_SPAN;

@@ -1,7 +1,8 @@
 // moments.cuh - mean and sum of squared distances, merged from parts (Chan, Golub and LeVeque).
 //
 // A thread takes CVY_RUN values into registers, finds their mean, then their squared distances from it: two passes
-// that cost no memory, so nothing cancels however large the mean is. Runs merge in double, in an order that depends
+// that cost no memory, so nothing cancels however large the mean is. Runs merge in double (there are few units for
+// that, and conversions to it are as slow: long runs, and no divisions), in an order that depends
 // on nothing but the shape: the same bits every time. No atomics.
 #ifndef CVY_MOMENTS_CUH
 #define CVY_MOMENTS_CUH
@@ -11,7 +12,7 @@
 #ifndef CENTRED
 #define CENTRED 1 // 0: the mean is taken as zero (rms_norm)
 #endif
-constexpr int CVY_RUN = 16;
+constexpr int CVY_RUN = 32;
 
 struct cvy_moments {
     double count, mean, m2;
@@ -49,7 +50,9 @@ CVY_INLINE cvy_moments cvy_run_moments(const float (&x)[CVY_RUN], int count)
     // further.
     cvy_moments r;
     r.count = count;
-    r.mean = CENTRED ? (double)shift + (double)mean + ((double)sum - (double)count * mean) / count : 0.0;
+    const double left = (double)sum - (double)count * mean;
+    r.mean =
+        CENTRED ? (double)shift + (double)mean + (count == CVY_RUN ? left * (1.0 / CVY_RUN) : left / count) : 0.0;
     r.m2 = squares;
     return r;
 }

@@ -135,6 +135,7 @@ template <int N> CVY_INLINE void move_elements(const cvy_args &a, long long lin)
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     const long long total = a.extent * ((long long)B1 * B2 * B3 * B4 * B5);
 #pragma unroll
     for (int g = 0; g < EACH / WIDTH; g++) {

@@ -67,6 +67,7 @@ CVY_INLINE float inverse_root(double x)
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     cvy_row row(a);
     norm_mean m = {0.0f, 0.0f};
     four_sums squares;

@@ -6,7 +6,8 @@
 //   1  PARTS blocks per slice, each a partial result (moments.cuh, as doubles) - for few, long slices
 //   2  merges those, one warp per slice, in the order of the parts
 // A thread takes NEIGHBOURS values by one access, where slices are whole multiples of them, and several such
-// accesses at once. Expected bound of 0 and 1: memory.
+// accesses at once. Where tensors are not contiguous (SRC_DENSE 0: mostly channels last) neighbouring threads take
+// the CHANNELS of a pixel. Expected bound of 0 and 1: memory.
 //
 //   0: t[0] stats [slices][3]                1: t[0] partials [slices][PARTS][3] doubles
 //   2: t[0] stats, t[1] partials             prologue space (0, 1): inner extents X1...X5
@@ -19,6 +20,9 @@
 #endif
 #ifndef PER_GROUP
 #define PER_GROUP (4 * 126 * 126)
+#endif
+#ifndef CHANNELS
+#define CHANNELS 4 // of a group
 #endif
 #ifndef OUTER_PER_SAMPLE
 #define OUTER_PER_SAMPLE 1 // outer slices of one index of dimension 0
@@ -58,14 +62,26 @@ static_assert(PARTS >= 1 && THREADS % 32 == 0, "whole warps");
 constexpr int WIDTH = SRC_DENSE && PER_GROUP % NEIGHBOURS == 0 ? NEIGHBOURS : 1, ACCESSES = CVY_RUN / WIDTH;
 static_assert(CVY_RUN % WIDTH == 0, "whole accesses");
 
-// WIDTH elements of a slice from number i on, counted over everything the slice holds.
-CVY_INLINE void elements(const cvy_args &a, long long slice, long long i, float *x)
+// Element number i of a slice in the order in which threads take them.
+template <class I> CVY_INLINE I turned(I i)
 {
-    long long lin = slice * PER_GROUP + i;
+    return i % CHANNELS * (I)(PER_GROUP / CHANNELS) + i / CHANNELS;
+}
+
+// WIDTH elements of a slice from number i on, counted over everything the slice holds. A place is found by
+// divisions, which cost little of 32-bit numbers alone.
+CVY_INLINE void elements(const cvy_args &a, long long slice, long long i, bool is_short, float *x)
+{
+    const long long inside = OVER_OUTER ? i % PER_GROUP : i, outer = OVER_OUTER ? i / PER_GROUP * GROUPS : 0;
+    const long long lin = (outer + slice) * PER_GROUP + (SRC_DENSE  ? inside
+                                                         : is_short ? turned((int)inside)
+                                                                    : turned(inside));
     cvy_at at[WIDTH];
     float some[WIDTH];
-    if (OVER_OUTER) lin = (i / PER_GROUP * GROUPS + slice) * PER_GROUP + i % PER_GROUP;
-    cvy_neighbours<WIDTH, X1, X2, X3, X4, X5>((cvy_index)lin, at);
+    if (SRC_DENSE || !is_short)
+        cvy_neighbours<WIDTH, X1, X2, X3, X4, X5>((cvy_index)lin, at);
+    else
+        at[0] = cvy_unravel<X1, X2, X3, X4, X5>((int)lin);
     cvy_read(a, at, some);
 #pragma unroll
     for (int e = 0; e < WIDTH; e++) x[e] = some[e];
@@ -73,6 +89,7 @@ CVY_INLINE void elements(const cvy_args &a, long long slice, long long i, float 
 
 CVY_INLINE cvy_moments moments_of(const cvy_args &a, long long slice, long long begin, long long end)
 {
+    const bool is_short = a.extent * ((long long)X1 * X2 * X3 * X4 * X5) <= 0x7fffffff;
     cvy_moments total = {0.0, 0.0, 0.0};
     for (long long i = begin + threadIdx.x * WIDTH; i < end; i += THREADS * CVY_RUN) {
         float x[CVY_RUN] = {};
@@ -80,7 +97,7 @@ CVY_INLINE cvy_moments moments_of(const cvy_args &a, long long slice, long long 
         const int accesses = left < ACCESSES ? (int)left : ACCESSES;
 #pragma unroll
         for (int j = 0; j < ACCESSES; j++)
-            if (j < accesses) elements(a, slice, i + j * THREADS * WIDTH, x + j * WIDTH);
+            if (j < accesses) elements(a, slice, i + j * THREADS * WIDTH, is_short, x + j * WIDTH);
         total = cvy_merge(total, cvy_run_moments(x, accesses * WIDTH));
     }
     return cvy_block_moments<THREADS>(total);
@@ -88,6 +105,7 @@ CVY_INLINE cvy_moments moments_of(const cvy_args &a, long long slice, long long 
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     const long long slice = blockIdx.x, size = PER_GROUP * (OVER_OUTER ? a.extent * OUTER_PER_SAMPLE : 1LL);
     const long long part = ((size + PARTS - 1) / PARTS + WIDTH - 1) / WIDTH * WIDTH, begin = blockIdx.y * part;
     const cvy_moments m = moments_of(a, slice, begin, begin + part < size ? begin + part : size);
@@ -106,6 +124,7 @@ CVY_INLINE long long slices_of(const cvy_args &a)
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     const long long slice = (long long)blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
     if (slice >= slices_of(a)) return; // whole warps leave
     const cvy_moments *parts = reinterpret_cast<const cvy_moments *>(a.t[1].p) + slice * PARTS;

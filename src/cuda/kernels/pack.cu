@@ -36,6 +36,7 @@ static_assert(K_PAD >= K_OUT && TERMS_PAD >= C_IN * TAPS, "padding only adds");
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     const long long i = (long long)blockIdx.x * THREADS + threadIdx.x;
     if (i >= (long long)GROUPS * PHASES * TERMS_PAD * K_PAD) return;
     const int k = (int)(i % K_PAD), term = (int)(i / K_PAD % TERMS_PAD);

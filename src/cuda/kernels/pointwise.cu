@@ -111,6 +111,7 @@ CVY_INLINE void finish(const cvy_args &a, long long lin, long long total)
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     const long long total = a.extent * inner(a);
     const long long first = ((long long)blockIdx.x * (THREADS * GROUPS) + threadIdx.x) * WIDTH;
     float x[GROUPS][WIDTH];

@@ -73,6 +73,7 @@ template <int IN, int OUT, int TAPS, int STRIDE, int PAD, int DIL> CVY_INLINE sp
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     constexpr long long INNER = (long long)CHANNELS * OUT_O * OUT_P * OUT_Q;
     const long long lin = (long long)blockIdx.x * THREADS + threadIdx.x;
     if (lin >= a.extent * INNER) return;

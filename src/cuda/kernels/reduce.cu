@@ -115,6 +115,7 @@ CVY_INLINE void gather(const cvy_args &a, long long result, int part, long long 
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     const long long inside = cvy_inside_count(a), kept = cvy_kept_count(a);
     const int column = LANES > 1 ? threadIdx.x / LANES : threadIdx.x % RESULTS;
     const int part = LANES > 1 ? threadIdx.x % LANES : threadIdx.x / RESULTS;
@@ -144,6 +145,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
 #else
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     const long long result = (long long)blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
     if (result >= cvy_kept_count(a)) return; // whole warps leave
     const gatherer *parts = reinterpret_cast<const gatherer *>(a.t[PARTIALS].p) + result * PARTS;

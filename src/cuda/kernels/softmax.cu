@@ -26,6 +26,7 @@ constexpr int RESULTS = THREADS / LANES;
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     __shared__ float tops[RESULTS], sums[RESULTS];
     const long long inside = cvy_inside_count(a), kept = cvy_kept_count(a);
     const int column = threadIdx.x / LANES, part = threadIdx.x % LANES;

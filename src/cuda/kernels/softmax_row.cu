@@ -34,6 +34,7 @@ template <int TURN, class V, class J> CVY_INLINE float over_all(const cvy_row &r
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
+    cvy_follow();
     cvy_row row(a);
     row.read(a);
     const float top = over_all<0>(

@@ -1,5 +1,5 @@
-// turn.cu - a tensor [n][channels][pixels] copied between two layouts, mostly contiguous and channels last: the copy of
-// a strided tensor of run() that other kernels read or write in its place.
+// turn.cu - a tensor [n][channels][pixels] copied between two layouts, mostly contiguous and channels last: the
+// copy of a strided tensor of run() that other kernels read or write in its place.
 //
 // 64 channels x 64 pixels at a time go through shared memory, so that both sides are read and written along
 // whichever of the two directions is contiguous there. Elements are moved as they are. Expected bound: memory.
@@ -19,9 +19,10 @@
 
 #include "common.cuh"
 
+typedef ELEMENT element;
 constexpr int THREADS = 256, WARPS = THREADS / 32, SIDE = 64, PIXELS = X2 * X3 * X4 * X5;
 constexpr int ACROSS = (PIXELS + SIDE - 1) / SIDE, DOWN = (X1 + SIDE - 1) / SIDE;
-constexpr int PITCH = SIDE + 4 / (int)sizeof(ELEMENT); // an odd number of banks
+constexpr int PITCH = SIDE + 4 / (int)sizeof(element); // an odd number of banks
 
 // Where a tile begins, and an element of it in a tensor.
 struct tile_at {
@@ -34,10 +35,10 @@ CVY_INLINE bool exists(const tile_at &t, int channel, int pixel)
     return t.channel + channel < X1 && t.pixel + pixel < PIXELS;
 }
 
-CVY_INLINE ELEMENT *element_at(const cvy_view &v, const tile_at &t, int channel, int pixel)
+CVY_INLINE element *element_at(const cvy_view &v, const tile_at &t, int channel, int pixel)
 {
     const int p = t.pixel + pixel;
-    return reinterpret_cast<ELEMENT *>(v.p) + t.n * v.s[0] + (t.channel + channel) * v.s[1] +
+    return reinterpret_cast<element *>(v.p) + t.n * v.s[0] + (t.channel + channel) * v.s[1] +
            p / (X3 * X4 * X5) * v.s[2] + p / (X4 * X5) % X3 * v.s[3] + p / X5 % X4 * v.s[4] + p % X5 * v.s[5];
 }
 
@@ -57,12 +58,14 @@ template <class F> CVY_INLINE void along(const cvy_view &v, const F &f)
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
-    __shared__ ELEMENT tile[SIDE][PITCH]; // [channel][pixel]
+    cvy_follow();
+    __shared__ element tile[SIDE][PITCH]; // [channel][pixel]
     const unsigned each = ACROSS * DOWN, number = blockIdx.x % each;
     const tile_at t = {blockIdx.x / each, (int)(number / ACROSS) * SIDE, (int)(number % ACROSS) * SIDE};
-    ELEMENT some[2 * SIDE / WARPS];
+    element some[2 * SIDE / WARPS];
 
-    along(a.t[1], [&](int i, int c, int p) { some[i] = exists(t, c, p) ? *element_at(a.t[1], t, c, p) : ELEMENT(); });
+    along(a.t[1],
+          [&](int i, int c, int p) { some[i] = exists(t, c, p) ? *element_at(a.t[1], t, c, p) : element(); });
     along(a.t[1], [&](int i, int c, int p) { tile[c][p] = some[i]; });
     __syncthreads();
     along(a.t[0], [&](int, int c, int p) {
