@@ -39,3 +39,5 @@ const command_row *command_at(int index)
 {
     return index < N_COMMANDS ? &commands[index] : NULL;
 }
+
+const char *const python_commands[] = {"eject", "report", NULL};

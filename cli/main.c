@@ -63,16 +63,18 @@ static int dispatch(const command_row *c, int argc, char **argv)
     return c->run(&o);
 }
 
-/* Commands of the Python package, which hands everything else to this program. */
 static bool is_python(const char *name)
 {
-    return !strcmp(name, "eject") || !strcmp(name, "report");
+    for (int i = 0; python_commands[i]; i++)
+        if (!strcmp(name, python_commands[i])) return true;
+    return false;
 }
 
 static int unknown_command(const char *name)
 {
     nearest near = {.word = name, .length = strlen(name)};
     for (int i = 0; command_at(i); i++) cvyi_near_try(&near, command_at(i)->name);
+    for (int i = 0; python_commands[i]; i++) cvyi_near_try(&near, python_commands[i]);
     return near.best ? cli_error("unknown command '%s'; did you mean %s?", name, near.best)
                      : cli_error("unknown command '%s'; convoy --help lists them", name);
 }
