@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT / "python"))
 
 import convoy_report as report  # noqa: E402
 from convoy_report import browser  # noqa: E402
+from convoy_report.page import page as page_of  # noqa: E402
 
 PEERS = {"convoy": 2.0, "torch eager": 9.0, "torch.compile channels_last": 5.0, "openvino": 6.5}
 
@@ -214,11 +215,19 @@ def test_screenshots_are_kept(results, tmp_path):
     assert len({path.read_bytes() for path in paths}) == 4
 
 
+def test_the_screenshots_in_doc_are_todays():
+    """Their digest is that of the page of bench/results. If not: python -m convoy_report --screenshots doc"""
+    now = browser.digest(page_of(report.load(ROOT / "bench" / "results")))
+    for width in browser.SIZES:
+        for scheme in browser.SCHEMES:
+            assert now in (ROOT / "doc" / f"report-{width}-{scheme}.png").read_bytes()
+
+
 def test_times_of_convoy_bench_are_read(tmp_path):
     chain = {"chain": "x[1,3,8,8] | conv2d(4, 3)", "device": "cpu", "machine": "a machine", "precision": "fp32", "threads": 2,
              "ms": 2.0, "ms_min": 1.9, "max_abs_error": 1e-7, "rel_error": 1e-7, "unfused_ms": 3.0, "peak_gflops": 9.0}
     problem = {"file": "net.py", "device": "cpu", "machine": "a machine", "precision": "fp32", "threads": 2,
-               "ms": {"eager": 5.0, "compile": None, "convoy": 2.5}, "errors": [{"max_abs": 1e-7}]}
+               "ms": {"eager": 5.0, "compile": None, "convoy": 2.5}, "errors": [{"max_abs": 1e-7}], "busy": False}
     for name, told in (("chain.json", chain), ("problem.json", problem)):
         (tmp_path / name).write_text(json.dumps(told))
     page = tmp_path / "page.html"
@@ -226,11 +235,16 @@ def test_times_of_convoy_bench_are_read(tmp_path):
     text = page.read_text()
     assert "conv2d(4, 3)" in text and "3.00 ms, 1.50×" in text  # unfused
     assert "net.py" in text and "5.00 ms, 2.00×" in text  # eager
+    assert 'id="first-cpu"' in text and "<b>2.00 times as fast</b>" in text
+    (tmp_path / "problem.json").write_text(json.dumps(problem | {"busy": True}))
+    assert report.main([str(tmp_path / "problem.json"), "-o", str(page)]) == 0
+    assert "these times mean little" in page.read_text() and "times as fast" not in page.read_text() and "2.00×" not in page.read_text()
 
 
 def test_labels_of_ticks_differ():
     from convoy_report.svg import LogAxes, tick
 
+    assert tick(1e-4) == "1e-04" and tick(0.02) == "0.02"
     for low, high in ((0.02, 0.9), (1, 20), (3e4, 8e5), (2e5, 3e7), (1e-7, 1e-3)):
         ticks = LogAxes._ticks(low, high)
         assert len({tick(t) for t in ticks}) == len(ticks) >= 2
