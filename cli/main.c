@@ -27,18 +27,18 @@ static void print_chains(FILE *to)
 
 static void print_help(FILE *to)
 {
-    fputs("convoy: fuses a convolution with the operators around it\n\n", to);
+    fputs("convoy: fuses convolutions with the operators that follow them\n\n", to);
     fputs("usage: convoy COMMAND [CHAIN] [OPTIONS]\n\n", to);
     for (int i = 0; command_at(i); i++) {
         char left[32];
         snprintf(left, sizeof left, "%s%s", command_at(i)->name, command_at(i)->argument);
         fprintf(to, "  %-16s %s\n", left, command_at(i)->summary);
     }
-    fputs("\nThe Python package's command adds bench FILE.py, eject FILE.py and report (doc/PYTORCH.md).\n", to);
+    fputs("\nThe Python package adds bench FILE.py, eject FILE.py and report (doc/PYTORCH.md).\n", to);
     fputs("\nconvoy COMMAND --help lists the command's options. convoy --version prints the version.\n", to);
     print_chains(to);
     print_variables(to);
-    fputs("\nExit status: 0 fine, 1 a check failed, 2 bad usage, bad input or a device that is not there.\n", to);
+    fputs("\nExit status: 0 fine, 1 a check failed, 2 bad usage, bad input or a missing device.\n", to);
 }
 
 static void print_command_help(const command_row *c)

@@ -46,7 +46,7 @@ class Bad(Exception):
 def load(path):
     path = Path(path)
     if not path.is_file():
-        raise Bad(f"{path}: there is no such file")
+        raise Bad(f"{path}: no such file")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))
@@ -349,7 +349,7 @@ def bench(arguments):
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--precision", choices=tuple(TOLERANCES), default="fp32")
     parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's own number)")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of timed runs, for each way (default 2)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long to time each of the three (default 2)")
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     options = parsed(parser, arguments)
