@@ -53,6 +53,19 @@ def test_every_path_is_there(page):
     assert not missing
 
 
+def anchors(page):
+    """Of a page's headings, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.*)$", text, re.M)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_section_that_is_linked_is_there(page):
+    for target, section in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text()):
+        if not target.startswith("http"):
+            assert section in anchors(page.parent / target if target else page), (target, section)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_every_option_and_variable_is_known(page):
     text = re.sub(r"https?://\S+", "", page.read_text())
