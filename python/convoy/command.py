@@ -22,7 +22,7 @@ With a problem file, convoy bench FILE.py takes
 
 
 def program():
-    """The C program, installed or built beside the library."""
+    """The C program, installed or built next to the library."""
     found = [p.with_name("convoy") for p in candidates() if p.with_name("convoy").exists()]
     if not found:
         sys.exit("convoy: the C program is missing; run make, or pip install .")

@@ -72,7 +72,7 @@ def describe(runner, verdict):
 
 
 def measured_ms(runner):
-    """On random numbers: what a region is handed inside the model is not at hand here."""
+    """On random numbers: a region's real inputs exist only inside the model."""
     tensors = random_sources(runner)
     cuda = runner.device.type == "cuda"
     times = []

@@ -74,7 +74,7 @@ class Pool:
             self.timer.start()
 
     def sweep(self):
-        """Returns to the system what nobody has wanted for a while."""
+        """Returns to the system what has not been used for a while."""
         with self.lock:
             oldest = time.monotonic() - IDLE_SECONDS
             self.idle = [b for b in self.idle if b.since > oldest]

@@ -111,7 +111,7 @@ def cell_of(case):
 
 
 def md_headline(cases, device, precision):
-    """Block A on the GPU: the ratio, with the errors beside it."""
+    """Block A on the GPU: the ratio and the errors."""
     case = next(iter(select(cases, device="cuda", precision="fp32", series="full", block="A")), None)
     if not case or not case.peers():
         return []

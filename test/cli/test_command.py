@@ -383,7 +383,7 @@ def test_what_is_no_file_is_written_into(convoy, tmp_path, files):
 
 def test_inputs_come_out_of_pipes(convoy, tmp_path, files):
     os.mkfifo(tmp_path / "pipe")
-    refused(run_files(convoy, x="pipe"), "pipe: ", "nobody writes into")  # and does not wait for one
+    refused(run_files(convoy, x="pipe"), "pipe: ", "without a writer")  # and does not wait for one
     refused(run_files(convoy, x="/dev/zero"), "neither a regular file nor a pipe")
     arguments = ["run", CHAIN, "--device", "ref", "--input", "/dev/stdin", *PARAMS, "--output", "y.npy"]
     whole = (tmp_path / "x.npy").read_bytes()
