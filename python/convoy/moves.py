@@ -180,7 +180,7 @@ def l1_loss(emit, a):
 @rule("linalg_vector_norm")
 def vector_norm(emit, a):
     refuse_if(a.dtype is not None, "a norm in another dtype")
-    refuse_if(a.ord not in (1, 2, float("inf")), f"order {a.ord}; 1, 2 and inf are taken")
+    refuse_if(a.ord not in (1, 2, float("inf")), f"order {a.ord}; 1, 2 and inf are supported")
     dims = {"dim": [a.dim] if isinstance(a.dim, int) else a.dim or None, "keepdim": a.keepdim}
     if a.ord == 2:  # relu: the gradient at zero is zero, as PyTorch's
         return emit("sqrt", emit("relu", emit("sum", emit("square", a.self), **dims)))
