@@ -169,6 +169,15 @@ def test_documents_have_the_figures_of_the_results():
     assert done.returncode == 0, done.stderr
 
 
+def test_performance_has_the_tables_of_never_slower(tmp_path):
+    pytest.importorskip("torch")
+    copy = tmp_path / "page.md"
+    copy.write_text((ROOT / "doc/PERFORMANCE.md").read_text())
+    command = [sys.executable, "bench/modules/never_slower.py", "--update", str(copy)]
+    subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT / "python")}, check=True)
+    assert copy.read_text() == (ROOT / "doc/PERFORMANCE.md").read_text()
+
+
 PROBE = """<script>
 const boxes = [...document.querySelectorAll('figure')].map(f => {
   const r = f.querySelector('svg').getBoundingClientRect();
