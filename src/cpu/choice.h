@@ -97,7 +97,7 @@ struct cpu_row {
     const char *(*refuse)(const question *q, const cpu_row *row);
     /* Of the operator on one core, all samples. */
     double (*seconds)(const question *q, const cpu_row *row);
-    /* Fills in the row's own part of the choice (how); chunk, units and twice stand. NULL: it has none. */
+    /* Fills in the row's own part of the choice (how); chunk, units and twice are set. NULL: it has none. */
     void (*decide)(const question *q, cpu_choice *c);
     /* May the first operand of a node be words of 16 bits where they lie, and does it store its result itself, as
      * words or with strides? NULL: no, it wants floats. */
@@ -142,7 +142,7 @@ const cpu_row *cvyi_only_row(const question *q);
 
 /* ---- decide.c ---- */
 
-/* Decides a pass whose row and its seconds stand: the rest of the choice, way, seconds and note. NULL, or why it
+/* Decides a pass whose row and seconds are known: the rest of the choice, way, seconds and note. NULL, or why it
  * cannot be a pass. */
 const char *cvyi_decide_pass(const cvy_plan *p, pass *s, cpu_choice *c);
 /* Decides which nodes the steps of node `index` compute. */
