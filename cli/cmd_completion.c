@@ -64,7 +64,7 @@ static void print_zsh(void)
     puts("        *) case \"${words[2]}\" in");
     print_options("            ", "words_=(", ")");
     puts("        esac ;;\n    esac\nfi");
-    puts("compadd -- $words_\n_files");
+    puts("compadd -- $words_ || _files");
 }
 
 int cmd_completion(const options *o)
