@@ -28,6 +28,14 @@ def autocast_state():
     return tuple(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in ("cpu", "cuda"))
 
 
+def default_regions():
+    """The environment's, in the words of the library's own variables if it is wrong."""
+    value = os.environ.get("CONVOY_REGIONS") or "faster"
+    if value not in REGIONS:
+        raise ValueError(f"convoy: CONVOY_REGIONS is {value!r}, expected {' or '.join(REGIONS)}{meant(value, REGIONS)}")
+    return value
+
+
 @dataclass(frozen=True)
 class Settings:
     precision: str = "fp32"
@@ -36,7 +44,7 @@ class Settings:
     threads: int | None = None
     training: str = "auto"
     graphs: bool = False
-    regions: str = field(default_factory=lambda: os.environ.get("CONVOY_REGIONS", "faster"))
+    regions: str = field(default_factory=default_regions)
 
     @classmethod
     def of(cls, options):

@@ -20,6 +20,12 @@ def test_a_value_that_is_misspelt():
         convoy.compile(nn.ReLU(), effort="mesure")
 
 
+def test_a_variable_that_is_misspelt(monkeypatch):
+    monkeypatch.setenv("CONVOY_REGIONS", "al")
+    with pytest.raises(ValueError, match="CONVOY_REGIONS is 'al', expected faster or all; did you mean 'all'"):
+        convoy.compile(nn.ReLU())
+
+
 def test_an_option_of_bench_that_is_misspelt(capsys):
     with pytest.raises(SystemExit):
         problem.bench(["model.py", "--secnds", "1"])
