@@ -1,4 +1,4 @@
-"""Convoy: fuses a convolution with the operators around it, so data crosses memory as few times as possible.
+"""Convoy: fuses convolutions with the operators that follow them, so data crosses memory as few times as possible.
 
     import convoy
     fast = convoy.compile(model)         # the same module, faster

@@ -1,4 +1,4 @@
-"""convoy.explain(): what of a module runs where, in which passes, and what it costs."""
+"""convoy.explain(): which parts of a module run where, in which passes, and what they cost."""
 
 import contextlib
 import statistics

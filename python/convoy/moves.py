@@ -1,5 +1,5 @@
-"""Rules of the vocabulary for operators that put elements at other places, and for what is made of several others: losses, norms of
-vectors. Views that are taken are copies in a program; at the border of a region they stay PyTorch's (partition.py).
+"""Rules of the vocabulary for operators that move elements, and for those made of several others: losses, norms of
+vectors. Views inside a region are copies in a program; at its border they stay PyTorch's (partition.py).
 """
 
 import torch

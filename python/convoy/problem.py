@@ -1,8 +1,8 @@
 """`convoy bench FILE.py`: a problem file's model against eager PyTorch, torch.compile and the memory's speed.
 
-A problem file has `Model`, `get_init_inputs()` and `get_inputs()`; a `ModelNew` of its own is taken, else it is
-`convoy.compile(Model(...))`. Both are built from the same random state. Results must agree with float64 and with eager
-PyTorch for the inputs as they are, times 3, times 0.01 and times -1, before anything is timed.
+A problem file has `Model`, `get_init_inputs()` and `get_inputs()`; optionally `ModelNew`, by default
+`convoy.compile(Model(...))`. Both are built from the same random state. Before anything is timed, results must agree with
+float64 and with eager PyTorch for the inputs times 1, 3, 0.01 and -1.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Captured graphs without what would prevent regions: in-place operators become plain ones where nothing can tell,
+"""Captured graphs without what would prevent regions: in-place operators become plain ones where the difference cannot be seen,
 identities and constants are resolved, and results have the strides that they will have.
 """
 

@@ -1,4 +1,4 @@
-"""What the user chose in compile(), and the library's options it means on a device."""
+"""What the user chose in compile(), and the library's options that follow from it on a device."""
 
 import difflib
 import os

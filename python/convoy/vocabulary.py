@@ -1,8 +1,8 @@
-"""Which of PyTorch's operators Convoy takes, and how each is said in its vocabulary.
+"""Which of PyTorch's operators Convoy supports, and how each is written in its vocabulary.
 
 Models are captured as ATen operators before the dispatcher, where functional, method, module and in-place forms
 look the same. A rule takes the operator's arguments by name and emits steps; it refuses by raising Refused with the
-reason, which `convoy.explain` prints. What a rule lets pass, the library still checks (shapes, ranges, ranks).
+reason, which `convoy.explain` prints. The library checks everything else (shapes, ranges, ranks).
 """
 
 import operator
