@@ -190,17 +190,21 @@ parent.document.title = JSON.stringify({boxes, first, wide: document.documentEle
 SHOWN = [name for name in FIGURES if "cuda" in name]  # the tab that is open: the GPU's
 
 
+def looked_at(page, width, scheme):
+    """What PROBE sees of a page in Chromium."""
+    if browser.find() is None:
+        pytest.skip("no Chromium here (apt-get install chromium)")
+    shown = browser.dom(page.replace("</body>", PROBE + "</body>"), width, scheme)
+    told = re.search(r"<title>(\{.*?\})</title>", shown, re.S)
+    assert told, shown[:500]
+    return json.loads(told[1].replace("&quot;", '"').replace("&lt;", "<").replace("&gt;", ">"))
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 375])
 def test_a_browser_shows_the_page(results, tmp_path, width, scheme):
     """The rendered page: the GPU on the first screen, every figure of the open tab with a size, nothing too wide."""
-    if browser.find() is None:
-        pytest.skip("no Chromium here (apt-get install chromium)")
-    page = draw(results, tmp_path).read_text().replace("</body>", PROBE + "</body>")
-    shown = browser.dom(page, width, scheme)
-    told = re.search(r"<title>(\{.*?\})</title>", shown, re.S)
-    assert told, shown[:500]
-    seen = json.loads(told[1].replace("&quot;", '"').replace("&lt;", "<").replace("&gt;", ">"))
+    seen = looked_at(draw(results, tmp_path).read_text(), width, scheme)
     drawn = [b[0] for b in seen["boxes"] if b[1] > 0]
     assert sorted(drawn) == sorted(SHOWN)
     assert all(w > 250 and h > 20 for name, w, h in seen["boxes"] if name in SHOWN)
@@ -209,6 +213,13 @@ def test_a_browser_shows_the_page(results, tmp_path, width, scheme):
     name, top, words = seen["first"][0]
     assert name == "first-cuda" and top < browser.SIZES[width] / 2
     assert "2.50 times as fast" in words and "1.0e-06" in words and "a <machine>; 2026-01-02; commit not recorded" in words
+
+
+def test_paper_shows_every_tab(results, tmp_path):
+    """The style for print, applied to the screen: every figure of every tab, on white."""
+    seen = looked_at(draw(results, tmp_path).read_text().replace("@media print{", "@media screen{"), 1280, "dark")
+    assert sorted(b[0] for b in seen["boxes"] if b[1] > 0) == sorted(FIGURES)
+    assert seen["ground"] == "rgb(255, 255, 255)" and seen["wide"] <= seen["room"]
 
 
 def test_screenshots_are_kept(results, tmp_path):
