@@ -142,12 +142,14 @@ $(FUZZERS): %: %.o $(addprefix $(BUILD)/cli/,npy.o aside.o) $(BUILD)/libconvoy.a
 
 # ---- benchmarks: bench/suites and bench/modules measure, the page is drawn from bench/results ---------------------------------------------------
 REPORT := PYTHONPATH=python python3 -m convoy_report
+# The page, the tables, and the pictures of the page where there is a Chromium.
+PAGES := $(REPORT) && $(REPORT) --update README.md doc/PERFORMANCE.md && { $(REPORT) --screenshots doc || :; }
 
 BENCH_SECONDS ?= 1020# of measuring; installing the peers is extra
 
 bench: ## every CPU peer on the whole suite (20 minutes), the page and the tables; goes on where it was interrupted
 	@bench/suites/bench.sh --budget $(BENCH_SECONDS) $(BENCH) || [ $$? = 75 ]
-	@$(REPORT) && $(REPORT) --update README.md doc/PERFORMANCE.md
+	@$(PAGES)
 
 # with the peers that are there: all of them, or those of the tests' environment
 bench-smoke: all ## the suite at tiny sizes
@@ -163,7 +165,7 @@ gpu-bench: all ## Convoy and PyTorch on this machine's GPU, the page and the tab
 	@for suite in $(GPU_SUITES); do \
 	    CONVOY_LIBRARY=$(CURDIR)/$(BUILD)/libconvoy.so $${GPU_PYTHON:-python3} bench/suites/gpu.py --suite $$suite $(GPU_BENCH) || exit; \
 	done
-	@$(REPORT) && $(REPORT) --update README.md doc/PERFORMANCE.md
+	@$(PAGES)
 
 NEVER ?= --device cpu --threads 2# --device cuda; --fresh measures again what bench/results/never has; --only NAME
 

@@ -56,7 +56,7 @@ static int settle(aside *a, bool commit)
 
 /* ---- files ---- */
 
-/* Beside the path: the same folder, so that a rename is enough. */
+/* In the folder of the path, so a rename is enough. */
 static char *name_beside(const char *path)
 {
     const char *slash = strrchr(path, '/');

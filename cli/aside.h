@@ -1,8 +1,8 @@
 /* aside.h - files that get their name when they are whole.
  *
- * A file is written aside, in the folder where it is to be, under a name that nobody has, and renamed at the end; a
- * failure, or a signal that ends the program, takes it away and leaves what was there. A name that stands for
- * something other than a regular file (a device, a pipe, a symbolic link) is written into directly. */
+ * A file is written under a temporary name in its own folder, and renamed at the end; a failure, or a signal that
+ * ends the program, removes it and leaves the old file. A name that is not a regular file (a device, a pipe, a
+ * symbolic link) is written to directly. */
 #ifndef CONVOY_CLI_ASIDE_H
 #define CONVOY_CLI_ASIDE_H
 

@@ -57,5 +57,6 @@ void load_stop(load *l)
     cpu_set_t mask;
     if (sched_getaffinity(0, sizeof mask, &mask)) return;
     l->others = (busy_seconds(&mask) - l->busy - (own_seconds() - l->own)) / wall;
+    if (l->others < 0) l->others = 0; /* ticks are coarse */
     l->is_busy = wall >= shortest && l->others > busy_share * l->processors;
 }

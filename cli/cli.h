@@ -92,6 +92,8 @@ typedef struct command_row {
     int (*run)(const options *o);
 } command_row;
 const command_row *command_at(int index); /* NULL after the last */
+/* Commands of the Python package, which hands everything else to this program; NULL after the last. */
+extern const char *const python_commands[];
 
 /* ---- chain.c: the text of a chain from what is on the command line ---- */
 
@@ -99,6 +101,11 @@ const command_row *command_at(int index); /* NULL after the last */
 int chain_load(const char *argument, char **text);
 extern const char *const chain_blocks[3];       /* full size */
 extern const char *const chain_small_blocks[3]; /* a few samples, small images */
+
+/* ---- hint.c ---- */
+
+/* Says on standard error what of the chain is probably not what was meant. */
+void hint(const cvy_graph *g);
 
 /* ---- job.c ---- */
 

@@ -1,4 +1,4 @@
-/* cmd_bench.c - `convoy bench`: a chain's time, beside what the machine can do.
+/* cmd_bench.c - `convoy bench`: a chain's time, compared with the machine's limits.
  *
  * The first run prepares the parameters (packs, folds, transforms them) and is not counted; later ones keep what it
  * prepared, as a model that runs again and again does. Rates are the plan's own operations and bytes over the

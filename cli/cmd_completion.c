@@ -3,13 +3,10 @@
 #include <string.h>
 #include "cli.h"
 
-/* The commands of the Python package, which complete file names. */
-static const char *const python_commands[] = {"eject", "report"};
-
 static void print_commands(void)
 {
     for (int i = 0; command_at(i); i++) printf(" %s", command_at(i)->name);
-    for (int i = 0; i < 2; i++) printf(" %s", python_commands[i]);
+    for (int i = 0; python_commands[i]; i++) printf(" %s", python_commands[i]); /* they complete file names */
 }
 
 static void print_words(const char *words)
@@ -67,7 +64,7 @@ static void print_zsh(void)
     puts("        *) case \"${words[2]}\" in");
     print_options("            ", "words_=(", ")");
     puts("        esac ;;\n    esac\nfi");
-    puts("compadd -- $words_\n_files");
+    puts("compadd -- $words_ || _files");
 }
 
 int cmd_completion(const options *o)

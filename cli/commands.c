@@ -8,29 +8,29 @@ static const command_row commands[] = {
      "reasons.\n",
      CMD_PLAN, true, cmd_plan},
     {"check", " CHAIN", "run a chain and compare the result with float64",
-     "Exit status 1 where the error exceeds the bound derived from the chain's depth, or a NaN or inf is "
+     "Exit status 1 if the error exceeds the bound derived from the chain's depth, or if a NaN or inf is "
      "misplaced.\n",
      CMD_CHECK, true, cmd_check},
-    {"bench", " CHAIN", "time a chain and set it beside what the machine can do",
-     "Times are the median and the least of runs on prepared parameters, and the spread: half of what lies "
-     "between\n"
-     "the quartiles, as a share of the median. GFLOP/s count convolutions as direct ones.\n\n"
-     "convoy bench FILE.py (of the Python package) times a problem file: Model, get_inputs() and "
-     "get_init_inputs(),\n"
-     "as KernelBench has them, against eager PyTorch and torch.compile.\n",
+    {"bench", " CHAIN", "time a chain and compare it with the machine's limits",
+     "Prints the median and the least time of runs on prepared parameters, and the spread: half the interquartile\n"
+     "range, as a share of the median. GFLOP/s count convolutions as direct ones.\n\n"
+     "convoy bench FILE.py (with the Python package) checks and times a problem file as in KernelBench, with "
+     "Model,\n"
+     "get_inputs() and get_init_inputs(), against eager PyTorch and torch.compile.\n",
      CMD_BENCH, true, cmd_bench},
     {"run", " CHAIN", "run a chain on .npy files",
      "Files have the element type of their tensor: '<f4' for fp32, '<f2' for fp16, '<u2' for bf16 as words of 16\n"
      "bits; C or Fortran order. Parameters that are not given are an error, unless --seed asks for random ones.\n"
-     "Outputs are written aside and renamed.\n",
+     "Outputs are written to temporary files, then renamed.\n",
      CMD_RUN, true, cmd_run},
     {"ops", "", "list the operators with their arguments and defaults", "", CMD_OPS, false, cmd_ops},
     {"cache", " ACTION", "compiled kernels on disk: list, verify, clear or size",
-     "list: every entry, the one used longest ago first. verify: reads them all; damaged ones are removed, exit "
-     "status 1.\nsize: how much there is, and how much there may be (CVY_CACHE_MB).\n",
+     "list: every entry, the least recently used first. verify: read all entries and remove damaged ones (then "
+     "exit "
+     "status 1).\nsize: how much the cache holds, and its limit (CVY_CACHE_MB).\n",
      CMD_CACHE, false, cmd_cache},
     {"completion", " SHELL", "print a script that completes this command in bash or zsh",
-     "bash: eval \"$(convoy completion bash)\"; zsh: convoy completion zsh > a folder of $fpath/_convoy\n",
+     "bash: eval \"$(convoy completion bash)\"; zsh: save the output as _convoy in a folder of $fpath\n",
      CMD_COMPLETION, false, cmd_completion},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
@@ -39,3 +39,5 @@ const command_row *command_at(int index)
 {
     return index < N_COMMANDS ? &commands[index] : NULL;
 }
+
+const char *const python_commands[] = {"eject", "report", NULL};

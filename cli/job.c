@@ -64,6 +64,7 @@ int job_open(job *j, const char *chain_text, cvy_dtype dtype)
 {
     memset(j, 0, sizeof *j);
     if (cvyi_graph_parse_as(chain_text, dtype, &j->graph)) return cli_library_error("");
+    hint(j->graph);
     j->text = printed(print_graph, j->graph);
     if (!j->text) return cli_library_error("");
     j->n = cvy_graph_tensors(j->graph);

@@ -27,18 +27,18 @@ static void print_chains(FILE *to)
 
 static void print_help(FILE *to)
 {
-    fputs("convoy: fuses a convolution with the operators around it\n\n", to);
+    fputs("convoy: fuses convolutions with the operators that follow them\n\n", to);
     fputs("usage: convoy COMMAND [CHAIN] [OPTIONS]\n\n", to);
     for (int i = 0; command_at(i); i++) {
         char left[32];
         snprintf(left, sizeof left, "%s%s", command_at(i)->name, command_at(i)->argument);
         fprintf(to, "  %-16s %s\n", left, command_at(i)->summary);
     }
-    fputs("\nThe Python package's command adds bench FILE.py, eject FILE.py and report (doc/PYTORCH.md).\n", to);
+    fputs("\nThe Python package adds bench FILE.py, eject FILE.py and report (doc/PYTORCH.md).\n", to);
     fputs("\nconvoy COMMAND --help lists the command's options. convoy --version prints the version.\n", to);
     print_chains(to);
     print_variables(to);
-    fputs("\nExit status: 0 fine, 1 a check failed, 2 bad usage, bad input or a device that is not there.\n", to);
+    fputs("\nExit status: 0 fine, 1 a check failed, 2 bad usage, bad input or a missing device.\n", to);
 }
 
 static void print_command_help(const command_row *c)
@@ -63,16 +63,18 @@ static int dispatch(const command_row *c, int argc, char **argv)
     return c->run(&o);
 }
 
-/* Commands of the Python package, which hands everything else to this program. */
 static bool is_python(const char *name)
 {
-    return !strcmp(name, "eject") || !strcmp(name, "report");
+    for (int i = 0; python_commands[i]; i++)
+        if (!strcmp(name, python_commands[i])) return true;
+    return false;
 }
 
 static int unknown_command(const char *name)
 {
     nearest near = {.word = name, .length = strlen(name)};
     for (int i = 0; command_at(i); i++) cvyi_near_try(&near, command_at(i)->name);
+    for (int i = 0; python_commands[i]; i++) cvyi_near_try(&near, python_commands[i]);
     return near.best ? cli_error("unknown command '%s'; did you mean %s?", name, near.best)
                      : cli_error("unknown command '%s'; convoy --help lists them", name);
 }

@@ -277,7 +277,7 @@ static unsigned char *read_all(int fd, size_t expected, size_t *n)
     return all;
 }
 
-/* A regular file or a pipe, opened without waiting: a pipe that nobody writes into is at its end at once, others
+/* A regular file or a pipe, opened without waiting: a pipe without a writer is at its end at once, others
  * are waited for when they are read. Devices and the like may never end. */
 static int open_input(const char *path, struct stat *info, char *message)
 {
@@ -309,7 +309,7 @@ bool npy_read(const char *path, npy_array *out, void **bytes, char *message)
     if (!all)
         refuse(message, "%s", strerror(errno));
     else if (!n && S_ISFIFO(info.st_mode))
-        refuse(message, "a pipe that nobody writes into");
+        refuse(message, "a pipe without a writer");
     else
         ok = npy_parse(all, n, out, message);
     close(fd);

@@ -1,4 +1,4 @@
-/* convoy.h - fuses a convolution with the operators around it: data crosses memory as few times as possible.
+/* convoy.h - fuses convolutions with the operators that follow them: data crosses memory as few times as possible.
  *
  * A complete program (cc demo.c -lconvoy):
  *
@@ -62,8 +62,8 @@ typedef enum cvy_status {
     CVY_OK = 0,
     CVY_INVALID = 1,     /* the caller's text, shape or argument is wrong */
     CVY_NO_MEMORY = 2,   /* an allocation failed; nothing was kept */
-    CVY_UNSUPPORTED = 3, /* a legal graph that this device or precision does not take */
-    CVY_NO_DEVICE = 4,   /* the device, its driver or its compiler is not there */
+    CVY_UNSUPPORTED = 3, /* a legal graph that this device or precision does not support */
+    CVY_NO_DEVICE = 4,   /* the device, its driver or its compiler is missing */
     CVY_FAILED = 5,      /* a call of the device or of the system failed */
     CVY_STALE = 6        /* cvy_plan_repeat(): what the run relied on has changed; nothing was done */
 } cvy_status;
@@ -82,9 +82,9 @@ CVY_API const char *cvy_last_error(void);
 typedef struct cvy_graph cvy_graph;
 typedef int32_t cvy_value; /* a tensor of one graph: an input, a parameter, or an operator's result */
 
-/* The element type of a tensor. An operator's result has that of its first argument which depends on an input, of
- * its first argument where none does. Arguments that depend on inputs have one dtype; parameters beside them may
- * have another. */
+/* The element type of a tensor. An operator's result has the dtype of its first argument that depends on an input,
+ * or of its first argument if none does. Arguments that depend on inputs have the same dtype; parameters may have
+ * another. */
 typedef enum cvy_dtype { CVY_FLOAT32 = 0, CVY_FLOAT16 = 1, CVY_BFLOAT16 = 2 } cvy_dtype;
 
 /* An attribute of an operator, by its name in torch.nn.functional. Booleans are 0 or 1. */
@@ -92,10 +92,10 @@ typedef struct cvy_attr {
     const char *name;           /* "stride" */
     const char *text;           /* a word ("same"), or NULL for numbers */
     int32_t count;              /* how many numbers */
-    double value[CVY_MAX_RANK]; /* the numbers; whole where the attribute is */
+    double value[CVY_MAX_RANK]; /* the numbers; whole if the attribute is */
 } cvy_attr;
 
-/* An operator applied to values. args[0] is what flows through; after it come the operator's tensors in the order
+/* An operator applied to values. args[0] is the input; then come the operator's tensors in the order
  * of torch.nn.functional (weight, bias; running_mean, running_var, weight, bias). A tensor that is CVY_NONE or
  * missing is created as a parameter with its natural shape, the dtype of args[0] and the name "<node>.weight". */
 typedef struct cvy_call {
@@ -124,7 +124,7 @@ CVY_API cvy_status cvy_graph_apply(cvy_graph *graph, const cvy_call *call, cvy_v
 /* Appends operators written as chain text after a value: cvy_graph_chain(g, x, "conv2d(64,3) | relu", &y). */
 CVY_API cvy_status cvy_graph_chain(cvy_graph *graph, cvy_value from, const char *text, cvy_value *out);
 
-/* Makes a value an output. A graph in which none was made one gives its last value. */
+/* Makes a value an output. If no value was made one, the last value is the output. */
 CVY_API cvy_status cvy_graph_output(cvy_graph *graph, cvy_value value);
 
 /* The extents of any value. */
@@ -134,7 +134,7 @@ CVY_API cvy_status cvy_graph_dtype(const cvy_graph *graph, cvy_value value, cvy_
 
 typedef enum cvy_role { CVY_INPUT = 0, CVY_PARAM = 1, CVY_OUTPUT = 2 } cvy_role;
 
-/* A tensor that run() is handed. */
+/* A tensor that run() takes. */
 typedef struct cvy_tensor {
     const char *name; /* owned by the graph */
     cvy_value value;
@@ -144,13 +144,12 @@ typedef struct cvy_tensor {
     int64_t dims[CVY_MAX_RANK];
 } cvy_tensor;
 
-/* The tensors that run() is handed, in its order: inputs, then parameters, both as they were created, then outputs.
- */
+/* The tensors that run() takes, in its order: inputs and parameters as they were created, then outputs. */
 CVY_API int32_t cvy_graph_tensors(const cvy_graph *graph);
 CVY_API cvy_status cvy_graph_tensor(const cvy_graph *graph, int32_t index, cvy_tensor *out);
 
 /* The chain text of the graph, which parses into the same graph. Writes at most capacity bytes, always ends with
- * NUL if capacity > 0, and tells in *needed (may be NULL) the bytes of the whole text with its NUL. */
+ * NUL if capacity > 0, and stores in *needed (may be NULL) the size of the whole text, including NUL. */
 CVY_API cvy_status cvy_graph_print(const cvy_graph *graph, char *text, size_t capacity, size_t *needed);
 
 /* Operator number index (0, 1, ...) as "name(argument, argument=default)", NULL after the last. */
@@ -190,27 +189,27 @@ typedef struct cvy_cost {
     double flops;     /* operations, convolutions counted as direct ones */
     double bytes;     /* through memory: inputs, outputs, parameters, and what the plan stores between passes */
     double floor;     /* seconds for inputs read once and outputs written once */
-    double peak;      /* operations a second that the device is taken to reach */
-    double bandwidth; /* bytes a second through its memory, likewise */
+    double peak;      /* operations per second that the device is assumed to reach */
+    double bandwidth; /* bytes per second through its memory, likewise */
     int32_t passes;   /* trips through memory */
 } cvy_cost;
 
-/* options may be NULL. The plan keeps what it needs of the graph. Time and memory grow with the number of
- * operators, of which a graph may have CVY_MAX_OPERATORS. */
+/* options may be NULL. The plan copies what it needs of the graph. Time and memory grow with the number of
+ * operators, at most CVY_MAX_OPERATORS. */
 CVY_API cvy_status cvy_plan_create(const cvy_graph *graph, const cvy_options *options, cvy_plan **out);
 CVY_API void cvy_plan_free(cvy_plan *plan);
 
-/* Compiles the kernels of deferred plans, on all cores, what several need once. Of no other plan is anything
- * changed. Where it fails, plans that had no code have none. One thread at a time for each plan. */
+/* Compiles the kernels of deferred plans on all cores, each kernel once. No other plan changes. If it fails, plans
+ * that had no code still have none. One thread at a time for each plan. */
 CVY_API cvy_status cvy_plans_compile(cvy_plan *const *plans, int32_t n_plans);
 
 /* Bytes of memory that run() needs on the plan's device, aligned to CVY_ALIGN. Never 0. */
 CVY_API size_t cvy_plan_workspace(const cvy_plan *plan);
 
-/* What a plan derives from parameters alone: folded, packed and transformed weights. Plans with one digest lay it
- * out alike: what one has prepared, of the same parameters with the same strides, serves the others. */
+/* What a plan derives only from parameters: folded, packed and transformed weights. Plans with the same digest use
+ * the same layout: what one has prepared, from the same parameters with the same strides, serves the others. */
 typedef struct cvy_prepared {
-    size_t bytes;    /* of cvy_plan_workspace(), which it is a part of; may be 0 */
+    size_t bytes;    /* a part of cvy_plan_workspace(); may be 0 */
     char digest[65]; /* 64 hexadecimal digits and NUL */
 } cvy_prepared;
 CVY_API cvy_status cvy_plan_prepared(const cvy_plan *plan, cvy_prepared *out);
@@ -222,28 +221,28 @@ CVY_API cvy_status cvy_plan_cost(const cvy_plan *plan, cvy_cost *out);
  * Text as in cvy_graph_print(). */
 CVY_API cvy_status cvy_plan_print(const cvy_plan *plan, char *text, size_t capacity, size_t *needed);
 
-/* Runs every pass some times, on random data in memory of its own: from then on cvy_plan_print() shows its measured
- * time, the least, beside the predicted one. Not for CVY_REF. */
+/* Runs every pass several times, on random data in its own memory. Then cvy_plan_print() shows the measured (least)
+ * and the predicted time. Not for CVY_REF. */
 CVY_API cvy_status cvy_plan_measure(cvy_plan *plan);
 
-/* Why each pass runs as it does: for every kernel (or algorithm) of the device its predicted time, or the reason
- * why it does not run the pass. Text as in cvy_graph_print(). */
+/* Why each pass runs as it does: for every kernel (or algorithm) of the device its predicted time, or its
+ * reason to refuse the pass. Text as in cvy_graph_print(). */
 CVY_API cvy_status cvy_plan_why(const cvy_plan *plan, char *text, size_t capacity, size_t *needed);
 
 /* A tensor in memory, elements of its dtype: on the CPU for CVY_REF and CVY_CPU, on the GPU for CVY_CUDA. */
 typedef struct cvy_buffer {
-    void *data;             /* at a multiple of an element's bytes; may be NULL where the tensor is empty */
-    const int64_t *strides; /* one per dimension, in elements, any sign or 0 (outputs: no two elements at one
-                               place); NULL: contiguous */
+    void *data;             /* at a multiple of an element's bytes; may be NULL if the tensor is empty */
+    const int64_t *strides; /* one per dimension, in elements, any sign or 0 (outputs: no two elements at the
+                               same address); NULL: contiguous */
 } cvy_buffer;
 
 /* Flags of run(). */
 #define CVY_KEEP_PREPARED 1u /* this workspace was used last by this plan, and no parameter has changed since */
 
-/* Runs the plan on the tensors of cvy_graph_tensors(), in that order. workspace_size is what workspace holds, in
- * bytes; less than cvy_plan_workspace() is refused. Allocates nothing, unless on the CPU a NaN or an infinity calls
- * for another plan. Outputs must not overlap anything else. On the CPU it returns when the
- * outputs are there and stream is NULL; on the GPU it enqueues on the CUstream handed over and returns. Without
+/* Runs the plan on the tensors of cvy_graph_tensors(), in that order. workspace_size is the size of workspace in
+ * bytes; less than cvy_plan_workspace() is refused. Allocates nothing, except if a NaN or an infinity requires
+ * another plan on the CPU. Outputs must not overlap anything else. On the CPU it returns when the outputs are
+ * complete, and stream is NULL; on the GPU it enqueues on the CUstream and returns. Without
  * CVY_KEEP_PREPARED everything derived from parameters (folded, packed and transformed weights) is computed again.
  */
 CVY_API cvy_status cvy_plan_run(const cvy_plan *plan, const cvy_buffer *buffers, int32_t n_buffers, void *workspace,
@@ -251,14 +250,14 @@ CVY_API cvy_status cvy_plan_run(const cvy_plan *plan, const cvy_buffer *buffers,
 
 /* The memory of a run in two buffers, both aligned to CVY_ALIGN. */
 typedef struct cvy_memory {
-    size_t size;          /* sizeof(cvy_memory) */
-    void *prepared;       /* cvy_prepared.bytes; read alone under CVY_KEEP_PREPARED, so threads may share it then */
-    size_t prepared_size; /* of the buffer, in bytes */
-    void *workspace;      /* the rest of cvy_plan_workspace(): of one run at a time, for any plans in turn */
+    size_t size;           /* sizeof(cvy_memory) */
+    void *prepared;        /* cvy_prepared.bytes; only read under CVY_KEEP_PREPARED, so threads may share it then */
+    size_t prepared_size;  /* of the buffer, in bytes */
+    void *workspace;       /* the rest of cvy_plan_workspace(): for one run at a time, of any plan */
     size_t workspace_size; /* of the buffer, in bytes */
 } cvy_memory;
 
-/* More flags, of cvy_plan_run_in() alone, where CVY_KEEP_PREPARED speaks of the prepared buffer. */
+/* A flag of cvy_plan_run_in() only, where CVY_KEEP_PREPARED refers to the prepared buffer. */
 #define CVY_KEEP_WORKSPACE                                                                                         \
     2u /* the workspace is as this plan's last run left it; saves the GPU some words to clear */
 
@@ -277,11 +276,11 @@ typedef struct cvy_copy {
     size_t size; /* in bytes */
 } cvy_copy;
 
-/* 1 if every word has its value, else 0; the first that has not is the last that is looked at. */
+/* 1 if every word has its value, else 0; stops at the first that has not. */
 CVY_API int32_t cvy_words_hold(const cvy_word *words, size_t n_words);
 
-/* A run that is made again and again. All of it stays as it is from call to call but for the words at `call`, so
- * that a caller whose language makes every argument expensive writes a few numbers and hands over one pointer. */
+/* A run that is repeated. From call to call only the words at `call` change: in a language in which arguments are
+ * expensive, the caller writes a few numbers and passes one pointer. */
 typedef struct cvy_repeat {
     size_t size;          /* sizeof(cvy_repeat) */
     const cvy_plan *plan; /* CVY_KEEP_PREPARED holds */

@@ -1,4 +1,4 @@
-"""Convoy: fuses a convolution with the operators around it, so that data crosses memory as few times as possible.
+"""Convoy: fuses convolutions with the operators that follow them, so data crosses memory as few times as possible.
 
     import convoy
     fast = convoy.compile(model)         # the same module, faster
@@ -22,6 +22,7 @@ def compile(module, precision="fp32", **options):
     effort     "measure" times the best few plans instead of trusting the cost model
     threads    CPU threads; default PyTorch's own number
     graphs     True: calls without gradients on a GPU are recorded as CUDA graphs, one for every shape, and replayed
+    regions    "faster": only what is predicted to be faster than PyTorch; "all": everything that Convoy can compute
     training   regions that need gradients: "eager", by PyTorch; "recompute", by Convoy, saving only their inputs;
                "auto", by Convoy until a backward comes, from then on by PyTorch
     """

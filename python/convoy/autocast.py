@@ -1,12 +1,12 @@
 """What autocast converts, as nodes of a captured graph.
 
-Models are captured before the dispatcher, so before autocast: a convolution is there with float32 arguments and a
-bfloat16 result. Which arguments autocast converts is PyTorch's to know. So every operator of the vocabulary is run once
-more on its fake tensors, with somebody watching between autocast and the operator, and what is converted there is written
-into the graph: only conversions after which the operator gives the same dtype without autocast.
+Models are captured before the dispatcher, and so before autocast: the graph has a convolution with float32 arguments and a
+bfloat16 result. Only PyTorch knows which arguments autocast converts. So every operator of the vocabulary runs once
+more on its fake tensors, with an observer between autocast and the operator, and the conversions seen there are written
+into the graph, if the operator then gives the same dtype without autocast.
 
-The graph runs under the same autocast that it was captured under, for which such conversions are nothing new. Those that
-no region reads are taken out again: before its own operators autocast does them as well.
+The graph runs under the same autocast as at capture, which leaves converted arguments as they are. Conversions that
+no region reads are removed again: autocast does them before PyTorch's own operators.
 """
 
 import torch

@@ -1,7 +1,7 @@
-"""torch.compile(model, backend="convoy"): regions of what Dynamo captured run through Convoy, the rest as it is.
+"""torch.compile(model, backend="convoy"): regions of the captured graph run in Convoy, the rest in PyTorch.
 
-Dynamo finds it by the name that the installed package tells (an entry point) and registers it then; in a source tree
-`backend=convoy.backend.compile_graph` is the same.
+Dynamo finds it through the entry point of the installed package; in a source tree
+`backend=convoy.backend.compile_graph` does the same.
 """
 
 import torch

@@ -173,7 +173,7 @@ FUNCTIONS = {
 
 
 def candidates():
-    """Where the library may be: named by the environment, installed beside this file, or built in the source tree."""
+    """Where the library may be: named by the environment, installed next to this file, or built in the source tree."""
     here = Path(__file__).resolve().parent
     if "CONVOY_LIBRARY" in os.environ:
         return [Path(os.environ["CONVOY_LIBRARY"])]
@@ -181,7 +181,7 @@ def candidates():
 
 
 def offer_nvrtc():
-    """CUDA's run-time compiler often comes as a wheel, where no loader looks: names it unless somebody did."""
+    """CUDA's run-time compiler often comes as a wheel, where no loader looks: names it unless the environment does."""
     if "CVY_NVRTC_LIB" in os.environ:
         return
     import sysconfig

@@ -2,11 +2,11 @@
 
 1. trace       the module runs once on fake tensors of the given shapes; its operators come out as an fx graph whose
                placeholders are the parameters, the buffers and the tensors among the arguments
-2. purify      in-place operators become plain ones where nothing can tell, identities and constants are resolved (purify.py)
+2. purify      in-place operators become plain ones where the difference cannot be seen, identities and constants are resolved (purify.py)
 3. casts       what autocast converts becomes nodes (autocast.py)
 4. partition   every operator of the vocabulary joins the regions it reads from, as long as no path leaves and
                returns, and nothing with side effects lies between
-5. choose      a region that is not worth it is tried without the operators that are not (both: partition.py)
+5. choose      a region that is not worth it is tried again without the operators that are not (both: partition.py)
 6. replace     each region worth it becomes one call
 """
 

@@ -8,24 +8,24 @@ from .binding import candidates
 
 MORE = """
 With Python and PyTorch:
-  bench FILE.py    time a problem file's Model against eager PyTorch and torch.compile, and check that it agrees
-  eject FILE.py    write a problem file's model as one file that needs no Convoy
-  report           draw the files of bench/results as one page
+  bench FILE.py    check a problem file's Model and time it against eager PyTorch and torch.compile
+  eject FILE.py    write a problem file's model as one file that does not need Convoy
+  report           draw bench/results, or files of bench --json, as one page
 """
 
 BENCH = """
-Of a problem file, convoy bench FILE.py takes
+With a problem file, convoy bench FILE.py takes
   --device auto|cpu|cuda, --precision fp32|tf32|torch, --threads N, --json
-  --seconds S      of timed runs, for each way (default 2)
+  --seconds S      how long to time each of eager PyTorch, torch.compile and Convoy (default 2)
   --no-compile     leave torch.compile out
 """
 
 
 def program():
-    """The C program, installed or built beside the library."""
+    """The C program, installed or built next to the library."""
     found = [p.with_name("convoy") for p in candidates() if p.with_name("convoy").exists()]
     if not found:
-        sys.exit("convoy: the C program is not there; run make, or pip install .")
+        sys.exit("convoy: the C program is missing; run make, or pip install .")
     return str(found[0])
 
 

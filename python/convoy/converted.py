@@ -1,7 +1,7 @@
 """Parameters in another dtype, as autocast and `parameter.to(dtype)` make them: kept from call to call.
 
-Without gradients a converted parameter is a parameter too: what plans derive from it is kept as well (prepared.py). It is
-converted again, in its place, when the parameter has changed. Every stream has its own, since nothing orders two.
+Without gradients a converted parameter is treated as a parameter: what plans derive from it is kept, too (prepared.py). It is
+converted again, into the same memory, when the parameter has changed. Every stream has its own copy, because streams are not ordered.
 """
 
 import threading

@@ -1,9 +1,9 @@
 """Operators that stay in PyTorch, called by its own Python functions.
 
-A traced graph names an operator by its overload, torch.ops.aten.view.default. Such a call looks the overload up and hands
-its arguments over one by one, 1 to 15 µs that the module's own code does not pay: as much as the operator. The functions
-below take the same arguments in the same order and reach the same overload. The graph keeps the overloads, for whoever reads
-it; only the code written from it calls the functions.
+A traced graph names an operator by its overload, torch.ops.aten.view.default. Such a call looks up the overload and passes
+its arguments one by one, which takes 1 to 15 µs that the module's own code does not spend: as much as the operator. The functions
+below take the same arguments in the same order and reach the same overload. The graph keeps the overloads for readers;
+only the code generated from it calls the functions.
 """
 
 import contextlib

@@ -16,7 +16,7 @@ from . import eject_text as texts
 from .eject_model import GRAD_MODE, Traced, Writer, build_model, input_names, problem_text
 from .eject_runtime import RUNTIME
 from .engine import ConvoyError, Graph, Plan
-from .problem import Bad, load
+from .problem import Bad, load, parsed
 from .region import strides_of
 from .settings import Settings
 
@@ -127,7 +127,7 @@ def eject(arguments):
     parser.add_argument("file", metavar="FILE.py", help="defines Model, get_init_inputs() and get_inputs()")
     parser.add_argument("-o", "--output", metavar="FILE.py", default="model_new.py", help="default: model_new.py")
     parser.add_argument("--precision", choices=("fp32", "tf32"), default="fp32")
-    options = parser.parse_args(arguments)
+    options = parsed(parser, arguments)
     try:
         text, told = eject_file(options.file, options.precision)
         Path(options.output).write_text(text)

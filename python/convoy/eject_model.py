@@ -88,7 +88,7 @@ def check_kept(path, body, kept):
             raise Bad(f"{path}: line {node.lineno}: uses Convoy, which the new file does not need")
         for name in inner:
             if not name or (beside / f"{name}.py").exists() or (beside / name / "__init__.py").exists():
-                told = f"imports {name or '.'}, a file beside it: put that into it first"
+                told = f"imports {name or '.'}, a file next to it: put its contents into the problem file first"
                 raise Bad(f"{path}: line {node.lineno}: {told}")
         if not inner and (taken := bound(node) & OWN):
             raise Bad(f"{path}: line {node.lineno}: {taken.pop()} is a name that the new file needs: call it otherwise")
@@ -213,7 +213,7 @@ class Writer:
                 self.forget([n for n, user in last.items() if user is node and n not in placeholders])
 
     def forget(self, nodes):
-        """Memory of results that nobody reads any more."""
+        """Memory of results that are not read any more."""
         done = sorted({self.text[n] for n in nodes if self.text.get(n, "").isidentifier()})
         if done and not self.lines[-1].startswith("return"):
             self.lines.append(f"del {', '.join(done)}")

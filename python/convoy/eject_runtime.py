@@ -1,4 +1,4 @@
-"""What an ejected file calls its launches with: Python that is written into it unchanged."""
+"""How an ejected file calls its launches: Python that is copied into it unchanged."""
 
 RUNTIME = r'''
 # ---- calling the launches ------------------------------------------------------------------------------------------

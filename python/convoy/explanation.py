@@ -1,4 +1,4 @@
-"""convoy.explain(): what of a module runs where, in which passes, and what it costs."""
+"""convoy.explain(): which parts of a module run where, in which passes, and what they cost."""
 
 import contextlib
 import statistics
@@ -72,7 +72,7 @@ def describe(runner, verdict):
 
 
 def measured_ms(runner):
-    """On random numbers: what a region is handed inside the model is not at hand here."""
+    """On random numbers: a region's real inputs exist only inside the model."""
     tensors = random_sources(runner)
     cuda = runner.device.type == "cuda"
     times = []
@@ -107,6 +107,17 @@ def unharmed(module):
                 tensor.copy_(copy)
 
 
+@contextlib.contextmanager
+def named_in_errors():
+    """What the module says of inputs that it does not take, with the name of the function that called it."""
+    try:
+        yield
+    except (TypeError, ValueError, RuntimeError) as error:
+        if type(error) not in (TypeError, ValueError, RuntimeError):
+            raise
+        raise type(error)(f"convoy.explain: the module does not take these inputs: {error}") from error
+
+
 def explain_module(module, inputs, keywords):
     """The module may be compiled already, or not: then with the default settings. Nothing of it changes."""
     if not isinstance(module, torch.nn.Module):
@@ -114,10 +125,10 @@ def explain_module(module, inputs, keywords):
     settings = dispatcher_of(module).settings if isinstance(module, Compiled) else None
     compiled = module if settings else compile_module(module)
     probe = Dispatcher(settings or dispatcher_of(compiled).settings)  # plans of its own: the timing leaves no trace
-    with torch.no_grad(), unharmed(module):
+    with torch.no_grad(), unharmed(module), named_in_errors():
         probe.call(compiled, type(compiled)._original.forward, inputs, keywords)
     entry = list(probe.entries.values())[-1] if probe.entries else None
     if entry is None:
-        raise ValueError("convoy.explain: this call cannot be told from others: it has arguments without a hash")
+        raise ValueError("convoy.explain: an argument of this call cannot be hashed, so the call cannot be captured")
     tensors = [t for t in torch.utils._pytree.tree_leaves((inputs, keywords)) if isinstance(t, torch.Tensor)]
     return Explanation(entry, tensors[0].device if tensors else "cpu")

@@ -1,12 +1,11 @@
 """Who may look at a module while it is traced.
 
-Stand-ins take the place of a module's tensors during a trace, for every thread: whoever runs the module's own forward then
-computes with them. So a trace needs the modules to itself. Calls of compiled modules that PyTorch runs say so (`in_pytorch`);
-a trace waits until no other thread is in one, and such calls wait until the trace has ended.
+During a trace stand-ins replace a module's tensors for every thread: another thread that runs the module's own forward would
+compute with them. So a trace needs exclusive access. Calls of compiled modules that PyTorch runs announce themselves (`in_pytorch`);
+a trace waits until no other thread is in such a call, and new ones wait until the trace has ended.
 
-A thread that is inside one never waits for another thread, and a trace waits no longer than PATIENCE: then that call is
-PyTorch's, and a later one is traced. So no two threads wait for each other for ever, not even where a forward starts threads
-and waits for them.
+A thread inside such a call never waits for another thread, and a trace waits no longer than PATIENCE: then PyTorch runs the
+call, and a later one is traced. So there is no deadlock, even if a forward starts threads and waits for them.
 """
 
 import contextlib

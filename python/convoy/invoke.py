@@ -1,4 +1,4 @@
-"""A captured graph as a function of the call's tensors, by the shortest way there is."""
+"""A captured graph as a function of the call's tensors, with as little overhead as possible."""
 
 import operator
 

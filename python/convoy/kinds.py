@@ -1,7 +1,7 @@
-"""Are tensors of the kinds they were: shape, strides, dtype, device, sign? `parameter.data = ...` changes any of them and leaves
-no version; the address may even stay.
+"""Do tensors still have the same shape, strides, dtype, device and sign? `parameter.data = ...` can change any of them without
+a new version, and even keep the address.
 
-Dynamo's own check of tensors answers for many of them in one call of C. It sees PyTorch's modes as well, so where it says no
+Dynamo's own check of tensors answers for many of them in one call of C. It also depends on PyTorch's modes, so if it says no
 they are compared one by one.
 """
 

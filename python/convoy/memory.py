@@ -1,8 +1,8 @@
-"""Memory for results, and for what lies between the passes of a run.
+"""Memory for results, and for values between the passes of a run.
 
-A fresh gigabyte costs the CPU 200 ms in page faults, more than many a block takes to fill it. So large CPU results
-come from a pool: blocks on huge pages, taken back when the tensor dies, at most `LIMIT` bytes lying idle and none
-longer than `IDLE_SECONDS`. Everything else is PyTorch's to allocate.
+A fresh gigabyte costs the CPU 200 ms in page faults, longer than many blocks take to fill it. So large CPU results
+come from a pool of blocks on huge pages. A block returns to the pool when its tensor dies; the pool keeps at most `LIMIT` idle
+bytes, and none longer than `IDLE_SECONDS`. PyTorch allocates everything else.
 """
 
 import ctypes
@@ -74,7 +74,7 @@ class Pool:
             self.timer.start()
 
     def sweep(self):
-        """Returns to the system what nobody has wanted for a while."""
+        """Returns to the system what has not been used for a while."""
         with self.lock:
             oldest = time.monotonic() - IDLE_SECONDS
             self.idle = [b for b in self.idle if b.since > oldest]

@@ -1,5 +1,5 @@
-"""Rules of the vocabulary for operators that put elements at other places, and for what is made of several others: losses, norms of
-vectors. Views that are taken are copies in a program; at the border of a region they stay PyTorch's (partition.py).
+"""Rules of the vocabulary for operators that move elements, and for those made of several others: losses, norms of
+vectors. Views inside a region are copies in a program; at its border they stay PyTorch's (partition.py).
 """
 
 import torch
@@ -180,7 +180,7 @@ def l1_loss(emit, a):
 @rule("linalg_vector_norm")
 def vector_norm(emit, a):
     refuse_if(a.dtype is not None, "a norm in another dtype")
-    refuse_if(a.ord not in (1, 2, float("inf")), f"order {a.ord}; 1, 2 and inf are taken")
+    refuse_if(a.ord not in (1, 2, float("inf")), f"order {a.ord}; 1, 2 and inf are supported")
     dims = {"dim": [a.dim] if isinstance(a.dim, int) else a.dim or None, "keepdim": a.keepdim}
     if a.ord == 2:  # relu: the gradient at zero is zero, as PyTorch's
         return emit("sqrt", emit("relu", emit("sum", emit("square", a.self), **dims)))

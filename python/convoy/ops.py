@@ -1,7 +1,7 @@
 """Regions as operators of PyTorch, for models that are exported or traced further.
 
 torch.ops.convoy.program(tensors, text, settings) runs a program (program.py) on tensors; text and settings are JSON, so
-that an exported model says all of it. Its fake function computes shapes through PyTorch's own, its backward
+an exported model is complete. Its fake function computes shapes through PyTorch's own, its backward
 differentiates the same program computed by PyTorch.
 """
 

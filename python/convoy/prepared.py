@@ -1,10 +1,10 @@
-"""What plans derive from parameters alone (folded, packed, transformed weights), once for all shapes.
+"""What plans derive only from parameters (folded, packed, transformed weights), once for all shapes.
 
-A plan tells a digest of what it prepares. Runners whose plans have one digest, on the same parameters, share it: a
-network called with many batch sizes keeps its weights once. Where sizes lead to other algorithms they lead to other
-digests; of those at most MOST_LAYOUTS keep memory on the CPU for one set of parameters, and one that comes back later
-prepares again. On the GPU every stream has its own, since nothing orders two, and memory stays as long as a runner
-needs it, since a captured graph may know its address.
+A plan has a digest of what it prepares. Runners whose plans have the same digest, on the same parameters, share it: a
+network called with many batch sizes keeps its weights once. Sizes with different algorithms have different
+digests; on the CPU at most MOST_LAYOUTS of them keep memory for one set of parameters, and one that is used again later
+prepares again. On the GPU every stream has its own, because streams are not ordered, and memory stays as long as a runner
+needs it, because a captured graph may hold its address.
 """
 
 import ctypes as C

@@ -1,8 +1,8 @@
 """`convoy bench FILE.py`: a problem file's model against eager PyTorch, torch.compile and the memory's speed.
 
-A problem file has `Model`, `get_init_inputs()` and `get_inputs()`; a `ModelNew` of its own is taken, else it is
-`convoy.compile(Model(...))`. Both are built from the same random state. Results must agree with float64 and with eager
-PyTorch for the inputs as they are, times 3, times 0.01 and times -1, before anything is timed.
+A problem file has `Model`, `get_init_inputs()` and `get_inputs()`; optionally `ModelNew`, by default
+`convoy.compile(Model(...))`. Both are built from the same random state. Before anything is timed, results must agree with
+float64 and with eager PyTorch for the inputs times 1, 3, 0.01 and -1.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from . import compile as compile_module
 from .module import Compiled, dispatcher_of
+from .settings import meant
 
 FACTORS = (1, 3, 0.01, -1)
 SEED = 42
@@ -45,7 +46,7 @@ class Bad(Exception):
 def load(path):
     path = Path(path)
     if not path.is_file():
-        raise Bad(f"{path}: there is no such file")
+        raise Bad(f"{path}: no such file")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))
@@ -256,6 +257,15 @@ def machine_name(device):
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
+def parsed(parser, arguments):
+    """As parse_args(), with the nearest option in the message about one that there is not."""
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        known = [name for action in parser._actions for name in action.option_strings]
+        parser.error(f"unknown option {unknown[0]!r}{meant(unknown[0].split('=')[0], known) or '; --help lists them'}")
+    return options
+
+
 def pick_device(name):
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -314,7 +324,7 @@ def progress(what):
 def print_text(result):
     what = ", ".join(str(result[key]) for key in ("device", "machine", "precision"))
     print(f"{result['file']}: {what}, {result['threads']} threads")
-    print(f"  {'inputs':>8} {'error':>10} {'relative':>10} {'eager has':>10} {'from eager':>10}")
+    print(f"  {'inputs':>8} {'error':>10} {'relative':>10} {'by eager':>10} {'from eager':>10}")
     for e in result["errors"]:
         numbers = " ".join(f"{e.get(k, float('nan')):10.2e}" for k in ("max_abs", "rel", "eager_max_abs", "from_eager"))
         print(f"  {'x ' + format(e['factor'], 'g'):>8} {numbers}  {'agrees' if e['agree'] else 'DISAGREES'}")
@@ -327,7 +337,8 @@ def print_text(result):
         ratio = "" if name == "convoy" or result["busy"] else f"  {ms / ours:6.2f} times Convoy's"
         print(f"  {name:>8} {ms:10.3f} {result['ms_least'][name]:10.3f} {result['ms_spread'][name]:10.3f}{ratio}")
     if result["busy"]:
-        print(f"  BUSY: other processes took {result['others']:.1f} processors meanwhile; these times mean little")
+        print(f"  BUSY: other processes took {result['others']:.1f} of {len(os.sched_getaffinity(0))} processors meanwhile; "
+              "these times mean little")
     if result["roofline_ms"]:
         print(f"  {'memory':>8} {result['roofline_ms']:10.3f} ms  inputs read once, outputs written once")
 
@@ -338,10 +349,10 @@ def bench(arguments):
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--precision", choices=tuple(TOLERANCES), default="fp32")
     parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's own number)")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of timed runs, for each way (default 2)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long to time each of the three (default 2)")
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
-    options = parser.parse_args(arguments)
+    options = parsed(parser, arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
     try:

@@ -1,4 +1,4 @@
-"""A program: operators of the vocabulary on numbered tensors. What a region of a model is turned into.
+"""A program: operators of the vocabulary on numbered tensors. The form of a region of a model.
 
 Values 0 ... n-1 are its sources (parameters and inputs), every step adds one. It knows no shapes: those come with the
 tensors. It becomes a graph of the library (`build`), PyTorch calls (`evaluate`, for gradients and shapes), or text

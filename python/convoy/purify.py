@@ -1,4 +1,4 @@
-"""Captured graphs without what is in the way of regions: in-place operators become plain ones where nothing can tell,
+"""Captured graphs without what would prevent regions: in-place operators become plain ones where the difference cannot be seen,
 identities and constants are resolved, and results have the strides that they will have.
 """
 
@@ -56,7 +56,7 @@ def keeps_dtype(node, target):
 
 
 def resolve_in_place(graph):
-    """x.op_() becomes y = op(x) with y instead of x from there on, if x is a fresh result that nobody has a view of."""
+    """x.op_() becomes y = op(x) with y instead of x from there on, if x is a fresh result that has no views."""
     for node in list(graph.nodes):
         if node.op != "call_function" or not is_mutable(node):
             continue

@@ -1,9 +1,9 @@
-"""convoy.compile(graphs=True): calls of one shape on a GPU as a CUDA graph, one launch in place of hundreds.
+"""convoy.compile(graphs=True): calls of one shape on a GPU as a CUDA graph, one launch instead of hundreds.
 
-A graph is recorded after WARM calls, on copies of the arguments. A replay copies arguments in and results out, so that nobody
-holds memory that the next replay writes. What the graph reads beside them are tensors of the module: it holds while each is
-where it was, in the version it was; then WARM calls go the usual way, and it is recorded again. Calls that overlap, or come
-from another stream, go the usual way too.
+A graph is recorded after WARM calls, on copies of the arguments. A replay copies arguments in and results out, so callers never
+hold memory that the next replay writes. The graph also reads tensors of the module: it is valid while each has the same
+address and version. Otherwise WARM calls run without it, and it is recorded again. Calls that overlap, or come
+from another stream, run without it, too.
 """
 
 import threading

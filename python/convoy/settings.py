@@ -1,4 +1,4 @@
-"""What the user chose in compile(), and the library's options it means on a device."""
+"""What the user chose in compile(), and the library's options that follow from it on a device."""
 
 import difflib
 import os
@@ -12,6 +12,13 @@ PRECISIONS = ("fp32", "tf32", "torch")
 REGIONS = ("faster", "all")
 EFFORTS = {"estimate": b.CVY_ESTIMATE, "measure": b.CVY_MEASURE}
 TRAININGS = ("auto", "eager", "recompute")
+CHOICES = {"precision": PRECISIONS, "effort": tuple(EFFORTS), "training": TRAININGS, "regions": REGIONS}
+
+
+def meant(word, words):
+    """"; did you mean ...?", or nothing."""
+    near = difflib.get_close_matches(str(word), words, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def autocast_state():
@@ -19,6 +26,14 @@ def autocast_state():
     if not torch._C._is_any_autocast_enabled():
         return None
     return tuple(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in ("cpu", "cuda"))
+
+
+def default_regions():
+    """The environment's, in the words of the library's own variables if it is wrong."""
+    value = os.environ.get("CONVOY_REGIONS") or "faster"
+    if value not in REGIONS:
+        raise ValueError(f"convoy: CONVOY_REGIONS is {value!r}, expected {' or '.join(REGIONS)}{meant(value, REGIONS)}")
+    return value
 
 
 @dataclass(frozen=True)
@@ -29,17 +44,15 @@ class Settings:
     threads: int | None = None
     training: str = "auto"
     graphs: bool = False
-    regions: str = field(default_factory=lambda: os.environ.get("CONVOY_REGIONS", "faster"))
+    regions: str = field(default_factory=default_regions)
 
     @classmethod
     def of(cls, options):
-        """From the keywords of compile(); a name that is none of them is told with the one that may be meant."""
+        """From the keywords of compile(); a name that is none of them is an error that proposes the nearest one."""
         names = [f.name for f in fields(cls)]
         for name in options:
             if name not in names:
-                near = difflib.get_close_matches(name, names, 1)
-                meant = f"; did you mean {near[0]!r}?" if near else ";"
-                raise TypeError(f"convoy.compile has no option {name!r}{meant} it takes {', '.join(names)}")
+                raise TypeError(f"convoy.compile has no option {name!r}{meant(name, names) or ';'} it takes {', '.join(names)}")
         return cls(**options)
 
     def told(self):
@@ -49,16 +62,12 @@ class Settings:
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in chosen)
 
     def __post_init__(self):
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"convoy: precision is {', '.join(PRECISIONS)}, not {self.precision!r}")
-        if self.effort not in EFFORTS:
-            raise ValueError(f"convoy: effort is {', '.join(EFFORTS)}, not {self.effort!r}")
-        if self.training not in TRAININGS:
-            raise ValueError(f"convoy: training is {', '.join(TRAININGS)}, not {self.training!r}")
-        if self.regions not in REGIONS:
-            raise ValueError(f"convoy: regions is {', '.join(REGIONS)}, not {self.regions!r}")
+        for name, words in CHOICES.items():
+            given = getattr(self, name)
+            if given not in words:
+                raise ValueError(f"convoy.compile: {name} takes {', '.join(words)}, not {given!r}{meant(given, words)}")
         if self.threads is not None and self.threads < 1:
-            raise ValueError(f"convoy: threads is a number from 1 on, not {self.threads!r}")
+            raise ValueError(f"convoy.compile: threads takes a number from 1 on, not {self.threads!r}")
 
     def ambient(self):
         """What of PyTorch's global state a capture or its plans depend on."""

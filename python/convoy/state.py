@@ -1,11 +1,11 @@
-"""A module's state: all that its forward can read or change besides its arguments.
+"""A module's state: everything that its forward can read or change besides its arguments.
 
 State finds it once: every dictionary, list, set and deque that can be reached from the module through one another,
 through submodules and plain objects, and their classes; every tensor in them. Then it answers two questions.
 
-- Is it as it was? A capture holds while it is; asked at every call, so it costs nanoseconds per module (versions.py).
-- What has the forward changed? While a module is traced, stand-ins take the place of its tensors. Afterwards all is put
-  back, object by object, and a module that has changed itself is found out: a captured graph would not do it again.
+- Is the state unchanged? A capture is valid while it is. Every call asks, so it must cost nanoseconds per module (versions.py).
+- What has the forward changed? While a module is traced, stand-ins replace its tensors. Afterwards everything is restored,
+  object by object, and a module that changed itself is detected: a captured graph would not repeat the change.
 """
 
 import argparse

@@ -1,13 +1,13 @@
 """Regions that need gradients: who computes them.
 
-A backward through Convoy's forward computes the region again, by PyTorch (region.py): memory is saved, time is lost.
-So what is trained runs in PyTorch, unless the user asked for the other. That autograd would record a call does not say
-that it is trained: models are often called without torch.no_grad(). That shows only by no backward ever coming, so with
-training="auto" a region is Convoy's until the first one comes.
+A backward through Convoy's forward lets PyTorch compute the region again (region.py), which saves memory and costs time.
+So training runs in PyTorch, unless the user chose otherwise. That autograd would record a call does not mean
+training: models are often called without torch.no_grad(). The only sign is a backward, so with
+training="auto" a region is Convoy's until the first one.
 
-Where every region of a call is PyTorch's, the module's own forward is the shortest way. The next call need not find
-that out again: a module that was trained, is in the same mode and has a parameter that still wants its gradient is
-trained further. To be wrong there costs time alone, since PyTorch's answer is always right.
+If every region of a call is PyTorch's, the module's own forward is the fastest way. The next call need not find
+that out again: a module that was trained, is in the same mode and has a parameter that still requires its gradient is
+assumed to be trained again. A wrong assumption only costs time, because PyTorch's result is always right.
 """
 
 import weakref

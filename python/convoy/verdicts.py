@@ -1,9 +1,9 @@
-"""What effort="measure" has found out, on disk: a region's time here and in PyTorch.
+"""Results of effort="measure" on disk: a region's time in Convoy and in PyTorch.
 
 An entry is a file of the library's own cache (src/util/cache.h says where that is, and the format): `convoy cache` lists,
 verifies and clears them with the kernels. Its name is the digest of everything that the times depend on: the region, its
-tensors, the settings, the device, the versions of PyTorch and of the library. It is believed only if every byte is what was
-written, for this very region. A cache that does not work costs time alone: nothing here fails.
+tensors, the settings, the device, the versions of PyTorch and of the library. It is used only if every byte is as it was
+written, for this very region. A broken cache only costs time: nothing here fails.
 """
 
 import hashlib
@@ -96,7 +96,7 @@ def load(text):
 
 
 def store(text, ours, theirs):
-    """Written aside and renamed: nobody sees half of an entry."""
+    """Written under another name, then renamed: no reader sees half of an entry."""
     key = hashlib.sha256(text.encode()).digest()
     payload = json.dumps({"text": text, "ours": ours, "theirs": theirs}).encode()
     try:

@@ -1,9 +1,9 @@
-"""Has any of many objects been changed? One question for all of them, in about a nanosecond each.
+"""Has any of many objects changed? One check for all of them, in about a nanosecond each.
 
 CPython counts writes to dictionaries: up to 3.13 every dictionary carries the number of its latest write (PEP 509). It
-has no public name, so it is read where it lies, as are the class of an object and the elements of a list, by one call of
-the library (cvy_words_hold) with the interpreter's lock held. A probe must have shown that every kind of write shows;
-else PyTorch's own count of writes (Dynamo's) is asked; else nobody knows, and whoever asks has to compare.
+has no public name, so one call of the library (cvy_words_hold) reads it from memory, like the class of an object and the elements
+of a list, while the interpreter's lock is held. A probe first checks that every kind of write is counted.
+Otherwise PyTorch's own count of writes (Dynamo's) is used; without that, the caller has to compare.
 
 A watcher is made for objects as they are now. Called, it says whether they still are: dictionaries by their writes,
 lists by their elements, objects by their class, `empty` dictionaries by having no entry.

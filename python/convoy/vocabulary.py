@@ -1,8 +1,8 @@
-"""Which of PyTorch's operators Convoy takes, and how each is said in its vocabulary.
+"""Which of PyTorch's operators Convoy supports, and how each is written in its vocabulary.
 
 Models are captured as ATen operators before the dispatcher, where functional, method, module and in-place forms
 look the same. A rule takes the operator's arguments by name and emits steps; it refuses by raising Refused with the
-reason, which `convoy.explain` prints. What a rule lets pass, the library still checks (shapes, ranges, ranks).
+reason, which `convoy.explain` prints. The library checks everything else (shapes, ranges, ranks).
 """
 
 import operator
@@ -257,7 +257,7 @@ def clamp_max_tensor(emit, a):
 @rule("pow.Tensor_Scalar")
 def power(emit, a):
     names = {2: "square", 0.5: "sqrt", -0.5: "rsqrt"}
-    refuse_if(a.exponent not in (*names, 3, 4), f"exponent {a.exponent}; 2, 3, 4, 0.5 and -0.5 are taken")
+    refuse_if(a.exponent not in (*names, 3, 4), f"exponent {a.exponent}; 2, 3, 4, 0.5 and -0.5 are supported")
     if a.exponent in names:
         return emit(names[a.exponent], a.self)
     squared = emit("square", a.self)
@@ -285,7 +285,7 @@ def binary(emit, op, x, y, **attrs):
     """x and y: nodes or numbers; the library takes a number only second."""
     x, y = number_of(x), number_of(y)
     if not isinstance(x, Node):
-        refuse_if(op not in COMMUTES or attrs.get("alpha", 1) != 1 or not isinstance(y, Node), "a number first")
+        refuse_if(op not in COMMUTES or attrs.get("alpha", 1) != 1 or not isinstance(y, Node), "the first operand is a number")
         x, y = y, x
     if isinstance(y, Node):
         return emit(op, *promoted(emit, x, y), **attrs)
@@ -421,7 +421,7 @@ def unsqueeze(emit, a):
 @rule("to.dtype", "_to_copy")
 def cast(emit, a):
     refuse_if(a.dtype is None or a.memory_format not in (None, torch.preserve_format), "a copy, not a conversion")
-    refuse_if(getattr(a, "device", None) is not None or getattr(a, "layout", None) is not None, "to another place")
+    refuse_if(getattr(a, "device", None) is not None or getattr(a, "layout", None) is not None, "a conversion to another device or layout")
     return convert(emit, a.self, a.dtype)
 
 

@@ -4,12 +4,12 @@ Both are seconds. An operator in PyTorch costs what its kind does on the device 
 
     start + max(bytes / bandwidth, flops / rate)         relu of 1 MiB on two cores: 3 µs + 2 MiB / 100 GB/s = 24 µs
 
-A region in Convoy costs a call, and what its plan predicts, corrected for the kind of its heaviest operator: the library
-takes every byte to come from memory, and is too hopeful about some kernels. On the GPU the host issues calls while the
+A region in Convoy costs a call and what its plan predicts, corrected for the kind of its heaviest operator: the library
+assumes that every byte comes from memory, and is too optimistic about some kernels. On the GPU the host issues calls while the
 device runs, and both are compared.
 
-Predictions err, so a region is taken only where it is predicted to be faster by MARGIN. Effort "measure" runs both and
-compares the times, once for every different region in a process.
+Predictions are inexact, so a region is taken only if it is predicted to be faster by MARGIN. Effort "measure" times both,
+once for every distinct region in a process.
 """
 
 import statistics

@@ -51,7 +51,7 @@ def documents(paths, cases, write):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(prog="convoy report", description="the files of bench/results as one page")
+    parser = argparse.ArgumentParser(prog="convoy report", description="draw results of benchmarks as one page")
     parser.add_argument("--results", default="bench/results", metavar="DIR")
     parser.add_argument("-o", "--output", default="report.html")
     parser.add_argument("--update", nargs="+", metavar="FILE", help="write the figures into these Markdown files")
@@ -62,12 +62,13 @@ def main(argv=None):
     try:
         cases = cases_of([read(Path(f)) for f in args.files]) if args.files else load(args.results)
     except (OSError, ValueError) as problem:
-        print(f"convoy report: {problem}", file=sys.stderr)
+        told = f"{problem.filename}: {problem.strerror}" if isinstance(problem, OSError) else problem
+        print(f"convoy report: {told}", file=sys.stderr)
         return 2
     if args.update or args.check:
         return documents(args.update or args.check, cases, bool(args.update))
     if not cases:
-        print(f"convoy report: no results in {args.results}", file=sys.stderr)
+        print(f"convoy report: no results in {args.results}; --results DIR, or files that convoy bench --json wrote", file=sys.stderr)
         return 2
     if args.screenshots:
         if not browser.find():

@@ -1,9 +1,13 @@
 """The page in a real browser: Chromium without a window. For the screenshots in doc/ and the tests."""
 
+import hashlib
 import html
+import re
 import shutil
+import struct
 import subprocess
 import tempfile
+import zlib
 from pathlib import Path
 
 SIZES = {1280: 900, 375: 812}  # width: height of a screen
@@ -35,9 +39,22 @@ def dom(page, width, scheme):
     return run(page, width, scheme, "--dump-dom")
 
 
+def digest(page):
+    """Of what comes before the tabs, less the commit: another clone may not know it."""
+    first = re.sub(r"(recorded in )?commit [^<]*", "", page[: page.index('<input type="radio"')])
+    return hashlib.sha256(first.encode()).hexdigest().encode()
+
+
+def stamp(path, page):
+    """Adds the page's digest to a PNG as a comment, after its header: a test sees whether the picture is today's."""
+    data, chunk = path.read_bytes(), b"tEXtpage\0" + digest(page)
+    path.write_bytes(data[:33] + struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) + data[33:])
+
+
 def screenshots(page, folder):
     """report-1280-light.png and the others; their paths."""
     paths = [(Path(folder).resolve() / f"report-{width}-{scheme}.png", width, scheme) for width in SIZES for scheme in SCHEMES]
     for path, width, scheme in paths:
         run(page, width, scheme, f"--screenshot={path}")
+        stamp(path, page)
     return [path for path, *_ in paths]

@@ -24,6 +24,11 @@ class Case:
     def ours(self):
         return self.rows.get(OURS)
 
+    @property
+    def busy(self):
+        """Other processes used the processors meanwhile; `convoy bench` says so of its own times."""
+        return bool(self.ours.get("busy"))
+
     def peers(self):
         """Rows of others that have a time, the fastest first."""
         rows = [r for p, r in self.rows.items() if not p.startswith(OURS) and r.get("ms")]
@@ -44,10 +49,10 @@ def alone(told, path):
     if "file" in told:
         names = {"convoy": OURS, "eager": "torch eager", "compile": RIVAL}
         rows = [common | {"chain": told["file"], "peer": names[p], "ms": ms} for p, ms in told["ms"].items()]
-        rows[-1]["max_abs_error"] = told["errors"][0]["max_abs"]
+        rows[-1] |= {"max_abs_error": told["errors"][0]["max_abs"], "busy": told.get("busy", False)}
         command = f"convoy bench {told['file']} --json"
     else:
-        kept = ("ms", "ms_min", "max_abs_error", "rel_error", "runs", "passes")
+        kept = ("ms", "ms_min", "max_abs_error", "rel_error", "runs", "passes", "busy")
         rows = [common | {"chain": told["chain"], "peer": OURS} | {k: told.get(k) for k in kept}]
         if "unfused_ms" in told:
             rows.append(common | {"chain": told["chain"], "peer": f"{OURS} unfused", "ms": told["unfused_ms"]})
@@ -124,7 +129,8 @@ def run_lines(cases):
     runs = {c.run["file"]: c.run for c in cases}
     for name, run in sorted(runs.items()):
         machine = run["machine"]
-        where = machine if isinstance(machine, str) else ", ".join(f"{v}" if isinstance(v, str) else f"{k} {fmt(v, 4)}"
-                                                                   for k, v in machine.items() if v is not None)
+        where = machine if isinstance(machine, str) else ", ".join(
+            str(v) if isinstance(v, str) else f"{v} {k}" if isinstance(v, int) else f"{k} {fmt(v, 4)}"
+            for k, v in machine.items() if v is not None)
         versions = ", ".join(f"{k} {v}" for k, v in run["versions"].items())
         yield name, run["date"], where, versions, run["command"].strip()

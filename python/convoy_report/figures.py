@@ -10,7 +10,7 @@ from .svg import FAMILIES, WIDTH, LogAxes, esc, family, legend, line, svg, text
 def figure(name, title, body, commands, note=""):
     """A figure with the commands that repeat it."""
     repeat = "\n".join(dict.fromkeys(commands))
-    return (f'<figure id="{esc(name)}"><h3>{esc(title)}</h3>{body}<figcaption>{note}<details><summary>repeat it'
+    return (f'<figure id="{esc(name)}"><h3>{esc(title)}</h3>{body}<figcaption>{note}<details><summary>how to repeat it'
             f"</summary><pre>{esc(repeat)}</pre></details></figcaption></figure>")
 
 
@@ -18,12 +18,13 @@ def commands_of(cases):
     return [c.run["command"].strip() for c in cases]
 
 
-def bars(rows, label, mark=None):
-    """Horizontal bars from 0 on, on a linear scale: [(name, length, told, kind)]. mark: a line at that length."""
+def bars(rows, label, mark=None, letters=0):
+    """Horizontal bars from 0 on, on a linear scale: [(name, length, told, kind)]. mark: a line at 1, of that name.
+    letters: of the longest name, if bars of several pictures begin at one place."""
     high = max(r[1] for r in rows)
-    # Beside the bars: the longest name, the longest figure; 7 of our units are as wide as a letter.
-    start = 10 + 7 * max(len(r[0]) for r in rows)
-    room = max(WIDTH - start - 10 - 7 * max(len(r[2]) for r in rows), 60)
+    # Room for the longest name and the longest figure; 7.3 of our units are as wide as a letter.
+    start = 10 + 7.3 * max(letters, *(len(r[0]) for r in rows))
+    room = max(WIDTH - start - 10 - 7.3 * max(len(r[2]) for r in rows), 60)
     parts = []
     for i, (name, length, told, kind) in enumerate(rows):
         y, width = 8 + 24 * i, max(room * length / high, 1)
@@ -31,9 +32,10 @@ def bars(rows, label, mark=None):
                   f'<rect x="{start:.1f}" y="{y}" width="{width:.1f}" height="18" rx="2" class="{kind}"/>',
                   text(start + width + 5, y + 14, told, kind="value")]
     height = 16 + 24 * len(rows)
-    if mark is not None:
-        parts.append(line(start + room * mark / high, 2, start + room * mark / high, height - 4))
-    return svg(height, parts, label)
+    if mark:
+        parts += [line(start + room / high, 2, start + room / high, height - 4),
+                  text(start + room / high, height + 9, mark, "middle", "small")]
+    return svg(height + 16 * bool(mark), parts, label)
 
 
 def short(peer):
@@ -41,9 +43,14 @@ def short(peer):
 
 
 def time_rows(case, rows):
-    """Bars of times, the fastest first, Convoy among them; a peer that is faster is red."""
-    return [(short(r["peer"]), r["ms"], f"{fmt(r['ms'])} ms" + ("" if r["peer"] == OURS else f", {fmt(case.speedup(r))}×"),
-             "loss" if r["ms"] < case.ours["ms"] and not r["peer"].startswith(OURS) else family(r["peer"])) for r in sorted(rows, key=lambda r: r["ms"])]
+    """Bars of times, the fastest first, including Convoy; a peer that is faster is red. No ratios of times from a busy machine."""
+    def told(r):
+        return f"{fmt(r['ms'])} ms" + ("" if r["peer"] == OURS or case.busy else f", {fmt(case.speedup(r))}×")
+
+    def kind(r):
+        return "loss" if r["ms"] < case.ours["ms"] and not r["peer"].startswith(OURS) else family(r["peer"])
+
+    return [(short(r["peer"]), r["ms"], told(r), kind(r)) for r in sorted(rows, key=lambda r: r["ms"])]
 
 
 def speedup_figures(cases, device, precision):
@@ -55,12 +62,15 @@ def speedup_figures(cases, device, precision):
                      if r.get("command")] or commands_of([case]), note)
 
 
+BUSY = "Other processes used the processors during this measurement: these times mean little."
+
+
 def chain_figures(cases, device, precision):
     """Chains that were timed by themselves: what `convoy bench --json` wrote."""
     for i, case in enumerate(select(cases, device=device, precision=precision, series="chain"), 1):
         drawn = time_rows(case, [r for r in case.rows.values() if r.get("ms")])
         yield figure(f"chain-{device}-{precision}-{i}", case.chain, bars(drawn, f"times of {case.chain}"),
-                     commands_of([case]), "<p>Shorter is faster.</p>")
+                     commands_of([case]), f"<p>Shorter is faster.{' ' + BUSY if case.busy else ''}</p>")
 
 
 def ratio_figure(name, title, found, rival, note):
@@ -71,14 +81,14 @@ def ratio_figure(name, title, found, rival, note):
         ratio = c.speedup(row)
         rows.append((str(c.size), ratio, f"{fmt(ratio)}× {row['peer'].split()[0]}",
                      family(row["peer"]) if ratio >= 1 else "loss"))
-    return figure(name, title, bars(rows, title, mark=1), commands_of(found), f"<p>{note}</p>")
+    return figure(name, title, bars(rows, title, mark=f"{OURS} = 1"), commands_of(found), f"<p>{note}</p>")
 
 
 def operator_figure(cases, device, precision):
     found = [c for c in select(cases, device=device, precision=precision, series="operator") if c.peers()]
     if found:
         yield ratio_figure(f"operators-{device}-{precision}", "single operators", found, lambda c: c.peers()[0],
-                           "How many times as long the fastest peer takes. Shorter than the line at 1: that peer is faster.")
+                           "Time of the fastest other library as a multiple of Convoy's. Red: it is faster than Convoy.")
 
 
 EDGES = (0.5, 0.8, 1, 1.25, 1.6, 2, 2.5, 3.2, 4, 5, 6.3, 8)  # of the histogram's bins
@@ -109,9 +119,9 @@ def sample_figure(cases, device, precision):
         return
     lines = "".join(f"<tr><td><code>{esc(c.chain)}</code><td>{fmt(c.ours['ms'])}<td>{fmt(c.rows[RIVAL]['ms'])}"
                     f"<td>{fmt(c.speedup(c.rows[RIVAL]))}</tr>" for c in found)
-    note = (f"<p>{len(found)} chains, red where {RIVAL} is faster.</p><details><summary>every chain</summary>"
+    note = (f"<p>{len(found)} chains; red: {RIVAL} is faster.</p><details><summary>every chain</summary>"
             f'<div class="scroll"><table><tr><th>chain<th>Convoy, ms<th>{RIVAL}, ms<th>×</tr>{lines}</table></div></details>')
-    yield figure(f"sample-{device}-{precision}", "chains drawn at random",
+    yield figure(f"sample-{device}-{precision}", "random chains",
                  histogram([c.speedup(c.rows[RIVAL]) for c in found], "how many times as fast"), commands_of(found), note)
 
 
@@ -128,13 +138,14 @@ def thread_figure(cases, device, precision):
         axes.path(points, f"p{i}")
         for n, r in points:
             axes.dot(n, r, f"p{i}", f"{block}, {n} threads: {fmt(r)} times as fast", 2.5)
-        axes.parts.append(text(axes.x(points[-1][0]) - 6, axes.y(points[-1][1]) - 6 + 12 * i, block, "end", "small"))
-    note = f"<p>{esc(found[0].run['machine']['name'])}. The broken line: n threads, n times as fast.</p>"
-    yield figure(f"threads-{device}-{precision}", "more threads", axes.svg("thread scaling"), commands_of(found), note)
+    note = f"<p>{esc(found[0].run['machine']['name'])}. The dashed line is linear scaling.</p>"
+    blocks = [f"block {block}" for block in ratios]
+    names = legend(blocks, lambda block: f"p{blocks.index(block)}")
+    yield figure(f"threads-{device}-{precision}", "thread scaling", axes.svg("thread scaling") + names, commands_of(found), note)
 
 
-# Arithmetic that a data sheet promises, where a run has not measured it: GFLOP/s of fp16 on tensor cores. What is as
-# accurate as float32 takes three such products, tf32 one.
+# Peaks from data sheets, for runs that have not measured them: GFLOP/s of fp16 on tensor cores. A product as accurate as
+# float32 takes three of fp16, tf32 one.
 SHEETS = {"NVIDIA H200": 989_500}
 PRODUCTS = {"fp32": 3}
 
@@ -164,7 +175,7 @@ def roofline_figure(cases, device, precision):
     if gflops and gbps:
         ys.append(gflops)
         xs.append(gflops / gbps)
-    axes = LogAxes(xs, ys, "operations per byte that must move", "GFLOP/s")
+    axes = LogAxes(xs, ys, "operations per byte of inputs and outputs", "GFLOP/s")
     if gflops and gbps:
         ridge = gflops / gbps
         roof = [(x, min(gflops, gbps * x)) for x in (axes.x0, ridge, axes.x1)]
@@ -175,8 +186,10 @@ def roofline_figure(cases, device, precision):
     for x, y, r, c in sorted(points, key=lambda p: p[2]["peer"] == OURS):
         axes.dot(x, y, family(r["peer"]) + (" unfused" if r["peer"] != OURS else ""),
                  f"{c.title}, {r['peer']}: {fmt(y)} GFLOP/s, {fmt(r['ms'])} ms")
-    note = (f"<p>Every chain measured; filled: Convoy, hollow: peers on A, B and C. The roof: {limits}. Convolutions "
-            "count as direct ones, so Winograd forms may lie above it.</p>")
+    axes.parts += [text(axes.x(x) - 7, axes.y(y) + 4, c.block, "end", "name")  # on top of the dots
+                   for x, y, r, c in points if r["peer"] == OURS and c.series == "full"]
+    note = (f"<p>Every chain measured. Filled: Convoy; hollow: other libraries on A, B and C. Roof: {limits}. Convolutions "
+            "are counted as direct ones, so Winograd's algorithm may exceed it.</p>")
     yield figure(f"roofline-{device}-{precision}", "roofline", axes.svg("roofline") + legend(
         dict.fromkeys(r["peer"] for *_, r, c in points if r["peer"] in FAMILIES)), commands_of(found), note)
 
@@ -198,8 +211,8 @@ def size_figures(cases, device, precision):
             axes.path(points, family(peer))
             for x, y in points:
                 axes.dot(x, y, family(peer), f"{peer}, {series} {x}: {fmt(y)} ms", 2.5)
-        yield figure(f"size-{device}-{precision}-{block}-{series}", f"{block}: cost against {series}",
-                     axes.svg(f"cost of {block} against {series}") + legend(curves), commands_of(found))
+        yield figure(f"size-{device}-{precision}-{block}-{series}", f"{block}: time against {series}",
+                     axes.svg(f"time of {block} against {series}") + legend(curves), commands_of(found))
 
 
 def error_figure(cases, device, precision):
@@ -212,11 +225,11 @@ def error_figure(cases, device, precision):
     for x, y, r, c in spots:
         axes.dot(x, y, family(r["peer"]), f"{c.block}, {r['peer']}: {fmt(x)} ms, error {fmt_error(y)}")
         if r["peer"] == OURS:
-            axes.parts.append(text(axes.x(x) - 7, axes.y(y) + 4, c.block, "end", "small"))
-    yield figure(f"error-{device}-{precision}", "error beside speed",
-                 axes.svg("error beside speed") + legend(dict.fromkeys(
+            axes.parts.append(text(axes.x(x) - 7, axes.y(y) + 4, c.block, "end", "name"))
+    yield figure(f"error-{device}-{precision}", "error against time",
+                 axes.svg("error against time") + legend(dict.fromkeys(
                      r["peer"] for *_, r, c in spots if r["peer"] in FAMILIES)), commands_of(found),
-                 "<p>Down is more accurate, left is faster.</p>")
+                 "<p>Lower is more accurate; further left is faster.</p>")
 
 
 FIGURES = (speedup_figures, chain_figures, error_figure, roofline_figure, sample_figure, thread_figure, operator_figure,

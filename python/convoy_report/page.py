@@ -1,9 +1,10 @@
 """The page: one self-contained HTML file. First what matters, then a tab for each device, dtype and layout."""
 
 import subprocess
+from pathlib import Path
 
 from .cases import OURS, devices, fmt, fmt_error, run_lines, select
-from .figures import FIGURES, bars, time_rows
+from .figures import BUSY, FIGURES, bars, time_rows
 from .style import STYLE, tab_style
 from .svg import esc
 
@@ -41,11 +42,12 @@ def all_rows_table(cases, device, precision):
 
 
 def recorded(run):
-    """The commit that was measured; of older files, the one that put them into bench/results, in those words."""
+    """The commit that was measured; of older files, the one that added them to bench/results, in those words."""
     if run.get("commit"):
         return f"commit {run['commit'][:12]}"
+    path = Path(run.get("path", run["file"])).absolute()
     try:
-        words = ["git", "log", "-1", "--format=%h", "--", run.get("path", run["file"])]
+        words = ["git", "-C", str(path.parent), "log", "-1", "--diff-filter=A", "--format=%h", "--", path.name]
         found = subprocess.run(words, capture_output=True, text=True).stdout.strip()
     except OSError:
         found = ""
@@ -56,25 +58,31 @@ def sentence(full):
     """How much faster than the fastest of the others, on every block, and with which error."""
     ratios = [c.speedup(c.peers()[0]) for c in full if c.peers()]
     errors = [c.ours["max_abs_error"] for c in full if c.ours.get("max_abs_error") is not None]
+    if any(c.busy for c in full):
+        return BUSY
     if not ratios:
         return "No other library was measured."
     most = f"{fmt(min(ratios))} to {fmt(max(ratios))}" if len(ratios) > 1 else fmt(ratios[0])
-    return (f"Convoy is <b>{most} times as fast</b> as the fastest of the others"
+    return (f"Convoy is <b>{most} times as fast</b> as the fastest other library"
             + (f"; largest error against float64: <b>{fmt_error(max(errors))}</b>." if errors else "."))
 
 
+def eager_rows(case):
+    return [r for p, r in case.rows.items() if p == "torch eager" and r.get("ms")]
+
+
 def summary(cases, device):
-    """Machine, date, commit, one sentence and one picture; nothing where no block was measured."""
-    found = [select(cases, device=device, precision=p, series="full") for d, p in devices(cases) if d == device]
+    """Machine, date, commit, one sentence and one picture: of the blocks, or of chains timed by themselves."""
+    found = [select(cases, device=device, precision=p, series=s) for s in ("full", "chain") for d, p in devices(cases) if d == device]
     full = sorted(next((f for f in found if f), []), key=lambda c: c.block or "")
     if not full:
         return ""
     run, pictures = full[0].run, []
     machine = run["machine"] if isinstance(run["machine"], dict) else {"name": run["machine"]}
-    for c in full:
-        rows = [c.ours] + c.peers()[:1] + [r for p, r in c.rows.items() if p == "torch eager" and r.get("ms")]
-        rows = {r["peer"]: r for r in rows}.values()
-        pictures.append(f"<p>{esc(c.block)}</p>{bars(time_rows(c, rows), f'block {c.block}')}")
+    drawn = [time_rows(c, {r["peer"]: r for r in [c.ours, *c.peers()[:1], *eager_rows(c)]}.values()) for c in full]
+    letters = max(len(row[0]) for rows in drawn for row in rows)
+    for c, rows in zip(full, drawn):
+        pictures.append(f"<p>{esc(c.block or c.chain)}</p>{bars(rows, f'times of {c.block or c.chain}', letters=letters)}")
     cores = f", {machine['cores']} cores" if machine.get("cores") else ""
     where = f"{machine['name']}{cores}; {run['date'][:10]}; {recorded(run)}"
     return (f'<section class="first" id="first-{device}"><h2>{NAMES[device]}, {esc(full[0].precision)}</h2>'
@@ -101,8 +109,8 @@ def page(cases):
     out = ['<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Convoy: measured</title>'
            '<meta name="viewport" content="width=device-width,initial-scale=1">'
            f"<style>{STYLE}{tab_style(tabs)}</style></head><body><h1>Convoy, measured</h1>"
-           '<p class="dim">Time for a whole block; shorter is faster. A, B, C: a convolution with the operators that '
-           'follow it.</p><div class="both">', summary(cases, "cuda"), summary(cases, "cpu"), "</div>"]
+           '<p class="dim">Time for a whole block; shorter is faster. A, B and C are convolutions with the '
+           'operators that follow them.</p><div class="both">', summary(cases, "cuda"), summary(cases, "cpu"), "</div>"]
     first = next((t for t in tabs if t[0] == "cuda"), tabs[0])
     for device, precision in tabs:
         checked = " checked" if (device, precision) == first else ""
@@ -111,6 +119,6 @@ def page(cases):
     out += [section(cases, *tab) for tab in tabs]
     out.append("<h2>Runs</h2>")
     for name, date, where, versions, command in run_lines(cases):
-        out.append(f'<p class="dim"><b>{esc(name)}</b>, {esc(date)}<br>{esc(where)}<br>{esc(versions)}<br>'
-                   f"<code>{esc(command)}</code></p>")
+        told = "<br>".join(esc(words) for words in (where, versions) if words)
+        out.append(f'<p class="dim"><b>{esc(name)}</b>, {esc(date)}<br>{told}<br><code>{esc(command)}</code></p>')
     return "".join(out) + "</body></html>\n"

@@ -13,6 +13,8 @@ figure{margin:0;padding:.8rem;border:1px solid var(--line);border-radius:8px;min
 figcaption,.dim{color:var(--dim);font-size:.85rem}figcaption p{margin:.3em 0}
 svg{display:block;width:100%;height:auto;max-width:560px}svg text{fill:var(--fg);font:12px system-ui,sans-serif}
 svg text.small{font-size:11px;fill:var(--dim)}svg text.value{font-size:11.5px}
+svg text.name{font-size:12px;font-weight:600;paint-order:stroke;stroke:var(--bg);stroke-width:3px}
+.tab>details{margin:.8rem 0}
 .axis{stroke:var(--fg);stroke-width:1}.grid-line,.grid line{stroke-width:1}line.grid{stroke:var(--line)}
 .curve{fill:none;stroke-width:1.8}.roof{stroke:var(--fg);stroke-dasharray:5 4}
 rect.p0{fill:var(--p0)}rect.p1{fill:var(--p1)}rect.p2{fill:var(--p2)}rect.p3{fill:var(--p3)}rect.p4{fill:var(--p4)}
@@ -32,6 +34,8 @@ td,th{padding:.2em .7em;border-bottom:1px solid var(--line);text-align:right;whi
 input[name=tab]{position:absolute;opacity:0}label{display:inline-block;margin:1.2rem .3rem 0 0;padding:.3rem .9rem;
 border:1px solid var(--line);border-radius:8px 8px 0 0;cursor:pointer}.tab{display:none;border-top:1px solid var(--line)}
 input[name=tab]:checked+label{background:var(--p0);color:var(--bg)}input[name=tab]:focus-visible+label{outline:2px solid var(--fg)}
+@media(max-width:480px){body{padding:.6rem}.first,figure{padding:.5rem}svg text{font-size:13px}svg text.value{font-size:13px}
+svg text.small{font-size:13.5px}svg text.name{font-size:15px}label{padding:.25rem .6rem;margin-top:.5rem}}
 @media print{:root{--bg:#fff;--fg:#000;--dim:#444;--line:#bbb}label{display:none}.tab{display:block}figure{break-inside:avoid}
 details{display:none}}
 td:first-child,th:first-child,td.l{text-align:left}tr.ours td{font-weight:600}

@@ -33,7 +33,9 @@ def family(peer):
 
 
 def tick(value):
-    """Short, and no two alike: 0.02, 5, 200, 5k, 0.2M."""
+    """Short, and no two alike: 1e-05, 0.02, 5, 200, 5k, 0.2M."""
+    if value < 1e-3:
+        return f"{value:.0e}"
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:g}{letter}"
@@ -43,7 +45,7 @@ def tick(value):
 class LogAxes:
     """Log-log axes with decades as grid lines, or with as many lines as it takes to have three."""
 
-    left, right, top, bottom = 58, 12, 10, 42
+    left, right, top, bottom = 66, 12, 10, 42
 
     def __init__(self, xs, ys, x_title, y_title, height=HEIGHT):
         self.height = height
@@ -57,7 +59,7 @@ class LogAxes:
             self.parts += [line(self.left, self.y(v), WIDTH - self.right, self.y(v), "grid"),
                            text(self.left - 5, self.y(v) + 4, tick(v), "end", "small")]
         self.parts += [text((self.left + WIDTH - self.right) / 2, height - 8, x_title, "middle", "small"),
-                       f'<text transform="translate(12 {height / 2:.0f}) rotate(-90)" text-anchor="middle" '
+                       f'<text transform="translate(14 {height / 2:.0f}) rotate(-90)" text-anchor="middle" '
                        f'class="small">{esc(y_title)}</text>']
 
     @staticmethod
@@ -94,5 +96,5 @@ class LogAxes:
         return svg(self.height, self.parts, label)
 
 
-def legend(names):
-    return '<p class="legend">' + " ".join(f'<span class="{family(n)}">{esc(n)}</span>' for n in names) + "</p>"
+def legend(names, kind=family):
+    return '<p class="legend">' + " ".join(f'<span class="{kind(n)}">{esc(n)}</span>' for n in names) + "</p>"

@@ -111,12 +111,13 @@ def cell_of(case):
 
 
 def md_headline(cases, device, precision):
-    """Block A on the GPU: the ratio, with the errors beside it."""
+    """Block A on the GPU: the ratio and the errors."""
     case = next(iter(select(cases, device="cuda", precision="fp32", series="full", block="A")), None)
     if not case or not case.peers():
         return []
     best, eager = case.peers()[0], case.rows.get("torch eager", {})
-    return [f"**On an {case.run['machine']['name']} a {BLOCKS['A'].replace('convolution', 'convolution with', 1).replace(',', '', 1)} takes "
+    first, *middle, last = BLOCKS["A"].split(", ")
+    return [f"**On an {case.run['machine']['name']} a {first} with {', '.join(middle)} and {last} takes "
             f"{fmt(case.ours['ms'])} ms: {fmt(case.speedup(best))} times as",
             f"fast as the fastest of {len(case.peers())} ways to run it in PyTorch. Largest error against float64: "
             f"{fmt_error(case.ours.get('max_abs_error'))}; eager PyTorch's: {fmt_error(eager.get('max_abs_error'))}.**"]

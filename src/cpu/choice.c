@@ -80,7 +80,7 @@ const cpu_row *cvyi_only_row(const question *q)
     return rows[i];
 }
 
-/* The first row whose pass stands; where none does, why the last does not. */
+/* The first row that takes the pass; if none does, why the last refuses. */
 const char *cvyi_cpu_judge(const cvy_plan *p, pass *s)
 {
     const char *why = cvyi_pass_refusal(p, s);

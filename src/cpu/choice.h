@@ -4,7 +4,7 @@
  * first operator. It refuses, in words, or predicts its time. The row that wins decides how it would run: tiles,
  * bands and what is taken along. decide.c decides the rest: how many samples are a unit, which operators share
  * steps, which values lie in slices between steps. The predicted time follows from these decisions. All of it is
- * kept with the pass as its choice. Lowering, printing, measuring and the tests read it, and nobody decides again.
+ * kept with the pass as its choice. Lowering, printing, measuring and the tests read it, and nothing decides again.
  * Each operator after the first has exactly one row that does not refuse it. A new kernel is a file with its row,
  * and a line in the table. */
 #ifndef CVYI_CPU_CHOICE_H
@@ -97,7 +97,7 @@ struct cpu_row {
     const char *(*refuse)(const question *q, const cpu_row *row);
     /* Of the operator on one core, all samples. */
     double (*seconds)(const question *q, const cpu_row *row);
-    /* Fills in the row's own part of the choice (how); chunk, units and twice stand. NULL: it has none. */
+    /* Fills in the row's own part of the choice (how); chunk, units and twice are set. NULL: it has none. */
     void (*decide)(const question *q, cpu_choice *c);
     /* May the first operand of a node be words of 16 bits where they lie, and does it store its result itself, as
      * words or with strides? NULL: no, it wants floats. */
@@ -106,7 +106,7 @@ struct cpu_row {
     cvy_status (*make)(builder *b, int index);
 };
 
-/* One for each kernel, beside its make(). */
+/* One for each kernel, next to its make(). */
 extern const cpu_row cvyi_row_conv_direct, cvyi_row_conv_depthwise, cvyi_row_conv_patches;
 extern const cpu_row cvyi_row_conv_winograd_4x4, cvyi_row_conv_winograd_2x4, cvyi_row_conv_winograd_2x2;
 extern const cpu_row cvyi_row_conv_product, cvyi_row_conv_transposed, cvyi_row_matmul, cvyi_row_pool;
@@ -142,7 +142,7 @@ const cpu_row *cvyi_only_row(const question *q);
 
 /* ---- decide.c ---- */
 
-/* Decides a pass whose row and its seconds stand: the rest of the choice, way, seconds and note. NULL, or why it
+/* Decides a pass whose row and seconds are known: the rest of the choice, way, seconds and note. NULL, or why it
  * cannot be a pass. */
 const char *cvyi_decide_pass(const cvy_plan *p, pass *s, cpu_choice *c);
 /* Decides which nodes the steps of node `index` compute. */

@@ -226,7 +226,7 @@ const char *cvyi_conv_pool_legal(conv_algo_id algo, const conv_geom *g, int64_t 
     if (ph == 1 && pw == 1) return "the pooling window is a single value";
     if (ph < 1 || pw < 1 || ph > g->out[1] || pw > g->out[2]) return "the pooling window is larger than the plane";
     if (algo == CONV_DEPTHWISE || algo == CONV_PATCHES) return "this form takes no maxima, the direct form does";
-    if (is_winograd(algo) && (g->dil[1] > 1 || g->dil[2] > 1)) return "a tile with dilation is no window";
+    if (is_winograd(algo) && (g->dil[1] > 1 || g->dil[2] > 1)) return "a tile of a dilated filter is not a window";
     if (is_winograd(algo) && (a->mh % ph || a->mw % pw))
         return "the pooling window does not divide Winograd's tile";
     if (!is_winograd(algo) && (ph > 16 || pw > 64)) return "the pooling window is larger than 16x64";

@@ -3,7 +3,7 @@
  * The engine asks the table cvyi_conv_algos what is legal and what it costs, lets cvyi_conv_tile() cut the work,
  * packs the weights once, and then, sample by sample, runs the parts of a job in any order on any threads. How the
  * work is cut depends on the geometry and the instruction set, never on the number of threads, and no two parts
- * write the same number: results are the same bits whoever runs them.
+ * write the same number: results have the same bits whichever thread runs them.
  *
  * A part is a band of output rows of one output plane times a range of output channels.
  *   part = band * kparts + kpart,  band = plane * bands_per_plane + band in the plane */

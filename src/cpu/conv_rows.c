@@ -13,7 +13,7 @@ static const char *refuse_conv(const question *q, const cpu_row *row)
     const bool winograd = cvyi_is_winograd(row->algo);
 
     if (winograd && q->plan->options.winograd == CVY_OFF) return "winograd is off";
-    if (winograd && !cvyi_conv_by_sample(q)) return "not taken sample by sample, Winograd needs that";
+    if (winograd && !cvyi_conv_by_sample(q)) return "does not run sample by sample, Winograd needs that";
     return cvyi_conv_refuses(row->algo, &q->conv);
 }
 

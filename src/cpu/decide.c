@@ -1,4 +1,4 @@
-/* decide.c - the rest of a pass's choice, when its row stands: how many samples are a unit, which nodes are
+/* decide.c - the rest of a pass's choice, once its row is known: how many samples are a unit, which nodes are
  * computed together, and which values lie in slices between steps. See choice.h. */
 #include <stdio.h>
 #include "choice.h"

@@ -1,4 +1,4 @@
-/* fence.c - memory between the slices of a unit, and after the scratch of a worker, that nobody may touch.
+/* fence.c - memory between the slices of a unit, and after the scratch of a worker, that must not be touched.
  *
  * The address sanitizer knows where the caller's workspace ends, but nothing of what lies in it. In builds with it
  * every slice is followed by a fence, which is forbidden ground while a pass runs. In others all of this is empty.

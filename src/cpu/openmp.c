@@ -76,14 +76,14 @@ static bool bind(void *scope)
         if (!address) return false;
         memcpy(symbols[i].entry, &address, sizeof address);
     }
-    /* One more reference, which nobody drops: the runtime cannot be unloaded under us. */
+    /* One more reference, never dropped: the runtime cannot be unloaded under us. */
     if (!dladdr((void *)(uintptr_t)r->parallel, &where)) return false;
     dlopen(where.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
     cvyi_log(1, "cpu: parts run on the OpenMP team of %s", where.dli_fname);
     return true;
 }
 
-/* A library that is loaded already; closed again by whoever needs it no more. */
+/* A library that is loaded already; closed again when it is not needed. */
 static bool bind_within(const char *library)
 {
     void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);

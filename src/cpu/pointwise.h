@@ -86,7 +86,7 @@ typedef struct cpu_vector_kernels {
     void (*affine_vec)(float *dst, const float *src, int64_t n, const float *scale, const float *shift);
     void (*copy)(float *dst, const float *src, int64_t n);
     void (*fill)(float *dst, int64_t n, float value);
-    /* The same with stores past the caches, for outputs that nobody reads soon. dst may be a source,
+    /* The same with stores past the caches, for outputs that are not read soon. dst may be a source,
      * element by element, though little is gained then; others see the results after stream_end(). */
     cpu_unary_fn *unary_stream[OP_COUNT];
     cpu_binary_fn *binary_stream[BINARY_FORMS][OP_COUNT];

@@ -7,8 +7,8 @@
  *     POSTED -> IDLE                         the caller finished before the worker woke, and took the work back
  *     RUNNING -> WAITED -> IDLE              the caller sleeps until this worker is done
  *
- * Taking work back is what makes the pool bearable beside other pools on the same cores: a worker that does not get
- * a core delays nobody, unless it has begun. Only workers that were posted look at the
+ * Taking work back is what makes the pool usable next to other pools on the same cores: a worker that does not get
+ * a core delays no one, unless it has begun. Only workers that were posted look at the
  * job, and the caller leaves only when none of them is RUNNING, so the job's fields need no protection of their
  * own. */
 #include <linux/futex.h>

@@ -17,7 +17,7 @@ static const char *refusal(const cvy_plan *p, const cuda_device *d, const node *
     const value *x = &p->graph->values[n->arg[0]], *w = &p->graph->values[n->arg[1]];
 
     if (d->major != 9 || d->minor != 0) return "words: needs compute capability 9.0";
-    if (p->tuning >= TUNE_GENERIC) return "words: this tuning does without tensor cores";
+    if (p->tuning >= TUNE_GENERIC) return "words: this tuning does not use tensor cores";
     if (x->dtype != w->dtype) return "words: operands of two dtypes";
     if (x->shape.rank < 2 || w->shape.rank < 2) return "words: a vector";
     if (e->K < WORD_DEPTH) return "words: fewer than 64 terms in a sum";

@@ -38,7 +38,7 @@ static const char *refusal(const cvy_plan *p, const cuda_device *d, const node *
 
 /* Rows, columns, cluster, the most products: three of 256 columns want more registers than there are. Large tiles
  * fetch less; small ones fill the device. Clusters of two are for effort "measure" to try; of four they were slower
- * than blocks by themselves (doc/KERNELS.md). */
+ * than blocks by themselves (doc/LAB.md). */
 typedef struct tile_row {
     int m, n, cluster_m, cluster_n, products;
 } tile_row;

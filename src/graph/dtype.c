@@ -41,7 +41,7 @@ void cvyi_text_add_dtype(text *t, cvy_dtype dtype)
     if (dtype != CVY_FLOAT32) cvyi_text_add(t, ":%s", cvyi_dtype_name(dtype));
 }
 
-/* Statistics are float32 beside data of any dtype. */
+/* Statistics are float32 for data of any dtype. */
 static bool is_statistics(const node *n, int arg)
 {
     return cvyi_info(n)->kind == KIND_APPLY && arg == 1;

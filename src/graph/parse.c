@@ -59,6 +59,18 @@ fail:
     return st;
 }
 
+/* A name of one or two letters is near every other: nothing is proposed for it. */
+static cvy_status unknown_value(const parser *p, size_t n)
+{
+    nearest near = {.word = p->at, .length = n};
+    char seen[SEEN_BYTES];
+
+    cvyi_describe(p->at, seen);
+    cvyi_fail(CVY_INVALID, "there is no value %s", seen);
+    for (int v = p->graph->n_values; n > 2 && v-- > 0;) cvyi_near_try(&near, p->graph->values[v].name);
+    return near.best ? cvyi_fail_more(CVY_INVALID, "; did you mean '%s'?", near.best) : CVY_INVALID;
+}
+
 /* @name, where the @ comes next: a value that is there. */
 static cvy_status read_reference(parser *p, int *out)
 {
@@ -67,11 +79,7 @@ static cvy_status read_reference(parser *p, int *out)
 
     if (!n) return cvyi_expected(p, "a name after '@'");
     *out = cvyi_value_find(p->graph, p->at, n);
-    if (*out == CVY_NONE) {
-        char seen[SEEN_BYTES];
-        cvyi_describe(p->at, seen);
-        return cvyi_locate(p, start, cvyi_fail(CVY_INVALID, "there is no value %s", seen));
-    }
+    if (*out == CVY_NONE) return cvyi_locate(p, start, unknown_value(p, n));
     p->at += n;
     return CVY_OK;
 }
@@ -155,10 +163,15 @@ static cvy_status read_argument(parser *p, argument *a)
 
 static cvy_status unknown_keyword(const parser *p, const stage *s, const char *at, const char *key)
 {
+    nearest near = {.word = key, .length = strlen(key)};
     char signature[SIGNATURE_BYTES];
+
     cvyi_signature((op_id)(s->op - cvyi_ops), signature);
+    for (int i = 0; i < s->op->n_attrs; i++) cvyi_near_try(&near, s->op->attrs[i].name);
+    for (int i = 0; i < s->op->n_tensors; i++) cvyi_near_try(&near, s->op->tensors[i]);
+    cvyi_fail(CVY_INVALID, "%s has no argument '%.60s': %s", s->op->name, key, signature);
     return cvyi_locate(p, at,
-                       cvyi_fail(CVY_INVALID, "%s has no argument '%.60s': %s", s->op->name, key, signature));
+                       near.best ? cvyi_fail_more(CVY_INVALID, "; did you mean '%s'?", near.best) : CVY_INVALID);
 }
 
 static cvy_status given_twice(const parser *p, const stage *s, const char *at, const char *what)

@@ -1,4 +1,4 @@
-/* parse.h - what parse.c (stages, operators, arguments) and scan.c (words) share; nobody else includes it. */
+/* parse.h - what parse.c (stages, operators, arguments) and scan.c (words) share; no other file includes it. */
 #ifndef CVYI_PARSE_H
 #define CVYI_PARSE_H
 

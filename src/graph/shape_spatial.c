@@ -1,7 +1,7 @@
 /* shape_spatial.c - shapes of convolutions and pools: operators with a window along each spatial axis. */
 #include "shape.h"
 
-/* Attribute values per spatial axis: one number stands for all. */
+/* Attribute values per spatial axis: one number applies to all. */
 static int64_t spatial_at(const attr_value *a, int axis)
 {
     return a->i[a->count > 1 ? axis : 0];

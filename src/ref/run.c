@@ -66,7 +66,7 @@ static void find_lifetimes(const cvy_graph *g, slot *slots)
     for (int i = 0; i < n_outputs; i++) slots[outputs[i]].last = g->n_nodes;
 }
 
-/* Takes the arrays nobody reads from node i on out of the list of those alive. */
+/* Removes arrays that are not read from node i on from the list of those alive. */
 static void release(slot *slots, int *alive, int i)
 {
     for (int *link = alive; *link != CVY_NONE;) {

@@ -1,4 +1,4 @@
-/* cast.c - conversions of dtype, where somebody else can do them.
+/* cast.c - conversions of dtype that another operator can do.
  *
  * A value is rounded where it is stored, and a cast says no more than as what: on the way from one operator to the
  * next inside a pass nothing is rounded. So a cast can go where the operator before it stores its result as the
@@ -46,7 +46,7 @@ static bool is_cast_to(const node *n, int arg, cvy_dtype dtype)
     return n->op == OP_cast && dtype_of(n) == dtype;
 }
 
-/* The operator before it stores its result in the cast's dtype, if everybody wants it in that one. A reshape gives
+/* The operator before it stores its result in the cast's dtype, if all readers take it in that one. A reshape gives
  * the same memory another shape, statistics are float32. */
 bool cvyi_cast_result(editor *e, int index)
 {
@@ -68,7 +68,7 @@ static bool is_convolved(const node *n, int arg, cvy_dtype dtype)
     return arg == 0 && (cvyi_info(n)->kind == KIND_CONV || cvyi_info(n)->kind == KIND_CONVT);
 }
 
-/* A convolution takes float32 and rounds it itself, if nobody else wants it rounded. */
+/* A convolution takes float32 and rounds it itself, if no other reader needs it rounded. */
 bool cvyi_cast_operand(editor *e, int index)
 {
     cvy_graph *g = e->g;

@@ -70,7 +70,7 @@ void cvyi_editor_close(editor *e)
     cvyi_free(e->dying);
 }
 
-/* The node that made v goes if nobody reads v, and with it those that only it has read. */
+/* Removes the node that made v if v has no readers, and with it those that only it has read. */
 static void bury(editor *e, int v)
 {
     int depth = 0, by = e->g->values[v].node;
@@ -182,7 +182,7 @@ void cvyi_edit_watch(editor *e, int v)
     if (v != CVY_NONE && e->mode == REWRITE_WATCH) e->g->values[v].watched = true;
 }
 
-/* What an edit made goes by the name of the value whose place it takes, if that is one of the caller's. */
+/* What an edit made has the name of the value that it replaces, if that is one of the caller's. */
 static void take_title(editor *e, int old, int now)
 {
     value *v = &e->g->values[now];

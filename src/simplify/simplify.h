@@ -30,7 +30,7 @@ typedef struct editor {
     int cap_values;
     /* per node */
     int *next_use; /* MAX_ARGS of them: the next use of the same value; -1: the last */
-    bool *dead;    /* nobody needs it any more; clean() takes it out */
+    bool *dead;    /* not needed any more; clean() removes it */
     int *dying;    /* room for the nodes that go because another went */
     int cap_nodes;
 } editor;

@@ -68,7 +68,7 @@ int cvyi_cache_open(bool make)
         return -1;
     }
     if (fstat(fd, &info) == 0 && info.st_uid == geteuid() && !(info.st_mode & (S_IWGRP | S_IWOTH))) return fd;
-    cvyi_log(1, "cache: %s is not used: it must belong to this user, and nobody else may write in it", path);
+    cvyi_log(1, "cache: %s is not used: it must belong to this user, and no one else may have write access", path);
     close(fd);
     return -1;
 }

@@ -1,7 +1,7 @@
 /* cache.h - entries on disk that are named by the digest of everything they depend on.
  *
  * The directory is CVY_CACHE, else $XDG_CACHE_HOME/convoy, else $HOME/.cache/convoy; "off" means none. It is made
- * with mode 0700 and used only if it belongs to this user and nobody else may write in it. One file per entry,
+ * with mode 0700 and used only if it belongs to this user and no one else can write to it. One file per entry,
  * written aside and renamed, so that readers and writers of any number of processes never see half of one:
  *
  *   8 bytes  "CVYCODE1"     the format

@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include "cache.h"
 
-/* The key that a file's name stands for; false: no entry has such a name. */
+/* The key that a file's name encodes; false: no entry has such a name. */
 static bool key_of(const char *name, cache_key *key)
 {
     static const char digits[] = "0123456789abcdef";

@@ -1,8 +1,8 @@
-/* near.c - the word that somebody may have meant. */
+/* near.c - the word that may have been meant. */
 #include <string.h>
 #include "util.h"
 
-enum { LONGEST = 64 }; /* of words that are compared; longer ones are nobody's slip */
+enum { LONGEST = 64 }; /* of words that are compared; longer ones are no typing errors */
 
 /* How many letters to insert, drop, replace or swap with a neighbour: the optimal string alignment distance. */
 static int distance(const char *a, size_t na, const char *b, size_t nb)

@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT / "python"))
 
 import convoy_report as report  # noqa: E402
 from convoy_report import browser  # noqa: E402
+from convoy_report.page import page as page_of  # noqa: E402
 
 PEERS = {"convoy": 2.0, "torch eager": 9.0, "torch.compile channels_last": 5.0, "openvino": 6.5}
 
@@ -168,6 +169,15 @@ def test_documents_have_the_figures_of_the_results():
     assert done.returncode == 0, done.stderr
 
 
+def test_performance_has_the_tables_of_never_slower(tmp_path):
+    pytest.importorskip("torch")
+    copy = tmp_path / "page.md"
+    copy.write_text((ROOT / "doc/PERFORMANCE.md").read_text())
+    command = [sys.executable, "bench/modules/never_slower.py", "--update", str(copy)]
+    subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT / "python")}, check=True)
+    assert copy.read_text() == (ROOT / "doc/PERFORMANCE.md").read_text()
+
+
 PROBE = """<script>
 const boxes = [...document.querySelectorAll('figure')].map(f => {
   const r = f.querySelector('svg').getBoundingClientRect();
@@ -180,17 +190,21 @@ parent.document.title = JSON.stringify({boxes, first, wide: document.documentEle
 SHOWN = [name for name in FIGURES if "cuda" in name]  # the tab that is open: the GPU's
 
 
+def looked_at(page, width, scheme):
+    """What PROBE sees of a page in Chromium."""
+    if browser.find() is None:
+        pytest.skip("no Chromium here (apt-get install chromium)")
+    shown = browser.dom(page.replace("</body>", PROBE + "</body>"), width, scheme)
+    told = re.search(r"<title>(\{.*?\})</title>", shown, re.S)
+    assert told, shown[:500]
+    return json.loads(told[1].replace("&quot;", '"').replace("&lt;", "<").replace("&gt;", ">"))
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 375])
 def test_a_browser_shows_the_page(results, tmp_path, width, scheme):
     """The rendered page: the GPU on the first screen, every figure of the open tab with a size, nothing too wide."""
-    if browser.find() is None:
-        pytest.skip("no Chromium here (apt-get install chromium)")
-    page = draw(results, tmp_path).read_text().replace("</body>", PROBE + "</body>")
-    shown = browser.dom(page, width, scheme)
-    told = re.search(r"<title>(\{.*?\})</title>", shown, re.S)
-    assert told, shown[:500]
-    seen = json.loads(told[1].replace("&quot;", '"').replace("&lt;", "<").replace("&gt;", ">"))
+    seen = looked_at(draw(results, tmp_path).read_text(), width, scheme)
     drawn = [b[0] for b in seen["boxes"] if b[1] > 0]
     assert sorted(drawn) == sorted(SHOWN)
     assert all(w > 250 and h > 20 for name, w, h in seen["boxes"] if name in SHOWN)
@@ -199,6 +213,13 @@ def test_a_browser_shows_the_page(results, tmp_path, width, scheme):
     name, top, words = seen["first"][0]
     assert name == "first-cuda" and top < browser.SIZES[width] / 2
     assert "2.50 times as fast" in words and "1.0e-06" in words and "a <machine>; 2026-01-02; commit not recorded" in words
+
+
+def test_paper_shows_every_tab(results, tmp_path):
+    """The style for print, applied to the screen: every figure of every tab, on white."""
+    seen = looked_at(draw(results, tmp_path).read_text().replace("@media print{", "@media screen{"), 1280, "dark")
+    assert sorted(b[0] for b in seen["boxes"] if b[1] > 0) == sorted(FIGURES)
+    assert seen["ground"] == "rgb(255, 255, 255)" and seen["wide"] <= seen["room"]
 
 
 def test_screenshots_are_kept(results, tmp_path):
@@ -214,11 +235,19 @@ def test_screenshots_are_kept(results, tmp_path):
     assert len({path.read_bytes() for path in paths}) == 4
 
 
+def test_the_screenshots_in_doc_are_todays():
+    """Their digest is that of the page of bench/results. If not: python -m convoy_report --screenshots doc"""
+    now = browser.digest(page_of(report.load(ROOT / "bench" / "results")))
+    for width in browser.SIZES:
+        for scheme in browser.SCHEMES:
+            assert now in (ROOT / "doc" / f"report-{width}-{scheme}.png").read_bytes()
+
+
 def test_times_of_convoy_bench_are_read(tmp_path):
     chain = {"chain": "x[1,3,8,8] | conv2d(4, 3)", "device": "cpu", "machine": "a machine", "precision": "fp32", "threads": 2,
              "ms": 2.0, "ms_min": 1.9, "max_abs_error": 1e-7, "rel_error": 1e-7, "unfused_ms": 3.0, "peak_gflops": 9.0}
     problem = {"file": "net.py", "device": "cpu", "machine": "a machine", "precision": "fp32", "threads": 2,
-               "ms": {"eager": 5.0, "compile": None, "convoy": 2.5}, "errors": [{"max_abs": 1e-7}]}
+               "ms": {"eager": 5.0, "compile": None, "convoy": 2.5}, "errors": [{"max_abs": 1e-7}], "busy": False}
     for name, told in (("chain.json", chain), ("problem.json", problem)):
         (tmp_path / name).write_text(json.dumps(told))
     page = tmp_path / "page.html"
@@ -226,11 +255,16 @@ def test_times_of_convoy_bench_are_read(tmp_path):
     text = page.read_text()
     assert "conv2d(4, 3)" in text and "3.00 ms, 1.50×" in text  # unfused
     assert "net.py" in text and "5.00 ms, 2.00×" in text  # eager
+    assert 'id="first-cpu"' in text and "<b>2.00 times as fast</b>" in text
+    (tmp_path / "problem.json").write_text(json.dumps(problem | {"busy": True}))
+    assert report.main([str(tmp_path / "problem.json"), "-o", str(page)]) == 0
+    assert "these times mean little" in page.read_text() and "times as fast" not in page.read_text() and "2.00×" not in page.read_text()
 
 
 def test_labels_of_ticks_differ():
     from convoy_report.svg import LogAxes, tick
 
+    assert tick(1e-4) == "1e-04" and tick(0.02) == "0.02"
     for low, high in ((0.02, 0.9), (1, 20), (3e4, 8e5), (2e5, 3e7), (1e-7, 1e-3)):
         ticks = LogAxes._ticks(low, high)
         assert len({tick(t) for t in ticks}) == len(ticks) >= 2

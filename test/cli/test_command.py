@@ -30,6 +30,9 @@ SMALL = "x[3,4,9,9] | conv2d(6,3) | group_norm(2) | relu"
         (["plan", SMALL, "--precison", "fp32"], ["unknown option '--precison'", "did you mean --precision?"]),
         (["plan", "x[1,4,9,9] | con2d(6,3)"], ["column 14", "no operator 'con2d'", "did you mean 'conv2d'?"]),
         (["plan", "x[1,4,9,9] | conv2d(4,64,3)"], ["the kernel spans 64", "torch.nn's (4,64,3) is conv2d(64,3)"]),
+        (["plan", "x[1,4,9,9] | conv2d(6,3,paddin=1)"], ["no argument 'paddin'", "did you mean 'padding'?"]),
+        (["plan", "x[1,4,9,9] | relu @skip | tanh | add(@skp)"], ["no value 'skp'", "did you mean 'skip'?"]),
+        (["ejct"], ["unknown command 'ejct'", "did you mean eject?"]),
         (["completion", "fish"], ["bash or zsh", "'fish'"]),
         (["plan", SMALL, "--device"], ["--device needs a value"]),
         (["plan", SMALL, "--device", "tpu"], ["auto|ref|cpu|cuda", "'tpu'"]),
@@ -61,9 +64,18 @@ SMALL = "x[3,4,9,9] | conv2d(6,3) | group_norm(2) | relu"
     ],
 )
 def test_refusals(convoy, tmp_path, arguments, words):
-    extra = [] if arguments[0] in ("fly", "pln", "ops", "demo", "completion") else ["--device=ref"]
+    extra = [] if arguments[0] in ("fly", "pln", "ejct", "ops", "demo", "completion") else ["--device=ref"]
     refused(convoy(*arguments[:2], *extra, *arguments[2:]), *words)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_three_numbers_of_torch_get_a_hint(convoy):
+    """nn.Conv2d(3,64,3) that is legal in chain text: the plan is that of what is written, and a line says what may be meant."""
+    status, out, err = convoy("plan", "x[1,3,96,96] | conv2d(3,64,3)", "--device", "ref")
+    assert status == 0 and "conv2d(3, 64, stride=3)" in out
+    assert err == "convoy: note: conv2d has kernel 64 and stride 3; torch.nn's (3,64,3) is conv2d(64,3)\n"
+    for chain in ("x[1,3,96,96] | conv2d(3,7,2)", "x[1,3,96,96] | conv2d(96,16,16)", "x[1,3,96,96] | conv2d(64,3,1)"):
+        assert convoy("plan", chain, "--device", "ref")[2] == ""
 
 
 def test_a_gpu_that_is_not_there(convoy):
@@ -371,7 +383,7 @@ def test_what_is_no_file_is_written_into(convoy, tmp_path, files):
 
 def test_inputs_come_out_of_pipes(convoy, tmp_path, files):
     os.mkfifo(tmp_path / "pipe")
-    refused(run_files(convoy, x="pipe"), "pipe: ", "nobody writes into")  # and does not wait for one
+    refused(run_files(convoy, x="pipe"), "pipe: ", "without a writer")  # and does not wait for one
     refused(run_files(convoy, x="/dev/zero"), "neither a regular file nor a pipe")
     arguments = ["run", CHAIN, "--device", "ref", "--input", "/dev/stdin", *PARAMS, "--output", "y.npy"]
     whole = (tmp_path / "x.npy").read_bytes()

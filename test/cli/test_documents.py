@@ -11,7 +11,8 @@ import pytest
 
 from conftest import COMMAND, ROOT
 
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "bench/README.md", *(ROOT / "doc").rglob("*.md")])
+PAGES = sorted([*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md", "doc/convoy.1")),
+                *(ROOT / "doc").rglob("*.md")])
 CODE = ("src", "cli", "include", "python", "test", "bench", "examples", "Makefile", "setup.py", ".ci")
 IGNORED = re.compile(r"(^|/)(build(-[\w-]+)?|\.venv[^/]*|\.git|__pycache__|results|corpus_\w+)(/|$)")
 # What a page names without saying that it is there: files that a command makes or a reader has.
@@ -53,9 +54,22 @@ def test_every_path_is_there(page):
     assert not missing
 
 
+def anchors(page):
+    """Of a page's headings, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.*)$", text, re.M)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_section_that_is_linked_is_there(page):
+    for target, section in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text()):
+        if not target.startswith("http"):
+            assert section in anchors(page.parent / target if target else page), (target, section)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_every_option_and_variable_is_known(page):
-    text = re.sub(r"https?://\S+", "", page.read_text())
+    text = re.sub(r"https?://\S+", "", page.read_text().replace("\\-", "-"))  # \- is troff's
     names = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text)) | set(re.findall(r"\b(?:CVY|CONVOY)_[A-Z][A-Z_0-9]+\b", text))
     unknown = [n for n in names if not re.search(rf"(?<![\w-]){re.escape(n)}(?![\w-])", TEXT)]
     assert not unknown
@@ -85,13 +99,16 @@ def test_folders_include_what_comes_before_them():
             assert other == here or other not in place or place[other] < place[here], (file, other)
 
 
-def test_words_that_are_places():
-    """behind is a place in space: after is what comes later."""
+# Of *How we write* in CONTRIBUTING.md; behind is a place in space, later is after.
+CALQUES = re.compile(r"\b(behind|for want of|among it|takes? apart|taken apart|it does without)\b", re.I)
+
+
+def test_words_that_are_not_used():
     for file in [*files("src", "cli", "python", "include", "doc"), "README.md"]:
         if file.endswith((".png", ".npy")):
             continue
         for line in (ROOT / file).read_text(errors="replace").splitlines():
-            assert not re.search(r"\bbehind\b", line, re.I), (file, line)
+            assert not CALQUES.search(line), (file, line)
 
 
 def test_the_readme_is_one_page_and_leads_to_all_others():

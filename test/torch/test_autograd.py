@@ -258,5 +258,5 @@ def test_inputs_of_a_frozen_model_in_eval():
 
 
 def test_training_option_is_checked():
-    with pytest.raises(ValueError, match="training is auto, eager, recompute, not 'never'"):
+    with pytest.raises(ValueError, match="training takes auto, eager, recompute, not 'never'"):
         convoy.compile(nn.ReLU(), training="never")

@@ -37,7 +37,7 @@ def test_blocks(name, factor):
 
 
 def test_what_is_no_choice():
-    with pytest.raises(ValueError, match="precision is fp32, tf32, torch"):
+    with pytest.raises(ValueError, match="precision takes fp32, tf32, torch"):
         convoy.compile(Net(), precision="fp16")
     with pytest.raises(TypeError, match="nn.Module, not function"):
         convoy.compile(F.gumbel_softmax)

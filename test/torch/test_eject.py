@@ -371,7 +371,7 @@ def test_no_gpu(tmp_path):
     [
         (FOLD.replace("class Model(nn.Module)", "import convoy\nclass Model(nn.Module)").replace(
             "def __init__(self", "hidden = convoy\n\n    def __init__(self"), "uses Convoy"),
-        (FOLD + "import beside\n", "imports beside, a file beside it"),
+        (FOLD + "import beside\n", "imports beside, a file next to it"),
         (FOLD + "import convoy; import math\n", "another statement on the line"),
         (FOLD + "def expand(x): return x\n", "expand is a name that the new file needs"),
     ],

@@ -66,7 +66,7 @@ def test_backend_takes_options_and_uses_convoy(monkeypatch):
     with torch.no_grad():
         fast(X)
     assert [len(e.runners) for e in made] == [1]
-    with pytest.raises(Exception, match="precision is fp32"):
+    with pytest.raises(Exception, match="precision takes fp32"):
         torch.compile(Net().eval(), backend=compile_graph, options={"precision": "fp8"})(X)
 
 

@@ -72,7 +72,7 @@ def test_a_busy_machine(capsys):
               "compile_error": None, "roofline_ms": None, "ms": ms, "ms_least": ms, "ms_spread": ms, "others": 1.5}
     problem.print_text({**common, "busy": True})
     told = capsys.readouterr().out
-    assert "BUSY: other processes took 1.5 processors" in told and "times Convoy's" not in told
+    assert "BUSY: other processes took 1.5 of " in told and "times Convoy's" not in told
     problem.print_text({**common, "busy": False})
     assert "2.00 times Convoy's" in capsys.readouterr().out
 

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import convoy
+from convoy import problem
 
 
 def test_an_option_that_is_misspelt():
@@ -14,11 +15,32 @@ def test_an_option_that_is_misspelt():
         convoy.compile(nn.ReLU(), quickly=True)
 
 
+def test_a_value_that_is_misspelt():
+    with pytest.raises(ValueError, match="convoy.compile: effort takes estimate, measure, not 'mesure'; did you mean 'measure'\\?"):
+        convoy.compile(nn.ReLU(), effort="mesure")
+
+
+def test_a_variable_that_is_misspelt(monkeypatch):
+    monkeypatch.setenv("CONVOY_REGIONS", "al")
+    with pytest.raises(ValueError, match="CONVOY_REGIONS is 'al', expected faster or all; did you mean 'all'"):
+        convoy.compile(nn.ReLU())
+
+
+def test_an_option_of_bench_that_is_misspelt(capsys):
+    with pytest.raises(SystemExit):
+        problem.bench(["model.py", "--secnds", "1"])
+    assert "unknown option '--secnds'; did you mean '--seconds'?" in capsys.readouterr().err
+
+
 def test_explain_names_itself():
     with pytest.raises(TypeError, match="convoy.explain takes an nn.Module and its inputs, not builtin_function"):
         convoy.explain(torch.relu, torch.rand(3))
     with pytest.raises(TypeError, match="convoy.compile takes an nn.Module, not builtin_function"):
         convoy.compile(torch.relu)
+    with pytest.raises(TypeError, match="convoy.explain: the module does not take these inputs: .*missing 1 required"):
+        convoy.explain(nn.Conv2d(3, 4, 3))
+    with pytest.raises(RuntimeError, match="convoy.explain: the module does not take these inputs: .*channels"):
+        convoy.explain(nn.Conv2d(3, 4, 3), torch.rand(1, 5, 8, 8))
 
 
 def test_a_compiled_module_shows_that_it_is():

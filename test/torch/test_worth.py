@@ -274,7 +274,7 @@ def test_measure_times_both_once(monkeypatch, tmp_path):
 
 
 def test_settings():
-    with pytest.raises(ValueError, match="regions is faster, all"):
+    with pytest.raises(ValueError, match="regions takes faster, all"):
         convoy.compile(nn.ReLU(), regions="some")
 
 

@@ -291,7 +291,7 @@ static void pipes(void **state)
     snprintf(path, sizeof path, "%s/pipe", folder);
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_false(npy_read(path, &a, &bytes, message));
-    assert_string_equal(message, "a pipe that nobody writes into");
+    assert_string_equal(message, "a pipe without a writer");
     held = open(path, O_RDONLY | O_NONBLOCK); /* a reader, so that the writer need not wait */
     assert_true(write_tensor(&to, path, CVY_FLOAT32, 0, NULL, &three) && !to.name && aside_commit(&to));
     assert_true(!lstat(path, &info) && S_ISFIFO(info.st_mode));

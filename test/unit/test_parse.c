@@ -228,7 +228,7 @@ static void refused_arguments(void **state)
           {"x[1,8,4,4] | conv2d(64)", "column 14: conv2d: kernel_size is missing"},
           {"x[1,8,4,4] | conv2d(64,3,strid=1)",
            "column 26: conv2d has no argument 'strid': conv2d(out_channels, kernel_size, stride=1, padding=0, "
-           "dilation=1, groups=1, bias=True)"},
+           "dilation=1, groups=1, bias=True); did you mean 'stride'?"},
           {"x[1,8,4,4] | conv2d(64,3,stride=1,stride=1)", "column 42: conv2d: stride is given twice"},
           {"x[1,8,4,4] | conv2d(64,3,kernel_size=1)", "column 38: conv2d: kernel_size is given twice"},
           {"x[1,8,4,4] | conv2d(64,kernel_size=3,1)", "column 38: conv2d: expected a keyword after a keyword"},
@@ -253,6 +253,7 @@ static void refused_names(void **state)
     CHECK(check_refused, {"x[3] | add(@y)", "column 12: there is no value 'y'"},
           {"x[3] | @relu | relu", "column 8: there is no value 'relu'"},
           {"x[3] | add(@relu) @relu", "column 12: there is no value 'relu'"},
+          {"x[3] | relu @skip | add(@skp)", "column 25: there is no value 'skp'; did you mean 'skip'?"},
           {"x[3], x[4]", "column 7: 'x' is there already; @x reads it"},
           {"x[3] | add(x[3])", "column 12: 'x' is there already; @x reads it"},
           {"x[3] | relu @x", "column 8: name 'x' is taken already"},

@@ -17,7 +17,7 @@
 // PASS_BOTH: the first multiplying warpgroup takes statistics strips, the others the same strips again, `lead`
 // turns later, for finishing; so both run side by side. PASS_KEEP: every strip once, its results wait in shared
 // memory. Statistics go from block to block as tagged words: every block must be resident. Shared memory: struct
-// shared_memory in conv_tc.cuh. Expected bound and measurements: doc/KERNELS.md.
+// shared_memory in conv_tc.cuh. Expected bound: doc/kernels/conv_tc.md; measurements: doc/LAB.md.
 #include "conv_tc.cuh"
 #include "conv_tc_load.cuh"
 #include "conv_tc_halves.cuh"
@@ -29,7 +29,7 @@
 #define KERNEL_NAME conv_tc
 #endif
 // Registers per thread of each role; all warpgroups together at most what the launch takes (512 threads: 4 * 128,
-// 640: 5 * 96). Halves are faster with few (doc/KERNELS.md), whole tiles need more.
+// 640: 5 * 96). Halves are faster with few (doc/LAB.md), whole tiles need more.
 constexpr bool FEWER = HALVES && BOTH;
 constexpr int REGS_FIRST = BOTH         ? (FEWER ? 128 : 112)
                            : TEAMS == 2 ? 120

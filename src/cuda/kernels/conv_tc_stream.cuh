@@ -5,7 +5,7 @@
 
 // STREAM: MSHARE blocks of a tile, over all stages, which are given back. g: the first of them. As convolve, but
 // exact tiles are left to do. SEPARATE: the sums of a stage start from zero and are added up by ordinary additions:
-// tensor cores cut off at every step, which shows in a sum of thousands of terms (doc/KERNELS.md).
+// tensor cores cut off at every step, which shows in a sum of thousands of terms (doc/LAB.md).
 __device__ __forceinline__ float convolve_stages(float (&d)[MSHARE][ACC], shared_memory &s, const tile_at &tile,
                                                  stage_view &view, int g)
 {
