@@ -267,6 +267,25 @@ fail:
     return st;
 }
 
+/* Nothing is reduced but the parts of each result. */
+cvy_status cvyi_core_add_many(maker *m, const space *out, const core_parts *p)
+{
+    const int core = m->choice->form.core;
+    const reduce_form f = {.lanes = 1, .splits = 1, .inside = 1};
+    cvy_status st;
+
+    start_reduce(m, "sum", &f, 2, out, 0);
+    cvyi_core_first_view(m, core, out);
+    cvyi_make_define(m, "PARTS", p->split);
+    cvyi_make_define(m, "PARTIALS", cvyi_make_own_view(m, p->parts, "parts of sums"));
+    if (p->bias != CVY_NONE) cvyi_core_bias(m, core, out, p->bias, p->slot);
+    TRY(cvyi_core_epilogue(m, core, out));
+    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&out->logical), REDUCE_THREADS / 32), 1, 1, REDUCE_THREADS);
+    TRY(cvyi_make_end(m, "parts"));
+fail:
+    return st;
+}
+
 static cvy_status make_reduce(maker *m)
 {
     const int core = m->choice->form.core;
