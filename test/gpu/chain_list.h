@@ -88,6 +88,9 @@ static const char *const chains[] = {
     "x[2,65543] | relu | logsumexp(1) | neg",
     "x[2,65600] | add(1000) | mean(1)",
     "x[2101,40] | max(0) | tanh",
+    "x[300,1000] | max(0)",
+    "x[3,70,36] | mul(s[36]) | mean(1)",
+    "x[33,5,12] | logsumexp(0) | add(r[5,12])",
     "x[2,2100,40] | min(1,keepdim=True) | add(b[40])",
     "x[2,3,150,221] | sum((0,2,3)) | mul(s[3])",
     "x[5,1030] | softmax(1)",
@@ -277,6 +280,7 @@ static const char *const sanitized[] = {
     "x[3,7,40] | sum()",
     "x[2,65543] | logsumexp(1) | neg",
     "x[2101,40] | max(0) | tanh",
+    "x[3,70,36] | mul(s[36]) | mean(1)",
     "x[5,33,19] | tanh | softmax(1) | mul(2)",
     "x[2,33333] | softmax(1)",
     "x[30,24] | log_softmax(1)",
@@ -301,6 +305,8 @@ static const char *const full[] = {
     "x[66000,2,4] | conv1d(2,3,groups=2)",
     "x[5,3000001] | square | sum()",
     "x[300007,40] | logsumexp(0)",
+    "x[4000,100000] | max(0)",
+    "x[500000] | mean(0)",
 };
 
 #endif
