@@ -198,31 +198,59 @@ static bool trailing_reduced(const space *s, unsigned reduced)
     return !out_of_order;
 }
 
+/* Elements from one of the kept last dimensions to the next reduced one: neighbours whose results are neighbours.
+ */
+static int64_t kept_run(const space *s, unsigned reduced)
+{
+    int64_t run = 1;
+    for (int d = EMIT_DIMS - 1; d >= 0 && !(reduced >> d & 1); d--) run *= s->extent[d];
+    return run;
+}
+
 /* How a reduction is spread over threads and blocks. It depends on the extents of one sample alone (of all, where
  * samples are reduced), so that no other sample changes a sample's bits. */
 typedef struct reduce_form {
     bool trailing;         /* elements of a result are neighbours */
+    int many;              /* elements of an access of 16 bytes */
     int64_t lanes, splits; /* threads that share a result: neighbouring ones; rows of a block's threads */
-    int64_t parts;         /* blocks that do */
+    int64_t together;      /* neighbouring results of a thread */
+    int64_t parts;         /* blocks that share a result */
     int64_t results;       /* of a block */
     int64_t inside, kept;  /* elements of a result; results */
 } reduce_form;
 
-enum { REDUCE_THREADS = 256, PART_ELEMENTS = 16384, FEWEST_PARTS = 4, MOST_BLOCKS = 1024 };
+enum { REDUCE_THREADS = 256, REDUCE_UNROLL = 4, FEWEST_PARTS = 8, MOST_BLOCKS = 1024 };
 
-static reduce_form choose_reduce(const space *in, unsigned reduced)
+/* Blocks that share each result: a round of accesses each up to 256 blocks, four rounds up to 1,024. A million
+ * elements: 245 blocks of 4,096. */
+static int64_t choose_parts(const reduce_form *f, int64_t of_sample)
 {
-    reduce_form f = {.trailing = trailing_reduced(in, reduced), .splits = 1, .parts = 1, .inside = 1, .kept = 1};
-    int64_t of_sample, blocks, wanted;
+    const int64_t blocks = cvyi_max64(cvyi_ceil_div(of_sample, f->results), 1);
+    const int64_t grain = REDUCE_UNROLL * f->lanes * f->splits * (f->trailing ? f->many : 1);
+    const int64_t rounds = cvyi_ceil_div(f->inside, grain);
+    const int64_t wanted =
+        cvyi_max64(cvyi_min64(rounds, 256 / blocks), cvyi_min64(rounds / 4, MOST_BLOCKS / blocks));
+    const int64_t share = cvyi_round_up(cvyi_ceil_div(f->inside, cvyi_max64(wanted, 1)), grain);
+
+    return wanted >= FEWEST_PARTS ? cvyi_ceil_div(f->inside, share) : 1;
+}
+
+/* dtype: of what is read. */
+static reduce_form choose_reduce(const space *in, unsigned reduced, cvy_dtype dtype)
+{
+    reduce_form f = {.trailing = trailing_reduced(in, reduced), .splits = 1, .together = 1, .inside = 1, .kept = 1};
+    const bool across = !innermost_reduced(in, reduced);
+    int64_t of_sample, run;
 
     for (int d = 0; d < EMIT_DIMS; d++) *(reduced >> d & 1 ? &f.inside : &f.kept) *= in->extent[d];
     of_sample = reduced & 1 || !in->extent[0] ? f.kept : f.kept / in->extent[0];
-    f.lanes = innermost_reduced(in, reduced) ? choose_lanes(f.inside, f.trailing && f.inside % 4 == 0 ? 4 : 1) : 1;
-    if (!innermost_reduced(in, reduced) && f.inside >= 32 && of_sample < 65536) f.splits = 8;
-    f.results = REDUCE_THREADS / f.lanes / f.splits;
-    blocks = cvyi_max64(cvyi_ceil_div(of_sample, f.results), 1);
-    wanted = cvyi_min64(f.inside * f.results / PART_ELEMENTS, MOST_BLOCKS / blocks);
-    if (wanted >= FEWEST_PARTS) f.parts = lower_power_of_two(wanted, MOST_BLOCKS);
+    run = !f.trailing ? kept_run(in, reduced) : reduced & 1 ? 0 : f.inside;
+    f.many = dtype != CVY_FLOAT32 && run % 8 == 0 ? 8 : 4;
+    f.lanes = across ? 1 : choose_lanes(f.inside, f.trailing && f.inside % f.many == 0 ? f.many : 1);
+    if (across && !f.trailing && run % f.many == 0) f.together = f.many;
+    if (across && f.inside >= 32) f.splits = 8;
+    f.results = REDUCE_THREADS / f.lanes / f.splits * f.together;
+    f.parts = choose_parts(&f, of_sample);
     return f;
 }
 
@@ -237,8 +265,10 @@ static void start_reduce(maker *m, const char *gather, const reduce_form *f, int
     cvyi_make_define(m, "REDUCED", reduced);
     cvyi_make_define(m, "LANES", f->lanes);
     cvyi_make_define(m, "SPLITS", f->splits);
+    cvyi_make_define(m, "TOGETHER", f->together);
+    cvyi_make_define(m, "NEIGHBOURS", f->many);
     if (!f->inside) cvyi_make_define(m, "NOTHING_INSIDE", 1);
-    m->many = 4;
+    m->many = f->many;
     m->step.extent = in->extent[0];
 }
 
@@ -261,7 +291,8 @@ cvy_status cvyi_core_reduction(maker *m, int core, const char *gather, const spa
                                unsigned reduced)
 {
     enum { GATHERER = 8 }; /* bytes at most */
-    const reduce_form f = choose_reduce(in, reduced);
+    const cvy_dtype dtype = m->g->values[m->g->nodes[m->pass->first].arg[0]].dtype;
+    const reduce_form f = choose_reduce(in, reduced, dtype);
     const bool merges = f.parts > 1;
     const int64_t at = merges ? cvyi_make_memory(m, GATHERER * f.kept * f.parts) : 0;
     cvy_status st;
@@ -278,6 +309,25 @@ cvy_status cvyi_core_reduction(maker *m, int core, const char *gather, const spa
     TRY(cvyi_core_epilogue(m, core, out));
     cvyi_core_grid(m, cvyi_ceil_div(f.kept, merges ? REDUCE_THREADS / 32 : f.results), 1, 1, REDUCE_THREADS);
     TRY(cvyi_make_end(m, gather));
+fail:
+    return st;
+}
+
+/* Nothing is reduced but the parts of each result. */
+cvy_status cvyi_core_add_many(maker *m, const space *out, const core_parts *p)
+{
+    const int core = m->choice->form.core;
+    const reduce_form f = {.many = 4, .lanes = 1, .splits = 1, .together = 1, .inside = 1};
+    cvy_status st;
+
+    start_reduce(m, "sum", &f, 2, out, 0);
+    cvyi_core_first_view(m, core, out);
+    cvyi_make_define(m, "PARTS", p->split);
+    cvyi_make_define(m, "PARTIALS", cvyi_make_own_view(m, p->parts, "parts of sums"));
+    if (p->bias != CVY_NONE) cvyi_core_bias(m, core, out, p->bias, p->slot);
+    TRY(cvyi_core_epilogue(m, core, out));
+    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&out->logical), REDUCE_THREADS / 32), 1, 1, REDUCE_THREADS);
+    TRY(cvyi_make_end(m, "parts"));
 fail:
     return st;
 }

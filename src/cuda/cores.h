@@ -27,6 +27,8 @@ typedef struct core_parts {
     int split, bias, slot;
 } core_parts;
 cvy_status cvyi_core_add(maker *m, const space *out, const core_parts *p);
+/* reduce.cu: the same for many parts of few results, [result][split] in double. */
+cvy_status cvyi_core_add_many(maker *m, const space *out, const core_parts *p);
 /* The view of those parts, of a step that makes or reads them. */
 void cvyi_core_parts_view(maker *m, const space *out, int64_t parts);
 

@@ -251,12 +251,18 @@ static void add_scale(const emit_spec *spec, const emit_program *p, const emit_l
     close_affine(spec, p, l, t);
 }
 
+/* gelu of the error function, or of tanh; where its result is of 16 bits, of fewer digits. */
+static const char *gelu_form(const emit_spec *spec, const emit_line *l)
+{
+    return l->p[0] != 0 ? "_tanh" : l->rough && !spec->fast ? "_half" : "";
+}
+
 static void add_call(const emit_spec *spec, const emit_line *l, text *t)
 {
     const op_info *op = &cvyi_ops[l->op];
     const bool binary = op->kind == KIND_BINARY;
     const bool scaled = binary && l->p[1] != 1 && (l->op == OP_add || l->op == OP_sub);
-    const char *form = scaled ? "_scaled" : l->op == OP_gelu && l->p[0] != 0 ? "_tanh" : "";
+    const char *form = scaled ? "_scaled" : l->op == OP_gelu ? gelu_form(spec, l) : "";
 
     cvyi_text_add(t, "cvy_%s%s%s(", spec->fast && has_fast(l) ? "fast_" : "", op->name, form);
     add_variable(t, l->a);

@@ -35,6 +35,7 @@ typedef struct emit_line {
     int var, weight, bias; /* views of EMIT_APPLY, EMIT_NORM and EMIT_SCALE; CVY_NONE: none */
     double unit;           /* EMIT_OP: a factor of the result, for fast forms that take one; 0: none */
     double p[2];           /* EMIT_OP: cvyi_pointwise_params; b == CVY_NONE: p[0] is the operand. EMIT_NORM: eps */
+    bool rough;            /* EMIT_OP: the graph has the result in 16 bits */
     norm_geom norm;        /* EMIT_APPLY: which statistics an element has */
     const char *note;      /* what the line makes, as a comment: an operator, never a value's own name */
 } emit_line;

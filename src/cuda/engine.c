@@ -152,12 +152,34 @@ static bool tensor_last(const cuda_run *r, int tensor)
     return is && (uintptr_t)r->buffers[tensor].data % 16 == 0;
 }
 
+/* Do its last two dimensions lie in the other order, without gaps, at a multiple of 16 bytes? */
+static bool tensor_turned(const cuda_run *r, int tensor)
+{
+    const shape *s = cvyi_shape_of(r->plan->graph, r->plan->tensor_value[tensor]);
+    const int64_t *strides = r->buffers[tensor].strides;
+    int64_t step = s->dim[s->rank - 2] * s->dim[s->rank - 1];
+    bool is = strides && strides[s->rank - 2] == 1 && strides[s->rank - 1] == s->dim[s->rank - 2];
+
+    for (int d = s->rank - 3; is && d >= 0; d--) {
+        is = s->dim[d] == 1 || strides[d] == step;
+        step *= s->dim[d];
+    }
+    return is && (uintptr_t)r->buffers[tensor].data % 16 == 0;
+}
+
+/* Does it lie as the pass takes it where it is not contiguous? */
+static bool tensor_suits(const cuda_run *r, int tensor, int number)
+{
+    const kernel_row *row = cvyi_cuda_choice(&r->plan->passes[number])->kernel;
+    return (row == &cvyi_kernel_matmul_wide ? tensor_turned : tensor_last)(r, tensor);
+}
+
 static bool is_read(const cuda_run *r, int tensor)
 {
     return r->plan->graph->values[r->plan->tensor_value[tensor]].kind == VALUE_INPUT;
 }
 
-/* Which steps of the pass run: where do the tensors lie that it could take channels last? */
+/* Which steps of the pass run: how do the tensors lie that it could take otherwise than contiguous? */
 static step_layout layout_of(const cuda_run *r, int number)
 {
     const int *last = ((const cuda_state *)r->plan->state)->last;
@@ -166,7 +188,7 @@ static step_layout layout_of(const cuda_run *r, int number)
     for (int i = 0; i < r->plan->n_tensors; i++) {
         if (last[i] != number) continue;
         any[is_read(r, i)] = true;
-        all[is_read(r, i)] &= tensor_last(r, i);
+        all[is_read(r, i)] &= tensor_suits(r, i, number);
     }
     if (all[0] && all[1]) return any[0] || any[1] ? LAYOUT_LAST : LAYOUT_PLAIN;
     return any[0] && any[1] && all[1] ? LAYOUT_X_LAST : LAYOUT_PLAIN;
@@ -303,10 +325,11 @@ static void describe(const cvy_plan *p, text *t)
         cvyi_text_add(t, "  kernel %s: %u x %u x %u blocks of %u threads, %d registers%s\n", s->entry,
                       s->launch.grid[0], s->launch.grid[1], s->launch.grid[2], s->launch.block[0],
                       s->kernel[0].registers,
-                      s->prepared                  ? ", prepared"
-                      : s->layout == LAYOUT_LAST   ? ", channels last"
-                      : s->layout == LAYOUT_X_LAST ? ", x channels last"
-                                                   : "");
+                      s->prepared                                                      ? ", prepared"
+                      : s->layout == LAYOUT_LAST && s->row == &cvyi_kernel_matmul_wide ? ", other transposed"
+                      : s->layout == LAYOUT_LAST                                       ? ", channels last"
+                      : s->layout == LAYOUT_X_LAST                                     ? ", x channels last"
+                                                                                       : "");
     }
 }
 

@@ -35,7 +35,8 @@ typedef struct tc_step tc_step;         /* tc.h */
 typedef struct cuda_choice cuda_choice; /* choice.h */
 typedef struct kernel_row kernel_row;   /* choice.h */
 
-/* Passes on tensor cores may have steps for several layouts of the tensors that they alone read or write densely.
+/* Passes on tensor cores may have steps for several layouts of the tensors that they alone read or write densely:
+ * channels last; of matmul_wide.cu's `other` alone, transposed.
  * PyTorch's norms give contiguous results of tensors that lie channels last: hence the last one. */
 typedef enum step_layout {
     LAYOUT_ANY,
@@ -85,8 +86,8 @@ typedef struct cuda_state {
      * begins at no multiple of 16 bytes; -1: none. A tensor that the graph reshapes has one: in another shape its
      * strides mean nothing; and one that a tensor-core pass reads or writes. */
     int64_t *shadow;
-    /* Per tensor of run(): the pass that takes it channels last, as it lies, if the other such tensor of the pass
-     * goes with that (step_layout); CVY_NONE: none. */
+    /* Per tensor of run(): the pass that takes it channels last (matmul_wide: transposed), as it lies, if the other
+     * such tensor of the pass goes with that (step_layout); CVY_NONE: none. */
     int *last;
     int64_t values;   /* prepared bytes before what the steps pack */
     int64_t kept_end; /* of the workspace: what is in use so far */

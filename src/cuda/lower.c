@@ -218,7 +218,7 @@ static void mark_dense(const cvy_plan *p, bool *wanted)
     }
 }
 
-/* ---- tensors that a pass takes channels last, as they lie ---- */
+/* ---- tensors that a pass takes channels last, or transposed, as they lie ---- */
 
 /* How many passes and operands want the tensor whole: another one wants its copy in any case. */
 static int count_readers(const cvy_plan *p, int64_t tensor)
@@ -243,12 +243,22 @@ static bool is_alone(const cvy_plan *p, int v)
     return v != CVY_NONE && count_readers(p, p->places[v].at) == 1;
 }
 
+/* The second operand of a product of words, where tensor copies could read it transposed. */
+static void find_turned(const cvy_plan *p, int number, int *last)
+{
+    const cuda_choice *c = cvyi_cuda_choice(&p->passes[number]);
+    const int v = cvyi_word_turned(p, &c->word, c->form.core);
+
+    if (is_alone(p, v)) last[p->places[v].at] = number;
+}
+
 static void find_last(const cvy_plan *p, int *last)
 {
     for (int i = p->n_prepare; i < p->n_passes; i++) {
         const cuda_choice *c = cvyi_cuda_choice(&p->passes[i]);
         tc_form form;
         int x, y;
+        if (c->kernel == &cvyi_kernel_matmul_wide) find_turned(p, i, last);
         if (c->kernel != &cvyi_kernel_conv_tc) continue;
         cvyi_tc_tensors(p, &c->tc, &x, &y);
         if (!is_alone(p, x)) x = CVY_NONE;

@@ -283,6 +283,7 @@ static void op_line(maker *m, program *p, const node *n)
 {
     emit_line l = {.kind = EMIT_OP, .op = n->op, .a = cvyi_make_operand(m, p, n->arg[0]), .b = CVY_NONE};
 
+    l.rough = m->g->values[n->out].dtype != CVY_FLOAT32;
     cvyi_pointwise_params(n, l.p);
     if (n->n_args > 1 && n->arg[1] != CVY_NONE) l.b = cvyi_make_operand(m, p, n->arg[1]);
     l.note = cvyi_info(n)->name;

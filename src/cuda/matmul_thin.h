@@ -7,10 +7,11 @@
 typedef struct thin_form {
     const char *why; /* NULL: the kernel can run it; else what is in the way, in words */
     matmul_geom geom;
-    bool across;   /* rows of x are few; else columns of other */
-    int thin;      /* how many */
-    int64_t lines; /* of the other operand, in each batch */
-    int split;     /* blocks that share a sum */
+    bool across;                 /* rows of x are few; else columns of other */
+    int thin;                    /* how many */
+    int64_t lines;               /* of the other operand, in each batch */
+    int long_bytes, block_lines; /* of one of its elements; its lines of a block */
+    int split;                   /* blocks that share a sum */
 } thin_form;
 
 #endif

@@ -271,6 +271,34 @@ fail:
     return st;
 }
 
+int cvyi_word_turned(const cvy_plan *p, const word_form *f, int core)
+{
+    const int v = p->graph->nodes[core].arg[1];
+    const place *at = &p->places[v];
+
+    if (f->x.words || f->geom.N % 8 || at->kind != PLACE_TENSOR) return CVY_NONE;
+    return cvyi_same_shape(cvyi_shape_of(p->graph, v), cvyi_shape_of(p->graph, p->tensor_value[at->at])) ? v
+                                                                                                         : CVY_NONE;
+}
+
+/* The sums, and once more for an `other` that lies transposed. */
+static cvy_status make_layouts(maker *m, const word_form *f, const memory_map *at)
+{
+    const int v = cvyi_word_turned(m->plan, f, m->choice->form.core);
+    const bool turns = v != CVY_NONE && m->state->last[m->plan->places[v].at] == m->pass_index;
+    word_form turned = *f;
+    cvy_status st;
+
+    turned.across = !f->across;
+    m->layout = turns ? LAYOUT_PLAIN : LAYOUT_ANY;
+    TRY(make_sums(m, f, at));
+    m->layout = LAYOUT_LAST;
+    if (turns) TRY(make_sums(m, &turned, at));
+fail:
+    m->layout = LAYOUT_ANY;
+    return st;
+}
+
 static cvy_status make_matmul_wide(maker *m)
 {
     const word_form *f = &m->choice->word;
@@ -284,7 +312,7 @@ static cvy_status make_matmul_wide(maker *m)
     at = take_memory(m, f);
     TRY(make_operand(m, f, &at, 0));
     TRY(make_operand(m, f, &at, 1));
-    TRY(make_sums(m, f, &at));
+    TRY(make_layouts(m, f, &at));
     if (f->tile.split > 1)
         TRY(cvyi_core_add(m, &out,
                           &(core_parts){at.parts, f->tile.split, f->geom.bias ? n->arg[2] : CVY_NONE, column}));

@@ -22,7 +22,7 @@ static const char *refusal(const cvy_plan *p, const cuda_device *d, const node *
     if (x->shape.rank < 2 || w->shape.rank < 2) return "words: a vector";
     if (e->K < WORD_DEPTH) return "words: fewer than 64 terms in a sum";
     if (e->N < 8) return "words: fewer than 8 columns";
-    if (e->M <= 8 && e->K >= 128 && x->dtype == CVY_FLOAT32) return "words: few rows, which matmul_thin.cu takes";
+    if (e->M <= 8 && e->K >= 128) return "words: few rows, which matmul_thin.cu takes";
     if (e->batch > 1 && ((matrices_of(&x->shape) != e->batch && matrices_of(&x->shape) != 1) ||
                          (matrices_of(&w->shape) != e->batch && matrices_of(&w->shape) != 1)))
         return "words: batches that are broadcast in part";

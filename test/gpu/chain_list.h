@@ -88,6 +88,9 @@ static const char *const chains[] = {
     "x[2,65543] | relu | logsumexp(1) | neg",
     "x[2,65600] | add(1000) | mean(1)",
     "x[2101,40] | max(0) | tanh",
+    "x[300,1000] | max(0)",
+    "x[3,70,36] | mul(s[36]) | mean(1)",
+    "x[33,5,12] | logsumexp(0) | add(r[5,12])",
     "x[2,2100,40] | min(1,keepdim=True) | add(b[40])",
     "x[2,3,150,221] | sum((0,2,3)) | mul(s[3])",
     "x[5,1030] | softmax(1)",
@@ -201,6 +204,16 @@ static const char *const hopper_chains[] = {
     "x[600,352] | matmul(w[352,300]) | silu",
     "x[2050,512] | linear(520) | hardswish",
     "x[260,128] | linear(192) | relu",
+    /* few rows or columns: terms that are neighbours, or lines; one line in many parts, and in parts of odd length;
+       warps that share a line; lines that begin anywhere */
+    "x[7,1500], y[1500,200] | matmul(@y) | silu",
+    "x[3,2,700], y[3,700,130] | matmul(@y)",
+    "x[8,1304] | linear(77) | gelu",
+    "x[130,1024] | matmul(w[1024,5]) | relu",
+    "x[600,1201], y[1201,1] | matmul(@y)",
+    "x[1,60001], y[60001,1] | matmul(@y) | relu",
+    "x[3,1,9000], y[3,9000,1] | matmul(@y)",
+    "x[6,5,520] | matmul(w[520,2]) | add(r[6,5,2])",
     /* many channels: fp16 words, sums that several blocks share, dilation */
     "x[2,128,24,24] | conv2d(128,3,padding=1) | gelu",
     "x[2,520,7,7] | conv2d(250,3,padding=1) | add(r[250,7,7]) | relu",
@@ -215,6 +228,9 @@ static const char *const sanitized[] = {
     "x[3,2050] | linear(777) | gelu",
     "x[700,1024], y[1024,500] | matmul(@y) | relu",
     "x[20,9000] | linear(72) | silu",
+    "x[7,520], y[520,133] | matmul(@y) | silu",
+    "x[1,20001], y[20001,1] | matmul(@y) | relu",
+    "x[40,1201] | matmul(w[1201,3])",
     /* tensor cores: several strips for each block, so that every ring goes round */
     "x[40,8,20,24] | conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)",
     "x[24,8,20,24] | conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)",
@@ -264,6 +280,7 @@ static const char *const sanitized[] = {
     "x[3,7,40] | sum()",
     "x[2,65543] | logsumexp(1) | neg",
     "x[2101,40] | max(0) | tanh",
+    "x[3,70,36] | mul(s[36]) | mean(1)",
     "x[5,33,19] | tanh | softmax(1) | mul(2)",
     "x[2,33333] | softmax(1)",
     "x[30,24] | log_softmax(1)",
@@ -281,10 +298,15 @@ static const char *const large[] = {
  * the emulator. */
 static const char *const full[] = {
     "x[66000,2,3] | matmul(w[66000,3,5]) | relu",
+    "x[1,500000], y[500000,1] | matmul(@y)",
+    "x[4096,4096] | matmul(w[4096]) | relu",
+    "x[7,4096] | linear(4100)",
     "x[1,66000,4] | conv1d(66000,3,groups=66000) | relu",
     "x[66000,2,4] | conv1d(2,3,groups=2)",
     "x[5,3000001] | square | sum()",
     "x[300007,40] | logsumexp(0)",
+    "x[4000,100000] | max(0)",
+    "x[500000] | mean(0)",
 };
 
 #endif

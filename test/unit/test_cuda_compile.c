@@ -99,6 +99,9 @@ static const struct {
     {LONG, "conv_wide_add.cu", 90, CVY_TF32, 1},
     {"x[4000,4096] | linear(8) | gelu", "matmul_thin.cu", 80, CVY_FP32, 1},
     {"x[8,4096] | linear(4096) | gelu", "matmul_thin.cu", 80, CVY_FP32, 1},
+    {"x[7,8192], y[8192,8192] | matmul(@y)", "matmul_thin.cu", 90, CVY_FP32, 1},
+    {"x[4096,4096] | matmul(w[4096])", "matmul_thin.cu", 90, CVY_FP32, 1},
+    {"x[4000,100000] | gelu | sum(0)", "reduce.cu", 90, CVY_FP32, 1},
 };
 
 /* The virtual environment's wheel, where nothing else is named. */
@@ -225,6 +228,10 @@ static const struct {
     {"x[16,512,1020]:bf16, y[16,1020,512]:bf16 | matmul(@y) | gelu", "matmul_wide.cu", 90},
     {"x[16,512,1020]:bf16, y[16,1020,512]:bf16 | matmul(@y) | gelu", "matmul_wide_words.cu", 90},
     {"x[4000,4096]:bf16 | linear(8) | gelu", "matmul_thin.cu", 80},
+    {"x[7,8192]:bf16, y[8192,8192]:bf16 | matmul(@y)", "matmul_thin.cu", 90},
+    {"x[4000,100000]:bf16 | max(0)", "reduce.cu", 90},
+    {"x[4000,100000]:fp16 | gelu | sum(0)", "reduce.cu", 90},
+    {"x[1,500000]:bf16, y[500000,1]:bf16 | matmul(@y)", "matmul_thin.cu", 90},
     {"x[900,300]:bf16 | linear(1500) | gelu", "matmul_mma.cu", 80},
     {"x[900,300]:fp16 | matmul(w[300,1500]) | relu", "matmul_mma.cu", 80},
     {"x[400,64,20,22]:bf16 | conv2d(256,3,dilation=2) | gelu", "conv_mma.cu", 80},

@@ -277,18 +277,25 @@ static const char *const last[] = {
     "x[2,8,8,12] | conv2d(32,3) | group_norm(8) | add(r[32,6,10]) | relu",
 };
 
-/* A tensor's elements where they lie channels last. */
-static void lay_last(rig *r, int i)
+/* Products whose second operand lies transposed: batches, an epilogue, shares of the terms. */
+static const char *const turned[] = {
+    "x[200,128], y[128,264] | matmul(@y) | relu",
+    "x[3,70,64], y[3,64,136] | matmul(@y)",
+    "x[70,1024], y[1024,72] | matmul(@y) | gelu",
+};
+
+/* A tensor's elements where dimension `inner` is the innermost one: 1, channels last. */
+static void lay_last(rig *r, int i, int inner)
 {
     rig_tensor *t = &r->t[i];
     float *before = malloc((size_t)(t->count + 1) * sizeof *before);
-    int64_t step = t->info.dims[1];
+    int64_t step = t->info.dims[inner];
 
     assert_non_null(before);
     for (int64_t k = 0; k < t->count; k++) before[k] = *rig_at(t, k);
-    t->strides[1] = 1;
+    t->strides[inner] = 1;
     for (int d = t->info.rank - 1; d >= 0; d--) {
-        if (d == 1) continue;
+        if (d == inner) continue;
         t->strides[d] = step;
         step *= t->info.dims[d];
     }
@@ -317,10 +324,21 @@ static bool is_placed(const cvy_plan *plan)
     return found;
 }
 
+/* x and the result channels last, or a product's second operand transposed. */
+static void lay_all(rig *r, bool product, bool result)
+{
+    if (product) {
+        lay_last(r, 1, r->t[1].info.rank - 2);
+        return;
+    }
+    lay_last(r, 0, 1);
+    if (result && r->t[r->n - 1].info.rank == 4) lay_last(r, r->n - 1, 1);
+}
+
 /* Channels last, contiguous, x alone channels last, and all again on one workspace: bits do not depend on what ran
  * before. */
 enum { LAYOUTS = 3 };
-static void check_last(const gpu *u, const cvy_graph *g, const char *title)
+static void check_last(const gpu *u, const cvy_graph *g, const char *title, bool product)
 {
     const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
     cvy_graph *twin = graph_as(g, CVY_FLOAT32, true);
@@ -340,8 +358,7 @@ static void check_last(const gpu *u, const cvy_graph *g, const char *title)
         uint64_t same = seed;
         rig_open(&r[i], twin, &same, RIG_REAL, 0);
         round_rig(&r[i], g);
-        if (i != 1) lay_last(&r[i], 0);
-        if (i == 0 && r[i].t[r[i].n - 1].info.rank == 4) lay_last(&r[i], r[i].n - 1);
+        if (i != 1) lay_all(&r[i], product, i == 0);
         rig_reference(&r[i]);
         gpu_rig_open_as(&t[i], u, &r[i], g);
     }
@@ -367,11 +384,13 @@ static void check_last(const gpu *u, const cvy_graph *g, const char *title)
 
 static void take_last(const gpu *u, int item)
 {
+    const int product = item / 2 - COUNT_OF(last);
+    const char *chain = product < 0 ? last[item / 2] : turned[product];
     cvy_graph *g = NULL, *half;
 
-    assert_ok(cvy_graph_parse(last[item / 2], &g));
+    assert_ok(cvy_graph_parse(chain, &g));
     half = graph_as(g, halves[item % 2], true);
-    check_last(u, half, last[item / 2]);
+    check_last(u, half, chain, product >= 0);
     cvy_graph_free(half);
     cvy_graph_free(g);
 }
@@ -423,7 +442,7 @@ int main(int argc, char **argv)
     setenv("CVY_EMULATE_ARCH", "90", 1);
     if (!every) listed = hopper, n_listed = COUNT_OF(hopper);
     if (part <= 0 || part == 3) share_out(2 * n_listed, take_listed);
-    if (part == 0 || part == 4) share_out(2 * COUNT_OF(last), take_last);
+    if (part == 0 || part == 4) share_out(2 * (COUNT_OF(last) + COUNT_OF(turned)), take_last);
     if (part == 0 || part == 6) share_out(COUNT_OF(casts), take_cast);
     setenv("CVY_SIMPLIFY", "-fold_conv_affine,-fold_norm_affine,-reduce_producer,-pool_before_norm", 1);
     if (part == 0 || part == 5) share_out(2 * COUNT_OF(planted_chains) + 2, take_special);

@@ -148,6 +148,7 @@ static void words_refuse_in_words(void)
         {"x[20,64]:bf16 | matmul(w[64,30]:fp32)", "two dtypes", 90},
         {"x[9,17000000] | linear(8)", "tensor copies count", 90},
         {"x[8,128] | linear(64)", "few rows", 90},
+        {"x[7,128]:bf16, y[128,64]:bf16 | matmul(@y)", "few rows", 90},
     };
     for (int i = 0; i < COUNT_OF(cases); i++) {
         gpu->capability = cases[i].capability;
@@ -196,6 +197,44 @@ static void words_are_taken(void)
     }
 }
 
+/* ---- few columns or rows: matmul_thin.cu ---- */
+
+/* Lines of a block, and blocks that share the terms; an H200 has 132 multiprocessors. */
+static void thin_products_fill_the_device(void)
+{
+    static const struct {
+        const char *chain;
+        int lines, split;
+        bool across;
+        const char *adds; /* the step after it */
+    } cases[] = {
+        {"x[4096,4096], y[4096,1] | matmul(@y)", 8, 1, false, NULL},
+        {"x[4096,4096]:bf16, y[4096,1]:bf16 | matmul(@y)", 8, 1, false, NULL},
+        {"x[1,8192]:bf16 | linear(8192)", 16, 1, true, NULL},
+        {"x[4096,8192], y[8192,5] | matmul(@y)", 32, 5, false, "conv_wide_add.cu"},
+        {"x[7,8192]:bf16, y[8192,8192]:bf16 | matmul(@y)", 128, 8, true, "conv_wide_add.cu"},
+        {"x[1,500000], y[500000,1] | matmul(@y)", 1, 123, false, "reduce.cu"},
+        {"x[1,500000]:bf16, y[500000,1]:bf16 | matmul(@y)", 1, 123, false, "reduce.cu"},
+        {"x[64,1,4096], y[64,4096,1] | matmul(@y)", 1, 1, false, NULL},
+        {"x[7,200] | linear(64)", 32, 1, true, NULL},
+    };
+    for (int i = 0; i < COUNT_OF(cases); i++) {
+        cvy_plan *p = plan_of(cases[i].chain, CVY_FP32);
+        if (!p) continue;
+        const cuda_choice *c = cvyi_cuda_choice(&p->passes[p->n_passes - 1]);
+        const thin_form *f = &c->thin;
+        const cuda_step *s = step_of(p, "matmul_thin.cu");
+        CHECK(c->kernel == &cvyi_kernel_matmul_thin && s, "%s: %s", cases[i].chain, c->kernel->name);
+        CHECK(f->block_lines == cases[i].lines && f->split == cases[i].split && f->across == cases[i].across,
+              "%s: %d lines, %d parts", cases[i].chain, f->block_lines, f->split);
+        if (s)
+            CHECK((int64_t)s->launch.grid[0] * f->block_lines >= f->lines && (int)s->launch.grid[1] == f->split,
+                  "%s: %u x %u blocks", cases[i].chain, s->launch.grid[0], s->launch.grid[1]);
+        CHECK(cases[i].adds ? step_of(p, cases[i].adds) != NULL : f->split == 1, "%s: parts", cases[i].chain);
+        cvy_plan_free(p);
+    }
+}
+
 int main(int argc, char **argv)
 {
     (void)argc;
@@ -208,5 +247,6 @@ int main(int argc, char **argv)
     batches_share_code();
     words_refuse_in_words();
     words_are_taken();
+    thin_products_fill_the_device();
     return finish("cuda_product");
 }

@@ -109,6 +109,19 @@ CVY_INLINE float cvy_gelu(const float x)
     const float above = fmaf(-low, g, fmaf(-p, g, 0.5f)); // 1/2 - Phi(-a)
     return x < 0.0f ? x * fmaf(p, g, low * g) : fmaf(x, above, 0.5f * x);
 }
+// The same where the result is rounded to 16 bits: c = 2.5, g fit to 4.5e-6; the relative error is 2.4e-5 at
+// most. A third of the instructions.
+CVY_INLINE float cvy_gelu_half(const float x)
+{
+    const float c = 2.5f, a = fminf(fabsf(x), 15.0f), r = __fdividef(1.0f, a + c), u = a * r;
+    const float k[] = {1.25000557f,  -1.24395392f, 0.179063636f, 0.232289823f,
+                       0.226190549f, -0.35086957f, 0.10601617f};
+    float g = k[6];
+#pragma unroll
+    for (int i = 5; i >= 0; i--) g = fmaf(g, u, k[i]);
+    const float tail = r * g * __expf(-0.5f * a * a);
+    return x * (x < 0.0f ? tail : 1.0f - tail);
+}
 CVY_INLINE float cvy_gelu_tanh(const float x)
 {
     const float inner = 0.79788456080286536f * (x + 0.044715f * x * x * x);
