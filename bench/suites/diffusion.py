@@ -114,7 +114,7 @@ def rows_of(name, dtype, peers):
             torch._dynamo.reset()
             yield f"torch {peer} {layout}", torch.compile(module, mode=MODES[peer]) if MODES[peer] else module, inputs
         module, inputs = laid(*build(name, dtype), last)
-        yield f"convoy {layout}", convoy.compile(module), inputs
+        yield f"convoy {layout}", convoy.compile(module, precision="torch"), inputs
 
 
 def warm(task):
