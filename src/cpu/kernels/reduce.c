@@ -121,8 +121,8 @@ INLINE void add_offset(vf x, vf shift, vf *first, vf *second)
     *second = v_fma(d, d, *second);
 }
 
-/* Up to RUN whole vectors. What lies `ahead`, usually the next row, is fetched meanwhile, as in sum_run(): hardware does
- * not foresee it where rows are as long as pages. */
+/* Up to RUN whole vectors. What lies `ahead`, usually the next row, is fetched meanwhile, as in sum_run(): hardware
+ * does not foresee it where rows are as long as pages. */
 INLINE offset_sums offset_run(const float *src, int64_t vectors, vf shift, int64_t ahead)
 {
     vf s[LANES], q[LANES];
@@ -167,7 +167,8 @@ static cpu_moments block_moments(const float *src, int64_t n)
     return (cpu_moments){(double)n, near + off, sums.second - (double)n * off * off};
 }
 
-/* Short runs, up to SHORT vectors: the near mean in float, no runs to merge. AHEAD floats are a page: rows that follow. */
+/* Short runs, up to SHORT vectors: the near mean in float, no runs to merge. AHEAD floats are a page: rows that
+ * follow. */
 enum { SHORT = 16, AHEAD = 1024 };
 static cpu_moments short_moments(const float *src, int64_t n)
 {
