@@ -64,7 +64,7 @@ static product_tile define_product_tile(maker *m, const matmul_geom *e, const mm
     cvyi_make_define(m, "TM", large ? 8 : 4);
     cvyi_make_define(m, "TN", large ? 8 : 4);
     cvyi_make_define(m, "DEPTH", large ? 8 : 16);
-    m->step.launch.dynamic_shared = (unsigned)(4 * t.rows * t.columns);
+    m->step.launch.dynamic_shared = (unsigned)cvyi_floats(t.rows * t.columns);
     return t;
 }
 

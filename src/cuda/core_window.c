@@ -124,7 +124,7 @@ static void define_tile(maker *m, const conv_tile *t)
         return;
     }
     m->step.launch.dynamic_shared =
-        4 * (unsigned)cvyi_max64(2 * t->terms * (t->pixels + t->channels), t->channels * t->pixels);
+        (unsigned)cvyi_floats(cvyi_max64(2 * t->terms * (t->pixels + t->channels), t->channels * t->pixels));
 }
 
 /* mma: on tensor cores; NULL: by multiply-adds. */
@@ -141,7 +141,7 @@ static cvy_status make_tiled(maker *m, const conv_geom *e, const mma_tile *mma)
     char form[24];
     cvy_status st;
 
-    w.at = cvyi_make_packed_memory(m, n->arg[1], 4 * w.elements);
+    w.at = cvyi_make_packed_memory(m, n->arg[1], cvyi_floats(w.elements));
     TRY(make_pack(m, n, e, &w, mma != NULL));
     cvyi_make_start(m, mma ? "conv_mma.cu" : "conv_direct.cu");
     define_filter(m, e, transposed);

@@ -91,7 +91,7 @@ static cvy_status make_norm_whole(maker *m)
     if (!cvyi_elements(&over.logical)) return CVY_OK;
     cvyi_norm_geom(m->g, n, &l.norm);
     cvyi_norm_args(n, &args);
-    at = cvyi_make_memory(m, 4 * STATS_FIELDS * l.norm.groups * (l.norm.over_outer ? 1 : l.norm.outer));
+    at = cvyi_make_memory(m, cvyi_floats(STATS_FIELDS * l.norm.groups * (l.norm.over_outer ? 1 : l.norm.outer)));
     TRY(cvyi_make_stats(m, index, &l.norm, CVY_NONE, CVY_NONE, at));
     cvyi_make_start(m, "pointwise.cu");
     m->pre.over = m->post.over = over;

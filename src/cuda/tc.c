@@ -92,7 +92,7 @@ static memory_map take_memory(maker *m, const tc_form *f)
     memory_map a;
 
     a.packed = cvyi_make_packed_memory(m, weight, f->tuning.packed_bytes);
-    a.unscale = cvyi_make_packed_memory(m, weight, 8ll * f->tuning.channels);
+    a.unscale = cvyi_make_packed_memory(m, weight, cvyi_floats(2 * f->tuning.channels));
     a.part = a.state = a.end = 0;
     if (!f->problem.groups) return a;
     a.part = cvyi_make_memory(m, 8 * f->samples * f->problem.groups * f->tuning.strips);
