@@ -137,14 +137,27 @@ __device__ __forceinline__ void lane_offset(lane_at &l, const tc_args &a, shared
     for (int h = 0; h < 2; h++) l.bias[h] = fmaf(s.offset[slot], sum[h], bias[h]);
 }
 
+// A warpgroup on its way through one strip.
+struct strip_way {
+    shared_memory &memory;
+    const tc_args &args;
+    const epi &views;
+    const strip_at &at;
+    lane_at &lane;
+    stage_view &stages;
+    float4 *slots;       // where its statistics go
+    const float2 *norms; // of the strip's sample: a factor and a summand for each channel
+};
+
 // The convolution of a tile as it leaves the tensor cores; returns the factor that undoes the stage's scale
 // (negative: that of an exact tile, 1, with the channels' own left out). g: the strip's stage.
-__device__ __forceinline__ float convolve(float (&d)[ACC], shared_memory &s, const tc_args &a, const strip_at &at,
-                                          const tile_at &tile, const lane_at &l, stage_view &view, int block, int g)
+__device__ __forceinline__ float convolve(const strip_way &way, float (&d)[ACC], const tile_at &tile, int block,
+                                          int g)
 {
+    shared_memory &s = way.memory;
     const int slot = g % TC_STAGES;
     const u32 x = (smem_u32(s.x) >> 4) + slot * (XSTAGE / 16) + (FLAT ? 0 : tile.row * PITCH) + tile.ct * TILE;
-    view.wait(slot);
+    way.stages.wait(slot);
     const float unscale = s.unscale[slot];
     const int odd = s.odd[slot];
     acc_fence(d);
@@ -152,7 +165,7 @@ __device__ __forceinline__ float convolve(float (&d)[ACC], shared_memory &s, con
     multiply(d, x, (smem_u32(s.w) >> 4) + block * (WSTAGE / 16), 0);
     wgmma_wait<0>();
     acc_fence(d);
-    if (odd) exact_tile(d, a, at, tile, l);
+    if (odd) exact_tile(d, way.args, way.at, tile, way.lane);
     return odd ? -1.f : unscale;
 }
 
