@@ -15,17 +15,17 @@ static void define_norm(maker *m, const norm_geom *e)
         cvyi_make_define_text(m, isnan(e->eps) ? "-DEPS=CVY_NAN" : e->eps > 0 ? "-DEPS=CVY_INF" : "-DEPS=-CVY_INF");
 }
 
-static const char *define_stats(maker *m, const norm_geom *e, int form, int64_t parts, int64_t samples)
+static const char *define_stats(maker *m, const norm_geom *e, int variant, int64_t parts, int64_t samples)
 {
-    static const char *const forms[] = {"whole", "partial", "merge"};
-    cvyi_make_define(m, "FORM", form);
+    static const char *const variants[] = {"whole", "partial", "merge"};
+    cvyi_make_define(m, "FORM", variant);
     cvyi_make_define(m, "GROUPS", e->groups);
     cvyi_make_define(m, "PER_GROUP", e->chan * e->inner);
     cvyi_make_define(m, "OUTER_PER_SAMPLE", e->outer / samples);
     cvyi_make_define(m, "OVER_OUTER", e->over_outer);
     cvyi_make_define(m, "PARTS", parts);
     define_norm(m, e);
-    return forms[form];
+    return variants[variant];
 }
 
 /* value * sign[channel], before the statistics. */
@@ -199,19 +199,19 @@ static bool trailing_reduced(const space *s, unsigned reduced)
 
 /* How a reduction is spread over threads and blocks. It depends on the extents of one sample alone (of all, where
  * samples are reduced), so that no other sample changes a sample's bits. */
-typedef struct reduce_form {
+typedef struct reduce_spread {
     bool trailing;         /* elements of a result are neighbours */
     int64_t lanes, splits; /* threads that share a result: neighbouring ones; rows of a block's threads */
     int64_t parts;         /* blocks that do */
     int64_t results;       /* of a block */
     int64_t inside, kept;  /* elements of a result; results */
-} reduce_form;
+} reduce_spread;
 
 enum { REDUCE_THREADS = 256, PART_ELEMENTS = 16384, FEWEST_PARTS = 4, MOST_BLOCKS = 1024 };
 
-static reduce_form choose_reduce(const space *in, unsigned reduced)
+static reduce_spread choose_reduce(const space *in, unsigned reduced)
 {
-    reduce_form f = {.trailing = trailing_reduced(in, reduced), .splits = 1, .parts = 1, .inside = 1, .kept = 1};
+    reduce_spread f = {.trailing = trailing_reduced(in, reduced), .splits = 1, .parts = 1, .inside = 1, .kept = 1};
     int64_t of_sample, blocks, wanted;
 
     for (int d = 0; d < EMIT_DIMS; d++) *(reduced >> d & 1 ? &f.inside : &f.kept) *= in->extent[d];
@@ -225,12 +225,12 @@ static reduce_form choose_reduce(const space *in, unsigned reduced)
     return f;
 }
 
-static void start_reduce(maker *m, const char *gather, const reduce_form *f, int form, const space *in,
+static void start_reduce(maker *m, const char *gather, const reduce_spread *f, int variant, const space *in,
                          unsigned reduced)
 {
     cvyi_make_start(m, "reduce.cu");
     snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-DGATHER=%s", gather);
-    cvyi_make_define(m, "FORM", form);
+    cvyi_make_define(m, "FORM", variant);
     cvyi_make_define(m, "TRAILING", f->trailing);
     cvyi_make_define_extents(m, 'X', in);
     cvyi_make_define(m, "REDUCED", reduced);
@@ -242,7 +242,7 @@ static void start_reduce(maker *m, const char *gather, const reduce_form *f, int
 }
 
 /* Gatherers of every part, in memory of our own. */
-static cvy_status make_parts(maker *m, int core, const char *gather, const reduce_form *f, const space *in,
+static cvy_status make_parts(maker *m, int core, const char *gather, const reduce_spread *f, const space *in,
                              unsigned reduced, int64_t at)
 {
     cvy_status st;
@@ -260,7 +260,7 @@ cvy_status cvyi_core_reduction(maker *m, int core, const char *gather, const spa
                                unsigned reduced)
 {
     enum { GATHERER = 8 }; /* bytes at most */
-    const reduce_form f = choose_reduce(in, reduced);
+    const reduce_spread f = choose_reduce(in, reduced);
     const bool merges = f.parts > 1;
     const int64_t at = merges ? cvyi_make_memory(m, GATHERER * f.kept * f.parts) : 0;
     cvy_status st;

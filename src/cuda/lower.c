@@ -6,7 +6,7 @@
 enum { POINTWISE_THREADS = 256, STEPS_PER_NODE = 6 };
 
 /* Accesses are of 16 bytes: eight elements where some have two bytes. A thread has two of them under way. */
-static cvy_status end_pointwise(maker *m, const space *in, const space *out, const char *form)
+static cvy_status end_pointwise(maker *m, const space *in, const space *out, const char *variant)
 {
     const int64_t total = cvyi_elements(&in->logical);
     int each;
@@ -27,7 +27,7 @@ static cvy_status end_pointwise(maker *m, const space *in, const space *out, con
     if (m->many != 4) cvyi_make_define(m, "NEIGHBOURS", m->many);
     m->step.extent = in->extent[0];
     cvyi_core_grid(m, cvyi_ceil_div(total, POINTWISE_THREADS * each), 1, 1, POINTWISE_THREADS);
-    return cvyi_make_end(m, form);
+    return cvyi_make_end(m, variant);
 }
 
 /* What is prepared runs once, and a network has it in as many sizes as it has layers: one code for all of them.
@@ -77,7 +77,7 @@ static cvy_status make_copy(maker *m)
     return end_pointwise(m, &in, &out, "copy");
 }
 
-/* A norm that no rewrite took apart: statistics into memory of our own, then the affine. */
+/* A norm that no rewrite split: statistics into memory of our own, then the affine. */
 static cvy_status make_norm_whole(maker *m)
 {
     const int index = m->pass->first;

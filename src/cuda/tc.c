@@ -176,9 +176,9 @@ static void add_views(maker *m, const tc_form *f, const memory_map *at, tc_step 
 /* One launch of it; what blocks hand to each other is zeroed before the first. */
 static cvy_status make_convolution(maker *m, const tc_form *f, const memory_map *at, int kind)
 {
-    static const char *const forms[] = {"plain", "keep", "both", "stats", "finish"};
+    static const char *const passes[] = {"plain", "keep", "both", "stats", "finish"};
     const int64_t strips = f->samples * f->tuning.strips;
-    char form[24];
+    char variant[24];
     text t = {0};
     tc_step *step;
     cvy_status st;
@@ -200,8 +200,8 @@ static cvy_status make_convolution(maker *m, const tc_form *f, const memory_map 
         .dynamic_shared = (unsigned)f->tuning.shared_bytes,
         .cooperative = kind == PASS_KEEP || kind == PASS_BOTH, /* blocks wait for each other */
     };
-    snprintf(form, sizeof form, "%s_64x%d", forms[kind], f->tuning.tile);
-    TRY(cvyi_make_end(m, form));
+    snprintf(variant, sizeof variant, "%s_64x%d", passes[kind], f->tuning.tile);
+    TRY(cvyi_make_end(m, variant));
 fail:
     cvyi_text_free(&t);
     return st;

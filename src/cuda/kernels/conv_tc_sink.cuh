@@ -108,19 +108,19 @@ __device__ __forceinline__ void finish_run(Y_TYPE *to, const float *from, const 
 {
     const int length = run.length, n = run.n, k = run.k, pixel = run.pixel;
     typedef typename pack_of<VEC>::type pack;
-    constexpr int STEP = 32 * VEC, DEPTH = 4;
+    constexpr int REACH = 32 * VEC, DEPTH = 4;
     const int lane = threadIdx.x % 32, whole = length & ~(VEC - 1);
-    for (int base = lane * VEC; base < whole; base += DEPTH * STEP) {
+    for (int base = lane * VEC; base < whole; base += DEPTH * REACH) {
         union {
             pack p;
             float f[VEC];
         } v[DEPTH];
 #pragma unroll
         for (int u = 0; u < DEPTH; u++)
-            if (base + u * STEP < whole) v[u].p = *(const pack *)(from + base + u * STEP);
+            if (base + u * REACH < whole) v[u].p = *(const pack *)(from + base + u * REACH);
 #pragma unroll
         for (int u = 0; u < DEPTH; u++) {
-            const int i = base + u * STEP;
+            const int i = base + u * REACH;
             if (i >= whole) break;
 #pragma unroll
             for (int j = 0; j < VEC; j++) v[u].f[j] = finish_value(v[u].f[j], ab, n, k, pixel + i + j, e);
@@ -154,12 +154,12 @@ __device__ __forceinline__ void finish_last(float (*out)[OPITCH], const float2 *
 __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 *ab, const tc_args &a,
                                              const strip_at &at, const chunk_at &c, const epi &e)
 {
-    constexpr int UNIT = (POOL ? 1 : LINEROWS) * OW; // runs start at multiples of this
+    constexpr int BEGIN = (POOL ? 1 : LINEROWS) * OW; // runs start at multiples of this
     constexpr bool WHOLE = CSTRIPS == 1 && CHUNKW == OW;
-    constexpr int VEC = !WHOLE                              ? 1
-                        : UNIT % 4 == 0 && OH * OW % 4 == 0 ? 4
-                        : UNIT % 2 == 0 && OH * OW % 2 == 0 ? 2
-                                                            : 1;
+    constexpr int VEC = !WHOLE                               ? 1
+                        : BEGIN % 4 == 0 && OH * OW % 4 == 0 ? 4
+                        : BEGIN % 2 == 0 && OH * OW % 2 == 0 ? 2
+                                                             : 1;
     const int warp = sink_thread() / 32, k0 = c.channel, end = least(CHUNKK, K - k0);
     for (int i = warp; i < end; i += SINKWARPS) {
         const int k = k0 + i;
