@@ -112,51 +112,83 @@ static void define_held(maker *m, const held_form *f, const space *in)
     cvyi_core_grid(m, cvyi_ceil_div(rows, f->threads / f->lanes), 1, 1, (unsigned)f->threads);
 }
 
-/* Statistics `core` and the norm after them: the kernel leaves the affine to the epilogue. */
-static cvy_status make_norm(maker *m)
+/* A kernel whose result is as large as what its core reads. */
+typedef struct row_kernel {
+    const char *source;
+    int result;                                /* the node that the epilogue follows */
+    void (*define)(maker *m, const space *in); /* options and grid */
+    void (*affine)(maker *m, const space *in); /* what precedes the epilogue; NULL: nothing */
+} row_kernel;
+
+static cvy_status make_rows(maker *m, const row_kernel *k)
 {
     const int core = m->choice->form.core;
-    const node *stats = &m->g->nodes[core], *n = stats + 1;
-    const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
-    emit_line l = {.kind = EMIT_SCALE, .op = n->op, .a = EMIT_ARGUMENT, .note = cvyi_info(n)->name};
-    norm_geom e;
+    const node *n = &m->g->nodes[k->result];
+    const space in = cvyi_space_plain(cvyi_shape_of(m->g, m->g->nodes[core].arg[0]));
     cvy_status st;
 
     if (!cvyi_elements(&in.logical)) return CVY_OK;
-    cvyi_norm_geom(m->g, stats, &e);
-    cvyi_make_start(m, "norm.cu");
-    define_norm(m, &e);
-    define_held(m, &m->choice->form.held, &in);
-    cvyi_core_first_view(m, core + 1, &in);
+    cvyi_make_start(m, k->source);
+    k->define(m, &in);
+    cvyi_core_first_view(m, k->result, &in);
     TRY(cvyi_core_prologue(m, core, &in));
-    m->post.over = in;
-    l.weight = cvyi_make_affine_view(m, &m->post, &e, n->n_args > 2 ? n->arg[2] : CVY_NONE);
-    l.bias = cvyi_make_affine_view(m, &m->post, &e, n->n_args > 3 ? n->arg[3] : CVY_NONE);
-    m->post.line_of[n->out] =
-        l.weight == CVY_NONE && l.bias == CVY_NONE ? EMIT_ARGUMENT : cvyi_make_line(m, &m->post, &l);
-    TRY(cvyi_core_epilogue(m, core + 1, &in));
+    if (k->affine) k->affine(m, &in);
+    TRY(cvyi_core_epilogue(m, k->result, &in));
     TRY(cvyi_make_end(m, cvyi_info(n)->name));
 fail:
     return st;
 }
 
+static norm_geom norm_of_core(const maker *m)
+{
+    norm_geom e;
+
+    cvyi_norm_geom(m->g, &m->g->nodes[m->choice->form.core], &e);
+    return e;
+}
+
+static void define_norm_rows(maker *m, const space *in)
+{
+    const norm_geom e = norm_of_core(m);
+
+    define_norm(m, &e);
+    define_held(m, &m->choice->form.held, in);
+}
+
+/* The kernel leaves the affine to the epilogue. */
+static void add_norm_affine(maker *m, const space *in)
+{
+    const node *n = &m->g->nodes[m->choice->form.core + 1];
+    const norm_geom e = norm_of_core(m);
+    emit_line l = {.kind = EMIT_SCALE, .op = n->op, .a = EMIT_ARGUMENT, .note = cvyi_info(n)->name};
+
+    m->post.over = *in;
+    l.weight = cvyi_make_affine_view(m, &m->post, &e, n->n_args > 2 ? n->arg[2] : CVY_NONE);
+    l.bias = cvyi_make_affine_view(m, &m->post, &e, n->n_args > 3 ? n->arg[3] : CVY_NONE);
+    m->post.line_of[n->out] =
+        l.weight == CVY_NONE && l.bias == CVY_NONE ? EMIT_ARGUMENT : cvyi_make_line(m, &m->post, &l);
+}
+
+/* Statistics and the norm after them. */
+static cvy_status make_norm(maker *m)
+{
+    return make_rows(m, &(row_kernel){"norm.cu", m->choice->form.core + 1, define_norm_rows, add_norm_affine});
+}
+
+static void define_logarithm(maker *m)
+{
+    cvyi_make_define(m, "LOGARITHM", m->g->nodes[m->choice->form.core].op == OP_log_softmax);
+}
+
+static void define_softmax_row(maker *m, const space *in)
+{
+    define_logarithm(m);
+    define_held(m, &m->choice->form.held, in);
+}
+
 static cvy_status make_softmax_row(maker *m)
 {
-    const int core = m->choice->form.core;
-    const node *n = &m->g->nodes[core];
-    const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
-    cvy_status st;
-
-    if (!cvyi_elements(&in.logical)) return CVY_OK;
-    cvyi_make_start(m, "softmax_row.cu");
-    cvyi_make_define(m, "LOGARITHM", n->op == OP_log_softmax);
-    define_held(m, &m->choice->form.held, &in);
-    cvyi_core_first_view(m, core, &in);
-    TRY(cvyi_core_prologue(m, core, &in));
-    TRY(cvyi_core_epilogue(m, core, &in));
-    TRY(cvyi_make_end(m, cvyi_info(n)->name));
-fail:
-    return st;
+    return make_rows(m, &(row_kernel){"softmax_row.cu", m->choice->form.core, define_softmax_row, NULL});
 }
 
 /* ---- reductions, softmax ---- */
@@ -298,30 +330,23 @@ static cvy_status make_reduce(maker *m)
     return cvyi_core_reduction(m, core, cvyi_info(n)->name, &in, &out, reduced);
 }
 
-static cvy_status make_softmax(maker *m)
+static void define_softmax(maker *m, const space *in)
 {
-    const int core = m->choice->form.core;
-    const node *n = &m->g->nodes[core];
-    const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
-    const int dim = cvyi_softmax_dim(m->g, n);
-    const int64_t inside = in.extent[dim], total = cvyi_elements(&in.logical);
-    const int64_t lanes = innermost_reduced(&in, 1u << dim) ? choose_lanes(inside, 1) : 1;
-    cvy_status st;
+    const int dim = cvyi_softmax_dim(m->g, &m->g->nodes[m->choice->form.core]);
+    const int64_t inside = in->extent[dim];
+    const int64_t lanes = innermost_reduced(in, 1u << dim) ? choose_lanes(inside, 1) : 1;
 
-    if (!total) return CVY_OK;
-    cvyi_make_start(m, "softmax.cu");
-    cvyi_make_define(m, "LOGARITHM", n->op == OP_log_softmax);
-    cvyi_make_define_extents(m, 'X', &in);
+    define_logarithm(m);
+    cvyi_make_define_extents(m, 'X', in);
     cvyi_make_define(m, "REDUCED", (int64_t)1 << dim);
     cvyi_make_define(m, "LANES", lanes);
-    cvyi_core_first_view(m, core, &in);
-    TRY(cvyi_core_prologue(m, core, &in));
-    TRY(cvyi_core_epilogue(m, core, &in));
-    m->step.extent = in.extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(total / inside, 256 / lanes), 1, 1, 256);
-    TRY(cvyi_make_end(m, cvyi_info(n)->name));
-fail:
-    return st;
+    m->step.extent = in->extent[0];
+    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&in->logical) / inside, 256 / lanes), 1, 1, 256);
+}
+
+static cvy_status make_softmax(maker *m)
+{
+    return make_rows(m, &(row_kernel){"softmax.cu", m->choice->form.core, define_softmax, NULL});
 }
 
 /* ---- rows of the table ---- */
