@@ -243,22 +243,25 @@ static bool is_alone(const cvy_plan *p, int v)
     return v != CVY_NONE && count_readers(p, p->places[v].at) == 1;
 }
 
-static void find_last(const cvy_plan *p, int *last)
+/* Which passes take tensors channels last, and how. */
+static cvy_status find_last(cvy_plan *p, cuda_state *state)
 {
     for (int i = p->n_prepare; i < p->n_passes; i++) {
         const cuda_choice *c = cvyi_cuda_choice(&p->passes[i]);
-        tc_form form;
+        tc_last found, *kept;
         int x, y;
         if (c->kernel != &cvyi_kernel_conv_tc) continue;
         cvyi_tc_tensors(p, &c->tc, &x, &y);
         if (!is_alone(p, x)) x = CVY_NONE;
         if (!is_alone(p, y)) y = CVY_NONE;
-        if ((x == CVY_NONE && y == CVY_NONE) || !cvyi_tc_last(p, &c->tc, x != CVY_NONE, y != CVY_NONE, &form))
-            continue;
-        if (x != CVY_NONE && !cvyi_tc_last(p, &c->tc, true, false, &form)) continue;
-        if (x != CVY_NONE) last[p->places[x].at] = i;
-        if (y != CVY_NONE) last[p->places[y].at] = i;
+        if (!cvyi_tc_last(p, &c->tc, x, y, &found)) continue;
+        state->layouts[i] = kept = cvyi_arena_alloc(&p->memory, 1, sizeof *kept);
+        if (!kept) return CVY_NO_MEMORY;
+        *kept = found;
+        if (x != CVY_NONE) state->last[p->places[x].at] = i;
+        if (y != CVY_NONE) state->last[p->places[y].at] = i;
     }
+    return CVY_OK;
 }
 
 /* A filter that lies channels last is copied once for as long as it stays. What lies contiguous wants no copy, and
@@ -276,22 +279,26 @@ static int64_t shadow_memory(maker *m, int v)
 
 static cvy_status make_shadows(maker *m)
 {
-    const cvy_plan *p = m->plan;
-    const size_t n = (size_t)p->n_tensors + 1;
-    int64_t *shadow = cvyi_arena_alloc(&m->plan->memory, n, sizeof *shadow);
-    bool *wanted = cvyi_arena_alloc(&m->plan->memory, n, sizeof *wanted);
+    cvy_plan *p = m->plan;
+    cuda_state *state = m->state;
+    const size_t n = (size_t)p->n_tensors + 1, passes = (size_t)p->n_passes + 1;
+    int64_t *shadow = cvyi_arena_alloc(&p->memory, n, sizeof *shadow);
+    bool *wanted = cvyi_arena_alloc(&p->memory, n, sizeof *wanted);
+    cvy_status st = CVY_OK;
 
-    m->state->shadow = shadow;
-    m->state->last = cvyi_arena_alloc(&m->plan->memory, n, sizeof *m->state->last);
-    if (!shadow || !wanted || !m->state->last) return CVY_NO_MEMORY;
-    for (int i = 0; i < p->n_tensors; i++) m->state->last[i] = CVY_NONE;
+    state->shadow = shadow;
+    state->last = cvyi_arena_alloc(&p->memory, n, sizeof *state->last);
+    state->layouts = cvyi_arena_alloc(&p->memory, passes, sizeof *state->layouts);
+    TRY(shadow && wanted && state->last && state->layouts ? CVY_OK : CVY_NO_MEMORY);
+    for (int i = 0; i < p->n_tensors; i++) state->last[i] = CVY_NONE;
     if (p->options.strided != CVY_OFF) {
         mark_reshaped(p, wanted);
         mark_dense(p, wanted);
-        find_last(p, m->state->last);
+        TRY(find_last(p, state));
     }
     for (int i = 0; i < p->n_tensors; i++) shadow[i] = wanted[i] ? shadow_memory(m, p->tensor_value[i]) : -1;
-    return CVY_OK;
+fail:
+    return st;
 }
 
 /* Images are mostly strided because their channels come last. */

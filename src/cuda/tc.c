@@ -222,27 +222,16 @@ fail:
     return st;
 }
 
-/* Is the tensor that v lies in one that this pass takes channels last? */
-static bool is_taken(const maker *m, int v)
-{
-    return v != CVY_NONE && m->state->last[m->plan->places[v].at] == m->pass_index;
-}
-
 /* The steps of a pass, and once more where it takes tensors channels last: all of them, or x alone. */
 static cvy_status make_conv_tc(maker *m)
 {
     const tc_form *f = &m->choice->tc;
-    tc_form last, mixed;
-    int x, y;
-    bool taken;
+    const tc_last *last = m->state->layouts[m->pass_index];
     cvy_status st;
 
-    cvyi_tc_tensors(m->plan, f, &x, &y);
-    taken = (is_taken(m, x) || is_taken(m, y)) && cvyi_tc_last(m->plan, f, is_taken(m, x), is_taken(m, y), &last) &&
-            (!is_taken(m, x) || cvyi_tc_last(m->plan, f, true, false, &mixed));
-    TRY(make_steps(m, f, taken ? LAYOUT_PLAIN : LAYOUT_ANY));
-    if (taken) TRY(make_steps(m, &last, LAYOUT_LAST));
-    if (taken && is_taken(m, x) && is_taken(m, y)) TRY(make_steps(m, &mixed, LAYOUT_X_LAST));
+    TRY(make_steps(m, f, last ? LAYOUT_PLAIN : LAYOUT_ANY));
+    if (last) TRY(make_steps(m, &last->both, LAYOUT_LAST));
+    if (last && last->x != CVY_NONE && last->y != CVY_NONE) TRY(make_steps(m, &last->x_alone, LAYOUT_X_LAST));
 fail:
     return st;
 }
