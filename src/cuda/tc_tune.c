@@ -196,7 +196,7 @@ static void try_sources(search *s, tc_tuning *t, int q)
 {
     const tc_problem *b = s->b;
     const int columns = (least(t->span, q) - 1) * b->stride + b->s;
-    const int align = b->x_half ? 8 : 4; /* elements in 16 bytes */
+    const int align = 16 / (b->x_half ? HALF_BYTES : FLOAT_BYTES);
 
     t->tma = b->x_last ? b->stride == 1 && columns <= 256
                        : b->w % align == 0 && b->pad_w % align == 0 && cdiv(columns, align) * align <= 256;

@@ -152,7 +152,7 @@ CVY_CONST void tc_find_taps(const tc_problem *b, const tc_tuning *t, tc_layout *
 
 CVY_CONST void tc_find_strips(const tc_problem *b, const tc_tuning *t, tc_layout *l)
 {
-    const int st = b->stride, align = b->x_half ? 8 : 4; // elements in 16 bytes
+    const int st = b->stride, align = 16 / (b->x_half ? HALF_BYTES : FLOAT_BYTES);
 
     l->span = least(t->span, l->q);
     l->row_strips = cdiv(l->p, t->strip);
@@ -249,9 +249,9 @@ CVY_CONST long long tc_shared_bytes(const tc_problem *b, const tc_tuning *t, con
     const long long peaks = l->peaks > 1 ? (long long)l->peaks * t->tile : 1;
     long long bytes = (t->stages * l->x_stage + 127) / 128 * 128;
 
-    bytes += l->copied ? (long long)TC_RAWS * 8 * (b->x_half ? 2 : 4) * l->parcel : 128;
+    bytes += l->copied ? (long long)TC_RAWS * 8 * (b->x_half ? HALF_BYTES : FLOAT_BYTES) * l->parcel : 128;
     bytes += (long long)blocks * l->w_stage;
-    bytes += t->outs * (l->out_rows * l->out_pitch + peaks + l->blocks * 4 * (t->tile / 64)) * 4;
+    bytes += t->outs * (l->out_rows * l->out_pitch + peaks + l->blocks * 4 * (t->tile / 64)) * FLOAT_BYTES;
     if (b->groups) bytes += 32ll * l->stat_groups * t->rowsm * l->channels;
     bytes += (l->teams == 2 ? 32ll : 16ll) * l->channels + 8ll * most(b->groups, 1);
     return bytes + 1024; // barriers and single words
