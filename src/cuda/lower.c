@@ -317,7 +317,8 @@ static cvy_status end_turn(maker *m, const space *over, cvy_dtype dtype)
     cvyi_make_define_extents(m, 'X', over);
     if (dtype != CVY_FLOAT32) cvyi_make_define_text(m, "-DELEMENT=unsigned short");
     m->step.extent = over->extent[0];
-    cvyi_core_grid(m, over->extent[0] * cvyi_ceil_div(over->extent[1], side) * cvyi_ceil_div(pixels, side), 1, 1, 256);
+    cvyi_core_grid(m, over->extent[0] * cvyi_ceil_div(over->extent[1], side) * cvyi_ceil_div(pixels, side), 1, 1,
+                   256);
     return cvyi_make_end(m, "");
 }
 

@@ -346,8 +346,12 @@ static cvy_status make_text(maker *m, bool strided, const char **out)
 {
     emit_program pre = {.lines = m->pre.lines, .n_lines = m->pre.n, .result = m->pre.n - 1};
     emit_program post = {.lines = m->post.lines, .n_lines = m->post.n};
-    emit_spec spec = {
-        .title = m->step.source, .views = m->seen, .n_views = m->step.n_views, .strided = strided, .many = m->many, .fast = m->fast};
+    emit_spec spec = {.title = m->step.source,
+                      .views = m->seen,
+                      .n_views = m->step.n_views,
+                      .strided = strided,
+                      .many = m->many,
+                      .fast = m->fast};
     text t = {0};
 
     if (m->text) return (*out = arena_text(m->plan, m->text)) ? CVY_OK : CVY_NO_MEMORY;

@@ -304,8 +304,8 @@ cvy_status cvyi_tc_zero(const cuda_device *d, const cuda_step *s, const step_arg
 }
 
 /* fresh: the workspace's statistics words are not from this plan. */
-static cvy_status launch_conv_tc(const cuda_device *d, const cuda_step *s, int code, step_arguments *a,
-                                 bool fresh, CUstream stream)
+static cvy_status launch_conv_tc(const cuda_device *d, const cuda_step *s, int code, step_arguments *a, bool fresh,
+                                 CUstream stream)
 {
     const tc_step *t = s->tc;
 #define ADDRESS_OF(type, name, meaning) .name = at(a, t->name),

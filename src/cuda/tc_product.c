@@ -203,8 +203,8 @@ cvy_status cvyi_product_step(maker *m, const wgmma_tile *t, const matmul_geom *e
     return CVY_OK;
 }
 
-cvy_status cvyi_product_launch(const cuda_device *d, const cuda_step *s, int code, step_arguments *a,
-                               bool fresh, CUstream stream)
+cvy_status cvyi_product_launch(const cuda_device *d, const cuda_step *s, int code, step_arguments *a, bool fresh,
+                               CUstream stream)
 {
     CUtensorMap map;
     void *list[] = {&map, a};

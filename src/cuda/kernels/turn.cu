@@ -1,5 +1,5 @@
-// turn.cu - a tensor [n][channels][pixels] copied between two layouts, mostly contiguous and channels last: the copy of
-// a strided tensor of run() that other kernels read or write in its place.
+// turn.cu - a tensor [n][channels][pixels] copied between two layouts, mostly contiguous and channels last: the
+// copy of a strided tensor of run() that other kernels read or write in its place.
 //
 // 64 channels x 64 pixels at a time go through shared memory, so that both sides are read and written along
 // whichever of the two directions is contiguous there. Elements are moved as they are. Expected bound: memory.
@@ -62,7 +62,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     const tile_at t = {blockIdx.x / each, (int)(number / ACROSS) * SIDE, (int)(number % ACROSS) * SIDE};
     ELEMENT some[2 * SIDE / WARPS];
 
-    along(a.t[1], [&](int i, int c, int p) { some[i] = exists(t, c, p) ? *element_at(a.t[1], t, c, p) : ELEMENT(); });
+    along(a.t[1],
+          [&](int i, int c, int p) { some[i] = exists(t, c, p) ? *element_at(a.t[1], t, c, p) : ELEMENT(); });
     along(a.t[1], [&](int i, int c, int p) { tile[c][p] = some[i]; });
     __syncthreads();
     along(a.t[0], [&](int, int c, int p) {
