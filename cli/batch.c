@@ -19,7 +19,7 @@ static bool aligned(const cvy_graph *g, const node *n)
     return cvyi_shape_of(g, n->arg[0])->rank == cvyi_shape_of(g, n->arg[1])->rank;
 }
 
-/* Does the operator keep samples apart? `batch` is the extent of the first dimension. */
+/* Does the operator work on every sample by itself? `batch` is the extent of the first dimension. */
 static bool keeps_apart(const cvy_graph *g, const node *n, int64_t batch)
 {
     const op_kind kind = cvyi_info(n)->kind;

@@ -166,7 +166,7 @@ static CUtensorMap tensor_map(const problem &b, const tc_tuning &t, const float 
     const tc_layout l = tc_find_layout(&p, &t);
     const cuuint64_t dims[4] = {(cuuint64_t)b.w, (cuuint64_t)b.h, (cuuint64_t)b.c, (cuuint64_t)b.n};
     const cuuint64_t strides[3] = {b.w * 4ull, b.w * 4ull * b.h, b.w * 4ull * b.h * b.c};
-    const cuuint32_t box[4] = {(cuuint32_t)l.unit_cols, (cuuint32_t)l.unit_rows, 8, 1}, steps[4] = {1, 1, 1, 1};
+    const cuuint32_t box[4] = {(cuuint32_t)l.parcel_cols, (cuuint32_t)l.parcel_rows, 8, 1}, steps[4] = {1, 1, 1, 1};
     if (((decltype(&cuTensorMapEncodeTiled))encode)(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, (void *)x, dims,
                                                     strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                                     CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,

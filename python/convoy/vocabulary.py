@@ -73,10 +73,10 @@ def refuse_if(condition, reason):
         raise Refused(reason)
 
 
-def agree(first, *others, wide=False):
-    """PyTorch's products take one dtype; wide: its norms take float32 parameters beside other data as well."""
+def agree(first, *others, mixed=False):
+    """PyTorch's products take one dtype; mixed: its norms take float32 parameters beside other data as well."""
     data, given = first.meta["val"].dtype, {n.meta["val"].dtype for n in others if n is not None}
-    refuse_if(given - {data} and not (wide and given == {torch.float32}), "arguments of several dtypes")
+    refuse_if(given - {data} and not (mixed and given == {torch.float32}), "arguments of several dtypes")
 
 
 # ---- producers ---------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def addmm(emit, a):
 def affine(emit, op, a, tensors, **attrs):
     refuse_if(a.weight is None and a.bias is not None, "a bias without a weight")
     refuse_if(a.weight is not None and a.bias is None, "a weight without a bias")
-    agree(*tensors, a.weight, a.bias, wide=True)
+    agree(*tensors, a.weight, a.bias, mixed=True)
     return emit(op, *tensors, a.weight, a.bias, affine=a.weight is not None, **attrs)
 
 
@@ -154,7 +154,7 @@ def instance_norm(emit, a):
 
 @rule("layer_norm")
 def layer_norm(emit, a):
-    agree(a.input, a.weight, a.bias, wide=True)
+    agree(a.input, a.weight, a.bias, mixed=True)
     refuse_if(a.weight is None and a.bias is not None, "a bias without a weight")
     return emit("layer_norm", a.input, a.weight, a.bias, normalized_shape=a.normalized_shape, eps=a.eps,
                 affine=a.weight is not None, bias=a.bias is not None)

@@ -185,7 +185,7 @@ static double cost_winograd(const conv_geom *g, const conv_algo *a, const conv_m
     cut_tiles(&t, a);
     const double strips = (double)cvyi_ceil_div(g->out[0] * t.tiles[0] * t.tiles[1], 16);
     const double fma = 16 * strips * points * (C * K + 3 * C + out * K);
-    const double weights = points * C * K * 4, stream = strips * weights / m->cache_bytes;
+    const double weights = points * C * K * (double)sizeof(float), stream = strips * weights / m->cache_bytes;
     const double compute = 2 * fma / m->fma_flops, afar = weights > L2_BYTES ? 2 * weights / m->cache_bytes : 0;
     return (stream > compute ? stream : compute) + afar;
 }
@@ -304,7 +304,8 @@ static void cut_direct(conv_tiling *t)
 {
     const cpu_conv_kernels *k = t->kernels;
     const conv_geom *g = &t->geom;
-    const int64_t P = g->out[1], Q = g->out[2], most = VIEW_BYTES / 4, step = t->pw * k->vl * k->direct_vt;
+    const int64_t P = g->out[1], Q = g->out[2], most = VIEW_BYTES / (int64_t)sizeof(float),
+                  step = t->pw * k->vl * k->direct_vt;
     const int64_t planes = cvyi_max64(g->out[0], 1), want = cvyi_ceil_div(parts_wanted(t), planes);
     int64_t rows = cvyi_round_up(cvyi_max64(cvyi_ceil_div(P, want), 1), t->ph), cols = cvyi_max64(Q, 1);
 
@@ -329,8 +330,8 @@ static void cut_direct(conv_tiling *t)
     else if (t->ph * t->pw > 1)
         t->tmp_floats = k->direct_kt * cvyi_round_up(t->ph * (cols + k->vl) + slack, 16);
     t->packed = g->groups * (t->full * t->kt + t->tails * t->tail_kt) * (g->C / g->groups) * cvyi_conv_taps(g);
-    t->scratch =
-        (size_t)(cvyi_round_up(cvyi_conv_taps(g), 8) * 8 + (t->view_floats + t->tmp_floats + cols + 4 * k->vl) * 4);
+    t->scratch = (size_t)(cvyi_round_up(cvyi_conv_taps(g), 8) * (int64_t)sizeof(int64_t) +
+                          cvyi_floats(t->view_floats + t->tmp_floats + cols + 4 * k->vl));
     if (t->algo == CONV_DEPTHWISE) t->scratch += (size_t)cvyi_round_up(cvyi_conv_taps(g), 4) * sizeof(conv_column);
 }
 
@@ -352,7 +353,7 @@ static void cut_patches(conv_tiling *t)
     t->view_floats = cvyi_round_up(t->chunk * taps * k->direct_vt * k->vl, 16);
     t->tmp_floats = t->blocks_per_part * t->kt * t->cols;
     t->packed = g->groups * (t->full * t->kt + t->tails * t->tail_kt) * channels * taps + 1;
-    t->scratch = (size_t)(t->view_floats + t->tmp_floats) * 4;
+    t->scratch = (size_t)cvyi_floats(t->view_floats + t->tmp_floats);
 }
 
 /* Winograd: tile rows of a band, such that strips of tiles (which run on over the ends of tile rows) are well
@@ -388,7 +389,7 @@ static void cut_winograd(conv_tiling *t)
     t->tile_rows = cut_tile_rows(t, strip);
     cut_parts(t, t->tile_rows * a->mh * g->dil[1], cvyi_ceil_div(t->split_line ? 128 : 64, t->kt));
     if (t->chunks > 1) { /* the products of all channels of a part wait for the last chunk */
-        const int64_t most = cvyi_max64(SUMS_BYTES / (4 * points * strip * t->kt), 1);
+        const int64_t most = cvyi_max64(SUMS_BYTES / cvyi_floats(points * strip * t->kt), 1);
         t->blocks_per_part = cvyi_min64(t->blocks_per_part, most);
         t->kparts = cvyi_ceil_div(t->blocks, t->blocks_per_part);
         t->parts = t->bands * t->kparts;
@@ -401,11 +402,11 @@ static void cut_winograd(conv_tiling *t)
     const int64_t strips = cvyi_ceil_div(t->tile_rows * t->tiles[1], strip);
     t->group = 1;
     while (t->chunks > 1 && t->group < CONV_GROUP && t->group < strips &&
-           2 * t->group * (t->view_floats + sums) * 4 <= GROUP_BYTES)
+           cvyi_floats(2 * t->group * (t->view_floats + sums)) <= GROUP_BYTES)
         t->group *= 2;
     const int64_t floats = t->group * (t->view_floats + sums) + runs * (2 + k->vl) +
                            6 * (strip * 4 + 2 * k->vl) /* rows */ + t->group * k->wino_nt * 16 * k->vl /* masks */;
-    t->scratch = (size_t)cvyi_round_up(floats * 4, 64);
+    t->scratch = (size_t)cvyi_round_up(cvyi_floats(floats), 64);
 }
 
 void cvyi_conv_tile(conv_algo_id algo, const conv_geom *g, const cpu_conv_kernels *kernels, int64_t ph, int64_t pw,

@@ -57,7 +57,7 @@ INLINE vf view_load(const float *row, int64_t x, int64_t W)
     return x >= 0 && x + VL <= W ? v_load(row + x) : v_load_range(row + x, -x, W - x);
 }
 
-/* Where n floats of a row begin in x, and how far they are apart. */
+/* Where n floats of a row begin in x, and how far they are from each other. */
 typedef struct view_cut {
     int64_t x, stride, n;
 } view_cut;
@@ -99,7 +99,7 @@ INLINE void view_pair(float *even, float *odd, const float *end, const float *ro
 /* Rows of the copy's plane that lie in x, those before them and those after them: zeros. */
 typedef struct view_rows {
     const float *first; /* of those in x */
-    int64_t apart;      /* in x */
+    int64_t pitch;      /* in x */
     int64_t before, inside, after;
 } view_rows;
 
@@ -129,10 +129,10 @@ INLINE void view_phase(const conv_tiling *t, const view_rows *r, view_cut c, flo
     view_zeros(copy, r->before * c.n);
     copy += r->before * c.n;
     if (c.stride == 1 && c.n <= VL)
-        for (int64_t i = 0; i < r->inside; i++, copy += c.n, row += r->apart)
+        for (int64_t i = 0; i < r->inside; i++, copy += c.n, row += r->pitch)
             v_store(copy, v_load_range(row + c.x, -c.x, W - c.x));
     else
-        for (int64_t i = 0; i < r->inside; i++, copy += c.n, row += r->apart) view_row(copy, row, W, c);
+        for (int64_t i = 0; i < r->inside; i++, copy += c.n, row += r->pitch) view_row(copy, row, W, c);
     view_zeros(copy, r->after * c.n);
 }
 
@@ -145,13 +145,13 @@ INLINE void view_phases(const conv_tiling *t, const view_rows *r, view_cut c, fl
     view_zeros(even, r->before * c.n);
     view_zeros(odd, r->before * c.n);
     even += r->before * c.n, odd += r->before * c.n;
-    for (; c.n <= VL && even + VL <= end; even += c.n, odd += c.n, row += r->apart) {
+    for (; c.n <= VL && even + VL <= end; even += c.n, odd += c.n, row += r->pitch) {
         const vf x = v_load_range(row + c.x, -c.x, W - c.x);
         const vf y = v_load_range(row + c.x + VL, -c.x - VL, W - c.x - VL);
         v_store(even, v_even(x, y));
         v_store(odd, v_odd(x, y));
     }
-    for (; even < end; even += c.n, odd += c.n, row += r->apart) view_pair(even, odd, end, row, W, c);
+    for (; even < end; even += c.n, odd += c.n, row += r->pitch) view_pair(even, odd, end, row, W, c);
     view_zeros(even, r->after * c.n);
     view_zeros(odd, r->after * c.n);
 }
@@ -159,9 +159,9 @@ INLINE void view_phases(const conv_tiling *t, const view_rows *r, view_cut c, fl
 INLINE void view_plane(const conv_tiling *t, const conv_part *p, const float *src, float *copy)
 {
     const conv_geom *g = &t->geom;
-    const int64_t apart = t->view[0] * t->view[1], x = p->col0 * g->stride[2] - g->pad[2];
+    const int64_t plane = t->view[0] * t->view[1], x = p->col0 * g->stride[2] - g->pad[2];
     const int64_t y = p->row0 * g->stride[1] - g->pad[1], most = p->rows + t->view[0] - t->rows;
-    for (int64_t a = 0; a < t->phases[0]; a++, copy += t->phases[1] * apart) {
+    for (int64_t a = 0; a < t->phases[0]; a++, copy += t->phases[1] * plane) {
         const view_rows rows =
             view_find_rows(g, src, y + phase_value(a, g->dil[1], g->stride[1]), t->view[0], most);
         if (g->stride[2] == 2 && t->phases[1] == 2)
@@ -170,7 +170,7 @@ INLINE void view_plane(const conv_tiling *t, const conv_part *p, const float *sr
             for (int64_t b = 0; b < t->phases[1]; b++)
                 view_phase(t, &rows,
                            (view_cut){x + phase_value(b, g->dil[2], g->stride[2]), g->stride[2], t->view[1]},
-                           copy + b * apart);
+                           copy + b * plane);
     }
 }
 

@@ -121,7 +121,7 @@ static int64_t weights_of(const convt_plan *p)
 
 size_t cvyi_convt_packed_bytes(const convt_plan *p)
 {
-    return (size_t)(weights_of(p) + 1) * sizeof(float);
+    return (size_t)cvyi_floats(weights_of(p) + 1);
 }
 
 /* Scratch: a block of B, then the results of the phases along W: [phase][rows][width]. */
@@ -130,7 +130,7 @@ size_t cvyi_convt_scratch_bytes(const convt_plan *p)
     const cpu_gemm_kernels *k = cvyi_gemm_kernels(p->isa);
     const int64_t width = (int64_t)k->vl * k->nv;
     const int64_t rows = p->m_chunks ? cvyi_ceil_div(group_rows(p), p->m_chunks) : 0;
-    return (size_t)(width * (GEMM_KC + rows * p->g.stride[2])) * sizeof(float);
+    return (size_t)cvyi_floats(width * (GEMM_KC + rows * p->g.stride[2]));
 }
 
 /* ---- packing ---- */

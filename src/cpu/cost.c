@@ -73,8 +73,7 @@ double cvyi_slice_bytes(const cvy_plan *p, const pass *s, const cpu_choice *c)
         if (!at->read_on || !at->awaited || cvyi_needed_after(p, s, n->out)) continue;
         if (cvyi_info(n)->kind == KIND_STATS) continue;
         /* computed in float32, whatever the dtype */
-        bytes +=
-            (double)((int64_t)sizeof(float) * cvyi_elements(cvyi_shape_of(p->graph, n->out))) / (double)s->samples;
+        bytes += (double)cvyi_floats(cvyi_elements(cvyi_shape_of(p->graph, n->out))) / (double)s->samples;
     }
     return bytes;
 }

@@ -65,7 +65,7 @@ static panel panel_at(const gemm_plan *p, int64_t i)
 
 size_t cvyi_gemm_packed_bytes(const gemm_plan *p)
 {
-    return (size_t)(cvyi_round_up(p->N, kernels[p->isa]->vl) * p->K) * sizeof(float);
+    return (size_t)cvyi_floats(cvyi_round_up(p->N, kernels[p->isa]->vl) * p->K);
 }
 
 /* Rows k0 ... k0 + kc - 1 of a panel. */
@@ -90,7 +90,7 @@ void cvyi_gemm_pack(const gemm_plan *p, gemm_b from, const float *b, int64_t ld,
 size_t cvyi_gemm_scratch_bytes(const gemm_plan *p)
 {
     const cpu_gemm_kernels *k = kernels[p->isa];
-    return p->b == GEMM_PACKED || p->b == GEMM_DOTS ? 0 : (size_t)(GEMM_KC * k->nv * k->vl) * sizeof(float);
+    return p->b == GEMM_PACKED || p->b == GEMM_DOTS ? 0 : (size_t)cvyi_floats(GEMM_KC * k->nv * k->vl);
 }
 
 /* Where panel `at` of B has its rows from k0 on, packed; for dot products, where it lies. */

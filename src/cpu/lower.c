@@ -123,7 +123,7 @@ static cpu_pass *late_pack(builder *b, int weight)
     s->staged = b->g->values[s->v].dtype != CVY_FLOAT32;
     if ((s->kind == SPOT_TENSOR || s->staged) && s->shadow < 0) {
         s->shadow = late->slice_bytes;
-        late->slice_bytes += cvyi_align64((int64_t)sizeof(float) * s->per);
+        late->slice_bytes += cvyi_align64(cvyi_floats(s->per));
     }
     return late;
 }
@@ -229,7 +229,7 @@ static bool by_sample(const builder *b, int v)
 /* Of a unit's part of a value in slices: float32, whatever its dtype. */
 static int64_t unit_bytes(const builder *b, const spot *s)
 {
-    return (int64_t)sizeof(float) * s->per * (s->sliced ? b->out->chunk : 1);
+    return cvyi_floats(s->per * (s->sliced ? b->out->chunk : 1));
 }
 
 static void place_spot(builder *b, spot *s)
@@ -298,9 +298,8 @@ static cvy_status reserve_params(cvy_plan *p, cpu_state *s)
     for (int i = 0; i < p->n_tensors; i++) {
         const value *v = &p->graph->values[p->tensor_value[i]];
         const bool copied = p->options.strided != CVY_OFF || v->dtype != CVY_FLOAT32;
-        s->param_copy[i] = v->kind == VALUE_PARAM && copied
-                               ? take(&p->prepared_bytes, (int64_t)sizeof(float) * cvyi_elements(&v->shape))
-                               : -1;
+        s->param_copy[i] =
+            v->kind == VALUE_PARAM && copied ? take(&p->prepared_bytes, cvyi_floats(cvyi_elements(&v->shape))) : -1;
     }
     return CVY_OK;
 }

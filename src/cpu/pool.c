@@ -17,7 +17,7 @@ int64_t cvyi_pool_row_floats(const pool_geom *g)
 size_t cvyi_pool_scratch_bytes(const pool_geom *g)
 {
     const int64_t divisors = g->out[0] + g->out[1] + g->out[2];
-    return (size_t)(2 * cvyi_pool_row_floats(g) + cvyi_round_up(divisors, 16)) * sizeof(float);
+    return (size_t)cvyi_floats(2 * cvyi_pool_row_floats(g) + cvyi_round_up(divisors, 16));
 }
 
 /* The factor of one axis: the divisor with the others made trivial (one element, one window). */

@@ -163,7 +163,7 @@ bool cvyi_applies_by_channel(const assembler *s, const node *n)
     return c >= 0 && e.groups * e.chan == s->sp.dim[c] && (e.inner > 1 || e.over_outer);
 }
 
-/* A careful plan's factors stay apart: their product may be beyond the floats where what they scale is 0. */
+/* A careful plan's factors are not joined: their product may be beyond the floats where what they scale is 0. */
 static bool extends_chain(const assembler *s, const node *n, const holder *h)
 {
     if (h->coef < 0 || s->at->plan->mode == REWRITE_CAREFUL) return false;

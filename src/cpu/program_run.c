@@ -429,7 +429,7 @@ void cvyi_program_run_band(const program *p, const cpu_unit *u, const prog_band 
 
 int64_t cvyi_program_scratch(const program *p)
 {
-    return 4 * ((int64_t)p->n_regs * TILE + cvyi_sink_floats(p));
+    return cvyi_floats((int64_t)p->n_regs * TILE + cvyi_sink_floats(p));
 }
 
 /* ---- parts ---- */

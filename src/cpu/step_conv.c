@@ -27,20 +27,21 @@ static void reserve_record(builder *b, conv_step *c)
     const conv_geom *g = &c->how->geom;
     const int64_t bands = cvyi_max64(c->how->tiling[0].bands, c->how->tiling[1].bands);
     if (c->how->means) {
-        c->sums = cvyi_slice(b, 8 * g->C * cvyi_conv_taps(g));
-        c->xmean = cvyi_slice(b, 8 * g->C);
-        c->usable = cvyi_slice(b, 4 * g->C);
-        c->xmean32 = cvyi_slice(b, 4 * g->C);
-        c->start = cvyi_slice(b, 4 * g->K);
-        c->mean = cvyi_slice(b, 8 * g->K);
-        c->constant = cvyi_slice(b, 8 * g->K);
-        c->plain = cvyi_slice(b, 4);
+        c->sums = cvyi_slice(b, cvyi_doubles(g->C * cvyi_conv_taps(g)));
+        c->xmean = cvyi_slice(b, cvyi_doubles(g->C));
+        c->usable = cvyi_slice(b, (int64_t)sizeof(int32_t) * g->C);
+        c->xmean32 = cvyi_slice(b, cvyi_floats(g->C));
+        c->start = cvyi_slice(b, cvyi_floats(g->K));
+        c->mean = cvyi_slice(b, cvyi_doubles(g->K));
+        c->constant = cvyi_slice(b, cvyi_doubles(g->K));
+        c->plain = cvyi_slice(b, sizeof(int32_t));
         if (c->how->centres)
-            c->centred_x = cvyi_slice(b, 4 * g->C * c->how->copy.in[0] * c->how->copy.in[1] * c->how->copy.in[2]);
+            c->centred_x =
+                cvyi_slice(b, cvyi_floats(g->C * c->how->copy.in[0] * c->how->copy.in[1] * c->how->copy.in[2]));
         if (c->how->tiling[0].split_line)
-            c->split_x = cvyi_slice(b, 4 * g->C * g->in[0] * c->how->tiling[0].split_floats);
+            c->split_x = cvyi_slice(b, cvyi_floats(g->C * g->in[0] * c->how->tiling[0].split_floats));
     }
-    if (c->stats != CVY_NONE) c->band_sums = cvyi_slice(b, 8 * bands * g->K);
+    if (c->stats != CVY_NONE) c->band_sums = cvyi_slice(b, cvyi_doubles(bands * g->K));
     if (c->prog_stats != CVY_NONE) c->band_sums = cvyi_slice(b, (int64_t)sizeof(cpu_moments) * bands * g->K);
 }
 

@@ -34,7 +34,7 @@ static cvy_status add_packing(builder *b, conv_step *c, int which)
     pack_step *p;
     step *s = cvyi_add_pack(b, c->weight, sizeof *p, &data);
     if (!s) return CVY_NO_MEMORY;
-    c->packed[which] = cvyi_packed_room(b, c->weight, (int64_t)sizeof(float) * tiling->packed);
+    c->packed[which] = cvyi_packed_room(b, c->weight, cvyi_floats(tiling->packed));
     p = data;
     *p = (pack_step){tiling, c->weight, c->packed[which]};
     s->parts = cvyi_one_part;

@@ -90,7 +90,7 @@ static cvy_status make(builder *b, int index)
         (is_gone ? c->gone_stride : c->free_stride)[*count - 1] = strides[d];
         *(is_gone ? &c->reduced : &c->results) *= x->dim[d];
     }
-    s->scratch = 4 * cvyi_max64(c->reduced, 1);
+    s->scratch = cvyi_floats(cvyi_max64(c->reduced, 1));
 fail:
     return st;
 }

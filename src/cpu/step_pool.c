@@ -43,8 +43,8 @@ static int64_t reserve(pool_step *c)
     const int64_t in = g->in[0] * g->in[1] * g->in[2], out = g->out[0] * g->out[1] * g->out[2];
 
     c->widened_at = cvyi_align64((int64_t)cvyi_pool_scratch_bytes(g));
-    c->made_at = c->widened_at + (c->halves ? cvyi_align64(4 * c->per_part * in) : 0);
-    return c->made_at + (c->aside ? cvyi_align64(4 * c->per_part * out) : 0);
+    c->made_at = c->widened_at + (c->halves ? cvyi_align64(cvyi_floats(c->per_part * in)) : 0);
+    return c->made_at + (c->aside ? cvyi_align64(cvyi_floats(c->per_part * out)) : 0);
 }
 
 static cvy_status make(builder *b, int index)

@@ -153,7 +153,7 @@ static cvy_status make(builder *b, int index)
     c->x = n->arg[0], c->sign = n->arg[1], c->out = n->out;
     c->per_part = cvyi_max64(PART_FLOATS / cvyi_max64(c->geom.chan * c->geom.inner, 1), 1);
     if (c->geom.over_outer) c->per_part = 1;
-    if (b->g->values[b->plan->root[c->x]].dtype != CVY_FLOAT32) s->scratch = 4 * PIECE;
+    if (b->g->values[b->plan->root[c->x]].dtype != CVY_FLOAT32) s->scratch = cvyi_floats(PIECE);
 fail:
     return st;
 }

@@ -64,7 +64,7 @@ static product_tile define_product_tile(maker *m, const matmul_geom *e, const mm
     cvyi_make_define(m, "TM", large ? 8 : 4);
     cvyi_make_define(m, "TN", large ? 8 : 4);
     cvyi_make_define(m, "DEPTH", large ? 8 : 16);
-    m->step.launch.dynamic_shared = (unsigned)(4 * t.rows * t.columns);
+    m->step.launch.dynamic_shared = (unsigned)cvyi_floats(t.rows * t.columns);
     return t;
 }
 
@@ -107,7 +107,7 @@ static cvy_status make_wgmma(maker *m, const matmul_geom *e, const wgmma_tile *t
     const space out = cvyi_product_space(m->g, n, &row, &column);
     const int64_t packed = cvyi_make_packed_memory(m, n->arg[1], t->packed_bytes);
     const int64_t y_tiles = cvyi_min64(t->row_tiles, GRID_YZ_MOST / t->cluster_m * t->cluster_m);
-    char form[24];
+    char variant[24];
     cvy_status st;
 
     TRY(make_product_pack(m, n, e, t, row, column, packed));
@@ -126,8 +126,8 @@ static cvy_status make_wgmma(maker *m, const matmul_geom *e, const wgmma_tile *t
     TRY(cvyi_core_epilogue(m, core, &out));
     m->step.extent = out.extent[0];
     cvyi_core_grid(m, t->column_tiles, y_tiles, cvyi_ceil_div(t->row_tiles, y_tiles), (unsigned)t->threads);
-    snprintf(form, sizeof form, "%dx%d", t->m, t->n);
-    TRY(cvyi_make_end(m, form));
+    snprintf(variant, sizeof variant, "%dx%d", t->m, t->n);
+    TRY(cvyi_make_end(m, variant));
 fail:
     return st;
 }
@@ -141,7 +141,7 @@ static cvy_status make_product(maker *m, const matmul_geom *e, const mma_tile *m
     const space out = cvyi_product_space(m->g, n, &row, &column);
     product_tile t;
     int64_t row_tiles, y_tiles;
-    char form[24];
+    char variant[24];
     cvy_status st;
 
     cvyi_make_start(m, mma ? "matmul_mma.cu" : "matmul.cu");
@@ -160,8 +160,8 @@ static cvy_status make_product(maker *m, const matmul_geom *e, const mma_tile *m
     row_tiles = cvyi_ceil_div(e->M, t.rows) * e->batch;
     y_tiles = cvyi_min64(row_tiles, GRID_YZ_MOST);
     cvyi_core_grid(m, cvyi_ceil_div(e->N, t.columns), y_tiles, cvyi_ceil_div(row_tiles, y_tiles), t.threads);
-    snprintf(form, sizeof form, "%dx%d", (int)t.rows, (int)t.columns);
-    TRY(cvyi_make_end(m, form));
+    snprintf(variant, sizeof variant, "%dx%d", (int)t.rows, (int)t.columns);
+    TRY(cvyi_make_end(m, variant));
 fail:
     return st;
 }

@@ -15,10 +15,10 @@ static void define_norm(maker *m, const norm_geom *e)
         cvyi_make_define_text(m, isnan(e->eps) ? "-DEPS=CVY_NAN" : e->eps > 0 ? "-DEPS=CVY_INF" : "-DEPS=-CVY_INF");
 }
 
-static const char *define_stats(maker *m, const norm_geom *e, int form, int64_t parts, int64_t samples)
+static const char *define_stats(maker *m, const norm_geom *e, int variant, int64_t parts, int64_t samples)
 {
-    static const char *const forms[] = {"whole", "partial", "merge"};
-    cvyi_make_define(m, "FORM", form);
+    static const char *const variants[] = {"whole", "partial", "merge"};
+    cvyi_make_define(m, "FORM", variant);
     cvyi_make_define(m, "GROUPS", e->groups);
     cvyi_make_define(m, "PER_GROUP", e->chan * e->inner);
     cvyi_make_define(m, "CHANNELS", cvyi_max64(e->chan, 1));
@@ -26,7 +26,7 @@ static const char *define_stats(maker *m, const norm_geom *e, int form, int64_t 
     cvyi_make_define(m, "OVER_OUTER", e->over_outer);
     cvyi_make_define(m, "PARTS", parts);
     define_norm(m, e);
-    return forms[form];
+    return variants[variant];
 }
 
 /* value * sign[channel], before the statistics. */
@@ -113,51 +113,83 @@ static void define_held(maker *m, const held_form *f, const space *in)
     cvyi_core_grid(m, cvyi_ceil_div(rows, f->threads / f->lanes), 1, 1, (unsigned)f->threads);
 }
 
-/* Statistics `core` and the norm after them: the kernel leaves the affine to the epilogue. */
-static cvy_status make_norm(maker *m)
+/* A kernel whose result is as large as what its core reads. */
+typedef struct row_kernel {
+    const char *source;
+    int result;                                /* the node that the epilogue follows */
+    void (*define)(maker *m, const space *in); /* options and grid */
+    void (*affine)(maker *m, const space *in); /* what precedes the epilogue; NULL: nothing */
+} row_kernel;
+
+static cvy_status make_rows(maker *m, const row_kernel *k)
 {
     const int core = m->choice->form.core;
-    const node *stats = &m->g->nodes[core], *n = stats + 1;
-    const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
-    emit_line l = {.kind = EMIT_SCALE, .op = n->op, .a = EMIT_ARGUMENT, .note = cvyi_info(n)->name};
-    norm_geom e;
+    const node *n = &m->g->nodes[k->result];
+    const space in = cvyi_space_plain(cvyi_shape_of(m->g, m->g->nodes[core].arg[0]));
     cvy_status st;
 
     if (!cvyi_elements(&in.logical)) return CVY_OK;
-    cvyi_norm_geom(m->g, stats, &e);
-    cvyi_make_start(m, "norm.cu");
-    define_norm(m, &e);
-    define_held(m, &m->choice->form.held, &in);
-    cvyi_core_first_view(m, core + 1, &in);
+    cvyi_make_start(m, k->source);
+    k->define(m, &in);
+    cvyi_core_first_view(m, k->result, &in);
     TRY(cvyi_core_prologue(m, core, &in));
-    m->post.over = in;
-    l.weight = cvyi_make_affine_view(m, &m->post, &e, n->n_args > 2 ? n->arg[2] : CVY_NONE);
-    l.bias = cvyi_make_affine_view(m, &m->post, &e, n->n_args > 3 ? n->arg[3] : CVY_NONE);
-    m->post.line_of[n->out] =
-        l.weight == CVY_NONE && l.bias == CVY_NONE ? EMIT_ARGUMENT : cvyi_make_line(m, &m->post, &l);
-    TRY(cvyi_core_epilogue(m, core + 1, &in));
+    if (k->affine) k->affine(m, &in);
+    TRY(cvyi_core_epilogue(m, k->result, &in));
     TRY(cvyi_make_end(m, cvyi_info(n)->name));
 fail:
     return st;
 }
 
+static norm_geom norm_of_core(const maker *m)
+{
+    norm_geom e;
+
+    cvyi_norm_geom(m->g, &m->g->nodes[m->choice->form.core], &e);
+    return e;
+}
+
+static void define_norm_rows(maker *m, const space *in)
+{
+    const norm_geom e = norm_of_core(m);
+
+    define_norm(m, &e);
+    define_held(m, &m->choice->form.held, in);
+}
+
+/* The kernel leaves the affine to the epilogue. */
+static void add_norm_affine(maker *m, const space *in)
+{
+    const node *n = &m->g->nodes[m->choice->form.core + 1];
+    const norm_geom e = norm_of_core(m);
+    emit_line l = {.kind = EMIT_SCALE, .op = n->op, .a = EMIT_ARGUMENT, .note = cvyi_info(n)->name};
+
+    m->post.over = *in;
+    l.weight = cvyi_make_affine_view(m, &m->post, &e, n->n_args > 2 ? n->arg[2] : CVY_NONE);
+    l.bias = cvyi_make_affine_view(m, &m->post, &e, n->n_args > 3 ? n->arg[3] : CVY_NONE);
+    m->post.line_of[n->out] =
+        l.weight == CVY_NONE && l.bias == CVY_NONE ? EMIT_ARGUMENT : cvyi_make_line(m, &m->post, &l);
+}
+
+/* Statistics and the norm after them. */
+static cvy_status make_norm(maker *m)
+{
+    return make_rows(m, &(row_kernel){"norm.cu", m->choice->form.core + 1, define_norm_rows, add_norm_affine});
+}
+
+static void define_logarithm(maker *m)
+{
+    cvyi_make_define(m, "LOGARITHM", m->g->nodes[m->choice->form.core].op == OP_log_softmax);
+}
+
+static void define_softmax_row(maker *m, const space *in)
+{
+    define_logarithm(m);
+    define_held(m, &m->choice->form.held, in);
+}
+
 static cvy_status make_softmax_row(maker *m)
 {
-    const int core = m->choice->form.core;
-    const node *n = &m->g->nodes[core];
-    const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
-    cvy_status st;
-
-    if (!cvyi_elements(&in.logical)) return CVY_OK;
-    cvyi_make_start(m, "softmax_row.cu");
-    cvyi_make_define(m, "LOGARITHM", n->op == OP_log_softmax);
-    define_held(m, &m->choice->form.held, &in);
-    cvyi_core_first_view(m, core, &in);
-    TRY(cvyi_core_prologue(m, core, &in));
-    TRY(cvyi_core_epilogue(m, core, &in));
-    TRY(cvyi_make_end(m, cvyi_info(n)->name));
-fail:
-    return st;
+    return make_rows(m, &(row_kernel){"softmax_row.cu", m->choice->form.core, define_softmax_row, NULL});
 }
 
 /* ---- reductions, softmax ---- */
@@ -209,7 +241,7 @@ static int64_t kept_run(const space *s, unsigned reduced)
 
 /* How a reduction is spread over threads and blocks. It depends on the extents of one sample alone (of all, where
  * samples are reduced), so that no other sample changes a sample's bits. */
-typedef struct reduce_form {
+typedef struct reduce_spread {
     bool trailing;         /* elements of a result are neighbours */
     int many;              /* elements of an access of 16 bytes */
     int64_t lanes, splits; /* threads that share a result: neighbouring ones; rows of a block's threads */
@@ -217,13 +249,13 @@ typedef struct reduce_form {
     int64_t parts;         /* blocks that share a result */
     int64_t results;       /* of a block */
     int64_t inside, kept;  /* elements of a result; results */
-} reduce_form;
+} reduce_spread;
 
 enum { REDUCE_THREADS = 256, REDUCE_UNROLL = 4, FEWEST_PARTS = 8, MOST_BLOCKS = 1024 };
 
 /* Blocks that share each result: a round of accesses each up to 256 blocks, four rounds up to 1,024. A million
  * elements: 245 blocks of 4,096. */
-static int64_t choose_parts(const reduce_form *f, int64_t of_sample)
+static int64_t choose_parts(const reduce_spread *f, int64_t of_sample)
 {
     const int64_t blocks = cvyi_max64(cvyi_ceil_div(of_sample, f->results), 1);
     const int64_t grain = REDUCE_UNROLL * f->lanes * f->splits * (f->trailing ? f->many : 1);
@@ -236,9 +268,10 @@ static int64_t choose_parts(const reduce_form *f, int64_t of_sample)
 }
 
 /* dtype: of what is read. */
-static reduce_form choose_reduce(const space *in, unsigned reduced, cvy_dtype dtype)
+static reduce_spread choose_reduce(const space *in, unsigned reduced, cvy_dtype dtype)
 {
-    reduce_form f = {.trailing = trailing_reduced(in, reduced), .splits = 1, .together = 1, .inside = 1, .kept = 1};
+    reduce_spread f = {
+        .trailing = trailing_reduced(in, reduced), .splits = 1, .together = 1, .inside = 1, .kept = 1};
     const bool across = !innermost_reduced(in, reduced);
     int64_t of_sample, run;
 
@@ -254,12 +287,12 @@ static reduce_form choose_reduce(const space *in, unsigned reduced, cvy_dtype dt
     return f;
 }
 
-static void start_reduce(maker *m, const char *gather, const reduce_form *f, int form, const space *in,
+static void start_reduce(maker *m, const char *gather, const reduce_spread *f, int variant, const space *in,
                          unsigned reduced)
 {
     cvyi_make_start(m, "reduce.cu");
     snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-DGATHER=%s", gather);
-    cvyi_make_define(m, "FORM", form);
+    cvyi_make_define(m, "FORM", variant);
     cvyi_make_define(m, "TRAILING", f->trailing);
     cvyi_make_define_extents(m, 'X', in);
     cvyi_make_define(m, "REDUCED", reduced);
@@ -273,7 +306,7 @@ static void start_reduce(maker *m, const char *gather, const reduce_form *f, int
 }
 
 /* Gatherers of every part, in memory of our own. */
-static cvy_status make_parts(maker *m, int core, const char *gather, const reduce_form *f, const space *in,
+static cvy_status make_parts(maker *m, int core, const char *gather, const reduce_spread *f, const space *in,
                              unsigned reduced, int64_t at)
 {
     cvy_status st;
@@ -292,7 +325,7 @@ cvy_status cvyi_core_reduction(maker *m, int core, const char *gather, const spa
 {
     enum { GATHERER = 8 }; /* bytes at most */
     const cvy_dtype dtype = m->g->values[m->g->nodes[m->pass->first].arg[0]].dtype;
-    const reduce_form f = choose_reduce(in, reduced, dtype);
+    const reduce_spread f = choose_reduce(in, reduced, dtype);
     const bool merges = f.parts > 1;
     const int64_t at = merges ? cvyi_make_memory(m, GATHERER * f.kept * f.parts) : 0;
     cvy_status st;
@@ -317,7 +350,7 @@ fail:
 cvy_status cvyi_core_add_many(maker *m, const space *out, const core_parts *p)
 {
     const int core = m->choice->form.core;
-    const reduce_form f = {.many = 4, .lanes = 1, .splits = 1, .together = 1, .inside = 1};
+    const reduce_spread f = {.many = 4, .lanes = 1, .splits = 1, .together = 1, .inside = 1};
     cvy_status st;
 
     start_reduce(m, "sum", &f, 2, out, 0);
@@ -349,30 +382,23 @@ static cvy_status make_reduce(maker *m)
     return cvyi_core_reduction(m, core, cvyi_info(n)->name, &in, &out, reduced);
 }
 
-static cvy_status make_softmax(maker *m)
+static void define_softmax(maker *m, const space *in)
 {
-    const int core = m->choice->form.core;
-    const node *n = &m->g->nodes[core];
-    const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
-    const int dim = cvyi_softmax_dim(m->g, n);
-    const int64_t inside = in.extent[dim], total = cvyi_elements(&in.logical);
-    const int64_t lanes = innermost_reduced(&in, 1u << dim) ? choose_lanes(inside, 1) : 1;
-    cvy_status st;
+    const int dim = cvyi_softmax_dim(m->g, &m->g->nodes[m->choice->form.core]);
+    const int64_t inside = in->extent[dim];
+    const int64_t lanes = innermost_reduced(in, 1u << dim) ? choose_lanes(inside, 1) : 1;
 
-    if (!total) return CVY_OK;
-    cvyi_make_start(m, "softmax.cu");
-    cvyi_make_define(m, "LOGARITHM", n->op == OP_log_softmax);
-    cvyi_make_define_extents(m, 'X', &in);
+    define_logarithm(m);
+    cvyi_make_define_extents(m, 'X', in);
     cvyi_make_define(m, "REDUCED", (int64_t)1 << dim);
     cvyi_make_define(m, "LANES", lanes);
-    cvyi_core_first_view(m, core, &in);
-    TRY(cvyi_core_prologue(m, core, &in));
-    TRY(cvyi_core_epilogue(m, core, &in));
-    m->step.extent = in.extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(total / inside, 256 / lanes), 1, 1, 256);
-    TRY(cvyi_make_end(m, cvyi_info(n)->name));
-fail:
-    return st;
+    m->step.extent = in->extent[0];
+    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&in->logical) / inside, 256 / lanes), 1, 1, 256);
+}
+
+static cvy_status make_softmax(maker *m)
+{
+    return make_rows(m, &(row_kernel){"softmax.cu", m->choice->form.core, define_softmax, NULL});
 }
 
 /* ---- rows of the table ---- */
@@ -424,9 +450,12 @@ static const char *refuse_softmax(const cvy_plan *p, const pass *s, cuda_choice 
 const kernel_row cvyi_kernel_reduce = {
     .name = "reduce", .refuse = refuse_reduce, .tune = cvyi_core_tune, .make = make_reduce};
 const kernel_row cvyi_kernel_norm = {
-    .name = "norm", .refuse = refuse_norm, .tune = cvyi_core_tune, .make = make_norm};
-const kernel_row cvyi_kernel_norm_stats = {
-    .name = "norm_stats", .refuse = refuse_norm_stats, .tune = cvyi_core_tune, .make = make_norm_stats};
+    .name = "norm", .refuse = refuse_norm, .tune = cvyi_core_tune, .make = make_norm, .images = true};
+const kernel_row cvyi_kernel_norm_stats = {.name = "norm_stats",
+                                           .refuse = refuse_norm_stats,
+                                           .tune = cvyi_core_tune,
+                                           .make = make_norm_stats,
+                                           .images = true};
 const kernel_row cvyi_kernel_softmax_row = {
     .name = "softmax_row", .refuse = refuse_softmax_row, .tune = cvyi_core_tune, .make = make_softmax_row};
 const kernel_row cvyi_kernel_softmax = {

@@ -124,7 +124,7 @@ static void define_tile(maker *m, const conv_tile *t)
         return;
     }
     m->step.launch.dynamic_shared =
-        4 * (unsigned)cvyi_max64(2 * t->terms * (t->pixels + t->channels), t->channels * t->pixels);
+        (unsigned)cvyi_floats(cvyi_max64(2 * t->terms * (t->pixels + t->channels), t->channels * t->pixels));
 }
 
 /* mma: on tensor cores; NULL: by multiply-adds. */
@@ -138,10 +138,10 @@ static cvy_status make_tiled(maker *m, const conv_geom *e, const mma_tile *mma)
     packing w = find_packing(e, &f, &t);
     const space in = cvyi_space_planes(cvyi_shape_of(m->g, n->arg[0]), e->spatial);
     const space out = cvyi_space_planes(cvyi_shape_of(m->g, n->out), e->spatial);
-    char form[24];
+    char variant[24];
     cvy_status st;
 
-    w.at = cvyi_make_packed_memory(m, n->arg[1], 4 * w.elements);
+    w.at = cvyi_make_packed_memory(m, n->arg[1], cvyi_floats(w.elements));
     TRY(make_pack(m, n, e, &w, mma != NULL));
     cvyi_make_start(m, mma ? "conv_mma.cu" : "conv_direct.cu");
     define_filter(m, e, transposed);
@@ -156,8 +156,8 @@ static cvy_status make_tiled(maker *m, const conv_geom *e, const mma_tile *mma)
     m->step.extent = e->N;
     cvyi_core_grid(m, f.count * cvyi_ceil_div(e->N * f.places, t.pixels), w.k_pad / t.channels, e->groups,
                    mma ? (unsigned)mma->threads : (unsigned)(t.channels / t.k_each * t.pixels / t.p_each));
-    snprintf(form, sizeof form, "%dx%d", (int)t.channels, (int)t.pixels);
-    TRY(cvyi_make_end(m, form));
+    snprintf(variant, sizeof variant, "%dx%d", (int)t.channels, (int)t.pixels);
+    TRY(cvyi_make_end(m, variant));
 fail:
     return st;
 }

@@ -21,7 +21,7 @@ static int numbers_of(op_id op)
     }
 }
 
-/* Operators that fast.cuh has a cheaper form of. */
+/* Operators that fast.cuh has a cheaper version of. */
 static bool has_fast(const emit_line *l)
 {
     static const op_id known[] = {OP_tanh, OP_sigmoid, OP_silu, OP_tanh_hardswish, OP_hardsigmoid, OP_hardswish,
@@ -91,7 +91,7 @@ static void add_element(const emit_spec *spec, text *t, int number)
             cvyi_text_add(t, "%sat.i%d * cvy_stride(a.t[%d], %d)", any ? " + " : "", d, number, d);
             any = true;
         } else {
-            /* the first factor makes the whole sum as wide as an offset may be */
+            /* the first factor gives the whole sum as many bits as an offset has */
             if (!any && v->stride[d] != 1) cvyi_text_add(t, "(cvy_index)");
             add_term(t, &any, d, v->stride[d]);
         }
@@ -262,9 +262,9 @@ static void add_call(const emit_spec *spec, const emit_line *l, text *t)
     const op_info *op = &cvyi_ops[l->op];
     const bool binary = op->kind == KIND_BINARY;
     const bool scaled = binary && l->p[1] != 1 && (l->op == OP_add || l->op == OP_sub);
-    const char *form = scaled ? "_scaled" : l->op == OP_gelu ? gelu_form(spec, l) : "";
+    const char *suffix = scaled ? "_scaled" : l->op == OP_gelu ? gelu_form(spec, l) : "";
 
-    cvyi_text_add(t, "cvy_%s%s%s(", spec->fast && has_fast(l) ? "fast_" : "", op->name, form);
+    cvyi_text_add(t, "cvy_%s%s%s(", spec->fast && has_fast(l) ? "fast_" : "", op->name, suffix);
     add_variable(t, l->a);
     if (binary) {
         cvyi_text_add(t, ", ");
@@ -281,9 +281,9 @@ static void add_call(const emit_spec *spec, const emit_line *l, text *t)
         cvyi_text_add(t, ", ");
         add_number(t, l->p[i]);
     }
-    if (l->unit != 0) {
+    if (l->gain != 0) {
         cvyi_text_add(t, ", ");
-        add_number(t, l->unit);
+        add_number(t, l->gain);
     }
     cvyi_text_add(t, ")");
 }

@@ -33,7 +33,7 @@ typedef struct emit_line {
     int a, b;              /* lines whose values are the operands; EMIT_ARGUMENT: the kernel's result */
     int view;              /* number of the view in the launch; CVY_NONE: none */
     int var, weight, bias; /* views of EMIT_APPLY, EMIT_NORM and EMIT_SCALE; CVY_NONE: none */
-    double unit;           /* EMIT_OP: a factor of the result, for fast forms that take one; 0: none */
+    double gain;           /* EMIT_OP: a factor of the result, for fast versions that take one; 0: none */
     double p[2];           /* EMIT_OP: cvyi_pointwise_params; b == CVY_NONE: p[0] is the operand. EMIT_NORM: eps */
     bool rough;            /* EMIT_OP: the graph has the result in 16 bits */
     norm_geom norm;        /* EMIT_APPLY: which statistics an element has */
@@ -54,7 +54,7 @@ typedef struct emit_spec {
     const emit_view *views;
     int n_views;
     bool strided; /* strides come with the arguments; else all views are contiguous */
-    bool fast;    /* fast.cuh's forms of the operators that it has */
+    bool fast;    /* fast.cuh's versions of the operators that it has */
     int many;     /* functions of so many neighbours: cvy_read and cvy_write, see below; 0: of one */
     const emit_program *prologue; /* may be NULL: the kernel does not ask for one */
     const emit_program *epilogue; /* may be NULL */

@@ -31,7 +31,8 @@ typedef struct step_view {
     int64_t times[EMIT_DIMS]; /* the stride is this many of the value's own; VIEW_SIZES: the extents */
 } step_view;
 
-typedef struct tc_step tc_step;         /* tc.h */
+typedef struct tc_step tc_step;
+typedef struct tc_last tc_last;         /* tc.h */
 typedef struct cuda_choice cuda_choice; /* choice.h */
 typedef struct kernel_row kernel_row;   /* choice.h */
 
@@ -89,10 +90,11 @@ typedef struct cuda_state {
     /* Per tensor of run(): the pass that takes it channels last (matmul_wide: transposed), as it lies, if the other
      * such tensor of the pass goes with that (step_layout); CVY_NONE: none. */
     int *last;
-    int64_t values;   /* prepared bytes before what the steps pack */
-    int64_t kept_end; /* of the workspace: what is in use so far */
-    int64_t scratch;  /* byte of the workspace from which passes have their scratch (choice.h) */
-    bool alone;       /* blocks of a launch were found not to fit on the device at once */
+    tc_last **layouts; /* per pass: how it takes them; NULL: it does not */
+    int64_t values;    /* prepared bytes before what the steps pack */
+    int64_t kept_end;  /* of the workspace: what is in use so far */
+    int64_t scratch;   /* byte of the workspace from which passes have their scratch (choice.h) */
+    bool alone;        /* blocks of a launch were found not to fit on the device at once */
 } cuda_state;
 
 /* Rows that stay on chip (held.cuh): who shares one, and how much of it each thread has. */

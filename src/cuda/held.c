@@ -29,8 +29,9 @@ held_form cvyi_held_form(const cuda_device *d, int64_t row)
     each = cvyi_min64(cvyi_ceil_div(groups, f.lanes), INT32_MAX);
     f.held = (int)cvyi_min64(each, s->each / width);
     f.parked = (int)(each - f.held);
-    f.fits = row > 0 && (int64_t)f.parked * f.threads * width * 4 <= d->shared_block - OTHER_SHARED;
-    f.shared_bytes = f.fits ? (unsigned)(f.parked * f.threads * width * 4) : 0;
+    const int64_t parked = cvyi_floats((int64_t)f.parked * f.threads * width);
+    f.fits = row > 0 && parked <= d->shared_block - OTHER_SHARED;
+    f.shared_bytes = f.fits ? (unsigned)parked : 0;
     return f;
 }
 

@@ -6,7 +6,7 @@
 enum { POINTWISE_THREADS = 256, STEPS_PER_NODE = 6 };
 
 /* Accesses are of 16 bytes: eight elements where some have two bytes. A thread has two of them under way. */
-static cvy_status end_pointwise(maker *m, const space *in, const space *out, const char *form)
+static cvy_status end_pointwise(maker *m, const space *in, const space *out, const char *variant)
 {
     const int64_t total = cvyi_elements(&in->logical);
     int each;
@@ -27,7 +27,7 @@ static cvy_status end_pointwise(maker *m, const space *in, const space *out, con
     if (m->many != 4) cvyi_make_define(m, "NEIGHBOURS", m->many);
     m->step.extent = in->extent[0];
     cvyi_core_grid(m, cvyi_ceil_div(total, POINTWISE_THREADS * each), 1, 1, POINTWISE_THREADS);
-    return cvyi_make_end(m, form);
+    return cvyi_make_end(m, variant);
 }
 
 /* What is prepared runs once, and a network has it in as many sizes as it has layers: one code for all of them.
@@ -77,7 +77,7 @@ static cvy_status make_copy(maker *m)
     return end_pointwise(m, &in, &out, "copy");
 }
 
-/* A norm that no rewrite took apart: statistics into memory of our own, then the affine. */
+/* A norm that no rewrite split: statistics into memory of our own, then the affine. */
 static cvy_status make_norm_whole(maker *m)
 {
     const int index = m->pass->first;
@@ -91,7 +91,7 @@ static cvy_status make_norm_whole(maker *m)
     if (!cvyi_elements(&over.logical)) return CVY_OK;
     cvyi_norm_geom(m->g, n, &l.norm);
     cvyi_norm_args(n, &args);
-    at = cvyi_make_memory(m, 4 * STATS_FIELDS * l.norm.groups * (l.norm.over_outer ? 1 : l.norm.outer));
+    at = cvyi_make_memory(m, cvyi_floats(STATS_FIELDS * l.norm.groups * (l.norm.over_outer ? 1 : l.norm.outer)));
     TRY(cvyi_make_stats(m, index, &l.norm, CVY_NONE, CVY_NONE, at));
     cvyi_make_start(m, "pointwise.cu");
     m->pre.over = m->post.over = over;
@@ -202,11 +202,25 @@ static bool any_strides(const pass *s, int k, int a)
     return c->kernel->any_strides && s->first + k == c->form.core && a >= 0 && c->kernel->any_strides(c, a);
 }
 
+/* Images are mostly strided because their channels come last. */
+static bool is_image(const shape *s)
+{
+    const int64_t channels = s->rank > 2 ? s->dim[1] : 0, sample = cvyi_elements(s) / cvyi_max64(s->dim[0], 1);
+    return channels >= 8 && sample >= 8 * channels && sample <= INT32_MAX;
+}
+
+static void mark_images(const cvy_plan *p, const pass *s, bool *wanted)
+{
+    const node *n = &p->graph->nodes[s->first];
+    if (is_image(cvyi_shape_of(p->graph, n->arg[0]))) mark_tensor(p, n->arg[0], wanted);
+}
+
 /* Tensor-core passes want whole tensors, contiguous and aligned. */
 static void mark_dense(const cvy_plan *p, bool *wanted)
 {
     for (int i = p->n_prepare; i < p->n_passes; i++) {
         const pass *s = &p->passes[i];
+        if (cvyi_cuda_choice(s)->kernel->images) mark_images(p, s, wanted);
         for (int k = 0; cvyi_cuda_choice(s)->kernel->dense && k < s->count; k++) {
             const node *n = &p->graph->nodes[s->first + k];
             for (int a = -1; a < n->n_args; a++)
@@ -252,23 +266,26 @@ static void find_turned(const cvy_plan *p, int number, int *last)
     if (is_alone(p, v)) last[p->places[v].at] = number;
 }
 
-static void find_last(const cvy_plan *p, int *last)
+/* Which passes take tensors channels last, and how. */
+static cvy_status find_last(cvy_plan *p, cuda_state *state)
 {
     for (int i = p->n_prepare; i < p->n_passes; i++) {
         const cuda_choice *c = cvyi_cuda_choice(&p->passes[i]);
-        tc_form form;
+        tc_last found, *kept;
         int x, y;
-        if (c->kernel == &cvyi_kernel_matmul_wide) find_turned(p, i, last);
+        if (c->kernel == &cvyi_kernel_matmul_wide) find_turned(p, i, state->last);
         if (c->kernel != &cvyi_kernel_conv_tc) continue;
         cvyi_tc_tensors(p, &c->tc, &x, &y);
         if (!is_alone(p, x)) x = CVY_NONE;
         if (!is_alone(p, y)) y = CVY_NONE;
-        if ((x == CVY_NONE && y == CVY_NONE) || !cvyi_tc_last(p, &c->tc, x != CVY_NONE, y != CVY_NONE, &form))
-            continue;
-        if (x != CVY_NONE && !cvyi_tc_last(p, &c->tc, true, false, &form)) continue;
-        if (x != CVY_NONE) last[p->places[x].at] = i;
-        if (y != CVY_NONE) last[p->places[y].at] = i;
+        if (!cvyi_tc_last(p, &c->tc, x, y, &found)) continue;
+        state->layouts[i] = kept = cvyi_arena_alloc(&p->memory, 1, sizeof *kept);
+        if (!kept) return CVY_NO_MEMORY;
+        *kept = found;
+        if (x != CVY_NONE) state->last[p->places[x].at] = i;
+        if (y != CVY_NONE) state->last[p->places[y].at] = i;
     }
+    return CVY_OK;
 }
 
 /* A filter that lies channels last is copied once for as long as it stays. What lies contiguous wants no copy, and
@@ -286,29 +303,26 @@ static int64_t shadow_memory(maker *m, int v)
 
 static cvy_status make_shadows(maker *m)
 {
-    const cvy_plan *p = m->plan;
-    const size_t n = (size_t)p->n_tensors + 1;
-    int64_t *shadow = cvyi_arena_alloc(&m->plan->memory, n, sizeof *shadow);
-    bool *wanted = cvyi_arena_alloc(&m->plan->memory, n, sizeof *wanted);
+    cvy_plan *p = m->plan;
+    cuda_state *state = m->state;
+    const size_t n = (size_t)p->n_tensors + 1, passes = (size_t)p->n_passes + 1;
+    int64_t *shadow = cvyi_arena_alloc(&p->memory, n, sizeof *shadow);
+    bool *wanted = cvyi_arena_alloc(&p->memory, n, sizeof *wanted);
+    cvy_status st = CVY_OK;
 
-    m->state->shadow = shadow;
-    m->state->last = cvyi_arena_alloc(&m->plan->memory, n, sizeof *m->state->last);
-    if (!shadow || !wanted || !m->state->last) return CVY_NO_MEMORY;
-    for (int i = 0; i < p->n_tensors; i++) m->state->last[i] = CVY_NONE;
+    state->shadow = shadow;
+    state->last = cvyi_arena_alloc(&p->memory, n, sizeof *state->last);
+    state->layouts = cvyi_arena_alloc(&p->memory, passes, sizeof *state->layouts);
+    TRY(shadow && wanted && state->last && state->layouts ? CVY_OK : CVY_NO_MEMORY);
+    for (int i = 0; i < p->n_tensors; i++) state->last[i] = CVY_NONE;
     if (p->options.strided != CVY_OFF) {
         mark_reshaped(p, wanted);
         mark_dense(p, wanted);
-        find_last(p, m->state->last);
+        TRY(find_last(p, state));
     }
     for (int i = 0; i < p->n_tensors; i++) shadow[i] = wanted[i] ? shadow_memory(m, p->tensor_value[i]) : -1;
-    return CVY_OK;
-}
-
-/* Images are mostly strided because their channels come last. */
-static bool is_image(const shape *s)
-{
-    const int64_t channels = s->rank > 2 ? s->dim[1] : 0, sample = cvyi_elements(s) / cvyi_max64(s->dim[0], 1);
-    return channels >= 8 && sample >= 8 * channels && sample <= INT32_MAX;
+fail:
+    return st;
 }
 
 /* Both views are there: of any strides. */

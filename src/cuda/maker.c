@@ -395,15 +395,14 @@ static const char *type_name(const maker *m)
     return names[found];
 }
 
-/* <kernel>_<type>_<tile or form>_<architecture>; the tail tells kernels apart that differ in text or options alone.
- */
-static void make_name(const maker *m, cuda_step *s, const char *form)
+/* <kernel>_<type>_<tile or variant>_<architecture>_<digest of text and options> */
+static void make_name(const maker *m, cuda_step *s, const char *variant)
 {
     uint64_t h = cvyi_hash(CVYI_HASH_START, s->epilogue[0], strlen(s->epilogue[0]));
 
     for (int i = 0; i < s->n_options[0]; i++) h = cvyi_hash(h, s->options[0][i], strlen(s->options[0][i]) + 1);
     snprintf(s->entry, sizeof s->entry, "%.*s_%s%s%s_sm%d%d%s_%08x", (int)strcspn(s->source, "."), s->source,
-             type_name(m), *form ? "_" : "", form, m->state->device->major, m->state->device->minor,
+             type_name(m), *variant ? "_" : "", variant, m->state->device->major, m->state->device->minor,
              s->tc ? "a" : "", (unsigned)(h ^ h >> 32));
 }
 
@@ -417,7 +416,7 @@ static bool may_follow(const maker *m)
     return d->major >= 9 && d->cu->version >= CAPTURED && (!m->step.tc || m->step.tc->product);
 }
 
-cvy_status cvyi_make_end(maker *m, const char *form)
+cvy_status cvyi_make_end(maker *m, const char *variant)
 {
     cuda_state *state = m->state;
     cuda_step *s = &m->step;
@@ -432,7 +431,7 @@ cvy_status cvyi_make_end(maker *m, const char *form)
     memcpy(views, m->views, (size_t)s->n_views * sizeof *views);
     TRY(make_options(m, m->sized, s));
     if (!m->text && (!s->tc || s->tc->any_strides) && !m->sized && may_be_strided(m)) TRY(make_options(m, true, s));
-    make_name(m, s, form);
+    make_name(m, s, variant);
     s->aligned = m->many > 0 && !m->sized;
     s->launch.follows = may_follow(m);
     s->any = m->sized;

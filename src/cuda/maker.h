@@ -83,7 +83,7 @@ int cvyi_make_line(maker *m, program *p, const emit_line *line);
 void cvyi_make_store(maker *m, program *p, int v);
 /* Ends the step: text, options and name are made for it and it is added to the plan. `threads` of a block, `blocks`
  * in all: 0 blocks add nothing. */
-cvy_status cvyi_make_end(maker *m, const char *form);
+cvy_status cvyi_make_end(maker *m, const char *variant);
 
 /* Statistics of what node `core` reads, into a value or the engine's own memory (core_rows.c). */
 cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int stats_value, int64_t stats_at);

@@ -111,7 +111,7 @@ static void fill_product(const producer *w, mma_tile *t)
     t->blocks = e->batch * cvyi_ceil_div(e->M, t->m) * cvyi_ceil_div(e->N, t->n);
     t->steps = cvyi_ceil_div(e->K, DEPTH);
     t->copies = DEPTH * (t->m + t->n) / (fours ? 4 : 1);
-    t->fetched = 4 * DEPTH * (t->m + t->n);
+    t->fetched = (int)cvyi_floats(DEPTH * (t->m + t->n));
     t->shared_bytes = mma_shared_bytes(matmul_mma_stage(t->m, t->n, e->other_is_nk), t->stages, t->m, t->n);
 }
 

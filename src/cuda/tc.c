@@ -92,7 +92,7 @@ static memory_map take_memory(maker *m, const tc_form *f)
     memory_map a;
 
     a.packed = cvyi_make_packed_memory(m, weight, f->tuning.packed_bytes);
-    a.unscale = cvyi_make_packed_memory(m, weight, 8ll * f->tuning.channels);
+    a.unscale = cvyi_make_packed_memory(m, weight, cvyi_floats(2 * f->tuning.channels));
     a.part = a.state = a.end = 0;
     if (!f->problem.groups) return a;
     a.part = cvyi_make_memory(m, 8 * f->samples * f->problem.groups * f->tuning.strips);
@@ -176,9 +176,9 @@ static void add_views(maker *m, const tc_form *f, const memory_map *at, tc_step 
 /* One launch of it; what blocks hand to each other is zeroed before the first. */
 static cvy_status make_convolution(maker *m, const tc_form *f, const memory_map *at, int kind)
 {
-    static const char *const forms[] = {"plain", "keep", "both", "stats", "finish"};
+    static const char *const passes[] = {"plain", "keep", "both", "stats", "finish"};
     const int64_t strips = f->samples * f->tuning.strips;
-    char form[24];
+    char variant[24];
     text t = {0};
     tc_step *step;
     cvy_status st;
@@ -200,8 +200,8 @@ static cvy_status make_convolution(maker *m, const tc_form *f, const memory_map 
         .dynamic_shared = (unsigned)f->tuning.shared_bytes,
         .cooperative = kind == PASS_KEEP || kind == PASS_BOTH, /* blocks wait for each other */
     };
-    snprintf(form, sizeof form, "%s_64x%d", forms[kind], f->tuning.tile);
-    TRY(cvyi_make_end(m, form));
+    snprintf(variant, sizeof variant, "%s_64x%d", passes[kind], f->tuning.tile);
+    TRY(cvyi_make_end(m, variant));
 fail:
     cvyi_text_free(&t);
     return st;
@@ -222,27 +222,16 @@ fail:
     return st;
 }
 
-/* Is the tensor that v lies in one that this pass takes channels last? */
-static bool is_taken(const maker *m, int v)
-{
-    return v != CVY_NONE && m->state->last[m->plan->places[v].at] == m->pass_index;
-}
-
 /* The steps of a pass, and once more where it takes tensors channels last: all of them, or x alone. */
 static cvy_status make_conv_tc(maker *m)
 {
     const tc_form *f = &m->choice->tc;
-    tc_form last, mixed;
-    int x, y;
-    bool taken;
+    const tc_last *last = m->state->layouts[m->pass_index];
     cvy_status st;
 
-    cvyi_tc_tensors(m->plan, f, &x, &y);
-    taken = (is_taken(m, x) || is_taken(m, y)) && cvyi_tc_last(m->plan, f, is_taken(m, x), is_taken(m, y), &last) &&
-            (!is_taken(m, x) || cvyi_tc_last(m->plan, f, true, false, &mixed));
-    TRY(make_steps(m, f, taken ? LAYOUT_PLAIN : LAYOUT_ANY));
-    if (taken) TRY(make_steps(m, &last, LAYOUT_LAST));
-    if (taken && is_taken(m, x) && is_taken(m, y)) TRY(make_steps(m, &mixed, LAYOUT_X_LAST));
+    TRY(make_steps(m, f, last ? LAYOUT_PLAIN : LAYOUT_ANY));
+    if (last) TRY(make_steps(m, &last->both, LAYOUT_LAST));
+    if (last && last->x != CVY_NONE && last->y != CVY_NONE) TRY(make_steps(m, &last->x_alone, LAYOUT_X_LAST));
 fail:
     return st;
 }

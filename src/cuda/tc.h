@@ -51,8 +51,13 @@ typedef struct tc_form {
 
 /* Is the pass one for these kernels on this plan's device, and how? */
 tc_form cvyi_tc_form(const cvy_plan *p, const pass *s);
-/* The same for an x or a result that lie channels last; false: the kernel does not take them so. */
-bool cvyi_tc_last(const cvy_plan *p, const tc_form *f, bool x, bool y, tc_form *out);
+/* The same where x or the result lie channels last: values, CVY_NONE: not this one. Decided when places are. */
+struct tc_last { /* tc_last of exec.h */
+    int x, y;
+    tc_form both, x_alone; /* all that lie so; x, where the result lies as usual */
+};
+/* false: the kernel does not take them so. */
+bool cvyi_tc_last(const cvy_plan *p, const tc_form *f, int x, int y, tc_last *out);
 /* Which of the two could: values that lie in tensors of run(), CVY_NONE: not this one. */
 void cvyi_tc_tensors(const cvy_plan *p, const tc_form *f, int *x, int *y);
 /* Names of the tunings that effort "measure" tries. */

@@ -42,7 +42,7 @@ static bool multiply_in(const emit_program *p, int of, int *reached_y, int *reac
 
     if (of == EMIT_BEFORE) ++*reached_y;
     if (of == EMIT_ARGUMENT) ++*reached_z;
-    if (carries) l->unit = LOG2E;
+    if (carries) l->gain = LOG2E;
     if (sum || op == OP_relu || op == OP_neg) done = multiply_in(p, l->a, reached_y, reached_z);
     if (sum && l->b == CVY_NONE) l->p[0] *= LOG2E;
     if (sum && l->b != CVY_NONE) done = multiply_in(p, l->b, reached_y, reached_z) && done;

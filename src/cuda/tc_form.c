@@ -429,11 +429,21 @@ void cvyi_tc_tensors(const cvy_plan *p, const tc_form *f, int *x, int *y)
     *y = stores && is_in_tensor(p, f->out) ? f->out : CVY_NONE;
 }
 
-bool cvyi_tc_last(const cvy_plan *p, const tc_form *f, bool x, bool y, tc_form *out)
+static bool tune_last(const cvy_plan *p, const tc_form *f, bool x, bool y, tc_form *out)
 {
     *out = *f;
     out->problem.x_last = x;
     out->problem.y_last = y;
     out->problem.few = 0;
     return !tune(p, NULL, out);
+}
+
+bool cvyi_tc_last(const cvy_plan *p, const tc_form *f, int x, int y, tc_last *out)
+{
+    const bool has_x = x != CVY_NONE, has_y = y != CVY_NONE;
+
+    out->x = x;
+    out->y = y;
+    return (has_x || has_y) && tune_last(p, f, has_x, has_y, &out->both) &&
+           (!has_x || tune_last(p, f, true, false, &out->x_alone));
 }

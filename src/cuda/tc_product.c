@@ -12,7 +12,7 @@ enum { DEPTH = WGMMA_DEPTH };
 /* Terms of a step: 128 bytes of them. */
 static int depth_of(cvy_dtype dtype)
 {
-    return (int)(4 * WGMMA_DEPTH / cvyi_dtype_bytes(dtype));
+    return (int)(cvyi_floats(WGMMA_DEPTH) / cvyi_dtype_bytes(dtype));
 }
 
 static const char *refusal(const cvy_plan *p, const cuda_device *d, const node *n, const matmul_geom *e)
@@ -63,7 +63,7 @@ static wgmma_tile make_tile(const matmul_geom *e, const tile_row *row, int produ
                     .column_tiles = cvyi_round_up(cvyi_ceil_div(e->N, row->n), row->cluster_n),
                     .steps = cvyi_ceil_div(e->K, depth)};
 
-    t.packed_bytes = 4 * t.column_tiles * t.steps * l.w_stage;
+    t.packed_bytes = cvyi_floats(t.column_tiles * t.steps * l.w_stage);
     return t;
 }
 

@@ -34,9 +34,10 @@ static bool is_quick(const tc_problem *b, const tc_tuning *t)
     return t->tma || b->x_last;
 }
 
-/* Cycles to stage a strip, as measured on an H200: a unit of copied pixels takes its conversions, or a thread's way
- * through one of them; a batch of loads its latency. Several stages have their barriers, and are staged once more
- * for every `share` blocks of channels. Tensor copies of a strip in one stage were fitted as part of the whole. */
+/* Cycles to stage a strip, as measured on an H200: a parcel of copied pixels takes its conversions, or a thread's
+ * way through one of them; a batch of loads its latency. Several stages have their barriers, and are staged once
+ * more for every `share` blocks of channels. Tensor copies of a strip in one stage were fitted as part of the
+ * whole. */
 static double load_cycles(const tc_problem *b, const tc_tuning *t, const tc_layout *l)
 {
     const int64_t pixels = (int64_t)l->rows_in * l->cols_in;
@@ -44,12 +45,12 @@ static double load_cycles(const tc_problem *b, const tc_tuning *t, const tc_layo
     const bool few_registers = many && l->multiply * 4 + l->side == 20;
     const double each =
         is_quick(b, t) ? b->products + 1 : (3 + 5.0 * b->products) / l->load; /* a pixel, 8 channels */
-    const int units = cdiv(l->rows_in, l->unit_rows);
-    const double unit = fmax(600, each * (double)pixels / units) + 200;
+    const int parcels = cdiv(l->rows_in, l->parcel_rows);
+    const double parcel = fmax(600, each * (double)pixels / parcels) + 200;
     const int batch = few_registers ? 2 : 4; /* pixels of a thread */
     const double batches = (double)cvyi_ceil_div(pixels, 32 * l->load * batch);
     const double slice = is_quick(b, t) && !l->stream ? each * (double)pixels
-                         : is_quick(b, t) || t->rows  ? units * unit
+                         : is_quick(b, t) || t->rows  ? parcels * parcel
                                                       : batches * (1100 + 60 * batch * (b->products + 1));
 
     return (cdiv(b->c, 8) * slice + (l->stream ? 600 * l->stages : 0)) * (l->stream ? l->blocks / t->share : 1);
@@ -167,7 +168,7 @@ static void try_one(search *s, tc_tuning *t, const tc_layout *l)
     keep(s, t, cycles);
 }
 
-/* Blocks of channels that a thread's accumulators have room for; sums of stages apart take as much again. */
+/* Blocks of channels that a thread's accumulators have room for; sums of stages on their own take as much again. */
 static bool is_too_wide(const tc_problem *b, const tc_tuning *t, const tc_layout *l)
 {
     const int sums = t->tile / 2 * t->share * (b->products == 3 ? 2 : 1);
@@ -195,7 +196,7 @@ static void try_sources(search *s, tc_tuning *t, int q)
 {
     const tc_problem *b = s->b;
     const int columns = (least(t->span, q) - 1) * b->stride + b->s;
-    const int align = b->x_half ? 8 : 4; /* elements in 16 bytes */
+    const int align = 16 / (b->x_half ? HALF_BYTES : FLOAT_BYTES);
 
     t->tma = b->x_last ? b->stride == 1 && columns <= 256
                        : b->w % align == 0 && b->pad_w % align == 0 && cdiv(columns, align) * align <= 256;
@@ -208,12 +209,13 @@ static void try_sources(search *s, tc_tuning *t, int q)
 static void try_strips(search *s, tc_tuning *t, int p, int q)
 {
     const tc_problem *b = s->b;
-    const int unit = b->sink == SINK_POOL ? b->pool_h : t->rowsm;
+    const int line_rows = b->sink == SINK_POOL ? b->pool_h : t->rowsm;
 
     for (t->span = q; t->span == q || t->span >= t->tile;
          t->span = t->span == q ? (q - 1) / t->tile * t->tile : t->span - t->tile) {
         if (t->span != q && t->flat) break;
-        for (t->strip = unit; t->strip <= cdiv(p, unit) * unit && t->strip <= TC_STRIP_MOST; t->strip += unit)
+        for (t->strip = line_rows; t->strip <= cdiv(p, line_rows) * line_rows && t->strip <= TC_STRIP_MOST;
+             t->strip += line_rows)
             try_sources(s, t, q);
     }
 }
@@ -264,8 +266,8 @@ bool cvyi_tc_tune(const tc_problem *b, int64_t shared, int sms, int rank, tc_tun
     l = tc_find_layout(b, out);
     out->threads = l.threads;
     out->channels = l.channels;
-    out->box_rows = l.unit_rows;
-    out->box_cols = l.unit_cols;
+    out->box_rows = l.parcel_rows;
+    out->box_cols = l.parcel_cols;
     out->packed_bytes = tc_packed_bytes(&l);
     return true;
 }

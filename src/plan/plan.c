@@ -300,13 +300,25 @@ static cvy_status give_text(text *t, cvy_status st, char *dst, size_t capacity, 
     return st;
 }
 
-cvy_status cvy_plan_print(const cvy_plan *p, char *dst, size_t capacity, size_t *needed)
+/* What `print` writes of a plan, for the caller. */
+static cvy_status give_print(const cvy_plan *p, void (*print)(const cvy_plan *, text *), char *dst, size_t capacity,
+                             size_t *needed)
 {
     text t = {0};
 
     if (!p) return cvyi_fail(CVY_INVALID, "plan is NULL");
-    cvyi_print_plan(p, &t);
+    print(p, &t);
     return give_text(&t, CVY_OK, dst, capacity, needed);
+}
+
+cvy_status cvy_plan_print(const cvy_plan *p, char *dst, size_t capacity, size_t *needed)
+{
+    return give_print(p, cvyi_print_plan, dst, capacity, needed);
+}
+
+cvy_status cvy_plan_why(const cvy_plan *p, char *dst, size_t capacity, size_t *needed)
+{
+    return give_print(p, cvyi_print_why, dst, capacity, needed);
 }
 
 cvy_status cvy_plan_measure(cvy_plan *p)
@@ -326,15 +338,6 @@ cvy_status cvy_plan_measure(cvy_plan *p)
 fail:
     cvyi_free(seconds);
     return st;
-}
-
-cvy_status cvy_plan_why(const cvy_plan *p, char *dst, size_t capacity, size_t *needed)
-{
-    text t = {0};
-
-    if (!p) return cvyi_fail(CVY_INVALID, "plan is NULL");
-    cvyi_print_why(p, &t);
-    return give_text(&t, CVY_OK, dst, capacity, needed);
 }
 
 /* Are these the buffers of a plan? `call` is named in messages; data may be missing where nothing runs. */

@@ -69,6 +69,15 @@ static inline int64_t cvyi_max64(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
+/* Bytes of n numbers: what engines compute with, whatever a value's own dtype is. */
+static inline int64_t cvyi_floats(int64_t n)
+{
+    return n * (int64_t)sizeof(float);
+}
+static inline int64_t cvyi_doubles(int64_t n)
+{
+    return n * (int64_t)sizeof(double);
+}
 static inline int64_t cvyi_ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;

@@ -126,26 +126,90 @@ void note_needs(const char *words, cvy_precision precision, int plans, const nee
     cvy_graph_free(g);
 }
 
+void check_needs(const need *needs, int n)
+{
+    for (int i = 0; i < n; i++)
+        CHECK(met >> i & 1, "no plan has %s %d, %s %d", needs[i].name, needs[i].value,
+              needs[i].also ? needs[i].also : "", needs[i].also_value);
+    met = 0;
+}
+
+void planned_open(planned *t, const char *words, cvy_dtype dtype, const plan_kind *kind, cvy_precision precision)
+{
+    uint64_t seed = 5;
+
+    *t = (planned){.words = NULL};
+    assert_ok(cvy_graph_parse(words, &t->words));
+    t->graph = graph_as(t->words, dtype, true);
+    assert_ok(check_plan_create(t->graph, kind, precision, 1, &t->plan));
+    rig_open(&t->r, t->words, &seed, RIG_REAL, 0);
+}
+
+void planned_close(planned *t)
+{
+    rig_close(&t->r);
+    cvy_plan_free(t->plan);
+    cvy_graph_free(t->graph);
+    cvy_graph_free(t->words);
+}
+
+static void fill_ranges(rig_tensor *x, const value_range *ranges, int n, uint64_t *seed)
+{
+    const int64_t each = x->count / n;
+
+    for (int64_t i = 0; i < x->count; i++) {
+        const value_range *in = &ranges[i / each];
+        *rig_at(x, i) = (float)(in->mean + in->spread * (random_below(seed, 2001) - 1000) / 1000);
+    }
+}
+
+/* A plane is one channel of a sample's results. */
+static void check_rounding(const rig *r, const float *got, const value_range *ranges, int n, const rounding *by)
+{
+    const rig_tensor *w = &r->t[1], *y = &r->t[r->n - 1];
+    const int64_t terms = w->count / w->info.dims[0], each = y->count / n, plane = each / w->info.dims[0];
+
+    for (int64_t i = 0; i < y->count; i += plane) {
+        const value_range *in = &ranges[i / each];
+        const double most = fabs(in->mean) + in->spread, far = fabs(in->mean - in->off) + in->spread;
+        double sum = 0, bound;
+        int64_t k = 0;
+        for (; k < terms; k++) sum += fabs(*rig_at(w, i / plane % w->info.dims[0] * terms + k));
+        bound = sum * (most * by->of_value + far * by->of_distance) + 0x1p-149;
+        for (k = i; k < i + plane && fabs(got[k] - y->want[k]) <= bound; k++) continue; /* no NaN is within it */
+        CHECK(k == i + plane, "mean %g, spread %g, plane %lld: %g instead of %g, at most %g off", in->mean,
+              in->spread, (long long)(i / plane), (double)got[k], y->want[k], bound);
+    }
+}
+
+void check_ranges(const gpu *u, planned *t, const value_range *ranges, int n, const rounding *by)
+{
+    uint64_t seed = 5;
+    int64_t count = 0;
+    float *got;
+
+    fill_ranges(&t->r.t[0], ranges, n, &seed);
+    CHECK(same_places(u, &t->r, t->plan) == PLACES_SAME, "other bits beside other samples");
+    fill_ranges(&t->r.t[0], ranges, n, &seed);
+    rig_reference(&t->r);
+    got = run_rig(u, &t->r, t->plan, &count);
+    CHECK(got, "%s", cvy_last_error());
+    if (got) check_rounding(&t->r, got, ranges, n, by);
+    free(got);
+}
+
 int rotated;
 
 void check_positions(const gpu *u, const char *words, cvy_precision precision)
 {
-    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA, .precision = (int32_t)precision};
-    uint64_t seed = 99;
-    cvy_graph *g = NULL;
-    cvy_plan *plan = NULL;
     places found;
-    rig r;
+    planned t;
 
-    assert_ok(cvy_graph_parse(words, &g));
-    assert_ok(cvy_plan_create(g, &options, &plan));
-    rig_open(&r, g, &seed, RIG_REAL, 0);
-    found = same_places(u, &r, plan);
+    planned_open(&t, words, CVY_FLOAT32, &plan_kinds[0], precision);
+    found = same_places(u, &t.r, t.plan);
     CHECK(found != PLACES_DIFFER, "other bits elsewhere in the batch: %s", words);
     rotated += found == PLACES_SAME;
-    rig_close(&r);
-    cvy_plan_free(plan);
-    cvy_graph_free(g);
+    planned_close(&t);
 }
 
 void run_shifted(const gpu *u, const cvy_plan *plan, const void *x, size_t bytes, size_t off, void *y)

@@ -25,6 +25,36 @@ void check_listed(const gpu *u, const char *words, cvy_precision precision, int 
 extern uint64_t met;
 
 void note_needs(const char *words, cvy_precision precision, int plans, const need *needs, int n);
+/* Were all of them met? Then a new test begins. */
+void check_needs(const need *needs, int n);
+
+/* ---- one plan of one chain, on real numbers ---- */
+
+typedef struct planned {
+    cvy_graph *words, *graph; /* as written, with float32 alone; in the dtype that was asked for */
+    cvy_plan *plan;
+    rig r; /* of the first */
+} planned;
+
+void planned_open(planned *t, const char *words, cvy_dtype dtype, const plan_kind *kind, cvy_precision precision);
+void planned_close(planned *t);
+
+/* ---- values of every size ---- */
+
+/* A sample's values lie within `spread` of `mean`. `off`: what the kernel may take off them, a power of two near
+ * the mean; 0: nothing. */
+typedef struct value_range {
+    double mean, spread, off;
+} value_range;
+
+/* How much of a sample's largest value, and of its largest distance from `off`, a product's rounding is. */
+typedef struct rounding {
+    double of_value, of_distance;
+} rounding;
+
+/* A convolution of x with weights, without a bias, as many samples in every range: neither their bits nor the scale
+ * of one depend on the others, and results are off by their rounding times the sum of the weights' sizes. */
+void check_ranges(const gpu *u, planned *t, const value_range *ranges, int n, const rounding *by);
 
 /* ---- a sample's bits do not depend on where in the batch it is ---- */
 

@@ -51,23 +51,15 @@ static void check_constants(const gpu *u)
                                            "x[9,24] | clamp(3e7,3e7) | layer_norm(24,affine=False)",
                                            "x[2,40001] | clamp(1000.3,1000.3) | layer_norm(40001,affine=False)"};
     for (int i = 0; i < COUNT_OF(constant); i++) {
-        const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
-        uint64_t seed = 5;
-        cvy_graph *g = NULL;
-        cvy_plan *plan = NULL;
         int64_t count = 0, zeros = 0;
         float *got;
-        rig r;
-        assert_ok(cvy_graph_parse(constant[i], &g));
-        assert_ok(cvy_plan_create(g, &options, &plan));
-        rig_open(&r, g, &seed, RIG_REAL, 0);
-        got = run_rig(u, &r, plan, &count);
+        planned t;
+        planned_open(&t, constant[i], CVY_FLOAT32, &plan_kinds[0], CVY_FP32);
+        got = run_rig(u, &t.r, t.plan, &count);
         for (int64_t k = 0; got && k < count; k++) zeros += got[k] == 0;
         CHECK(got && zeros == count, "%lld of %lld are 0: %s", (long long)zeros, (long long)count, constant[i]);
         free(got);
-        rig_close(&r);
-        cvy_plan_free(plan);
-        cvy_graph_free(g);
+        planned_close(&t);
     }
 }
 
@@ -75,35 +67,27 @@ static void check_constants(const gpu *u)
  * not the device's. */
 static void check_gelu(const gpu *u)
 {
-    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
     const uint32_t least = 0x30000000 /* 4.7e-10 */, most = 0x414c0000 /* 12.75 */;
-    uint64_t seed = 5;
-    cvy_graph *g = NULL;
-    cvy_plan *plan = NULL;
     int64_t count = 0;
     double worst = 0;
     float *got, *x;
-    rig r;
+    planned t;
 
-    assert_ok(cvy_graph_parse("x[200001] | gelu", &g));
-    assert_ok(cvy_plan_create(g, &options, &plan));
-    rig_open(&r, g, &seed, RIG_REAL, 0);
-    x = r.t[0].origin;
+    planned_open(&t, "x[200001] | gelu", CVY_FLOAT32, &plan_kinds[0], CVY_FP32);
+    x = t.r.t[0].origin;
     for (uint32_t i = 0; i < 200001; i++) {
         const uint32_t bits = (least + (uint32_t)((uint64_t)(most - least) * i / 200001)) | (i % 2 << 31);
         memcpy(&x[i], &bits, sizeof bits);
     }
-    rig_reference(&r);
-    got = run_rig(u, &r, plan, &count);
+    rig_reference(&t.r);
+    got = run_rig(u, &t.r, t.plan, &count);
     for (int64_t i = 0; got && i < count; i++) {
-        const double want = r.t[1].want[i], ulp = ldexp(1, ilogb(want) - 23);
+        const double want = t.r.t[1].want[i], ulp = ldexp(1, ilogb(want) - 23);
         worst = fmax(worst, fabs(got[i] - want) / ulp);
     }
     CHECK(got && worst < 4.5, "gelu is %g ULP off", worst);
     free(got);
-    rig_close(&r);
-    cvy_plan_free(plan);
-    cvy_graph_free(g);
+    planned_close(&t);
 }
 
 /* Tensors that begin at no multiple of 16 bytes are not touched four elements at a time, and give the same bits. */
@@ -113,21 +97,13 @@ static void check_addresses(const gpu *u)
                                                 "x[5,4,24] | softmax(2) | neg", "x[1003] | gelu | tanh",
                                                 "x[3,8,6] | add(1) | reshape(12,12) | square"};
     for (int i = 0; i < COUNT_OF(chains_of_two); i++) {
-        const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
-        uint64_t seed = 11;
-        cvy_graph *g = NULL;
-        cvy_plan *plan = NULL;
         float y[2][1003];
-        rig r;
-        assert_ok(cvy_graph_parse(chains_of_two[i], &g));
-        assert_ok(cvy_plan_create(g, &options, &plan));
-        rig_open(&r, g, &seed, RIG_REAL, 0);
+        planned t;
+        planned_open(&t, chains_of_two[i], CVY_FLOAT32, &plan_kinds[0], CVY_FP32);
         for (size_t off = 0; off < 2; off++)
-            run_shifted(u, plan, r.t[0].origin, (size_t)r.t[0].count * sizeof **y, off * sizeof **y, y[off]);
-        CHECK(rig_same_bits(y[0], y[1], r.t[0].count), "other bits at another address: %s", chains_of_two[i]);
-        rig_close(&r);
-        cvy_plan_free(plan);
-        cvy_graph_free(g);
+            run_shifted(u, t.plan, t.r.t[0].origin, (size_t)t.r.t[0].count * sizeof **y, off * sizeof **y, y[off]);
+        CHECK(rig_same_bits(y[0], y[1], t.r.t[0].count), "other bits at another address: %s", chains_of_two[i]);
+        planned_close(&t);
     }
 }
 

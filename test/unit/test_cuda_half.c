@@ -145,21 +145,14 @@ static void check_numbers(const gpu *u, cvy_dtype dtype)
     static const char *const chains[] = {"x[65536] | mul(3)", "x[65536,1] | sum(1) | mul(3)"};
 
     for (int c = 0; c < COUNT_OF(chains); c++) {
-        const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
-        uint64_t seed = 1;
         int64_t count = 0, wrong = 0;
-        cvy_graph *twin = NULL, *g;
-        cvy_plan *plan = NULL;
         float *got;
-        rig r;
-        assert_ok(cvy_graph_parse(chains[c], &twin));
-        g = graph_as(twin, dtype, true);
-        assert_ok(cvy_plan_create(g, &options, &plan));
-        rig_open(&r, twin, &seed, RIG_REAL, 0);
-        for (int64_t i = 0; i < 65536; i++) *rig_at(&r.t[0], i) = half_value(dtype, (uint16_t)i);
-        got = run_half(u, g, &r, plan, &count);
+        planned t;
+        planned_open(&t, chains[c], dtype, &plan_kinds[0], CVY_FP32);
+        for (int64_t i = 0; i < 65536; i++) *rig_at(&t.r.t[0], i) = half_value(dtype, (uint16_t)i);
+        got = run_half(u, t.graph, &t.r, t.plan, &count);
         for (int64_t i = 0; got && i < count; i++) {
-            const float want = 3 * *rig_at(&r.t[0], i);
+            const float want = 3 * *rig_at(&t.r.t[0], i);
             wrong += isnan(want)
                          ? !isnan(got[i])
                          : half_value(dtype, half_bits(dtype, got[i])) != half_value(dtype, half_bits(dtype, want));
@@ -167,10 +160,7 @@ static void check_numbers(const gpu *u, cvy_dtype dtype)
         CHECK(got && count == 65536 && !wrong, "%s, %s: %lld of %lld", chains[c], cvyi_dtype_name(dtype),
               (long long)wrong, (long long)count);
         free(got);
-        rig_close(&r);
-        cvy_plan_free(plan);
-        cvy_graph_free(g);
-        cvy_graph_free(twin);
+        planned_close(&t);
     }
 }
 
@@ -181,26 +171,20 @@ static void check_addresses(const gpu *u, cvy_dtype dtype)
                                          "x[5,4,24] | softmax(2) | neg", "x[1003] | gelu | tanh",
                                          "x[3,8,6] | add(1) | reshape(12,12) | square"};
     for (int i = 0; i < COUNT_OF(of_two); i++) {
-        const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
-        cvy_graph *twin = NULL, *g;
-        cvy_plan *plan = NULL;
         uint16_t x[1003], y[8][1003];
         uint64_t seed = 11;
-        int64_t count;
         bool same = true;
-        assert_ok(cvy_graph_parse(of_two[i], &twin));
-        g = graph_as(twin, dtype, true);
-        count = cvyi_elements(cvyi_shape_of(g, 0));
-        assert_ok(cvy_plan_create(g, &options, &plan));
+        int64_t count;
+        planned t;
+        planned_open(&t, of_two[i], dtype, &plan_kinds[0], CVY_FP32);
+        count = t.r.t[0].count;
         for (int64_t k = 0; k < count; k++) x[k] = half_bits(dtype, (float)random_next(&seed) * 0x1p-31f - 1);
         for (int off = 0; off < 8; off++) {
-            run_shifted(u, plan, x, (size_t)count * sizeof *x, (size_t)off * sizeof *x, y[off]);
+            run_shifted(u, t.plan, x, (size_t)count * sizeof *x, (size_t)off * sizeof *x, y[off]);
             same = same && !memcmp(y[off], y[0], (size_t)count * sizeof *x);
         }
         CHECK(same, "other bits at another address: %s, %s", of_two[i], cvyi_dtype_name(dtype));
-        cvy_plan_free(plan);
-        cvy_graph_free(g);
-        cvy_graph_free(twin);
+        planned_close(&t);
     }
 }
 
@@ -217,9 +201,10 @@ static const char *const planted_chains[] = {
     "x[2,5,7] | logsumexp(1)",
 };
 
-static void check_planted(const gpu *u, const cvy_graph *g, const cvy_plan *plan, rig *r, const char *title)
+static void check_planted(const gpu *u, planned *t, const char *title)
 {
     static const float planted[] = {NAN, INFINITY, -INFINITY};
+    rig *r = &t->r;
 
     for (int i = 0; i < r->n_sources; i++)
         for (int k = 0; k < 6 && !strstr(r->t[i].info.name, "norm.weight"); k++) {
@@ -227,13 +212,14 @@ static void check_planted(const gpu *u, const cvy_graph *g, const cvy_plan *plan
             int64_t count = 0, wrong = 0;
             *cell = planted[k / 2];
             rig_reference(r);
-            got = run_half(u, g, r, plan, &count);
+            got = run_half(u, t->graph, r, t->plan, &count);
             for (int64_t e = 0; got && e < count; e++) {
                 const double want = r->t[r->n - 1].want[e];
                 wrong += isnan(want) ? !isnan(got[e]) : isinf(want) ? got[e] != (float)want : !isfinite(got[e]);
             }
-            CHECK(got && !wrong, "%s, %s, %g in %s: %lld of %lld", title, cvyi_dtype_name(g->values[0].dtype),
-                  (double)*cell, r->t[i].info.name, (long long)wrong, (long long)count);
+            CHECK(got && !wrong, "%s, %s, %g in %s: %lld of %lld", title,
+                  cvyi_dtype_name(t->graph->values[0].dtype), (double)*cell, r->t[i].info.name, (long long)wrong,
+                  (long long)count);
             free(got);
             *cell = keep;
         }
@@ -241,28 +227,17 @@ static void check_planted(const gpu *u, const cvy_graph *g, const cvy_plan *plan
 
 static void take_special(const gpu *u, int item)
 {
-    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA};
-    const char *chain = item < 2 ? NULL : planted_chains[item / 2 - 1];
-    uint64_t seed = 8;
-    cvy_graph *twin = NULL, *g;
-    cvy_plan *plan = NULL;
-    rig r;
+    planned t;
 
-    if (!chain) {
+    if (item < 2) {
         check_numbers(u, halves[item]);
         check_addresses(u, halves[item]);
         return;
     }
-    assert_ok(cvy_graph_parse(chain, &twin));
-    g = graph_as(twin, halves[item % 2], true);
-    assert_ok(cvy_plan_create(g, &options, &plan));
-    rig_open(&r, twin, &seed, RIG_REAL, 0);
-    round_rig(&r, g);
-    check_planted(u, g, plan, &r, chain);
-    rig_close(&r);
-    cvy_plan_free(plan);
-    cvy_graph_free(g);
-    cvy_graph_free(twin);
+    planned_open(&t, planted_chains[item / 2 - 1], halves[item % 2], &plan_kinds[0], CVY_FP32);
+    round_rig(&t.r, t.graph);
+    check_planted(u, &t, planted_chains[item / 2 - 1]);
+    planned_close(&t);
 }
 
 /* ---- channels last ---- */

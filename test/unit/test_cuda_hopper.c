@@ -114,80 +114,23 @@ static const need needs_alone[] = {
     {"TC_PASS", 4, "TC_SINK", 2},
 };
 
-static void check_needs(const need *list, int n)
-{
-    for (int i = 0; i < n; i++)
-        CHECK(met >> i & 1, "no plan has %s %d, %s %d", list[i].name, list[i].value,
-              list[i].also ? list[i].also : "", list[i].also_value);
-    met = 0;
-}
-
 /* ---- values of every size, and far from zero ---- */
 
-/* A sample's values lie within `spread` of `mean`. In one product what is rounded off goes with their distance from
- * a power of two near the mean, `off` (0: one is not taken off), and neither the scale nor that depends on the
- * samples that were staged before. */
-static const struct {
-    double mean, spread, off;
-} ranges[] = {
+static const value_range ranges[] = {
     {0, 1, 0},       {1000, 1, 1024},  {1e-30, 1e-31, 0x1p-100}, {-1000, 1, -1024},
     {0.5, 0.5, 0.5}, {1e30, 1e29, 0},  {-2e-3, 1e-3, -0x1p-9},   {3e-38, 1e-39, 0x1p-125},
     {2e36, 1e36, 0}, {6e4, 10, 65536}, {1e-3, 1e3, 0},
 };
 
-static void fill_ranges(rig_tensor *x, uint64_t *seed)
-{
-    const int64_t each = x->count / COUNT_OF(ranges);
-
-    for (int64_t i = 0; i < x->count; i++)
-        *rig_at(x, i) =
-            (float)(ranges[i / each].mean + ranges[i / each].spread * (random_below(seed, 2001) - 1000) / 1000);
-}
-
 /* Two factors that are rounded to 11 bits, and sums of float32. */
-static void check_rounding(const rig *r, const float *got)
+static void take_ranges(const gpu *u)
 {
-    const rig_tensor *w = &r->t[1], *y = &r->t[r->n - 1];
-    const int64_t terms = w->count / w->info.dims[0], each = y->count / COUNT_OF(ranges),
-                  plane = each / w->info.dims[0];
+    const rounding by = {0x1p-20, 0x1p-10};
+    planned t;
 
-    for (int64_t i = 0; i < y->count; i += plane) {
-        const double mean = ranges[i / each].mean, spread = ranges[i / each].spread;
-        const double far = fabs(mean - ranges[i / each].off) + spread, most = fabs(mean) + spread;
-        double sum = 0, bound;
-        int64_t k = 0;
-        for (; k < terms; k++) sum += fabs(*rig_at(w, i / plane % w->info.dims[0] * terms + k));
-        bound = sum * (far * 0x1p-10 + most * 0x1p-20);
-        for (k = i; k < i + plane && fabs(got[k] - y->want[k]) <= bound; k++) continue; /* no NaN is within it */
-        CHECK(k == i + plane, "mean %g, spread %g, plane %lld: %g instead of %g, at most %g off", mean, spread,
-              (long long)(i / plane), (double)got[k], y->want[k], bound);
-    }
-}
-
-static void check_ranges(const gpu *u)
-{
-    const cvy_options options = {.size = sizeof options, .device = CVY_CUDA, .precision = CVY_TF32};
-    uint64_t seed = 5;
-    int64_t count = 0;
-    cvy_graph *g = NULL;
-    cvy_plan *plan = NULL;
-    float *got;
-    rig r;
-
-    assert_ok(cvy_graph_parse("x[11,8,20,24] | conv2d(48,3,bias=False)", &g));
-    assert_ok(cvy_plan_create(g, &options, &plan));
-    rig_open(&r, g, &seed, RIG_REAL, 0);
-    fill_ranges(&r.t[0], &seed);
-    CHECK(same_places(u, &r, plan) == PLACES_SAME, "other bits after other samples");
-    fill_ranges(&r.t[0], &seed);
-    rig_reference(&r);
-    got = run_rig(u, &r, plan, &count);
-    CHECK(got, "%s", cvy_last_error());
-    if (got) check_rounding(&r, got);
-    free(got);
-    rig_close(&r);
-    cvy_plan_free(plan);
-    cvy_graph_free(g);
+    planned_open(&t, "x[11,8,20,24] | conv2d(48,3,bias=False)", CVY_FLOAT32, &plan_kinds[0], CVY_TF32);
+    check_ranges(u, &t, ranges, COUNT_OF(ranges), &by);
+    planned_close(&t);
 }
 
 static void take_item(const gpu *u, int item)
@@ -204,7 +147,7 @@ static void take_item(const gpu *u, int item)
         return;
     }
     if (item == 1 + 2 * n_listed) {
-        check_ranges(u);
+        take_ranges(u);
         return;
     }
     if (every || !strstr(listed[at], "conv")) plans = EVERY_PLAN; /* clusters are the last tiles */

@@ -301,7 +301,7 @@ static void merge(work *w)
     }
 }
 
-/* The three steps, compiled for one size of tile: apart, so that each has all registers to itself. */
+/* The three steps, compiled for one size of tile: each by itself, so that each has all registers to itself. */
 typedef struct form {
     int mh, mw;
     void (*input)(work *w, int64_t t0, int64_t n, int64_t c0, int64_t channels);

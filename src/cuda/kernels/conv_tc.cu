@@ -50,7 +50,7 @@ __device__ __forceinline__ void multiply_role(shared_memory &s, const tc_args &a
     constexpr bool WAITS = NORM && OUT && EARLY; // for the merged statistics
     const int lane = threadIdx.x % 32, me = threadIdx.x / 128 - (BOTH && OUT ? STATW : 0);
     lane_at l;
-    l.unit = TC_PRE ? CUNIT : OUT && EARLY ? YUNIT : 1.f;
+    l.gain = TC_PRE ? CGAIN : OUT && EARLY ? YGAIN : 1.f;
     l.q = lane % 4, l.row = threadIdx.x / 32 % 4 * 16 + lane / 4, l.rr = l.row / KM;
     stage_view view = {s.full[BOTH && OUT], s.empty, BOTH ? (OUT ? STATW : FINW) : 1, 0};
     int o = 0; // chunks handed over

@@ -143,7 +143,7 @@ constexpr int ROWSIN = L.rows_in, COLSIN = L.cols_in, XVEC = L.vec, COLPACKS = L
 constexpr int PITCH = L.pitch, PHASE = (int)L.phase, SLICE = (int)L.slice, XPART = (int)L.x_part,
               XSTAGE = (int)L.x_stage;
 constexpr bool COPIED = L.copied, PLACED = L.placed;
-constexpr int UCOLS = L.unit_cols, UROWS = L.unit_rows, UNIT = L.unit, UNITS = cdiv(ROWSIN, UROWS);
+constexpr int UCOLS = L.parcel_cols, UROWS = L.parcel_rows, PARCEL = L.parcel, PARCELS = cdiv(ROWSIN, UROWS);
 constexpr int LINEROWS = L.line_rows, LINES = L.lines, CT = L.col_tiles, CPC = L.tiles_chunk, LPC = L.lines_chunk,
               CHUNKS = L.chunks;
 constexpr int CHUNKM = L.chunk_blocks, CHUNKK = CHUNKM * KM, CHUNKW = L.chunk_w; // CHUNKK: channels of a chunk
@@ -214,8 +214,8 @@ static_assert(MBLOCKS % MSHARE == 0 && (STREAM || MSHARE == 1), "a stage has the
 static_assert(TC_SINK != SINK_REDUCE || (LPC == 1 && CPC == 1 && ROWSM == 1), "a reduced chunk is one tile");
 
 struct shared_memory {
-    alignas(128) char x[TC_STAGES * XSTAGE];                                          // staged strips, fp16
-    alignas(128) X_TYPE raw[COPIED ? TC_RAWS : 1][COPIED ? 8 : 1][COPIED ? UNIT : 1]; // units as they arrive
+    alignas(128) char x[TC_STAGES * XSTAGE];                                            // staged strips, fp16
+    alignas(128) X_TYPE raw[COPIED ? TC_RAWS : 1][COPIED ? 8 : 1][COPIED ? PARCEL : 1]; // parcels as they arrive
     alignas(128) char w[STREAM ? TC_STAGES * MSHARE * WSTAGE
                                : MBLOCKS * WSTAGE]; // [stage][block][part][step][k half][64][8] fp16
     alignas(128) float out[OUTS ? OUTS : 1][OUTS ? OUTROWS : 1]

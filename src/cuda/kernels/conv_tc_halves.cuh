@@ -11,7 +11,7 @@ __device__ __forceinline__ int reduce_strip(const strip_way &w, int group, int f
     const lane_at &l = w.lane;
     const int slot = first % TC_STAGES;
     constexpr int RING = most(OUTS, 1);
-    const int tiles = cdiv(at.cols, TILE), all = at.rows * tiles;
+    const int tiles = cdiv(at.cols, TILE), all = at.rows * tiles, warp = threadIdx.x / 32 % 4;
     const u32 x0 = (smem_u32(s.x) >> 4) + slot * (XSTAGE / 16), w0 = smem_u32(s.w) >> 4;
     const float2 norm[2] = {norm_of(w.norms, l.ch[0]), norm_of(w.norms, l.ch[1])};
     const value_maker<true> value(l, w.views, norm, at.n, s.unscale[slot]);
@@ -28,10 +28,10 @@ __device__ __forceinline__ int reduce_strip(const strip_way &w, int group, int f
         mbar_wait(&s.oempty[b], ((o + i) / RING & 1) ^ 1);
         wgmma_wait<1>();
         acc_fence(left);
-        put_partial(s, b, threadIdx.x / 32 % 4, left, value, 0, limit);
+        put_partial(s, left, value, {b, warp, 0, limit});
         wgmma_wait<0>();
         acc_fence(right);
-        put_partial(s, b, threadIdx.x / 32 % 4, right, value, HALF, limit);
+        put_partial(s, right, value, {b, warp, HALF, limit});
         warp_arrive(&s.ofull[b]);
     }
     return o + all;

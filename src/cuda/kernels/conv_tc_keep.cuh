@@ -22,7 +22,7 @@ __device__ __forceinline__ int hold_strip(const strip_way &w, int group, int fir
     float d[ACC], unscale = 1.f;
 
     if (mine)
-        unscale = convolve(d, s, a, at, tile, l, view, 0, first);
+        unscale = convolve(w, d, tile, 0, first);
     else
         view.wait(first % TC_STAGES);
     view.release(first % TC_STAGES);
@@ -41,7 +41,7 @@ __device__ __forceinline__ int hold_strip(const strip_way &w, int group, int fir
             const int b = o % most(OUTS, 1);
             mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
             if (mine && line >= l0 && line < l0 + LPC && ct >= c0 && ct < c0 + CPC)
-                put_tile(s.out[b], d, at, tile, l, 0, (line - l0) * ROWSM * CHUNKW + (ct - c0) * TILE);
+                put_tile(w, d, tile, {b, 0, 0, (line - l0) * ROWSM * CHUNKW + (ct - c0) * TILE});
             warp_arrive(&s.ofull[b]);
         }
     return o;

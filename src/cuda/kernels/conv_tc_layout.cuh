@@ -11,7 +11,7 @@ enum reduce_kind { REDUCE_LSE, REDUCE_MAX, REDUCE_MIN, REDUCE_SUM, REDUCE_MEAN }
 // statistics. BOTH: every strip twice in one launch, statistics and, some strips later, finishing. STATS, FINISH:
 // the same as two launches.
 enum pass_kind { PASS_PLAIN, PASS_KEEP, PASS_BOTH, PASS_STATS, PASS_FINISH };
-// Most rows of a strip; units of x on their way; most blocks of M that a stage of x is multiplied with.
+// Most rows of a strip; parcels of x on their way; most blocks of M that a stage of x is multiplied with.
 enum { TC_STRIP_MOST = 64, TC_RAWS = 4, TC_SHARE_MOST = 4 };
 
 // The macros: -DTC_NAME, the field that holds its value on the host, its meaning.
@@ -100,11 +100,11 @@ typedef struct tc_layout {
     int pitch;                        // pixels of 16 bytes of a row
     long long phase, slice;           // and of a stride phase, of a slice of 8 channels
     long long x_part, x_stage;        // pixels; bytes
-    // x arrives in units of unit_rows rows of 8 channels, [channel][row][column]. TMA: one tensor copy. ROWS:
+    // x arrives in parcels of parcel_rows rows of 8 channels, [channel][row][column]. TMA: one tensor copy. ROWS:
     // the image's own rows, a copy for each channel, from a multiple of 16 bytes before them on. Channels
     // last, a tensor copy puts a slice of the strip where it is staged (placed).
     bool copied, placed;
-    int unit_cols, unit_rows, unit; // unit: elements of a channel
+    int parcel_cols, parcel_rows, parcel; // parcel: elements of a channel
     // A line is what one row of tiles covers: rowsm rows, a pooling row, or (FLAT) the strip.
     int line_rows, lines, col_tiles, tiles_chunk, lines_chunk, chunks; // chunks: of a strip and a block of channels
     int chunk_blocks, chunk_w, chunk_rows;                             // blocks of M of a chunk; columns, rows
@@ -152,7 +152,7 @@ CVY_CONST void tc_find_taps(const tc_problem *b, const tc_tuning *t, tc_layout *
 
 CVY_CONST void tc_find_strips(const tc_problem *b, const tc_tuning *t, tc_layout *l)
 {
-    const int st = b->stride, align = b->x_half ? 8 : 4; // elements in 16 bytes
+    const int st = b->stride, align = 16 / (b->x_half ? HALF_BYTES : FLOAT_BYTES);
 
     l->span = least(t->span, l->q);
     l->row_strips = cdiv(l->p, t->strip);
@@ -169,9 +169,9 @@ CVY_CONST void tc_find_strips(const tc_problem *b, const tc_tuning *t, tc_layout
     l->x_stage = l->x_part * l->parts * 16;
     l->placed = b->x_last && t->tma;
     l->copied = !b->x_last && (t->tma || t->rows);
-    l->unit_cols = l->placed ? l->cols_in : t->rows ? b->w : cdiv(l->cols_in, align) * align;
-    l->unit_rows = l->placed ? l->rows_in : least(most(256 / l->unit_cols, 1), l->rows_in);
-    l->unit = cdiv(l->unit_cols * l->unit_rows + (align - 1) * t->rows, align) * align;
+    l->parcel_cols = l->placed ? l->cols_in : t->rows ? b->w : cdiv(l->cols_in, align) * align;
+    l->parcel_rows = l->placed ? l->rows_in : least(most(256 / l->parcel_cols, 1), l->rows_in);
+    l->parcel = cdiv(l->parcel_cols * l->parcel_rows + (align - 1) * t->rows, align) * align;
 }
 
 CVY_CONST void tc_find_chunks(const tc_problem *b, const tc_tuning *t, tc_layout *l)
@@ -249,9 +249,9 @@ CVY_CONST long long tc_shared_bytes(const tc_problem *b, const tc_tuning *t, con
     const long long peaks = l->peaks > 1 ? (long long)l->peaks * t->tile : 1;
     long long bytes = (t->stages * l->x_stage + 127) / 128 * 128;
 
-    bytes += l->copied ? (long long)TC_RAWS * 8 * (b->x_half ? 2 : 4) * l->unit : 128;
+    bytes += l->copied ? (long long)TC_RAWS * 8 * (b->x_half ? HALF_BYTES : FLOAT_BYTES) * l->parcel : 128;
     bytes += (long long)blocks * l->w_stage;
-    bytes += t->outs * (l->out_rows * l->out_pitch + peaks + l->blocks * 4 * (t->tile / 64)) * 4;
+    bytes += t->outs * (l->out_rows * l->out_pitch + peaks + l->blocks * 4 * (t->tile / 64)) * FLOAT_BYTES;
     if (b->groups) bytes += 32ll * l->stat_groups * t->rowsm * l->channels;
     bytes += (l->teams == 2 ? 32ll : 16ll) * l->channels + 8ll * most(b->groups, 1);
     return bytes + 1024; // barriers and single words

@@ -196,7 +196,7 @@ typedef x_loads x_placed;
 
 // ---- TMA ----
 
-// Issues the copies of all units, in the order of the stages, as far ahead as the ring allows. One thread. (A
+// Issues the copies of all parcels, in the order of the stages, as far ahead as the ring allows. One thread. (A
 // staging thread that does it in passing holds up its role: C took 0.54 ms instead of 0.43.)
 __device__ __forceinline__ void copy_role(shared_memory &s, const tensor_map &map, const schedule &order)
 {
@@ -205,12 +205,12 @@ __device__ __forceinline__ void copy_role(shared_memory &s, const tensor_map &ma
     for (int g = 0; g < total; g++) {
         bool finish;
         const strip_at at = strip_position(order.get(g / PER_STRIP, finish));
-        for (int i = 0; i < SPS * UNITS; i++, u++) {
+        for (int i = 0; i < SPS * PARCELS; i++, u++) {
             const int b = u % TC_RAWS;
             mbar_wait(&s.rawempty[b], (u / TC_RAWS & 1) ^ 1);
-            mbar_arrive_expect(&s.rawfull[b], UNIT * 8 * (u32)sizeof(X_TYPE));
-            tensor_load(s.raw[b], &map, at.q0 * ST - TC_PADW, at.p0 * ST - TC_PADH + i % UNITS * UROWS,
-                        (g % NSTAGE * SPS + i / UNITS) * 8, at.n, &s.rawfull[b]);
+            mbar_arrive_expect(&s.rawfull[b], PARCEL * 8 * (u32)sizeof(X_TYPE));
+            tensor_load(s.raw[b], &map, at.q0 * ST - TC_PADW, at.p0 * ST - TC_PADH + i % PARCELS * UROWS,
+                        (g % NSTAGE * SPS + i / PARCELS) * 8, at.n, &s.rawfull[b]);
         }
     }
 }
@@ -234,20 +234,21 @@ __device__ __forceinline__ int order_key(int bits)
 {
     return bits ^ (bits >> 31 & 0x7fffffff);
 }
-struct x_units {
+struct x_parcels {
     shared_memory &s;
-    u32 t, u; // thread; units converted so far
-    __device__ __forceinline__ x_units(shared_memory &memory, const tc_args &, const schedule &, int thread)
+    u32 t, u; // thread; parcels converted so far
+    __device__ __forceinline__ x_parcels(shared_memory &memory, const tc_args &, const schedule &, int thread)
         : s(memory), t(thread), u(0)
     {
     }
-    // SHIFTED: a power of two near the middle of the lanes' means of 8 values all over a unit; 0 where these are of
-    // both signs, or so large that sums might overflow. Whatever it is, it depends on the stage's own values alone,
-    // and all warps find the same. Few instructions: the role waits for it, and in C the others wait for the role.
-    __device__ __forceinline__ float offset(const void *unit) const
+    // SHIFTED: a power of two near the middle of the lanes' means of 8 values all over a parcel; 0 where these are
+    // of both signs, or so large that sums might overflow. Whatever it is, it depends on the stage's own values
+    // alone, and all warps find the same. Few instructions: the role waits for it, and in C the others wait for the
+    // role.
+    __device__ __forceinline__ float offset(const void *parcel) const
     {
-        const float *from = (const float *)unit + t % least(8, C) * UNIT + t / 8 % 4 * (UNIT / 32 * 4);
-        const float4 a = *(const float4 *)from, b = *(const float4 *)(from + UNIT / 8 * 4);
+        const float *from = (const float *)parcel + t % least(8, C) * PARCEL + t / 8 % 4 * (PARCEL / 32 * 4);
+        const float4 a = *(const float4 *)from, b = *(const float4 *)(from + PARCEL / 8 * 4);
         const int key = order_key(__float_as_int(((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w))));
         const int low = __reduce_min_sync(~0u, key), high = __reduce_max_sync(~0u, key);
         const float middle = (__int_as_float(order_key(low)) + __int_as_float(order_key(high))) * (1.f / 16);
@@ -257,7 +258,7 @@ struct x_units {
     // As x_loads'.
     __device__ __forceinline__ float convert(char *dst, const strip_at &, int, x_range &range)
     {
-        constexpr u32 PACKS = UNIT / XVEC, ROW = UCOLS / XVEC, TURNS = cdiv(PACKS, LOADERS);
+        constexpr u32 PACKS = PARCEL / XVEC, ROW = UCOLS / XVEC, TURNS = cdiv(PACKS, LOADERS);
         constexpr bool ROWS_FIT = ROWSIN % UROWS == 0, COLS_FIT = UCOLS <= COLPACKS * XVEC;
         x_seen seen;
 #pragma unroll 1
@@ -289,17 +290,17 @@ struct x_units {
 constexpr int ALIGN = 16 / (int)sizeof(X_TYPE); // elements in 16 bytes
 constexpr size_t WHOLE_BYTES = ~(size_t)(ALIGN - 1);
 
-// What a unit holds of the image: rows lo ... hi - 1, the first of them staged row `from`.
-struct unit_rows {
+// What a parcel holds of the image: rows lo ... hi - 1, the first of them staged row `from`.
+struct parcel_rows {
     int from, lo, hi;
-    __device__ __forceinline__ unit_rows(const strip_at &at, int unit) : from(unit * UROWS)
+    __device__ __forceinline__ parcel_rows(const strip_at &at, int parcel) : from(parcel * UROWS)
     {
         const int h = at.p0 * ST - TC_PADH;
         lo = max(h + from, 0), hi = max(min(h + least(from + UROWS, ROWSIN), H), lo);
     }
 };
 // The first of them, channel k: its place in x.
-__device__ __forceinline__ size_t unit_start(const strip_at &at, const unit_rows &rows, int k)
+__device__ __forceinline__ size_t parcel_start(const strip_at &at, const parcel_rows &rows, int k)
 {
     return (((size_t)at.n * C + k) * H + rows.lo) * W;
 }
@@ -313,10 +314,10 @@ __device__ __forceinline__ void copy_rows_role(shared_memory &s, const tc_args &
     for (int g = 0; g < total; g++) {
         bool finish;
         const strip_at at = strip_position(order.get(g / PER_STRIP, finish));
-        for (int i = 0; i < SPS * UNITS; i++, u++) {
-            const int b = u % TC_RAWS, k = (g % NSTAGE * SPS + i / UNITS) * 8 + c;
-            const unit_rows rows(at, i % UNITS);
-            const size_t first = unit_start(at, rows, k), from = first & WHOLE_BYTES,
+        for (int i = 0; i < SPS * PARCELS; i++, u++) {
+            const int b = u % TC_RAWS, k = (g % NSTAGE * SPS + i / PARCELS) * 8 + c;
+            const parcel_rows rows(at, i % PARCELS);
+            const size_t first = parcel_start(at, rows, k), from = first & WHOLE_BYTES,
                          to = min((first + (rows.hi - rows.lo) * W + ALIGN - 1) & WHOLE_BYTES, end);
             const u32 bytes = k < C && rows.hi > rows.lo && to > from ? (u32)(to - from) * (u32)sizeof(X_TYPE) : 0;
             mbar_wait(&s.rawempty[b], (u / TC_RAWS & 1) ^ 1);
@@ -329,28 +330,28 @@ struct x_rows {
     static constexpr int EACH = 2; // pixels of a thread at a time
     shared_memory &s;
     const tc_args &a;
-    int t, u; // thread; units converted so far
+    int t, u; // thread; parcels converted so far
     __device__ __forceinline__ x_rows(shared_memory &memory, const tc_args &args, const schedule &, int thread)
         : s(memory), a(args), t(thread), u(0)
     {
     }
-    // The elements after the last whole 16 bytes of x, where this unit has them.
-    __device__ __forceinline__ void add_end(const strip_at &at, const unit_rows &rows, int first, int b)
+    // The elements after the last whole 16 bytes of x, where this parcel has them.
+    __device__ __forceinline__ void add_end(const strip_at &at, const parcel_rows &rows, int first, int b)
     {
         constexpr int LAST = C - 1;
         if (C * H * W % ALIGN == 0 || at.n < a.n - 1 || LAST < first || LAST >= first + 8 || rows.hi == rows.lo)
             return;
-        const size_t whole = (size_t)a.n * (C * H * W) & WHOLE_BYTES, first_at = unit_start(at, rows, LAST),
+        const size_t whole = (size_t)a.n * (C * H * W) & WHOLE_BYTES, first_at = parcel_start(at, rows, LAST),
                      stop = first_at + (rows.hi - rows.lo) * W, i = whole + t;
         if (stop <= whole) return;
         if (i < stop) s.raw[b][LAST - first][i - (first_at & WHOLE_BYTES)] = a.x[i];
         fence_proxy_async();
         named_barrier(BAR_LOAD, LOADERS);
     }
-    __device__ __forceinline__ float convert_unit(char *dst, const strip_at &at, int unit, int first, int b,
-                                                  x_range range)
+    __device__ __forceinline__ float convert_parcel(char *dst, const strip_at &at, int parcel, int first, int b,
+                                                    x_range range)
     {
-        const unit_rows rows(at, unit);
+        const parcel_rows rows(at, parcel);
         const int h0 = at.p0 * ST - TC_PADH;
         const X_TYPE *raw = &s.raw[b][0][0];
         // Channels lie in 16 bytes so many ways.
@@ -361,7 +362,7 @@ struct x_rows {
         int base[SHIFTS]; // of pixel (0, 0), with the first channel's place
 #pragma unroll
         for (int c = 0; c < SHIFTS; c++)
-            base[c] = (int)(unit_start(at, rows, first + c) & (ALIGN - 1)) - rows.lo * W - TC_PADW;
+            base[c] = (int)(parcel_start(at, rows, first + c) & (ALIGN - 1)) - rows.lo * W - TC_PADW;
         x_seen seen;
 #pragma unroll 1
         for (int p0 = t; p0 < UROWS * COLSIN; p0 += EACH * LOADERS) {
@@ -374,7 +375,7 @@ struct x_rows {
                 for (int c = 0; c < 8; c++) {
                     v[e].clear(c);
                     if (inside && (ALL_CHANNELS || first + c < C))
-                        v[e].set(c, raw + base[c % SHIFTS] + c * UNIT + h * W + col);
+                        v[e].set(c, raw + base[c % SHIFTS] + c * PARCEL + h * W + col);
                 }
             }
 #pragma unroll
@@ -386,16 +387,16 @@ struct x_rows {
         }
         return seen.largest();
     }
-    // As x_units'.
+    // As x_parcels'.
     __device__ __forceinline__ float convert(char *dst, const strip_at &at, int channel, x_range &range)
     {
         float largest = 0;
 #pragma unroll 1
-        for (int i = 0; i < SPS * UNITS; i++, u++) {
-            const int b = u % TC_RAWS, slice = i / UNITS, first = channel + slice * 8;
+        for (int i = 0; i < SPS * PARCELS; i++, u++) {
+            const int b = u % TC_RAWS, slice = i / PARCELS, first = channel + slice * 8;
             mbar_wait(&s.rawfull[b], u / TC_RAWS & 1);
-            add_end(at, unit_rows(at, i % UNITS), first, b);
-            largest = max_nan(largest, convert_unit(dst + slice * SLICE * 16, at, i % UNITS, first, b, range));
+            add_end(at, parcel_rows(at, i % PARCELS), first, b);
+            largest = max_nan(largest, convert_parcel(dst + slice * SLICE * 16, at, i % PARCELS, first, b, range));
             warp_arrive(&s.rawempty[b]);
         }
         return largest;
@@ -434,7 +435,7 @@ template <int KIND> struct x_source {
     typedef x_loads type;
 };
 template <> struct x_source<1> {
-    typedef x_units type;
+    typedef x_parcels type;
 };
 template <> struct x_source<2> {
     typedef x_rows type;

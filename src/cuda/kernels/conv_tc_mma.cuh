@@ -28,29 +28,29 @@ template <int N> __device__ __forceinline__ void multiply(float (&d)[N], u32 xs,
     wgmma_commit();
 }
 
-// The units of z and y where logsumexp's exponents are made from them.
+// The factors of z and y where logsumexp's exponents are made from them.
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
-constexpr float ZUNIT = TC_EXPONENT & 4 ? LOG2E : 1.f, YUNIT = !NORM ? ZUNIT : TC_EXPONENT & 2 ? LOG2E : 1.f;
-// The unit of what cvy_pre is given.
-constexpr float CUNIT = TC_HALVED ? 0.5f : 1.f;
+constexpr float ZGAIN = TC_EXPONENT & 4 ? LOG2E : 1.f, YGAIN = !NORM ? ZGAIN : TC_EXPONENT & 2 ? LOG2E : 1.f;
+// The factor of what cvy_pre is given.
+constexpr float CGAIN = TC_HALVED ? 0.5f : 1.f;
 // A channel's norm from y to z.
 __device__ __forceinline__ float2 norm_of(const float2 *ab, int k)
 {
-    return NORM ? make_float2(ab[k].x * (ZUNIT / YUNIT), ab[k].y * ZUNIT) : make_float2(1.f, 0.f);
+    return NORM ? make_float2(ab[k].x * (ZGAIN / YGAIN), ab[k].y * ZGAIN) : make_float2(1.f, 0.f);
 }
 
 // The position of a thread in a tile, and the constants of its two channels. Where pooling is, weights and bias
 // come with the norm's sign; after a PRE it is a factor of its own.
 struct lane_at {
     int q, row, rr; // lane % 4; row of M for h = 0; which of ROWSM output rows
-    float unit;     // of what leaves the tensor cores: a factor of scale and bias
+    float gain;     // of what leaves the tensor cores: a factor of scale and bias
     int ch[2];      // output channels
     float unscale[2], bias[2], sign[2];
 };
 __device__ __forceinline__ float lane_bias(const lane_at &l, const tc_args &a, int h)
 {
     const int k = min(l.ch[h], K - 1);
-    return a.bias ? l.unit * cvy_get(a.bias + k) : 0.f;
+    return a.bias ? l.gain * cvy_get(a.bias + k) : 0.f;
 }
 __device__ __forceinline__ void lane_channels(lane_at &l, const tc_args &a, int block)
 {
@@ -58,7 +58,7 @@ __device__ __forceinline__ void lane_channels(lane_at &l, const tc_args &a, int 
     for (int h = 0; h < 2; h++) {
         const int k = block * KM + (l.row + 8 * h) % KM, kc = min(k, K - 1);
         l.ch[h] = k;
-        l.unscale[h] = l.unit * __ldg(a.unscale + k);
+        l.unscale[h] = l.gain * __ldg(a.unscale + k);
         l.sign[h] = POOL && NORM && a.gamma && cvy_get(a.gamma + kc) < 0.f
                         ? -1.f
                         : 1.f; // a falling norm turns max into min
@@ -131,20 +131,33 @@ __device__ __forceinline__ void lane_offset(lane_at &l, const tc_args &a, shared
 {
     float bias[2], sum[2];
 #pragma unroll
-    for (int h = 0; h < 2; h++) bias[h] = lane_bias(l, a, h), sum[h] = l.unit * __ldg(a.unscale + KP + l.ch[h]);
+    for (int h = 0; h < 2; h++) bias[h] = lane_bias(l, a, h), sum[h] = l.gain * __ldg(a.unscale + KP + l.ch[h]);
     view.wait(slot);
 #pragma unroll
     for (int h = 0; h < 2; h++) l.bias[h] = fmaf(s.offset[slot], sum[h], bias[h]);
 }
 
+// A warpgroup on its way through one strip.
+struct strip_way {
+    shared_memory &memory;
+    const tc_args &args;
+    const epi &views;
+    const strip_at &at;
+    lane_at &lane;
+    stage_view &stages;
+    float4 *slots;       // where its statistics go
+    const float2 *norms; // of the strip's sample: a factor and a summand for each channel
+};
+
 // The convolution of a tile as it leaves the tensor cores; returns the factor that undoes the stage's scale
 // (negative: that of an exact tile, 1, with the channels' own left out). g: the strip's stage.
-__device__ __forceinline__ float convolve(float (&d)[ACC], shared_memory &s, const tc_args &a, const strip_at &at,
-                                          const tile_at &tile, const lane_at &l, stage_view &view, int block, int g)
+__device__ __forceinline__ float convolve(const strip_way &way, float (&d)[ACC], const tile_at &tile, int block,
+                                          int g)
 {
+    shared_memory &s = way.memory;
     const int slot = g % TC_STAGES;
     const u32 x = (smem_u32(s.x) >> 4) + slot * (XSTAGE / 16) + (FLAT ? 0 : tile.row * PITCH) + tile.ct * TILE;
-    view.wait(slot);
+    way.stages.wait(slot);
     const float unscale = s.unscale[slot];
     const int odd = s.odd[slot];
     acc_fence(d);
@@ -152,14 +165,14 @@ __device__ __forceinline__ float convolve(float (&d)[ACC], shared_memory &s, con
     multiply(d, x, (smem_u32(s.w) >> 4) + block * (WSTAGE / 16), 0);
     wgmma_wait<0>();
     acc_fence(d);
-    if (odd) exact_tile(d, a, at, tile, l);
+    if (odd) exact_tile(d, way.args, way.at, tile, way.lane);
     return odd ? -1.f : unscale;
 }
 
 // The factor of channel h: y = d * factor + bias.
 __device__ __forceinline__ float factor_of(const lane_at &l, float unscale, int h)
 {
-    return unscale < 0.f ? l.unit : l.unscale[h] * unscale;
+    return unscale < 0.f ? l.gain : l.unscale[h] * unscale;
 }
 
 // What the tensor cores left -> a result: scale and bias, PRE, and (POST) norm and what follows it. h: which of the
@@ -180,11 +193,11 @@ template <bool POST> struct value_maker {
     {
         const int k = K % KM ? min(l.ch[h], K - 1) : l.ch[h]; // of channels that do not exist nothing is kept
         const float c = fmaf(d, factor[h], l.bias[h]);
-        float y = TC_PRE ? (POST ? YUNIT : 1.f) * cvy_pre(c, k, e) : c;
+        float y = TC_PRE ? (POST ? YGAIN : 1.f) * cvy_pre(c, k, e) : c;
         if (TC_PRE && POOL && NORM) y *= l.sign[h];
         if (!POST) return y;
         const float z = NORM ? fmaf(y, norm[h].x, norm[h].y) : y;
-        const float r = cvy_post(z, TC_BEFORE ? YUNIT / CUNIT * c : y, n, k, 0, e);
+        const float r = cvy_post(z, TC_BEFORE ? YGAIN / CGAIN * c : y, n, k, 0, e);
         return EXPONENTS && !(TC_EXPONENT & 1) ? r * LOG2E : r;
     }
     template <int N> __device__ __forceinline__ void all(float (&d)[N]) const

@@ -1,6 +1,6 @@
-// conv_tc_pixel.cuh - 8 channels of XVEC neighbouring pixels on their way from x to a staged plane, in one of two
-// forms. DIRECT: x's words of 16 bits are the operand's, and are put in order. Else they are float32 on the way,
-// scaled and rounded to fp16, one part of it or two.
+// conv_tc_pixel.cuh - 8 channels of XVEC neighbouring pixels on their way from x to a staged plane. DIRECT:
+// x's words of 16 bits are the operand's, and are put in order. Else they are float32 on the way, scaled and
+// rounded to fp16, one part of it or two.
 #pragma once
 #include "conv_tc.cuh"
 

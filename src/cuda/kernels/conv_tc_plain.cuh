@@ -55,7 +55,7 @@ __device__ __forceinline__ int multiply_strip(const strip_way &w, int group, int
                     for (int r = 0; r < rows; r++) {
                         tile.row = FLAT ? 0 : tile.line * LINEROWS + r;
                         float d[ACC];
-                        unscale = convolve(d, s, w.args, at, tile, l, w.stages, block, first);
+                        unscale = convolve(w, d, tile, block, first);
                         if (!RAW) value_maker<POST>(l, w.views, norm, at.n, unscale).all(d);
                         if (STATS && (FLAT || tile.row + l.rr < at.rows)) moments_add(m, d, at, tile, l);
                         if constexpr (OUT && POOL) pool_rows(pooled, d);
@@ -71,8 +71,8 @@ __device__ __forceinline__ int multiply_strip(const strip_way &w, int group, int
                         if (!owned) mbar_wait(&s.oempty[b], phase);
                         owned = true;
                         if (rows == TC_POOLH)
-                            put_pooled<RAW>(s.out[b], pooled, tile, l, unscale, kb * KM, tile.line - l0,
-                                            at.cols / TC_POOLW);
+                            put_pooled<RAW>(w, pooled, tile, unscale,
+                                            {b, kb * KM, tile.line - l0, at.cols / TC_POOLW});
                     }
                 }
                 if (OUT) {

@@ -45,14 +45,15 @@ template <class T> __device__ __forceinline__ void stream_out(T *to, const float
     __stcs((uint2 *)to, make_uint2(cvy_narrow(v[0], v[1], T()), cvy_narrow(v[2], v[3], T())));
 }
 
-// A chunk: first line and column tile, how many of them; rows and columns of results in it, and where these are
-// in the output.
+// A chunk: its first channel; rows and columns of results in it, and where these are in the output.
 struct chunk_at {
-    int rows, cols, row0, col0;
+    int channel, rows, cols, row0, col0;
 };
-__device__ __forceinline__ chunk_at chunk_position(const strip_at &at, int l0, int c0)
+// k0, l0, c0: its first channel, line and column tile.
+__device__ __forceinline__ chunk_at chunk_position(const strip_at &at, int k0, int l0, int c0)
 {
     chunk_at c;
+    c.channel = k0;
     if (POOL) {
         c.row0 = at.p0 / TC_POOLH + l0, c.col0 = at.q0 / TC_POOLW, c.cols = at.cols / TC_POOLW;
         c.rows = min(LPC, min(OH - c.row0, at.rows / TC_POOLH - l0));
@@ -129,13 +130,18 @@ __device__ __forceinline__ void put_shifted(float (*out)[OPITCH], float *peaks, 
         if (r == 0) peaks[px] = top;
     }
 }
-// HALF pixels, from px0 on, of a tile into buffer b: row 8 * warp + r holds lane r's values. d: what the tensor
-// cores left; warp: which of those that share the tile's channels; limit: pixels of the tile that exist. From d to
-// the sum of exponentials without a stop: registers hold what is under way, not a tile of results.
+// Where half a tile goes: the chunk's buffer, the warp's number among those that share the tile's channels, the
+// half's first pixel; and how many pixels of the tile exist.
+struct half_place {
+    int buffer, warp, px0, limit;
+};
+// HALF pixels of a tile into a buffer: row 8 * warp + r holds lane r's values. d: what the tensor cores left. From
+// d to the sum of exponentials without a stop: registers hold what is under way, not a tile of results.
 template <typename maker>
-__device__ __forceinline__ void put_partial(shared_memory &s, int b, int warp, const half_tile &d,
-                                            const maker &value, int px0, int limit)
+__device__ __forceinline__ void put_partial(shared_memory &s, const half_tile &d, const maker &value,
+                                            const half_place &place)
 {
+    const int b = place.buffer, warp = place.warp, px0 = place.px0, limit = place.limit;
     float(*out)[OPITCH] = s.out[b] + 8 * warp, *to = out[threadIdx.x / 4 % 8] + px0;
     const int q = value.l.q;
     const bool judged = K % 64 == 0 || value.l.ch[0] < K; // sums of channels that do not exist are 0

@@ -97,25 +97,30 @@ template <> struct pack_of<2> {
 template <> struct pack_of<4> {
     typedef float4 type;
 };
+// Neighbours of one channel: of which sample, from which pixel of the output on, how many.
+struct run_at {
+    int n, k, pixel, length;
+};
 // One channel's run: loads of DEPTH packs first, then results, so that shared memory's latency is paid once.
 template <int VEC>
-__device__ __forceinline__ void finish_run(Y_TYPE *to, const float *from, int length, float2 ab, int n, int k,
-                                           int pixel, const epi &e)
+__device__ __forceinline__ void finish_run(Y_TYPE *to, const float *from, const run_at &run, float2 ab,
+                                           const epi &e)
 {
+    const int length = run.length, n = run.n, k = run.k, pixel = run.pixel;
     typedef typename pack_of<VEC>::type pack;
-    constexpr int STEP = 32 * VEC, DEPTH = 4;
+    constexpr int REACH = 32 * VEC, DEPTH = 4;
     const int lane = threadIdx.x % 32, whole = length & ~(VEC - 1);
-    for (int base = lane * VEC; base < whole; base += DEPTH * STEP) {
+    for (int base = lane * VEC; base < whole; base += DEPTH * REACH) {
         union {
             pack p;
             float f[VEC];
         } v[DEPTH];
 #pragma unroll
         for (int u = 0; u < DEPTH; u++)
-            if (base + u * STEP < whole) v[u].p = *(const pack *)(from + base + u * STEP);
+            if (base + u * REACH < whole) v[u].p = *(const pack *)(from + base + u * REACH);
 #pragma unroll
         for (int u = 0; u < DEPTH; u++) {
-            const int i = base + u * STEP;
+            const int i = base + u * REACH;
             if (i >= whole) break;
 #pragma unroll
             for (int j = 0; j < VEC; j++) v[u].f[j] = finish_value(v[u].f[j], ab, n, k, pixel + i + j, e);
@@ -128,9 +133,9 @@ __device__ __forceinline__ void finish_run(Y_TYPE *to, const float *from, int le
 }
 // TC_YLAST: a lane stores eight channels of a pixel; warps take eights of channels in turn.
 __device__ __forceinline__ void finish_last(float (*out)[OPITCH], const float2 *ab, const tc_args &a,
-                                            const strip_at &at, const chunk_at &c, int k0, const epi &e)
+                                            const strip_at &at, const chunk_at &c, const epi &e)
 {
-    const int end = least(CHUNKK, K - k0), all = c.rows * c.cols;
+    const int k0 = c.channel, end = least(CHUNKK, K - k0), all = c.rows * c.cols;
 #pragma unroll 1
     for (int k = sink_thread() / 32 * 8; k < end; k += SINKWARPS * 8)
 #pragma unroll 2
@@ -147,25 +152,25 @@ __device__ __forceinline__ void finish_last(float (*out)[OPITCH], const float2 *
 }
 // Warp w takes channels w, w + 4, ... of the chunk; whole rows are one run.
 __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 *ab, const tc_args &a,
-                                             const strip_at &at, const chunk_at &c, int k0, const epi &e)
+                                             const strip_at &at, const chunk_at &c, const epi &e)
 {
-    constexpr int UNIT = (POOL ? 1 : LINEROWS) * OW; // runs start at multiples of this
+    constexpr int BEGIN = (POOL ? 1 : LINEROWS) * OW; // runs start at multiples of this
     constexpr bool WHOLE = CSTRIPS == 1 && CHUNKW == OW;
-    constexpr int VEC = !WHOLE                              ? 1
-                        : UNIT % 4 == 0 && OH * OW % 4 == 0 ? 4
-                        : UNIT % 2 == 0 && OH * OW % 2 == 0 ? 2
-                                                            : 1;
-    const int warp = sink_thread() / 32, end = least(CHUNKK, K - k0);
+    constexpr int VEC = !WHOLE                               ? 1
+                        : BEGIN % 4 == 0 && OH * OW % 4 == 0 ? 4
+                        : BEGIN % 2 == 0 && OH * OW % 2 == 0 ? 2
+                                                             : 1;
+    const int warp = sink_thread() / 32, k0 = c.channel, end = least(CHUNKK, K - k0);
     for (int i = warp; i < end; i += SINKWARPS) {
         const int k = k0 + i;
         const float2 f = NORM && !EARLY ? ab[k] : make_float2(1.f, 0.f);
         Y_TYPE *plane = a.y + ((size_t)at.n * K + k) * (OH * OW);
         const int pixel = c.row0 * OW + c.col0;
         if (WHOLE)
-            finish_run<VEC>(plane + pixel, out[i], c.rows * OW, f, at.n, k, pixel, e);
+            finish_run<VEC>(plane + pixel, out[i], {at.n, k, pixel, c.rows * OW}, f, e);
         else
             for (int r = 0; r < c.rows; r++)
-                finish_run<1>(plane + pixel + r * OW, out[i] + r * CHUNKW, c.cols, f, at.n, k, pixel + r * OW, e);
+                finish_run<1>(plane + pixel + r * OW, out[i] + r * CHUNKW, {at.n, k, pixel + r * OW, c.cols}, f, e);
     }
 }
 
@@ -181,8 +186,9 @@ __device__ __forceinline__ void store_rounded(Y_TYPE *to, const float *row, int 
 }
 // BULK: one copy per channel. Lane l of the first warp takes channels l, l + 32. OUT_LAST: one of all.
 __device__ __forceinline__ void finish_bulk(float (*out)[OPITCH], const tc_args &a, const strip_at &at,
-                                            const chunk_at &c, int k0)
+                                            const chunk_at &c)
 {
+    const int k0 = c.channel;
     const u64 policy = policy_evict_first();
     if (OUT_LAST && threadIdx.x % 32 == 0)
         bulk_store(a.y + y_index(at.n, 0, c.row0 * OW), out[0], c.rows * OW * K * 2, policy);
@@ -213,18 +219,18 @@ __device__ __forceinline__ void sink_role(shared_memory &s, const tc_args &a, co
                     const int b = o % RING;
                     if (TEAMS > 1 && o % TEAMS != team) continue;
                     mbar_wait(&s.ofull[b], o / RING & 1);
-                    const chunk_at c = chunk_position(at, l0, c0);
+                    const chunk_at c = chunk_position(at, k0, l0, c0);
                     if (BULK) {
-                        finish_bulk(s.out[b], a, at, c, k0);
+                        finish_bulk(s.out[b], a, at, c);
                         bulk_wait_read<RING - 1>(); // the copies RING - 1 chunks ago have left their buffer
                     } else if (PARTIAL)
                         finish_partial(s, b, a, at, c, e);
                     else if (TC_SINK == SINK_REDUCE)
                         finish_reduce(s.out[b], s.ab[f % NORMS], a, at, c, e);
                     else if (TC_YLAST)
-                        finish_last(s.out[b], s.ab[f % NORMS], a, at, c, k0, e);
+                        finish_last(s.out[b], s.ab[f % NORMS], a, at, c, e);
                     else
-                        finish_store(s.out[b], s.ab[f % NORMS], a, at, c, k0, e);
+                        finish_store(s.out[b], s.ab[f % NORMS], a, at, c, e);
                     if (!BULK || o >= RING - 1) warp_arrive(&s.oempty[BULK ? (o + 1) % RING : b]);
                 }
         if (NORM && !EARLY) warp_arrive(&s.sempty[f % NORMS]);

@@ -442,14 +442,13 @@ CVY_INLINE void finish_across(const cvy_args &a, const block_at &b, const float 
 
 // ---- results along the channels of a pixel
 
-// One result of a lane, in the epilogue's units, through the epilogue.
-CVY_INLINE void finish_one(const cvy_args &a, const block_at &b, const pixel_at &pixel, int channel, float v)
+// One result of a lane in the epilogue's units.
+CVY_INLINE float mend_along(const cvy_args &a, const block_at &b, const pixel_at &pixel, int channel, float v)
 {
 #if SCALED
     v = unscaled(v, a.t[4].p[pixel.n], a.t[3].p[channel]);
 #endif
-    if (!(fabsf(v) < CVY_INF)) v = sum_again(a, pixel, channel, b.slice, b.slice_end);
-    finish_result(a, b.split, result_at(pixel, channel), v);
+    return fabsf(v) < CVY_INF ? v : sum_again(a, pixel, channel, b.slice, b.slice_end);
 }
 
 // A warp takes RUN places and 32 channels at a time: neighbouring lanes store neighbouring channels. Places of one
@@ -461,27 +460,25 @@ CVY_INLINE void finish_along(const cvy_args &a, const block_at &b, const float (
 #pragma unroll 1
     for (int i = threadIdx.x / 32; i < ACROSS * (BN / RUN); i += WARPS) {
         const int place = i / ACROSS * RUN, k = i % ACROSS * 32 + threadIdx.x % 32, channel = b.k_first + k;
-        const pixel_at first = find_pixel(a, b.first + place, phase);
+        pixel_at pixel = find_pixel(a, b.first + place, phase);
         if (K_OUT % BM && channel >= K_OUT) continue;
-        if (first.exists && first.q + (RUN - 1) * EVERY < OUT_Q) {
+        if (pixel.exists && pixel.q + (RUN - 1) * EVERY < OUT_Q) {
             float v[RUN];
 #pragma unroll
-            for (int j = 0; j < RUN; j += 2) {
-                const float2 two = *reinterpret_cast<const float2 *>(&results[k][place + j]);
-                v[j] = two.x, v[j + 1] = two.y;
-            }
+            for (int j = 0; j < RUN; j++, pixel.q += EVERY)
+                v[j] = mend_along(a, b, pixel, channel, results[k][place + j]);
+            pixel.q -= RUN * EVERY;
 #pragma unroll
-            for (int j = 0; j < RUN; j++) {
-                pixel_at pixel = first;
-                pixel.q += j * EVERY;
-                finish_one(a, b, pixel, channel, v[j]);
-            }
+            for (int j = 0; j < RUN; j++, pixel.q += EVERY)
+                finish_result(a, b.split, result_at(pixel, channel), v[j]);
             continue;
         }
 #pragma unroll 1
         for (int j = 0; j < RUN; j++) {
-            const pixel_at pixel = find_pixel(a, b.first + place + j, phase);
-            if (pixel.exists) finish_one(a, b, pixel, channel, results[k][place + j]);
+            pixel = find_pixel(a, b.first + place + j, phase);
+            if (!pixel.exists) continue;
+            finish_result(a, b.split, result_at(pixel, channel),
+                          mend_along(a, b, pixel, channel, results[k][place + j]));
         }
     }
 }

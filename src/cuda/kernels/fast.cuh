@@ -1,10 +1,10 @@
-// fast.cuh - cheaper forms of some pointwise operators, for epilogues that run beside tensor cores.
+// fast.cuh - cheaper versions of some pointwise operators, for epilogues that run beside tensor cores.
 //
 // No branches, no divisions: a warp that multiplies has nobody to take its turn while it waits.
 // TC_PRODUCTS 3 (float32): an absolute error of about 2e-7, against 1 for the largest value; where that would be
-// much of a small value (a norm may follow), the exact form. TC_PRODUCTS 1 (tf32): the hardware's tanh, 2^-11 at
+// much of a small value (a norm may follow), the exact version. TC_PRODUCTS 1 (tf32): the hardware's tanh, 2^-11 at
 // most: the size of an operand's rounding to tf32; else 1e-6, absolute: softplus far below 0 is 0, as sigmoid is.
-// unit: a factor of the result, where constants can carry it.
+// gain: a factor of the result, where constants can carry it.
 #pragma once
 #include "ops.cuh"
 #include "ptx.cuh"
@@ -14,24 +14,24 @@ CVY_INLINE float cvy_fast_tanh(const float x)
     return TC_PRODUCTS == 1 ? tanh_approx(x) : tanhf(x);
 }
 // exp overflows to inf below -88, and 1 / inf is the 0 it should be.
-CVY_INLINE float cvy_fast_sigmoid(const float x, const float unit = 1.0f)
+CVY_INLINE float cvy_fast_sigmoid(const float x, const float gain = 1.0f)
 {
-    return TC_PRODUCTS == 1 ? fmaf(tanh_approx(0.5f * x), 0.5f * unit, 0.5f * unit)
-                            : unit * reciprocal(1.0f + exp2_approx(x * -1.4426950408889634f));
+    return TC_PRODUCTS == 1 ? fmaf(tanh_approx(0.5f * x), 0.5f * gain, 0.5f * gain)
+                            : gain * reciprocal(1.0f + exp2_approx(x * -1.4426950408889634f));
 }
 CVY_INLINE float cvy_fast_silu(const float x)
 {
     return x * cvy_fast_sigmoid(x);
 }
 // With r = 1 / (1 + exp(2 x)), tanh(x) = 1 - 2 r, and t (t + 3) / 6 is a quadratic in r.
-CVY_INLINE float cvy_fast_tanh_hardswish(const float x, const float unit = 1.0f)
+CVY_INLINE float cvy_fast_tanh_hardswish(const float x, const float gain = 1.0f)
 {
     if (TC_PRODUCTS == 1) {
         const float t = tanh_approx(x);
-        return t * fmaf(t, unit / 6, unit / 2);
+        return t * fmaf(t, gain / 6, gain / 2);
     }
     const float r = reciprocal(1.0f + exp2_approx(x * 2.8853900817779268f));
-    return fmaf(r, fmaf(r, unit * 2 / 3, unit * -5 / 3), unit * 2 / 3);
+    return fmaf(r, fmaf(r, gain * 2 / 3, gain * -5 / 3), gain * 2 / 3);
 }
 // As cvy_mish: a quotient of positive numbers, a relative error of about 1e-6 wherever x lies.
 CVY_INLINE float cvy_fast_mish(const float x)

@@ -10,6 +10,9 @@
 #define CVY_CONST static inline
 #endif
 
+// Bytes of a number: in float32, which arithmetic is done in, and in 16 bits.
+enum { FLOAT_BYTES = 4, HALF_BYTES = 2 };
+
 CVY_CONST int cdiv(int a, int b)
 {
     return (a + b - 1) / b;

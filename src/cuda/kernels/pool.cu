@@ -47,9 +47,9 @@
 constexpr int PLANE_IN = IN_D * IN_H * IN_W;
 static_assert(MODE >= 0 && MODE <= 2, "max, average, adaptive");
 
-// A window along one axis: places first, first + step, ... below end; size as the average counts it.
+// A window along one axis: places first, first + dil, ... below end; size as the average counts it.
 struct span {
-    int first, end, step, size;
+    int first, end, dil, size;
 };
 
 template <int IN, int OUT, int TAPS, int STRIDE, int PAD, int DIL> CVY_INLINE span window(int out)
@@ -58,14 +58,14 @@ template <int IN, int OUT, int TAPS, int STRIDE, int PAD, int DIL> CVY_INLINE sp
     if (MODE == 2) { // PyTorch: from floor(i * in / out) to ceil((i + 1) * in / out)
         w.first = (int)((long long)out * IN / OUT);
         w.end = (int)(((long long)(out + 1) * IN + OUT - 1) / OUT);
-        w.step = 1;
+        w.dil = 1;
         w.size = w.end - w.first;
         return w;
     }
     const int start = out * STRIDE - PAD, stop = start + (TAPS - 1) * DIL + 1;
     const int padded = stop < IN + PAD ? stop : IN + PAD; // ceil_mode windows reach beyond the padding
     w.end = stop < IN ? stop : IN;
-    w.step = DIL;
+    w.dil = DIL;
     w.first = start < 0 ? start + (-start + DIL - 1) / DIL * DIL : start;
     w.size = COUNT_PAD ? padded - start : w.end - (start < 0 ? 0 : start);
     return w;
@@ -84,10 +84,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     cvy_at at = out;
     float best = -CVY_INF, sum = 0.0f;
 
-    for (at.i2 = d.first; at.i2 < d.end; at.i2 += d.step)
-        for (at.i3 = h.first; at.i3 < h.end; at.i3 += h.step)
+    for (at.i2 = d.first; at.i2 < d.end; at.i2 += d.dil)
+        for (at.i3 = h.first; at.i3 < h.end; at.i3 += h.dil)
 #pragma unroll 4
-            for (at.i4 = w.first; at.i4 < w.end; at.i4 += w.step) {
+            for (at.i4 = w.first; at.i4 < w.end; at.i4 += w.dil) {
                 at.lin = ((cvy_index)out.i0 * CHANNELS + out.i1) * PLANE_IN +
                          ((cvy_index)at.i2 * IN_H + at.i3) * IN_W + at.i4;
                 const float x = cvy_prologue(a, at);

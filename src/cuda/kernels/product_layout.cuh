@@ -8,7 +8,7 @@
 // Results lie in shared memory as [rows][columns + 8], over the stages: halves of a warp store to 32 banks.
 CVY_CONST int results_bytes(int m, int n)
 {
-    return 4 * m * (n + 8);
+    return FLOAT_BYTES * m * (n + 8);
 }
 
 // ---- matmul_tc.cu: a tile of m rows x n columns ----
@@ -28,7 +28,7 @@ CVY_CONST wgmma_layout wgmma_find_layout(int m, int n, int products)
 {
     const int parts = products == 3 ? 2 : 1, x_stage = m * WGMMA_DEPTH, w_stage = parts * n * WGMMA_DEPTH;
     const int resident = m * n <= 64 * (products == 3 ? 32 : 128) ? 2 : 1;
-    const int bytes = 4 * (x_stage + w_stage), fit = (resident == 2 ? 112 : 225) * 1024 / bytes;
+    const int bytes = FLOAT_BYTES * (x_stage + w_stage), fit = (resident == 2 ? 112 : 225) * 1024 / bytes;
     const int stages = least(fit, WGMMA_MOST_STAGES);
     const wgmma_layout l = {parts,
                             x_stage,
@@ -86,7 +86,7 @@ CVY_CONST int matmul_mma_stage(int m, int n, bool other_is_nk)
 // Room for `stages` of them, and for the results.
 CVY_CONST int mma_shared_bytes(int stage, int stages, int m, int n)
 {
-    return most(4 * stages * stage, results_bytes(m, n));
+    return most(FLOAT_BYTES * stages * stage, results_bytes(m, n));
 }
 
 #endif
