@@ -3,8 +3,20 @@
 import torch
 from torch import _C as native
 
-ELEMENTS = torch.Tensor.numel
+from .state import ATOMS
+
 IN_A_ROW, FREE = 16, 64  # calls that pass: with a look at each, then without
+
+
+def told(argument):
+    """What an argument is recognised by; TypeError where it is not to be."""
+    if isinstance(argument, torch.Tensor):
+        return argument.numel(), argument.dtype
+    if type(argument) in ATOMS:
+        return argument
+    if type(argument) in (list, tuple):
+        return tuple(map(told, argument))
+    raise TypeError
 
 
 class Passing:
@@ -15,14 +27,14 @@ class Passing:
     def __init__(self):
         self.keys, self.row, self.free = set(), 0, 0
 
-    def key(self, module, args):
+    def key(self, module, args, kwargs):
         try:
-            return module.training, native._is_any_autocast_enabled(), args[0].dtype, *map(ELEMENTS, args)
-        except (IndexError, AttributeError, TypeError):  # not tensors alone
+            return module.training, native._is_any_autocast_enabled(), *map(told, args), *kwargs, *map(told, kwargs.values())
+        except TypeError:
             return None
 
-    def holds(self, module, args):
-        key = self.key(module, args)
+    def holds(self, module, args, kwargs):
+        key = self.key(module, args, kwargs)
         if key is None or key not in self.keys:
             self.row = 0
             return False
@@ -31,8 +43,8 @@ class Passing:
             self.free = FREE
         return True
 
-    def add(self, module, args):
-        self.keys.add(self.key(module, args))
+    def add(self, module, args, kwargs):
+        self.keys.add(self.key(module, args, kwargs))
 
     def clear(self):
         self.keys.clear()
