@@ -84,6 +84,8 @@ def nobody_watches(module, ordinary=nn.Module.__call__):
 class Dispatcher:
     """Finds the entry of a call, or makes it. `forward(module, *args, **kwargs)` is the original."""
 
+    __slots__ = ("settings", "entries", "lock", "trained", "vain", "rest", "passing", "lanes")
+
     def __init__(self, settings):
         self.settings, self.entries, self.lock = settings, {}, threading.RLock()  # held by who makes an entry
         self.trained = None  # Trained: the last call with gradients was PyTorch's altogether
@@ -92,18 +94,13 @@ class Dispatcher:
         self.passing = Passing()
         self.lanes = ()
 
-    def goes_free(self, module):
-        """Is the call PyTorch's without a look at it?"""
-        if self.passing.free > 0:  # two threads may both take the last one
-            self.passing.free -= 1
-            return True
-        return self.trained is not None and self.trained.still(module)
-
     def passes(self, module, args, kwargs):
-        """Is it PyTorch's after a short look? While torch.export or another mode watches, none is."""
+        """Is the call PyTorch's after a short look? While torch.export or another mode watches, none is."""
         if native._len_torch_dispatch_stack():
             return False
-        return self.goes_free(module) or bool(self.passing.keys) and self.passing.holds(module, args, kwargs)
+        if self.trained is not None and self.trained.still(module):
+            return True
+        return bool(self.passing.keys) and self.passing.holds(module, args, kwargs)
 
     def call(self, module, forward, args, kwargs):
         if not ordinary_world():
@@ -422,9 +419,11 @@ def caller(original, cls):
                     if result is not lane.MISS:
                         return result
                     break
-        easy = dispatcher.passing.free > 0 or dispatcher.trained is not None
-        if easy and type(self) is cls and nobody_watches(self) and dispatcher.goes_free(self):
-            return in_pytorch(original.forward, self, args, kwargs)
+        passing, trained = dispatcher.passing, dispatcher.trained
+        if passing.free > 0 or trained is not None and trained.still(self):
+            if type(self) is cls and nobody_watches(self):
+                passing.free -= passing.free > 0  # two threads may both take the last one
+                return in_pytorch(original.forward, self, args, kwargs)
         return nn.Module.__call__(self, *args, **kwargs)
 
     return __call__

@@ -24,6 +24,8 @@ class Passing:
     apart roughly and fast, and after IN_A_ROW of them the next FREE go without a look: what that touches is not in the
     caches after a large operator. PyTorch's answer is always right, so a wrong guess costs no more than time."""
 
+    __slots__ = ("keys", "row", "free")
+
     def __init__(self):
         self.keys, self.row, self.free = set(), 0, 0
 
@@ -34,6 +36,9 @@ class Passing:
             return None
 
     def holds(self, module, args, kwargs):
+        if self.free > 0:  # two threads may both take the last one
+            self.free -= 1
+            return True
         key = self.key(module, args, kwargs)
         if key is None or key not in self.keys:
             self.row = 0
