@@ -71,7 +71,7 @@ def inner_hooks(root):
 
 
 def nobody_watches(module, ordinary=nn.Module.__call__):
-    """Would nn.Module.__call__ call the forward of the module's class and do nothing else, outside of torch.export and other modes?"""
+    """Would nn.Module.__call__ do nothing but call the forward of the module's class, outside of torch.export and other modes?"""
     own = module.__dict__
     return not (own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]
                 or "forward" in own or "_compiled_call_impl" in own or any(GLOBAL_HOOKS) or native._get_tracing_state()
@@ -155,9 +155,10 @@ class Dispatcher:
         """For the next call like this, unless the module's __call__ or forward are somebody else's."""
         cls = type(module)
         plain = cls is compiled_class(cls._original) and "__call__" in cls.__dict__ and autocast_state() is None
-        own = module.__dict__
-        if plain and args and kinds.USABLE and "forward" not in own and own.get("_compiled_call_impl") is None:
-            self.lanes = lane.lanes_with(self.lanes, cls, entry, args, [*entry.hooks, *hooks_of([module])])
+        own, hooks = module.__dict__, [*entry.hooks, *hooks_of([module])]
+        plain = plain and "forward" not in own and own.get("_compiled_call_impl") is None and not any(hooks)
+        if plain and args and kinds.USABLE:
+            self.lanes = lane.lanes_with(self.lanes, cls, entry, args, hooks)
 
     def make(self, module, forward, key, tensors, nested):
         """A new entry, or None where the module changes so often that captures do not pay, or other threads are in the way."""

@@ -1,16 +1,15 @@
 """Calls of a compiled module that PyTorch runs: recognised as fast as possible."""
 
-import torch
 from torch import _C as native
 
-from .state import ATOMS
+from .state import ATOMS, PLAIN
 
 IN_A_ROW, FREE = 16, 64  # calls that pass: with a look at each, then without
 
 
 def told(argument):
     """What an argument is recognised by; TypeError where it is not to be."""
-    if isinstance(argument, torch.Tensor):
+    if type(argument) in PLAIN:
         return argument.numel(), argument.dtype
     if type(argument) in ATOMS:
         return argument
