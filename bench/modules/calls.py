@@ -8,6 +8,7 @@ microseconds, medians, everything in turns:
   far   64 MiB are written between calls: all caches are empty
 
 `module` is the compiled module, `forward` its forward() (the long way), `zero_` a PyTorch operator on one value, for scale.
+`eager` is a module of one small operator, `passing` the same compiled: nothing of it is Convoy's.
 --gpu: parameters' bytes are not compared, as on a GPU.
 """
 
@@ -51,6 +52,18 @@ def block():
     return Block().eval()
 
 
+def largest():
+    """A module of which nothing is worth a region."""
+    import torch
+    from torch import nn
+
+    class Largest(nn.Module):
+        def forward(self, x):
+            return torch.max(x)
+
+    return Largest()
+
+
 def measure(calls):
     """{name: {kind: µs}}"""
     import torch
@@ -80,15 +93,17 @@ def main():
     torch.set_num_threads(1)
     if options.gpu:
         prepared.COMPARED = 0
-    x, one, fast = torch.rand(1, 8, 16, 16), torch.zeros(1), convoy.compile(block())
+    x, one, fast, eager = torch.rand(1, 8, 16, 16), torch.zeros(1), convoy.compile(block()), largest()
+    passing = convoy.compile(eager, regions="faster")
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
-        for _ in range(3):
-            fast(x)
+        for _ in range(20):
+            fast(x), passing(one)
         for name in ("_run", "_repeat"):
             stub = nothing(folder)
             stub.argtypes, stub.restype = getattr(region, name).argtypes, C.c_int
             setattr(region, name, stub)
-        rows = measure({"zero_": one.zero_, "module": lambda: fast(x), "forward": lambda: fast.forward(x)})
+        rows = measure({"zero_": one.zero_, "module": lambda: fast(x), "forward": lambda: fast.forward(x),
+                        "eager": lambda: eager(one), "passing": lambda: passing(one)})  # fmt: skip
     print(f"{'µs':<10}" + "".join(f"{kind:>9}" for kind in SWEEPS))
     for name, kinds in rows.items():
         print(f"{name:<10}" + "".join(f"{us:9.2f}" for us in kinds.values()))

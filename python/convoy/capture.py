@@ -27,10 +27,10 @@ from torch.utils import _pytree as pytree
 from .autocast import erase_idle_casts, write_casts
 from .converted import conversions, keep_conversions
 from .direct import direct
-from .partition import Chooser, candidates, partition
+from .partition import Chooser, candidates, frozen_apart, partition
 from .purify import changed_in_place, purify, settle_strides
 from .state import Changed
-from .training import saving_is_watched
+from .training import needing_gradients, saving_is_watched
 from .vocabulary import RULES
 
 
@@ -187,7 +187,9 @@ def capture(function, params, tensors, device, make_call, mode="fake", state=Non
     found = Capture(module, [], spec, len(params))
     chooser = Chooser(graph, is_param, make_call, found.kept)
     wanted = candidates(graph, device, is_param, found.kept)
-    chosen = [c for nodes in partition(graph, wanted) for c in chooser.choose(nodes)]
+    trained = needing_gradients(graph, [*params, *tensors])
+    parts = [part for nodes in partition(graph, wanted) for part in frozen_apart(nodes, trained)]
+    chosen = [c for part in parts for c in chooser.choose(part)]
     made, calls = {}, set()
     for region, call in chosen:
         region.sources = [made.get(n, n) for n in region.sources]

@@ -16,7 +16,7 @@ from threading import get_ident
 PATIENCE = 2.0  # seconds
 
 TRACING = threading.RLock()  # one trace at a time, and nobody else finds out a module's state: modules may share parts
-INSIDE = {}  # threads that run a forward in PyTorch, with the depth; each operation on it is atomic
+INSIDE = {}  # threads that run a forward in PyTorch; each operation on it is atomic
 
 
 class Busy(Exception):
@@ -32,17 +32,15 @@ class Tracer:
 def in_pytorch(forward, module, args, kwargs):
     """forward(module, *args, **kwargs), while no other thread traces."""
     me = get_ident()
-    depth = INSIDE.get(me, 0)
-    INSIDE[me] = depth + 1  # first: who wants to trace says so and looks here then
+    if me in INSIDE:
+        return forward(module, *args, **kwargs)
+    INSIDE[me] = True  # first: who wants to trace says so and looks here then
     try:
-        if Tracer.thread and not depth and Tracer.thread != me:
+        if Tracer.thread and Tracer.thread != me:
             wait_outside(me)
         return forward(module, *args, **kwargs)
     finally:
-        if depth:
-            INSIDE[me] = depth
-        else:
-            del INSIDE[me]
+        del INSIDE[me]
 
 
 def wait_outside(me):
@@ -50,7 +48,7 @@ def wait_outside(me):
     while Tracer.thread and time.monotonic() < end:
         INSIDE.pop(me, None)
         time.sleep(1e-3)
-        INSIDE[me] = 1
+        INSIDE[me] = True
 
 
 @contextlib.contextmanager

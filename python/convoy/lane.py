@@ -3,8 +3,8 @@ region for all of it.
 
 Everything before the launch is time that an idle GPU waits for, and after a large kernel little of it lies in the
 caches. So a lane asks three things, each by one call of C, and runs: are the arguments and PyTorch's modes what they
-were (Dynamo's own check of tensors), is the module's state (state.py), and has anybody hung hooks on it? The region
-looks at its parameters itself (region.py). Where an answer is no the call goes the long way, which finds out why.
+were (Dynamo's own check of tensors), are the parameters' kinds (kinds.py), and are the module's state and its hooks (state.py)? The
+region looks at its parameters itself (region.py). Where an answer is no the call goes the long way, which finds out why.
 """
 
 import torch
@@ -20,7 +20,7 @@ _depth, _grad = native._len_torch_dispatch_stack, torch.is_grad_enabled
 
 
 class Lane:
-    __slots__ = ("cls", "entry", "state", "count", "check", "kinds", "untouched", "threads", "again", "fixed", "inputs", "params",
+    __slots__ = ("cls", "entry", "count", "check", "kinds", "hooks", "same", "views", "threads", "again", "fixed", "inputs", "params",
                  "pick")  # fmt: skip
 
     def __init__(self, cls, entry, tensors, hooks):
@@ -29,19 +29,34 @@ class Lane:
         runner, positions, picks = entry.whole
         program, first = runner.program, len(entry.fixed)
         order = program.order()
-        self.cls, self.entry, self.state, self.count = cls, entry, entry.state, len(tensors)
-        self.check, self.kinds, self.untouched = checker(tensors), checker(entry.fixed), watcher([], [], hooks)
+        self.cls, self.entry, self.count = cls, entry, len(tensors)
+        self.check, self.kinds, self.hooks = checker(tensors), checker(entry.fixed), hooks
+        self.same, self.views = self.watch()
         self.threads = torch.get_num_threads() if runner.device.type == "cpu" else None  # a plan is made for so many
         self.again, self.pick, self.fixed = runner.again, picks[0], entry.fixed
         wanted = [positions[i] for i in order if not program.params[i]]
         self.inputs = None if wanted == [*range(first, first + len(tensors))] else wanted
         self.params = [entry.fixed[positions[i]] for i in order if program.params[i]]
 
+    def watch(self):
+        """(same, views): a watcher of the module and its hooks as they are now, and what it does not see."""
+        seen, views = self.entry.state.counted()
+        return watcher(seen, self.entry.state.objects, self.hooks), views
+
+    def holds(self):
+        """Is all as it was, though something was written or does not show?"""
+        if any(self.hooks):
+            return False
+        now = (self.same, self.views) if self.same() else self.watch()  # before the look
+        if not self.entry.holds():
+            return False
+        self.same, self.views = now  # the same again was written
+        return True
+
     def run(self, args):
-        if _grad() or _depth() or forward_ad._current_level >= 0 or not self.untouched():
+        if _grad() or _depth() or forward_ad._current_level >= 0 or not self.kinds(*self.fixed):
             return MISS
-        state = self.state
-        if not self.kinds(*self.fixed) or (state.views or not state.same()) and not self.entry.holds():
+        if (self.views or not self.same()) and not self.holds():
             return MISS
         if self.threads is not None and self.threads != torch.get_num_threads():
             return MISS
@@ -60,5 +75,7 @@ def lanes_with(lanes, cls, entry, args, hooks):
     alike = [lane for lane in lanes if lane.entry is entry and lane.count == len(args) and lane.check(*args)]
     if any(lane.kinds(*lane.fixed) for lane in alike):
         return lanes
-    others = [lane for lane in lanes if lane not in alike]  # those see parameters under another mode: no use any more
-    return (Lane(cls, entry, args, hooks), *others[: MOST - 1])
+    new = Lane(cls, entry, args, hooks)
+    if not new.holds():  # changed while the call ran
+        return lanes
+    return (new, *[lane for lane in lanes if lane not in alike][: MOST - 1])  # those see parameters under another mode: no use

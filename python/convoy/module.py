@@ -70,11 +70,21 @@ def inner_hooks(root):
     return hooks_of([m for m in root.modules() if m is not root])
 
 
+def nobody_watches(module, ordinary=nn.Module.__call__):
+    """Would nn.Module.__call__ do nothing but call the forward of the module's class, outside of torch.export and other modes?"""
+    own = module.__dict__
+    return not (own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]
+                or "forward" in own or "_compiled_call_impl" in own or any(GLOBAL_HOOKS) or native._get_tracing_state()
+                or native._len_torch_dispatch_stack() or nn.Module.__call__ is not ordinary)  # fmt: skip
+
+
 # ---- the dispatcher ----------------------------------------------------------------------------------------------
 
 
 class Dispatcher:
     """Finds the entry of a call, or makes it. `forward(module, *args, **kwargs)` is the original."""
+
+    __slots__ = ("settings", "entries", "lock", "trained", "vain", "rest", "passing", "lanes")
 
     def __init__(self, settings):
         self.settings, self.entries, self.lock = settings, {}, threading.RLock()  # held by who makes an entry
@@ -83,6 +93,14 @@ class Dispatcher:
         self.rest = 0  # calls that PyTorch still gets for that
         self.passing = Passing()
         self.lanes = ()
+
+    def passes(self, module, args, kwargs):
+        """Is the call PyTorch's after a short look? While torch.export or another mode watches, none is."""
+        if native._len_torch_dispatch_stack():
+            return False
+        if self.trained is not None and self.trained.still(module):
+            return True
+        return bool(self.passing.keys) and self.passing.holds(module, args, kwargs)
 
     def call(self, module, forward, args, kwargs):
         if not ordinary_world():
@@ -128,17 +146,19 @@ class Dispatcher:
                 self.open_lane(module, entry, args)
             return results
         settled = entry is not None and (entry.capture is not None or entry.served >= IN_A_ROW)
-        if settled and entry.invoke is None and nested is None and not any(entry.hooks):
-            self.passing.add(module, args)
-        return in_pytorch(forward, module, args, nested[0] if nested else {})
+        kwargs = nested[0] if nested else {}
+        if settled and entry.invoke is None and not any(entry.hooks):
+            self.passing.add(module, args, kwargs)
+        return in_pytorch(forward, module, args, kwargs)
 
     def open_lane(self, module, entry, args):
         """For the next call like this, unless the module's __call__ or forward are somebody else's."""
         cls = type(module)
-        plain = cls is compiled_class(cls._original) and cls.__call__ is call_by_lane and autocast_state() is None
-        own = module.__dict__
-        if plain and args and kinds.USABLE and "forward" not in own and own.get("_compiled_call_impl") is None:
-            self.lanes = lane.lanes_with(self.lanes, cls, entry, args, [*entry.hooks, *hooks_of([module])])
+        plain = cls is compiled_class(cls._original) and "__call__" in cls.__dict__ and autocast_state() is None
+        own, hooks = module.__dict__, [*entry.hooks, *hooks_of([module])]
+        plain = plain and "forward" not in own and own.get("_compiled_call_impl") is None and not any(hooks)
+        if plain and args and kinds.USABLE:
+            self.lanes = lane.lanes_with(self.lanes, cls, entry, args, hooks)
 
     def make(self, module, forward, key, tensors, nested):
         """A new entry, or None where the module changes so often that captures do not pay, or other threads are in the way."""
@@ -382,20 +402,32 @@ def dispatcher_of(module):
         return module._convoy
 
 
-def call_by_lane(self, *args, **kwargs):
-    """nn.Module.__call__, after a look whether the call is one that was made before (lane.py)."""
-    if not is_dynamo_compiling() and not kwargs:
+def caller(original, cls):
+    """__call__ of a compiled class: nn.Module's, after a look whether the call is one that was made before (lane.py), or one of
+    those that PyTorch runs without a look (passing.py)."""
+
+    def __call__(self, *args, **kwargs):
+        if is_dynamo_compiling():
+            return nn.Module.__call__(self, *args, **kwargs)
         try:
-            lanes = self._convoy.lanes
-        except AttributeError:  # made by the class itself
-            lanes = ()
-        for candidate in lanes:
-            if len(args) == candidate.count and candidate.check(*args) and type(self) is candidate.cls:
-                result = candidate.run(args)
-                if result is not lane.MISS:
-                    return result
-                break
-    return nn.Module.__call__(self, *args, **kwargs)
+            dispatcher = self._convoy
+        except AttributeError:
+            dispatcher = dispatcher_of(self)
+        if not kwargs:
+            for candidate in dispatcher.lanes:
+                if len(args) == candidate.count and candidate.check(*args) and type(self) is candidate.cls:
+                    result = candidate.run(args)
+                    if result is not lane.MISS:
+                        return result
+                    break
+        passing, trained = dispatcher.passing, dispatcher.trained
+        if passing.free > 0 or trained is not None and trained.still(self):
+            if type(self) is cls and nobody_watches(self):
+                passing.free -= passing.free > 0  # two threads may both take the last one
+                return in_pytorch(original.forward, self, args, kwargs)
+        return nn.Module.__call__(self, *args, **kwargs)
+
+    return __call__
 
 
 @functools.lru_cache(maxsize=None)
@@ -404,22 +436,15 @@ def compiled_class(original):
         if is_dynamo_compiling():
             return original.forward(self, *args, **kwargs)
         dispatcher = dispatcher_of(self)
-        trained = dispatcher.trained
-        if trained is not None and trained.still(self) and not native._len_torch_dispatch_stack():  # no export either
-            return in_pytorch(original.forward, self, args, kwargs)
-        passing = dispatcher.passing
-        if passing.free > 0:  # two threads may both take the last one
-            passing.free -= 1
-            return in_pytorch(original.forward, self, args, kwargs)
-        if passing.keys and not kwargs and passing.holds(self, args):
+        if dispatcher.passes(self, args, kwargs):
             return in_pytorch(original.forward, self, args, kwargs)
         return dispatcher.call(self, original.forward, args, kwargs)
 
     functools.update_wrapper(forward, original.forward)
     contents = {"__slots__": ("_convoy",), "_original": original, "forward": forward, "__doc__": original.__doc__}
-    if original.__call__ is nn.Module.__call__ and original._call_impl is nn.Module._call_impl:
-        contents["__call__"] = call_by_lane
     made = type(original.__name__, (Compiled, original), contents)
+    if original.__call__ is nn.Module.__call__ and original._call_impl is nn.Module._call_impl:
+        made.__call__ = caller(original, made)
     made.__module__, made.__qualname__ = original.__module__, original.__qualname__
     return made
 

@@ -174,6 +174,15 @@ def more_than_one(nodes):
     return len(busy) > 1 or any(not is_pointwise(n) for n in busy)
 
 
+def frozen_apart(nodes, trained):
+    """Nodes of a region in one or two lists: what is frozen can be Convoy's while the rest is trained. Nothing frozen reads from
+    what is not, so no path leaves and returns."""
+    frozen = [n for n in nodes if n not in trained]
+    if len(frozen) == len(nodes) or not any(map(is_heavy, frozen)):  # arithmetic on arguments alone is not worth a region
+        return [nodes]
+    return [frozen, [n for n in nodes if n in trained]]
+
+
 # ---- choose ---------------------------------------------------------------------------------------------------
 
 

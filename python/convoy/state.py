@@ -264,16 +264,21 @@ class State:
 
     # -- is it as it was? --
 
-    def watch(self):
-        """(same, views, elements, lengths) for unchanged(): what a watcher sees, and all else element by element."""
-        watcher, seen, views = versions.watcher, [], []
+    def counted(self):
+        """Containers whose writes a watcher sees, and views of all others."""
+        seen, views = [], []
         for x in (held.container for held in self.held if held.guarded):
             x = versions.class_dictionary(x) if isinstance(x, type) else x
-            if type(x) in watcher.kinds:  # an OrderedDict can be put into another order without a write
+            if type(x) in versions.watcher.kinds:  # an OrderedDict can be put into another order without a write
                 seen.append(x)
             else:
                 views += [x.keys(), x.values()] if isinstance(x, dict) else [x]
-        return watcher(seen, self.objects), views, list(chain.from_iterable(views)), list(map(len, views))
+        return seen, views
+
+    def watch(self):
+        """(same, views, elements, lengths) for unchanged(): what a watcher sees, and all else element by element."""
+        seen, views = self.counted()
+        return versions.watcher(seen, self.objects), views, list(chain.from_iterable(views)), list(map(len, views))
 
     def unchanged(self):
         if not self.kinds.hold():

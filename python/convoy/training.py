@@ -38,6 +38,18 @@ def leaves_of(graph, is_region):
     return found
 
 
+def needing_gradients(graph, given):
+    """Nodes that depend on a tensor that wants a gradient, where gradients are enabled. given: tensors by placeholder."""
+    found, given = set(), iter(given if torch.is_grad_enabled() else ())
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            tensor = next(given, None)
+            found |= {node} if tensor is not None and tensor.requires_grad else set()
+        elif node.target is not torch.ops.aten.detach.default and not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
 def gradients_everywhere(leaves, given):
     """Does every region depend on a tensor that wants a gradient? given: tensors by placeholder."""
     wanted = sum(1 << i for i, tensor in enumerate(given) if tensor.requires_grad)

@@ -23,6 +23,11 @@ settings.load_profile(os.environ.get("CONVOY_TEST_PROFILE", "ci"))
 torch.set_num_threads(1)
 
 
+def pytest_collectstart(collector):
+    """What a file of tests makes when it is imported is the same in every run, alone or among others."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(autouse=True)
 def same_numbers():
     """Every test draws the same numbers, alone or among others."""

@@ -214,6 +214,38 @@ def test_frozen_regions_stay_with_convoy(runs):
     assert counted(runs, lambda: fast(x))[1] == 2
 
 
+def test_a_frozen_backbone_stays_with_convoy(runs):
+    """Nothing parts it from the head: without gradients both are one region."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU(), nn.Conv2d(4, 5, 3), nn.SiLU())
+    net[0].requires_grad_(False)
+    fast, x, head = convoy.compile(net), torch.randn(2, 3, 9, 9), list(net[2].parameters())
+    for expected in (2, 1, 1):
+        want = torch.autograd.grad(net(x).square().sum(), head)
+        y, by_convoy = counted(runs, lambda: fast(x))
+        assert by_convoy == expected
+        close(torch.autograd.grad(y.square().sum(), head), want)
+        with torch.no_grad():
+            for parameter in head:
+                parameter.add_(0.1)
+            assert counted(runs, lambda: fast(x))[1] == 1
+    wanted = x.clone().requires_grad_()  # now the backbone is wanted too
+    same = x.clone().requires_grad_()
+    fast(wanted).square().sum().backward(), net(same).square().sum().backward()
+    torch.testing.assert_close(wanted.grad, same.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_arithmetic_on_arguments_joins_what_is_trained(runs):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x):
+            return torch.tanh(self.conv((x - 0.5) * 2))
+
+    assert counted(runs, lambda: convoy.compile(Scaled())(torch.rand(2, 3, 9, 9)))[1] == 1
+
+
 def test_no_grad_inside_a_model_that_is_trained(runs):
     class Guided(nn.Module):
         def __init__(self):

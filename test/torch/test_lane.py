@@ -128,6 +128,31 @@ def test_changes_are_seen(short, name, first):
 
 
 @torch.no_grad()
+def test_a_module_with_a_hook_has_no_lane(short, monkeypatch):
+    """None is made in vain at every call, and the first call without the hook makes one."""
+    model, fast = compiled(Block, X)
+    fast._convoy.lanes, made = (), []
+    monkeypatch.setattr(lane.Lane, "watch", lambda self, watch=lane.Lane.watch: made.append(self) or watch(self))
+    hook = fast.register_forward_hook(lambda m, args, y: y * 5)
+    for _ in range(3):
+        near(fast(X), model(X))
+    assert not made and not short
+    hook.remove()
+    near(fast(X), model(X))
+    near(fast(X), model(X))
+    assert len(made) == 1 and short == [True]
+
+
+@torch.no_grad()
+def test_the_same_written_again_keeps_the_lane(short):
+    model, fast = compiled(Block, X)
+    for _ in range(3):
+        fast.train(), fast.eval()
+        near(fast(X), model(X))
+    assert short == [True] * 3
+
+
+@torch.no_grad()
 def test_hooks_of_all_modules(short):
     model, fast = compiled(Block, X)
     want = fast(X)

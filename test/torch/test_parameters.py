@@ -93,6 +93,24 @@ def test_another_view_of_the_same_memory(whole):
         near(fast(x), model(x))
 
 
+@pytest.mark.parametrize("cast", (False, True), ids=("float32", "autocast"))
+@torch.no_grad()
+def test_structured_pruning(cast):
+    """Fewer channels of the same memory: no address and no version tells."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
+    fast, x = convoy.compile(model), torch.randn(3, 6)
+    first, last = model[0], model[2]
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=cast, cache_enabled=False):
+        for kept in (8, 6, 5, 8):
+            whole = [(p, p.data) for p in (first.weight, first.bias, last.weight)]
+            first.weight.data, first.bias.data = first.weight.data[:kept], first.bias.data[:kept]
+            last.weight.data = last.weight.data[:, :kept]
+            for _ in range(3):
+                near(fast(x), model(x))
+            for parameter, data in whole:
+                parameter.data = data
+
+
 LAYOUTS = {
     "channels last": lambda w: w.contiguous(memory_format=torch.channels_last),
     "transposed": lambda w: w.transpose(0, 1).contiguous().transpose(0, 1),
