@@ -19,7 +19,7 @@ FUNCTIONS = {
     torch: """conv1d conv2d conv3d conv_transpose1d conv_transpose2d.input conv_transpose3d.input batch_norm layer_norm
         group_norm instance_norm max_pool2d max_pool3d relu sigmoid tanh exp log sqrt rsqrt abs neg softmax.int log_softmax.int
         add.Tensor sub.Tensor mul.Tensor div.Tensor matmul bmm mm addmm baddbmm cat stack sum.dim_IntList mean.dim embedding
-        dropout clamp where.self pow.Tensor_Scalar""",
+        dropout clamp where.self pow.Tensor_Scalar tril triu bitwise_not logical_not ones zeros full""",
     torch.Tensor: """view reshape transpose.int permute expand unsqueeze squeeze.dim select.int flatten.using_ints contiguous
         chunk unbind.int t masked_fill.Scalar masked_fill.Tensor to.dtype type_as""",
 }

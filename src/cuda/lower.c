@@ -209,10 +209,15 @@ static bool is_image(const shape *s)
     return channels >= 8 && sample >= 8 * channels && sample <= INT32_MAX;
 }
 
+/* Statistics of channels last are slow where a slice has pixels, not where it is a row of channels. */
 static void mark_images(const cvy_plan *p, const pass *s, bool *wanted)
 {
-    const node *n = &p->graph->nodes[s->first];
-    if (is_image(cvyi_shape_of(p->graph, n->arg[0]))) mark_tensor(p, n->arg[0], wanted);
+    const cvy_graph *g = p->graph;
+    const int x = g->nodes[s->first].arg[0], core = cvyi_cuda_choice(s)->form.core;
+    norm_geom e;
+
+    cvyi_norm_geom(g, &g->nodes[core], &e);
+    if (e.inner > 1 && is_image(cvyi_shape_of(g, x))) mark_tensor(p, x, wanted);
 }
 
 /* Tensor-core passes want whole tensors, contiguous and aligned. */

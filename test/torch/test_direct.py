@@ -35,7 +35,8 @@ EXAMPLES = {
     "pow": (X, 3), "view": (X, [3, -1]), "reshape": (B.transpose(1, 2), [8, 6]), "transpose": (A, 0, 2), "permute": (A, [2, 0, 1]),
     "expand": (V, [4, 6]), "unsqueeze": (X, 1), "squeeze": (X[:1], 0), "select": (X, 1, 2), "flatten": (IMAGE, 1, -1), "contiguous": (A.mT,),
     "chunk": (X, 3, 1), "unbind": (X, 1), "t": (X,), "to": (X, torch.float64), "type_as": (X, X.double()),
-    "masked_fill": (X, X > 0, float("-inf")),
+    "masked_fill": (X, X > 0, float("-inf")), "tril": (X, -1), "triu": (X, 1), "bitwise_not": (X > 0,), "logical_not": (X > 0,),
+    "ones": ([2, 3],), "zeros": ([2, 3],), "full": ([2, 3], 0.5),
 }  # fmt: skip
 
 
