@@ -46,6 +46,8 @@ static const char *const chains[] = {
 #define FEW    "x[400,3,80,80] | conv2d(16,7,stride=2) | relu"
 #define MANY   "x[2,320,64,64] | conv2d(320,3,padding=1) | add(r[320,64,64]) | gelu"
 #define DEEP   "x[2,1280,16,16] | conv2d(1280,3,padding=1) | silu"
+#define FED    "x[2,320,64,64]:bf16 | group_norm(32) | silu | conv2d(320,3,padding=1) | add(@x)"
+#define NARROW "x[2,640,32,32]:bf16 | conv2d(640,3,padding=1)"
 #define PHASES "x[8,256,56,56] | conv2d(256,3,stride=2,padding=1) | relu"
 #define UP     "x[64,64,28,28] | conv_transpose2d(64,4,stride=2,padding=1) | relu"
 #define LARGE  "x[1,128,512,512] | conv2d(128,3,padding=1) | relu"
@@ -83,6 +85,10 @@ static const struct {
     {PHASES, "conv_wide.cu", 90, CVY_FP32, 1},
     {UP, "conv_wide.cu", 90, CVY_FP32, 2},
     {UP, "conv_wide.cu", 90, CVY_TF32, 2},
+    {FED, "conv_wide_words.cu", 90, CVY_TF32, 1},
+    {FED, "conv_wide.cu", 90, CVY_TF32, 4},
+    {FED, "norm_stats.cu", 90, CVY_TF32, 1},
+    {NARROW, "conv_wide.cu", 90, CVY_TF32, 4},
     {DEEP, "conv_wide_add.cu", 90, CVY_TF32, 1},
     {DEEP, "conv_wide_pack.cu", 90, CVY_TF32, 1},
     {MANY, "conv_wide_words.cu", 90, CVY_FP32, 1},
@@ -137,24 +143,26 @@ static void check_report(const char *dump, const char *entry, int arch, bool spe
 
 static int turn; /* of the other architectures; an item starts from its own number, whoever takes it */
 
-/* Hopper's, and of the other architectures one in turn; under CONVOY_TEST_LONG all of them. */
-static void compile_step(const cuda_step *s, const char *dump)
+/* Hopper's, and of the other architectures one in turn; under CONVOY_TEST_LONG all of them. which: the step's first
+ * code, or that for any strides. */
+static void compile_code(const cuda_step *s, int which, const char *dump)
 {
     static const int archs[] = {80, 89, 90, 100, 120};
     const int other = archs[(int[]){0, 1, 3, 4}[turn++ % 4]];
+    const int n = s->n_options[which];
     const char *options[64];
 
-    memcpy(options, s->options[0], (size_t)s->n_options[0] * sizeof *options);
-    options[s->n_options[0]] = "--ptxas-options=--verbose";
+    memcpy(options, s->options[which], (size_t)n * sizeof *options);
+    options[n] = "--ptxas-options=--verbose";
     for (int i = 0; i < COUNT_OF(archs); i++) {
         if (s->tc && archs[i] != 90) continue; /* wgmma is Hopper's alone */
         if (!steered->capability && !test_long() && archs[i] != 90 && archs[i] != other) continue;
         if (steered->capability && (archs[i] == 89 || archs[i] == 100)) continue; /* as 80, as 120 */
         const jit_request request = {.entry = s->entry,
                                      .source = s->source,
-                                     .epilogue = s->epilogue[0],
+                                     .epilogue = s->epilogue[which],
                                      .options = options,
-                                     .n_options = s->n_options[0] + 1,
+                                     .n_options = n + 1,
                                      .major = archs[i] / 10,
                                      .minor = archs[i] % 10,
                                      .arch_specific = s->tc != NULL};
@@ -164,6 +172,13 @@ static void compile_step(const cuda_step *s, const char *dump)
         check_report(dump, s->entry, archs[i], s->tc != NULL, true);
         cvyi_jit_free(&code);
     }
+}
+
+/* Tensor cores read tensors of any strides as fast. */
+static void compile_step(const cuda_step *s, const char *dump)
+{
+    compile_code(s, 0, dump);
+    if (s->tc && s->epilogue[1]) compile_code(s, 1, dump);
 }
 
 /* Compiles one source's kernels; NULL: all that run more than once, and weights' packing. */

@@ -44,6 +44,12 @@ static const char *const small[] = {
     "x[1,80,4,5] | conv_transpose2d(24,4,stride=2,padding=1) | gelu",
     "x[1,20,3,4,3] | conv_transpose3d(12,2,stride=2)",
     "x[2,18,9] | conv_transpose1d(20,3,stride=4,padding=1) | add(r[20,33])",
+    /* operators before the convolution: a norm's affine, an activation that makes something of 0, ragged channels
+     */
+    "x[2,64,5,8] | group_norm(8) | silu | conv2d(64,3,padding=1) | add(@x)",
+    "x[2,24,9,11] | batch_norm | exp | conv2d(20,3,stride=2,padding=1) | relu",
+    "x[2,20,3,5,6] | group_norm(4) | add(1) | conv3d(36,3,padding=1)",
+    "x[2,24,5,6] | sigmoid | conv_transpose2d(20,3,stride=2,padding=1,output_padding=1) | relu",
     /* long sums, which several blocks share */
     "x[1,260,4,4] | conv2d(40,3,padding=1) | tanh | add(r[1,40,4,4])",
     "x[2,520,3,3] | conv2d(10,1)",
