@@ -23,8 +23,9 @@ CVY_INLINE cvy_moments cvy_merge(const cvy_moments a, const cvy_moments b)
     cvy_moments r;
     r.count = a.count + b.count;
     // A division in double is half of the work: float32's quotient, and one step of Newton's towards the exact one.
-    const double guess = r.count > 0 ? (double)(1.0f / (float)r.count) : 0.0;
-    const double share = b.count * (guess * (2.0 - r.count * guess));
+    // What comes first is taken as it is.
+    const double guess = a.count > 0 ? (double)(1.0f / (float)r.count) : 0.0;
+    const double share = a.count > 0 ? b.count * (guess * (2.0 - r.count * guess)) : 1.0;
     const double delta = b.mean - a.mean;
     r.mean = CENTRED ? a.mean + delta * share : 0.0;
     r.m2 = a.m2 + b.m2 + (CENTRED ? delta * delta * a.count * share : 0.0);
