@@ -44,8 +44,9 @@ static int64_t lay_scratch(const wide_form *f, memory_map *at)
 {
     const conv_geom *e = &f->geom;
     const int64_t bytes[] = {2 * parts_of(f) * lists_of(f) * e->N * f->sample * slices_of(f) * WIDE_CHANNELS,
-                             f->scaled ? 4 * e->N * slices_of(f) * chunks_of(f) : 0, f->scaled ? 4 * e->N : 0,
-                             f->tile.split > 1 ? 4 * f->tile.split * results_of(f) : 0};
+                             f->scaled ? cvyi_floats(e->N * slices_of(f) * chunks_of(f)) : 0,
+                             f->scaled ? cvyi_floats(e->N) : 0,
+                             f->tile.split > 1 ? cvyi_floats(f->tile.split * results_of(f)) : 0};
     int64_t *places[] = {&at->words, &at->most_seen, &at->x_unscale, &at->parts}, end = 0;
 
     for (int i = 0; i < COUNT_OF(bytes); i++) {
@@ -70,7 +71,7 @@ static memory_map take_memory(maker *m, const wide_form *f)
     at.x_unscale += scratch;
     at.parts += scratch;
     at.packed = cvyi_make_packed_memory(m, weight, slices_of(f) * taps * k_pad * row);
-    at.w_unscale = cvyi_make_packed_memory(m, weight, 4 * k_pad);
+    at.w_unscale = cvyi_make_packed_memory(m, weight, cvyi_floats(k_pad));
     return at;
 }
 

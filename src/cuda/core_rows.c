@@ -18,7 +18,7 @@ static void define_norm(maker *m, const norm_geom *e)
 static const char *define_stats(maker *m, const norm_geom *e, int variant, int64_t parts, int64_t samples)
 {
     static const char *const variants[] = {"whole", "partial", "merge"};
-    cvyi_make_define(m, "FORM", variant);
+    cvyi_make_define(m, "VARIANT", variant);
     cvyi_make_define(m, "GROUPS", e->groups);
     cvyi_make_define(m, "PER_GROUP", e->chan * e->inner);
     cvyi_make_define(m, "CHANNELS", cvyi_max64(e->chan, 1));
@@ -292,7 +292,7 @@ static void start_reduce(maker *m, const char *gather, const reduce_spread *f, i
 {
     cvyi_make_start(m, "reduce.cu");
     snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-DGATHER=%s", gather);
-    cvyi_make_define(m, "FORM", variant);
+    cvyi_make_define(m, "VARIANT", variant);
     cvyi_make_define(m, "TRAILING", f->trailing);
     cvyi_make_define_extents(m, 'X', in);
     cvyi_make_define(m, "REDUCED", reduced);

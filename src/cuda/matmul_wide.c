@@ -29,7 +29,7 @@ static int64_t words_bytes(const word_form *f, const word_operand *o)
 
 static int64_t unscale_bytes(const word_form *f, const word_operand *o)
 {
-    return f->scaled ? 4 * o->lines : 0;
+    return f->scaled ? cvyi_floats(o->lines) : 0;
 }
 
 static int64_t chunks_of(const word_form *f)
@@ -61,8 +61,8 @@ static int64_t lay_scratch(const word_form *f, int64_t start, memory_map *at)
         maps[i]->words = take(&end, words_bytes(f, both[i]));
         maps[i]->unscale = take(&end, unscale_bytes(f, both[i]));
     }
-    at->most_seen = take(&end, f->scaled ? 4 * chunks_of(f) * cvyi_max64(f->x.lines, f->other.lines) : 0);
-    at->parts = take(&end, f->tile.split > 1 ? 4 * f->tile.split * results_of(f) : 0);
+    at->most_seen = take(&end, f->scaled ? cvyi_floats(chunks_of(f) * cvyi_max64(f->x.lines, f->other.lines)) : 0);
+    at->parts = take(&end, f->tile.split > 1 ? cvyi_floats(f->tile.split * results_of(f)) : 0);
     return end;
 }
 

@@ -1,7 +1,7 @@
 // norm_stats.cu - the statistics of a norm: mean and 1 / deviation of every slice.
 //
 // The source is seen as [outer][GROUPS][PER_GROUP]; a slice is one (outer, group), or with OVER_OUTER one group
-// over all outer. FORM says which of three kernels this is:
+// over all outer. VARIANT says which of three kernels this is:
 //   0  one block per slice
 //   1  PARTS blocks per slice, each a partial result (moments.cuh, as doubles) - for few, long slices
 //   2  merges those, one warp per slice, in the order of the parts
@@ -12,8 +12,8 @@
 //   0: t[0] stats [slices][3]                1: t[0] partials [slices][PARTS][3] doubles
 //   2: t[0] stats, t[1] partials             prologue space (0, 1): inner extents X1...X5
 //   grid: x slices (2: warps of THREADS), y PARTS
-#ifndef FORM
-#define FORM 0
+#ifndef VARIANT
+#define VARIANT 0
 #endif
 #ifndef GROUPS
 #define GROUPS 16
@@ -58,7 +58,7 @@
 
 static_assert(PARTS >= 1 && THREADS % 32 == 0, "whole warps");
 
-#if FORM < 2
+#if VARIANT < 2
 constexpr int WIDTH = SRC_DENSE && PER_GROUP % NEIGHBOURS == 0 ? NEIGHBOURS : 1, ACCESSES = CVY_RUN / WIDTH;
 static_assert(CVY_RUN % WIDTH == 0, "whole accesses");
 
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     const long long part = ((size + PARTS - 1) / PARTS + WIDTH - 1) / WIDTH * WIDTH, begin = blockIdx.y * part;
     const cvy_moments m = moments_of(a, slice, begin, begin + part < size ? begin + part : size);
     if (threadIdx.x) return;
-#if FORM == 0
+#if VARIANT == 0
     cvy_store_stats(a.t[0].p + slice * 3, m, EPS);
 #else
     reinterpret_cast<cvy_moments *>(a.t[0].p)[slice * PARTS + blockIdx.y] = m;

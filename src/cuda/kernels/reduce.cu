@@ -1,6 +1,6 @@
 // reduce.cu - sum, mean, max, min and logsumexp over any set of dimensions.
 //
-// FORM says which of three kernels this is:
+// VARIANT says which of three kernels this is:
 //   0  results from their elements
 //   1  the elements of every result cut into gridDim.y parts, one gatherer of each part - for few, long results
 //   2  results from those, one warp each, in the order of the parts
@@ -18,8 +18,8 @@
 #ifndef GATHER
 #define GATHER logsumexp // sum, mean, max, min, logsumexp
 #endif
-#ifndef FORM
-#define FORM 0
+#ifndef VARIANT
+#define VARIANT 0
 #endif
 #ifndef TRAILING
 #define TRAILING 0
@@ -37,7 +37,7 @@
 #define NEIGHBOURS 4 // of an access of 16 bytes
 #endif
 #ifndef PARTS
-#define PARTS 1 // FORM 2: of a result
+#define PARTS 1 // VARIANT 2: of a result
 #endif
 #ifndef PARTIALS
 #define PARTIALS 1
@@ -62,7 +62,7 @@ static_assert(TOGETHER == 1 || TOGETHER == NEIGHBOURS, "what the generated funct
 constexpr int COLUMNS = THREADS / LANES / SPLITS, RESULTS = COLUMNS * TOGETHER; // of a block
 static_assert(SPLITS == 1 || RESULTS <= THREADS, "a thread for each result of rows of threads");
 
-#if FORM != 1
+#if VARIANT != 1
 template <int N> CVY_INLINE void finish(const cvy_args &a, long long result, const gatherer (&g)[N])
 {
     cvy_at at[N];
@@ -77,7 +77,7 @@ template <int N> CVY_INLINE void finish(const cvy_args &a, long long result, con
 }
 #endif
 
-#if FORM < 2
+#if VARIANT < 2
 constexpr int UNROLL = 4;
 
 // Elements of a result that one access brings. Rows begin at multiples of WIDTH: they have such a length, or there
@@ -130,7 +130,7 @@ CVY_INLINE void gather(const cvy_args &a, long long result, int part, long long 
 // What becomes of N results from `result` on.
 template <int N> CVY_INLINE void leave(const cvy_args &a, long long result, const gatherer (&g)[N])
 {
-#if FORM
+#if VARIANT
 #pragma unroll
     for (int j = 0; j < N; j++)
         reinterpret_cast<gatherer *>(a.t[0].p)[(result + j) * gridDim.y + blockIdx.y] = g[j];
@@ -165,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     const int part = LANES > 1 ? threadIdx.x % LANES : threadIdx.x / COLUMNS;
     const long long result = ((long long)blockIdx.x * COLUMNS + column) * TOGETHER;
     // Parts of whole rounds of accesses: all but the last are as long as each other.
-    const long long share = FORM ? ((inside - 1) / gridDim.y / GRAIN + 1) * GRAIN : inside,
+    const long long share = VARIANT ? ((inside - 1) / gridDim.y / GRAIN + 1) * GRAIN : inside,
                     begin = blockIdx.y * share;
     gatherer g[TOGETHER];
 
