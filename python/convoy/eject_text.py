@@ -38,7 +38,7 @@ def wrapped(words, width):
 # ---- launches ----------------------------------------------------------------------------------------------------
 
 RESERVED = {"tensors", "workspace", "work", "prepare", "stream", "number", "a", "b", "map", "map_w", "launch", "check", "view",
-            "arguments", "tc_arguments", "tensor_map", "tiles", "char", "int", "float", "double", "long", "bool",
+            "arguments", "manner", "tc_arguments", "tensor_map", "tiles", "char", "int", "float", "double", "long", "bool",
             "class", "new", "this", "default", "register", "switch", "union", "template", "operator", "k"}  # fmt: skip
 
 HEAD = r"""#include <cuda.h>
@@ -68,21 +68,29 @@ static void check(cudaError_t error, const char *what)
     throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
-// `together`: all blocks at once, since they wait for each other. `first`: on this device and stream, so that its shared
-// memory has to be allowed.
-static void launch(const char *name, const void *kernel, dim3 grid, unsigned threads, unsigned shared, bool together,
+// TOGETHER: all blocks at once, since they wait for each other. FOLLOWS: it may begin while what came before ends, and
+// waits for that by itself.
+enum manner { AFTER, TOGETHER, FOLLOWS };
+
+// `first`: on this device and stream, so that its shared memory has to be allowed.
+static void launch(const char *name, const void *kernel, dim3 grid, unsigned threads, unsigned shared, manner how,
                    bool first, cudaStream_t stream, std::initializer_list<const void *> list)
 {
     cudaLaunchAttribute attribute = {};
     cudaLaunchConfig_t config = {};
-    attribute.id = cudaLaunchAttributeCooperative;
-    attribute.val.cooperative = 1;
+    if (how == FOLLOWS) {
+        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute.val.programmaticStreamSerializationAllowed = 1;
+    } else {
+        attribute.id = cudaLaunchAttributeCooperative;
+        attribute.val.cooperative = 1;
+    }
     config.gridDim = grid;
     config.blockDim = dim3(threads, 1, 1);
     config.dynamicSmemBytes = shared;
     config.stream = stream;
     config.attrs = &attribute;
-    config.numAttrs = together;
+    config.numAttrs = how != AFTER;
     if (shared && first)
         check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), name);
     check(cudaLaunchKernelExC(&config, kernel, const_cast<void **>(list.begin())), name);
@@ -236,10 +244,10 @@ def launch_lines(launch, tensors, kernels, files):
         lines, given = product_lines(launch, pointers)
     else:
         lines, given = tc_lines(launch, pointers)
-    together = "true" if launch["cooperative"] else "false"
+    how = "TOGETHER" if launch["cooperative"] else "FOLLOWS" if launch["follows"] else "AFTER"
     lines += [
         f'launch("{launch["entry"]}", (const void *){kernels.add(launch, files)},',
-        f"       dim3({', '.join(map(str, launch['grid']))}), {launch['block'][0]}, {launch['shared']}, {together}, "
+        f"       dim3({', '.join(map(str, launch['grid']))}), {launch['block'][0]}, {launch['shared']}, {how}, "
         f"{'prepare' if launch['shared'] else 'false'}, stream, {{{given}}});",
     ]
     return ["if (prepare) {" if launch["prepared"] else "{", *("    " + line for line in lines), "}"]

@@ -4,7 +4,8 @@
  *    "launches": [a launch, ...], "files": {"common.cuh": "..."}}
  *
  * A launch has "entry", "source", "epilogue", "options", "arch_specific", "prepared", "grid", "block", "cluster",
- * "shared", "cooperative", "extent", "views" (each with "tensor" or "at", "name", "strides") and perhaps "tc".
+ * "shared", "cooperative", "follows", "extent", "views" (each with "tensor" or "at", "name", "strides") and perhaps
+ * "tc".
  *
  * A view lies in a tensor of run() or at a byte of the workspace. "prepared" launches depend on parameters alone.
  * "tc" is in tensor-core launches only, whose arguments are their own: numbers of views, -1 for NULL, the
@@ -126,9 +127,10 @@ static void add_launch(const cuda_run *r, const cuda_step *s, text *t)
     add_three(t, "block", s->launch.block);
     add_three(t, "cluster", s->launch.cluster);
     cvyi_text_add(t,
-                  "\"shared\": %u, \"cooperative\": %s, \"prepared\": %s, \"arch_specific\": %s, \"extent\": %lld",
-                  s->launch.dynamic_shared, word(s->launch.cooperative), word(s->prepared), word(s->tc),
-                  (long long)s->extent);
+                  "\"shared\": %u, \"cooperative\": %s, \"follows\": %s, \"prepared\": %s, \"arch_specific\": %s, "
+                  "\"extent\": %lld",
+                  s->launch.dynamic_shared, word(s->launch.cooperative), word(s->launch.follows), word(s->prepared),
+                  word(s->tc), (long long)s->extent);
     if (s->tc) add_tc(s->tc, t);
     cvyi_text_add(t, "}");
 }

@@ -8,7 +8,12 @@
 #define CUDART_VERSION 13000
 typedef int cudaError_t;
 typedef struct CUstream_st *cudaStream_t;
-enum { cudaSuccess = 0, cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaLaunchAttributeCooperative = 2 };
+enum {
+    cudaSuccess = 0,
+    cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+    cudaLaunchAttributeCooperative = 2,
+    cudaLaunchAttributeProgrammaticStreamSerialization = 6
+};
 enum { cudaEnableDefault = 0 };
 typedef int cudaDriverEntryPointQueryResult;
 
@@ -32,7 +37,7 @@ struct cudaLaunchAttribute {
     char pad[4];
     union {
         char fill[64];
-        int cooperative;
+        int cooperative, programmaticStreamSerializationAllowed;
     } val;
 };
 struct cudaLaunchConfig_t {

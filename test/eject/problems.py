@@ -55,7 +55,7 @@ class Model(nn.Module):
         self.conv = nn.Conv3d(3, k, 3, padding=1)
         self.norm = nn.BatchNorm3d(k)
         self.up = nn.ConvTranspose3d(k, 4, 2, stride=2, groups=2)
-        self.out = nn.Sequential(nn.Flatten(1), nn.Linear(4 * 8 * 10 * 12, 9), nn.LayerNorm(9))
+        self.out = nn.Sequential(nn.Flatten(1), nn.Linear(4 * 8 * 10 * 12, 9), nn.LayerNorm(9), nn.Linear(9, 5))
 
     def forward(self, x):
         x = F.avg_pool3d(F.gelu(self.norm(self.conv(x))), 1)

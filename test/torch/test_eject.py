@@ -133,7 +133,7 @@ def test_tensor_cores_and_strides_are_among_them(ejected):
     text = {name: (ejected / f"{name}.convoy").read_text() for name in PROBLEMS}
     assert "conv_tc_f32_keep" in text["fold"] and "conv_tc_f32_both" in text["both"]
     assert "conv_mma" in text["generic"] and "conv_simple" in text["generic"]
-    assert "_strided" in text["strided"] and "shadow" in text["strided"]
+    assert "_strided" in text["strided"] and "turn_f32" in text["strided"]
     assert "matmul_tc_f32" in text["layers"] and "matmul_tc_pack" in text["layers"]
     assert text["fold"].count("set ") == 1  # words of statistics: zero on a new workspace, and never again
 

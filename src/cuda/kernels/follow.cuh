@@ -3,8 +3,8 @@
 //
 // A launch may begin when every block of the one before it has said that it may, which it does at once; it then
 // waits here until all that came before is done and can be seen. So the next kernel is on its multiprocessors when
-// the last one leaves them. Every kernel calls this before anything else (but conv_tc.cu, which is launched after
-// all has ended, since its blocks wait for each other).
+// the last one leaves them. Every kernel calls this before anything else, but for those whose blocks wait for each
+// other: they are launched after all has ended.
 #ifndef CVY_FOLLOW_CUH
 #define CVY_FOLLOW_CUH
 
