@@ -170,7 +170,7 @@ def test_every_kernel_is_among_them(request):
     modules = [imported(request.getfixturevalue(fixture) / f"{name}.new") for name, fixture in EVERY]
     kernels = {path.name for path in (ROOT / "src" / "cuda" / "kernels").glob("*.cu")}
     used = {source for module in modules for _, source, _, _ in module.KERNELS}
-    assert used == kernels - {"conv_direct.cu", "matmul.cu"}  # plans without measurements take conv_mma.cu and matmul_mma.cu
+    assert used == kernels - {"conv_direct.cu"}  # plans without measurements take conv_mma.cu
 
 
 @pytest.mark.skipif(CXX is None, reason="no C++ compiler")
