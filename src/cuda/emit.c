@@ -5,20 +5,13 @@
 #include <string.h>
 #include "emit.h"
 
-/* How a pointwise operator is called: the name, and how many of its numbers follow the operands. */
-static int numbers_of(op_id op)
+/* How many numbers follow the operand of a unary operator: its attributes, where those are numbers. */
+static int numbers_of(const op_info *op)
 {
-    switch (op) {
-    case OP_leaky_relu:
-    case OP_elu:
-        return 1;
-    case OP_hardtanh:
-    case OP_softplus:
-    case OP_clamp:
-        return 2;
-    default:
-        return 0;
-    }
+    int n = 0;
+
+    for (int i = 0; op->kind == KIND_UNARY && i < op->n_attrs; i++) n += op->attrs[i].kind == ATTR_NUMBER;
+    return n;
 }
 
 /* Operators that fast.cuh has a cheaper version of. */
@@ -277,7 +270,7 @@ static void add_call(const emit_spec *spec, const emit_line *l, text *t)
         cvyi_text_add(t, ", ");
         add_number(t, l->p[1]);
     }
-    for (int i = 0; i < numbers_of(l->op); i++) {
+    for (int i = 0; i < numbers_of(op); i++) {
         cvyi_text_add(t, ", ");
         add_number(t, l->p[i]);
     }

@@ -341,7 +341,6 @@ const engine cvyi_engine_cuda = {
     .open = open_cuda,
     .judge = cvyi_cuda_judge,
     .choice_bytes = sizeof(cuda_choice),
-    .notes_bytes = sizeof(tc_notes),
     .same_choice = cvyi_cuda_same,
     .why = cvyi_cuda_why,
     .prepare = prepare,

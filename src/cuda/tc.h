@@ -18,17 +18,6 @@ typedef struct tc_range {
     int first, end;
 } tc_range;
 
-/* Problems that the tuner was asked about during a search, and its answers: pass.notes. A network repeats its
- * convolutions, and a search judges each of them in many intervals. */
-enum { TC_KNOWN = 16 };
-typedef struct tc_notes {
-    struct tc_known {
-        bool there, fits;
-        tc_problem problem;
-        tc_tuning tuning;
-    } known[TC_KNOWN];
-} tc_notes;
-
 typedef struct tc_form {
     const char *why;                      /* NULL: it has the form; else what is in the way, in words */
     int conv, stats, pool, apply, reduce; /* nodes; CVY_NONE: there is none */

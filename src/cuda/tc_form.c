@@ -366,30 +366,15 @@ static const char *check_device(const cuda_device *d)
     return NULL;
 }
 
-/* The tuner's answer, once in a search. */
-static bool find_tuning(const cvy_plan *p, tc_notes *notes, const tc_problem *b, tc_tuning *out)
-{
-    const cuda_device *d = ((const cuda_state *)p->state)->device;
-    struct tc_known alone = {false}, *k = &alone;
-
-    if (notes) k = &notes->known[cvyi_hash(CVYI_HASH_START, b, sizeof *b) % TC_KNOWN];
-    if (!k->there || memcmp(&k->problem, b, sizeof *b)) {
-        *k = (struct tc_known){.there = true, .problem = *b};
-        k->fits = cvyi_tc_tune(b, d->shared_block, d->sms, p->tuning, &k->tuning);
-    }
-    *out = k->tuning;
-    return k->fits;
-}
-
 /* Few samples: with a full batch's strips some multiprocessors would have nothing to do. Decided by this, and not
  * by the number itself, so that nearly every new batch size finds its code compiled. */
-static const char *tune(const cvy_plan *p, tc_notes *notes, tc_form *f)
+static const char *tune(const cvy_plan *p, tc_form *f)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;
-    bool fits = find_tuning(p, notes, &f->problem, &f->tuning);
+    bool fits = cvyi_tc_tune(&f->problem, d->shared_block, d->sms, p->tuning, &f->tuning);
 
     f->problem.few = fits && f->samples * f->tuning.strips < 2 * (int64_t)d->sms;
-    if (f->problem.few) fits = find_tuning(p, notes, &f->problem, &f->tuning);
+    if (f->problem.few) fits = cvyi_tc_tune(&f->problem, d->shared_block, d->sms, p->tuning, &f->tuning);
     return fits ? NULL : "tensor cores: no tile of it fits into shared memory";
 }
 
@@ -407,7 +392,7 @@ tc_form cvyi_tc_form(const cvy_plan *p, const pass *s)
     for (int i = s->first; i < w.end; i++) views += p->graph->nodes[i].n_args;
     if (!f.why && views > MAX_VIEWS - 6) f.why = "tensor cores: more tensors than a launch takes";
     if (!f.why && p->tuning >= TUNE_GENERIC) f.why = "tensor cores: this tuning does not use them";
-    if (!f.why) f.why = tune(p, s->notes, &f);
+    if (!f.why) f.why = tune(p, &f);
     return f;
 }
 
@@ -435,7 +420,7 @@ static bool tune_last(const cvy_plan *p, const tc_form *f, bool x, bool y, tc_fo
     out->problem.x_last = x;
     out->problem.y_last = y;
     out->problem.few = 0;
-    return !tune(p, NULL, out);
+    return !tune(p, out);
 }
 
 bool cvyi_tc_last(const cvy_plan *p, const tc_form *f, int x, int y, tc_last *out)

@@ -154,18 +154,20 @@ static void keep(search *s, const tc_tuning *t, double cycles)
     s->best[at] = (struct ranked){cycles, *t};
 }
 
-static void try_one(search *s, tc_tuning *t, const tc_layout *l)
+/* Does it fit? Then it is kept, if it is good. */
+static bool try_one(search *s, tc_tuning *t, const tc_layout *l)
 {
     const tc_problem *b = s->b;
     double cycles;
 
-    if (too_few_chunks(b, t, l, s->sms)) return;
+    if (too_few_chunks(b, t, l, s->sms)) return false;
     t->shared_bytes = tc_shared_bytes(b, t, l);
-    if (t->shared_bytes > s->shared) return;
+    if (t->shared_bytes > s->shared) return false;
     estimate(b, t, l);
     cycles = t->strip_cycles * (double)cvyi_ceil_div((int64_t)s->samples * t->strips, s->sms) + t->start_cycles;
     cycles *= penalty(b, t, l);
     keep(s, t, cycles);
+    return true;
 }
 
 /* Blocks of channels that a thread's accumulators have room for; sums of stages on their own take as much again. */
@@ -176,47 +178,77 @@ static bool is_too_wide(const tc_problem *b, const tc_tuning *t, const tc_layout
     return l->blocks % t->share || (t->share > 1 && sums > (t->pass == PASS_BOTH || l->teams == 2 ? 64 : 128));
 }
 
-/* Buffers: stages and chunks of results; streamed weights: blocks of channels in a stage. */
+static int least_stages(const tc_problem *b, const tc_tuning *t)
+{
+    return t->pass == PASS_KEEP && b->sink != SINK_POOL ? 1 : 2;
+}
+
+/* Are the fewest stages too large, whatever else is in shared memory? Most tunings are, and end here. */
+static bool is_too_large(const search *s, const tc_tuning *t)
+{
+    const int stages = least_stages(s->b, t);
+    tc_layout l = {0};
+
+    tc_find_taps(s->b, t, &l);
+    tc_find_strips(s->b, t, &l);
+    return stages * l.x_stage + (int64_t)(l.stream ? stages : l.blocks) * l.w_stage > s->shared;
+}
+
+/* Buffers: stages and chunks of results, as many of these as fit; streamed weights: blocks of channels in a stage.
+ */
 static void try_buffers(search *s, tc_tuning *t)
 {
     const tc_problem *b = s->b;
-    const tc_layout l = tc_find_layout(b, t);
-    const bool keeps = t->pass == PASS_KEEP;
+    const int outs = t->pass == PASS_KEEP || b->sink == SINK_REDUCE ? 6 : 3;
+    tc_layout l;
 
+    if (is_too_large(s, t)) return;
+    l = tc_find_layout(b, t);
     t->strips = l.row_strips * l.col_strips;
     if (contradicts(b, t, &l)) return;
     for (t->share = 1; t->share <= (l.stream ? TC_SHARE_MOST : 1); t->share++)
-        for (t->stages = 4; t->stages >= (l.teams == 2 ? 1 : 2) && !is_too_wide(b, t, &l); t->stages--)
-            for (t->outs = keeps || b->sink == SINK_REDUCE ? 6 : 3; t->outs >= 1; t->outs--) try_one(s, t, &l);
+        for (t->stages = 4; t->stages >= least_stages(b, t) && !is_too_wide(b, t, &l); t->stages--)
+            for (t->outs = outs; t->outs >= 1 && !try_one(s, t, &l); t->outs--) continue;
 }
 
 /* How x comes: by tensor copies where its rows are whole 16 bytes and 256 columns at most, by copies of its rows
- * where strips are as wide, or by ordinary loads. Who stores: four warps or two. */
+ * where strips are as wide, or by ordinary loads. Chunks of one tile, where a line has more. Who stores: four
+ * warps, or two where threads store. */
 static void try_sources(search *s, tc_tuning *t, int q)
 {
     const tc_problem *b = s->b;
+    const bool stores = b->sink == SINK_STORE, reduces = b->sink == SINK_REDUCE;
     const int columns = (least(t->span, q) - 1) * b->stride + b->s;
     const int align = 16 / (b->x_half ? HALF_BYTES : FLOAT_BYTES);
+    const int coltiles = reduces || (stores && !t->flat && least(t->span, q) > t->tile);
+    const int finishers = stores && t->pass != PASS_KEEP && !b->external ? 2 : 4;
 
     t->tma = b->x_last ? b->stride == 1 && columns <= 256
                        : b->w % align == 0 && b->pad_w % align == 0 && cdiv(columns, align) * align <= 256;
-    for (t->coltiles = b->sink == SINK_REDUCE; t->coltiles < (b->sink == SINK_POOL ? 1 : 2); t->coltiles++)
+    for (t->coltiles = reduces; t->coltiles <= coltiles; t->coltiles++)
         for (t->rows = 0; t->rows <= (!t->tma && !b->x_last && t->span == q && b->h * b->w >= align); t->rows++)
-            for (t->finishers = 4; t->finishers >= 2; t->finishers -= 2) try_buffers(s, t);
+            for (t->finishers = 4; t->finishers >= finishers; t->finishers -= 2) try_buffers(s, t);
+}
+
+/* Rows of a strip at most. Where weights are streamed, its tiles are multiplied at once: see contradicts(). */
+static int most_rows(const tc_problem *b, const tc_tuning *t, int line_rows, int p, int q)
+{
+    const int tiles = t->flat ? 2 * t->tile / q : 2 * line_rows;
+    const int rows = least(cdiv(p, line_rows) * line_rows, TC_STRIP_MOST);
+
+    return t->slices < cdiv(b->c, 8) ? least(tiles, rows) : rows;
 }
 
 /* Strips: columns and rows. */
 static void try_strips(search *s, tc_tuning *t, int p, int q)
 {
-    const tc_problem *b = s->b;
-    const int line_rows = b->sink == SINK_POOL ? b->pool_h : t->rowsm;
+    const int line_rows = s->b->sink == SINK_POOL ? s->b->pool_h : t->rowsm;
+    const int most = most_rows(s->b, t, line_rows, p, q);
 
     for (t->span = q; t->span == q || t->span >= t->tile;
          t->span = t->span == q ? (q - 1) / t->tile * t->tile : t->span - t->tile) {
         if (t->span != q && t->flat) break;
-        for (t->strip = line_rows; t->strip <= cdiv(p, line_rows) * line_rows && t->strip <= TC_STRIP_MOST;
-             t->strip += line_rows)
-            try_sources(s, t, q);
+        for (t->strip = line_rows; t->strip <= most; t->strip += line_rows) try_sources(s, t, q);
     }
 }
 

@@ -47,7 +47,6 @@ typedef struct search {
     int start;       /* the nodes before it are prepared */
     partition *best; /* of nodes [start, start + i) */
     void *spare;     /* room for a decision; changes places with that of an interval that is beaten */
-    void *notes;     /* pass.notes */
     uint32_t seed;
 } search;
 
@@ -56,7 +55,7 @@ static const char *judge(const search *at, const interval *in, pass *s)
 {
     const cvy_plan *p = at->plan;
     const char *why = NULL;
-    *s = (pass){.first = in->first, .count = in->end - in->first, .choice = at->spare, .notes = at->notes};
+    *s = (pass){.first = in->first, .count = in->end - in->first, .choice = at->spare};
     s->flops = in->flops;
     s->bytes = in->bytes;
     s->by_sample = in->samples > 0;
@@ -140,7 +139,6 @@ static void pick(const search *at, int end)
     for (int i = end; i > at->start; i = at->best[i - at->start].last.first) {
         pass *s = &p->passes[p->n_prepare + --n];
         *s = at->best[i - at->start].last;
-        s->notes = NULL;
     }
 }
 
@@ -150,8 +148,7 @@ static cvy_status cut(cvy_plan *p, int start, int end)
     cvy_status st = CVY_OK;
 
     at.best = cvyi_arena_alloc(&p->memory, (size_t)(end - start) + 1, sizeof *at.best);
-    at.notes = cvyi_alloc(1, p->engine->notes_bytes + 1);
-    TRY(at.best && at.spare && at.notes ? CVY_OK : CVY_NO_MEMORY);
+    TRY(at.best && at.spare ? CVY_OK : CVY_NO_MEMORY);
     for (int i = start + 1; i <= end; i++) {
         TRY((at.best[i - start].last.choice = new_choice(p)) ? CVY_OK : CVY_NO_MEMORY);
         extend(&at, i);
@@ -165,7 +162,6 @@ static cvy_status cut(cvy_plan *p, int start, int end)
     pick(&at, end);
     note_losers(&at);
 fail:
-    cvyi_free(at.notes);
     return st;
 }
 

@@ -33,7 +33,6 @@ typedef struct pass {
     double measured; /* seconds, by cvy_plan_measure(); 0: not yet */
     char note[120];  /* the engine's word on it, for the printed plan */
     void *choice;    /* how the engine runs it, of choice_bytes: made by judge(), read by everything after it */
-    void *notes;     /* during a search: what the engine wrote down about other intervals, of notes_bytes; NULL */
 } pass;
 
 /* An alternative that was not taken. */
@@ -89,7 +88,6 @@ typedef struct engine {
      * filled in. Else the reason in words. */
     const char *(*judge)(const cvy_plan *p, pass *s);
     size_t choice_bytes;                                    /* of the engine's own part of a decision */
-    size_t notes_bytes;                                     /* that judge() writes down during a search; 0: none */
     bool (*same_choice)(const void *a, const void *b);      /* do passes with these run alike? */
     void (*why)(const cvy_plan *p, const pass *s, text *t); /* what judge() was told, line by line; may be NULL */
     /* Passes and places are settled: adds what it packs to p->prepared_bytes, sets p->workspace. */

@@ -66,9 +66,11 @@ void cvyi_log(int level, const char *format, ...)
 {
     va_list args;
     if (!cvyi_logs(level)) return;
+    flockfile(stderr); /* kernels are compiled by many threads */
     fputs("convoy: ", stderr);
     va_start(args, format);
     vfprintf(stderr, format, args);
     va_end(args);
     fputc('\n', stderr);
+    funlockfile(stderr);
 }

@@ -147,6 +147,14 @@ def test_the_grammar_lists_every_operator(convoy):
     assert set(re.findall(r"`(\w+)`", table)) == names
 
 
+@pytest.mark.parametrize("page", ["test/fuzz/chain.dict", "test/support/random_chain.c", "test/python/test_special.py",
+                                  "test/python/test_random.py"])
+def test_lists_of_tests_have_every_plain_operator(convoy, page):
+    """Operators of one tensor without attributes are in the lists that random graphs and special values are made of."""
+    plain = re.findall(r"^(\w+)\(\)$", convoy("ops")[1], re.M)
+    assert len(plain) > 10 and not set(plain) - set(re.findall(r"\w+", (ROOT / page).read_text()))
+
+
 def test_the_c_example_compiles_and_runs(tmp_path):
     """The C page's program is the header's, and works unchanged."""
     program = re.search(r"```c\n(.*?)```", (ROOT / "doc/C.md").read_text(), re.S)[1]

@@ -102,6 +102,17 @@ static void test_tables(void **state)
     }
 }
 
+/* What has a loop over vectors has a definition in libm's double to compare it with; a cast is a copy. */
+static void test_every_function_is_compared(void **state)
+{
+    (void)state;
+    for (int op = 0; op < OP_COUNT; op++) {
+        bool found = cvyi_ops[op].kind != KIND_UNARY || op == OP_cast;
+        for (int i = 0; i < n_math_cases; i++) found = found || (int)math_cases[i].op == op;
+        if (!found) fail_msg("%s has no row in test/support/math_reference.c", cvyi_ops[op].name);
+    }
+}
+
 /* ---- loops at their edges ---- */
 
 /* Room for SHORT floats between two pages that must not be touched; at_end: the room ends at the second one. */
@@ -486,13 +497,21 @@ static void test_rescale(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ulp),         cmocka_unit_test(test_clamp_bounds),
-        cmocka_unit_test(test_tables),      cmocka_unit_test(test_unary_edges),
-        cmocka_unit_test(test_binary),      cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_sums_exact),  cmocka_unit_test(test_moments),
-        cmocka_unit_test(test_sums_repeat), cmocka_unit_test(test_exp_rows),
-        cmocka_unit_test(test_vertical),    cmocka_unit_test(test_logsumexp_special),
-        cmocka_unit_test(test_exp_sum_to),  cmocka_unit_test(test_rescale),
+        cmocka_unit_test(test_ulp),
+        cmocka_unit_test(test_clamp_bounds),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_unary_edges),
+        cmocka_unit_test(test_binary),
+        cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_sums_exact),
+        cmocka_unit_test(test_moments),
+        cmocka_unit_test(test_sums_repeat),
+        cmocka_unit_test(test_exp_rows),
+        cmocka_unit_test(test_vertical),
+        cmocka_unit_test(test_logsumexp_special),
+        cmocka_unit_test(test_exp_sum_to),
+        cmocka_unit_test(test_rescale),
+        cmocka_unit_test(test_every_function_is_compared),
     };
     n_isas = runnable_kernels(isas);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,8 @@
-/* test_util.c - text that grows, numbers as text, memory that can be made to fail, arenas, checked arithmetic. */
+/* test_util.c - text that grows, numbers as text, memory that can be made to fail, arenas, checked arithmetic, the
+ * log. */
 #include <math.h>
+#include <pthread.h>
+#include <unistd.h>
 #include "unit.h"
 
 static void text_grows(void **state)
@@ -175,12 +178,50 @@ static void messages(void **state)
     assert_int_equal(strlen(cvy_last_error()), 1023);
 }
 
+/* ---- the log ---- */
+
+enum { LINES = 20000 };
+
+static void *log_lines(void *word)
+{
+    for (int i = 0; i < LINES; i++) cvyi_log(1, "%s %d %s", (const char *)word, i, "of them");
+    return NULL;
+}
+
+/* Lines of two threads do not run into each other. */
+static void log_of_threads(void **state)
+{
+    static char words[] = "one\0two";
+    FILE *file = tmpfile();
+    const int before = dup(STDERR_FILENO);
+    pthread_t threads[2];
+    char line[100], rest[100], word[10];
+    int lines = 0, number;
+
+    (void)state;
+    assert_true(file && before >= 0 && !setenv("CVY_DEBUG", "1", 1));
+    dup2(fileno(file), STDERR_FILENO);
+    for (int i = 0; i < 2; i++) assert_int_equal(pthread_create(&threads[i], NULL, log_lines, words + 4 * i), 0);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    dup2(before, STDERR_FILENO);
+    close(before);
+    unsetenv("CVY_DEBUG");
+    rewind(file);
+    for (; fgets(line, sizeof line, file); lines++) {
+        assert_int_equal(sscanf(line, "convoy: %9s %d %99[^\n]", word, &number, rest), 3);
+        assert_string_equal(rest, "of them");
+    }
+    fclose(file);
+    assert_int_equal(lines, 2 * LINES);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_grows), cmocka_unit_test(text_fails_once), cmocka_unit_test(numbers_as_text),
-        cmocka_unit_test(memory),     cmocka_unit_test(arenas),          cmocka_unit_test(checked_arithmetic),
-        cmocka_unit_test(hashes),     cmocka_unit_test(environment),     cmocka_unit_test(messages),
+        cmocka_unit_test(text_grows),     cmocka_unit_test(text_fails_once), cmocka_unit_test(numbers_as_text),
+        cmocka_unit_test(memory),         cmocka_unit_test(arenas),          cmocka_unit_test(checked_arithmetic),
+        cmocka_unit_test(hashes),         cmocka_unit_test(environment),     cmocka_unit_test(messages),
+        cmocka_unit_test(log_of_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
