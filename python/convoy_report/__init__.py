@@ -16,8 +16,9 @@ import sys
 from pathlib import Path
 
 from . import browser
-from .cases import cases_of, fmt, load, read, select  # noqa: F401 (for the benchmarks)
+from .cases import cases_of, fmt, select  # noqa: F401 (for the benchmarks)
 from .page import page
+from .reading import load, read
 from .tables import TABLES, md_blocks, md_threads  # noqa: F401
 
 MARK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.S)

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from .cases import OURS, devices, fmt, fmt_error, run_lines, select
+from .cases import BLOCKS, OURS, devices, fmt, fmt_error, run_lines, select
 from .figures import BUSY, FIGURES, bars, time_rows
 from .style import STYLE, tab_style
 from .svg import esc
@@ -78,11 +78,12 @@ def summary(cases, device):
     if not full:
         return ""
     run, pictures = full[0].run, []
-    machine = run["machine"] if isinstance(run["machine"], dict) else {"name": run["machine"]}
+    machine = run["machine"]
     drawn = [time_rows(c, {r["peer"]: r for r in [c.ours, *c.peers()[:1], *eager_rows(c)]}.values()) for c in full]
     letters = max(len(row[0]) for rows in drawn for row in rows)
     for c, rows in zip(full, drawn):
-        pictures.append(f"<p>{esc(c.block or c.chain)}</p>{bars(rows, f'times of {c.block or c.chain}', letters=letters)}")
+        words = f"<b>{c.block}</b>: {BLOCKS.get(c.block, '')}" if c.block else f"<b>{esc(c.chain)}</b>"
+        pictures.append(f"<p>{words}</p>{bars(rows, f'times of {c.block or c.chain}', letters=letters)}")
     cores = f", {machine['cores']} cores" if machine.get("cores") else ""
     where = f"{machine['name']}{cores}; {run['date'][:10]}; {recorded(run)}"
     return (f'<section class="first" id="first-{device}"><h2>{NAMES[device]}, {esc(full[0].precision)}</h2>'
@@ -96,10 +97,11 @@ def section(cases, device, precision):
     chosen = select(cases, device=device, precision=precision)
     threads = {c.ours.get("threads") for c in chosen if c.series != "threads"} - {None, 0}
     told = f", {max(threads)} threads" if device == "cpu" and threads else ""
-    out = [f'<section class="tab" id="{device}-{precision}"><h2>{tab_name(device, precision)}{told}</h2><div class="grid">']
-    for make in FIGURES:
-        out += make(cases, device, precision)
-    out.append(f'</div><details><summary>every row</summary><div class="scroll">'
+    out = [f'<section class="tab" id="{device}-{precision}"><h2>{tab_name(device, precision)}{told}</h2>']
+    for row in FIGURES:
+        figures = [f for make in row for f in make(cases, device, precision)]
+        out.append(f'<div class="grid">{"".join(figures)}</div>' if figures else "")
+    out.append(f'<details><summary>every row</summary><div class="scroll">'
                f"{all_rows_table(cases, device, precision)}</div></details></section>")
     return "".join(out)
 
@@ -109,8 +111,7 @@ def page(cases):
     out = ['<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Convoy: measured</title>'
            '<meta name="viewport" content="width=device-width,initial-scale=1">'
            f"<style>{STYLE}{tab_style(tabs)}</style></head><body><h1>Convoy, measured</h1>"
-           '<p class="dim">Time for a whole block; shorter is faster. A, B and C are convolutions with the '
-           'operators that follow them.</p><div class="both">', summary(cases, "cuda"), summary(cases, "cpu"), "</div>"]
+           '<p class="dim">Time for a whole block; shorter is faster.</p><div class="both">', summary(cases, "cuda"), summary(cases, "cpu"), "</div>"]
     first = next((t for t in tabs if t[0] == "cuda"), tabs[0])
     for device, precision in tabs:
         checked = " checked" if (device, precision) == first else ""

@@ -32,7 +32,7 @@ def files(*tops):
 
 
 TREE = [*files(*CODE, "doc", "README.md", "CONTRIBUTING.md", "LICENSE", "pyproject.toml", "convoy.pc.in"),
-        *(f"bench/results/{f.name}" for f in (ROOT / "bench/results").iterdir())]
+        *(str(f.relative_to(ROOT)) for f in (ROOT / "bench/results").rglob("*"))]
 TEXT = "\n".join((ROOT / f).read_text(errors="replace") for f in files(*CODE) if not f.endswith((".png", ".npy", ".md")))
 
 
