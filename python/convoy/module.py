@@ -479,6 +479,8 @@ def compile_module(module, **options):
 
 
 def refresh_module(module):
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"convoy.refresh takes an nn.Module, not {type(module).__name__}")
     for part in module.modules():
         if isinstance(part, Compiled):
             dispatcher_of(part).refresh()

@@ -66,7 +66,10 @@ class Settings:
             given = getattr(self, name)
             if given not in words:
                 raise ValueError(f"convoy.compile: {name} takes {', '.join(words)}, not {given!r}{meant(given, words)}")
-        if self.threads is not None and self.threads < 1:
+        for name in ("winograd", "graphs"):
+            if getattr(self, name) not in (True, False):
+                raise ValueError(f"convoy.compile: {name} takes True or False, not {getattr(self, name)!r}")
+        if self.threads is not None and not (isinstance(self.threads, int) and self.threads >= 1):
             raise ValueError(f"convoy.compile: threads takes a number from 1 on, not {self.threads!r}")
 
     def ambient(self):

@@ -126,6 +126,12 @@ def test_tables_without_rows_say_so(results):
         assert report.render(cases, name) == "Not measured yet.\n" and report.render(cases, name, "") == ""
 
 
+def test_a_misspelt_option_gets_the_nearest(capsys):
+    with pytest.raises(SystemExit):
+        report.main(["--chek", "README.md"])
+    assert "unknown option '--chek'; did you mean '--check'?" in capsys.readouterr().err
+
+
 def test_a_ratio_is_made_of_one_run(results):
     later = sample() | {"date": "2026-02-02T00:00:00+00:00"}
     later["rows"] = [row("A", "full", 8, "convoy", 1.0), row("A", "full", 8, "openvino", 4.0),
