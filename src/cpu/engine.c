@@ -60,7 +60,7 @@ static void describe_cpu(const cvy_plan *p, text *t)
         for (int k = 0; k < at->n_steps; k++) cvyi_text_add(t, "%s%s", k ? ", " : "", at->steps[k].name);
         if (entry_of(s, at->pass)) cvyi_text_add(t, "; %s", entry_of(s, at->pass));
         cvyi_text_add(t, "; %lld unit%s, %.3g MB of slices\n", (long long)at->units, at->units == 1 ? "" : "s",
-                  (double)at->slice_bytes * 1e-6);
+                      (double)at->slice_bytes * 1e-6);
     }
 }
 
