@@ -2,7 +2,7 @@
 
 import math
 
-OURS, RIVAL = "convoy", "torch.compile"
+OURS, RIVAL, UNFUSED = "convoy", "torch.compile", "convoy unfused"
 PEAKS = {"peak_gflops": "GFLOP/s", "peak_gbps": "GB/s"}
 BLOCKS = {
     "A": "convolution, GroupNorm, scale, max pooling, clamp",
@@ -66,7 +66,7 @@ def select(cases, **wanted):
 
 
 def newest_sample(cases, device):
-    """Those of the newest run alone: a sample is judged as a whole."""
+    """Only those of the newest run: a sample is judged as a whole."""
     found = select(cases, device=device, series="sample")
     return [c for c in found if c.run is found[0].run]
 

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from .cases import BLOCKS, OURS, devices, fmt, fmt_error, run_lines, select
+from .cases import BLOCKS, OURS, UNFUSED, devices, fmt, fmt_error, run_lines, select
 from .figures import BUSY, FIGURES, bars, time_rows
 from .style import STYLE, tab_style
 from .svg import esc
@@ -55,20 +55,23 @@ def recorded(run):
 
 
 def sentence(full):
-    """How much faster than the fastest of the others, on every block, and with which error."""
-    ratios = [c.speedup(c.peers()[0]) for c in full if c.peers()]
+    """How much faster than the fastest of the others, or else than Convoy without fusion, and with which error."""
+    others = [c.speedup(c.peers()[0]) for c in full if c.peers()]
+    ratios = others or [c.speedup(c.rows[UNFUSED]) for c in full if UNFUSED in c.rows]
     errors = [c.ours["max_abs_error"] for c in full if c.ours.get("max_abs_error") is not None]
     if any(c.busy for c in full):
         return BUSY
     if not ratios:
         return "No other library was measured."
     most = f"{fmt(min(ratios))} to {fmt(max(ratios))}" if len(ratios) > 1 else fmt(ratios[0])
-    return (f"Convoy is <b>{most} times as fast</b> as the fastest other library"
+    return (f"Convoy is <b>{most} times as fast</b> as {'the fastest other library' if others else 'it is without fusion'}"
             + (f"; largest error against float64: <b>{fmt_error(max(errors))}</b>." if errors else "."))
 
 
-def eager_rows(case):
-    return [r for p, r in case.rows.items() if p == "torch eager" and r.get("ms")]
+def shown_rows(case):
+    """Convoy, the fastest of the others and eager PyTorch; without others Convoy without fusion."""
+    shown = [case.ours, *case.peers()[:1], case.rows.get("torch eager" if case.peers() else UNFUSED)]
+    return {r["peer"]: r for r in shown if r and r.get("ms")}.values()
 
 
 def summary(cases, device):
@@ -79,7 +82,7 @@ def summary(cases, device):
         return ""
     run, pictures = full[0].run, []
     machine = run["machine"]
-    drawn = [time_rows(c, {r["peer"]: r for r in [c.ours, *c.peers()[:1], *eager_rows(c)]}.values()) for c in full]
+    drawn = [time_rows(c, shown_rows(c)) for c in full]
     letters = max(len(row[0]) for rows in drawn for row in rows)
     for c, rows in zip(full, drawn):
         words = f"<b>{c.block}</b>: {BLOCKS.get(c.block, '')}" if c.block else f"<b>{esc(c.chain)}</b>"

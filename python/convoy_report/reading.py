@@ -4,7 +4,7 @@ import datetime
 import json
 from pathlib import Path
 
-from .cases import OURS, RIVAL, cases_of
+from .cases import OURS, RIVAL, UNFUSED, cases_of
 
 NAMES = {"convoy": OURS, "eager": "torch eager", "compile": RIVAL}
 FOLDERS = ("", "diffusion", "never")  # of bench/results
@@ -22,7 +22,7 @@ def timed(told, path):
         kept = ("ms", "ms_min", "max_abs_error", "rel_error", "runs", "passes", "busy")
         rows = [common | {"chain": told["chain"], "peer": OURS} | {k: told.get(k) for k in kept}]
         if "unfused_ms" in told:
-            rows.append(common | {"chain": told["chain"], "peer": f"{OURS} unfused", "ms": told["unfused_ms"]})
+            rows.append(common | {"chain": told["chain"], "peer": UNFUSED, "ms": told["unfused_ms"]})
         command = f"convoy bench '{told['chain']}' --json"
     machine = {"name": told["machine"]} | {k: told[k] for k in ("peak_gflops", "peak_gbps") if told.get(k)}
     return {"date": date, "machine": machine, "versions": {}, "command": command, "rows": rows}

@@ -295,6 +295,8 @@ def test_times_of_convoy_bench_are_read(tmp_path):
     assert "conv2d(4, 3)" in text and "3.00 ms, 1.50×" in text  # unfused
     assert "net.py" in text and "5.00 ms, 2.00×" in text  # eager
     assert 'id="first-cpu"' in text and "<b>2.00 times as fast</b>" in text
+    assert report.main([str(tmp_path / "chain.json"), "-o", str(page)]) == 0
+    assert "<b>1.50 times as fast</b> as it is without fusion" in page.read_text()
     (tmp_path / "problem.json").write_text(json.dumps(problem | {"busy": True}))
     assert report.main([str(tmp_path / "problem.json"), "-o", str(page)]) == 0
     assert "these times mean little" in page.read_text() and "times as fast" not in page.read_text() and "2.00×" not in page.read_text()
