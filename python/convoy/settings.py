@@ -29,7 +29,7 @@ def autocast_state():
 
 
 def default_regions():
-    """The environment's, in the words of the library's own variables if it is wrong."""
+    """The environment's value; if it is wrong, an error in the style of the library's."""
     value = os.environ.get("CONVOY_REGIONS") or "faster"
     if value not in REGIONS:
         raise ValueError(f"convoy: CONVOY_REGIONS is {value!r}, expected {' or '.join(REGIONS)}{meant(value, REGIONS)}")
