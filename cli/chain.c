@@ -60,9 +60,9 @@ int chain_load(const char *argument, char **text)
         return copy_text(chain_blocks[argument[0] - 'A'], text);
     if (!strcmp(argument, "-")) return read_text(stdin, "standard input", text);
     if (ends_with(argument, ".py"))
-        return cli_error("%s is a Python problem file, which the Python command takes: run `pip install .` in "
-                         "Convoy's source folder, then `convoy bench %s` from that environment",
-                         argument, argument);
+        return cli_error("%s is a Python problem file; bench and eject take it, in the Python package's convoy "
+                         "(`pip install .` in Convoy's source folder)",
+                         argument);
     if (strchr(argument, '[')) return copy_text(argument, text); /* every chain declares an input's extents */
     file = fopen(argument, "rb");
     if (!file)

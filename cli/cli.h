@@ -192,7 +192,7 @@ void data_nudge_double(double *data, int64_t count, cvy_dtype dtype, uint64_t se
 
 /* ---- batch.c ---- */
 
-/* The same graph for one sample, where every output sample depends on the input samples of its number alone: *batch
+/* The same graph for one sample, where every output sample depends only on the input samples of its number: *batch
  * tells how many there are. NULL where that cannot be shown, or there are not two samples to part. */
 cvy_graph *batch_split(const cvy_graph *graph, int64_t *batch);
 

@@ -70,6 +70,7 @@ static void print_zsh(void)
 int cmd_completion(const options *o)
 {
     const char *shell = o->chain ? o->chain : "";
+    if (!*shell) return cli_error("completion needs a shell: bash or zsh");
     if (strcmp(shell, "bash") && strcmp(shell, "zsh"))
         return cli_error("completion takes bash or zsh, not '%s'", shell);
     (*shell == 'b' ? print_bash : print_zsh)();

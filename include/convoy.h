@@ -217,7 +217,7 @@ CVY_API cvy_status cvy_plan_prepared(const cvy_plan *plan, cvy_prepared *out);
 CVY_API cvy_device cvy_plan_device(const cvy_plan *plan);
 CVY_API cvy_status cvy_plan_cost(const cvy_plan *plan, cvy_cost *out);
 
-/* The plan for people: rewrites, passes, what each reads and writes, predicted time, rejected alternatives.
+/* The plan in readable form: rewrites, passes, what each reads and writes, predicted time, rejected alternatives.
  * Text as in cvy_graph_print(). */
 CVY_API cvy_status cvy_plan_print(const cvy_plan *plan, char *text, size_t capacity, size_t *needed);
 
@@ -258,8 +258,7 @@ typedef struct cvy_memory {
 } cvy_memory;
 
 /* A flag of cvy_plan_run_in() only, where CVY_KEEP_PREPARED refers to the prepared buffer. */
-#define CVY_KEEP_WORKSPACE                                                                                         \
-    2u /* the workspace is as this plan's last run left it; saves the GPU some words to clear */
+#define CVY_KEEP_WORKSPACE 2u /* the workspace is as this plan's last run left it; the GPU then clears no words */
 
 /* The same as cvy_plan_run(), for callers who run several plans on the same parameters. */
 CVY_API cvy_status cvy_plan_run_in(const cvy_plan *plan, const cvy_buffer *buffers, int32_t n_buffers,
@@ -299,7 +298,7 @@ typedef struct cvy_repeat {
  * buffers (option strided) got another one. One call at a time for each cvy_repeat. */
 CVY_API cvy_status cvy_plan_repeat(cvy_repeat *repeat);
 
-/* What cvy_plan_run() launches on buffers with these strides (of data only the alignment is looked at), as JSON:
+/* What cvy_plan_run() launches on buffers with these strides (of data only the alignment matters), as JSON:
  * for each launch the kernel with its text, grid, block and arguments, in order, and the texts they include. Plans
  * for CVY_CUDA only. Text as in cvy_graph_print(). */
 CVY_API cvy_status cvy_plan_launches(const cvy_plan *plan, const cvy_buffer *buffers, int32_t n_buffers, char *text,

@@ -40,7 +40,7 @@ static void replace_all(std::string &text, const std::string &from, const std::s
 {
     for (size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size()) text.replace(at, from.size(), to);
 }
-// powers: y and what cvy_post returns are times log2(e) (TC_EXPONENT). $U stands for that factor.
+// powers: y and what cvy_post returns are times log2(e) (TC_EXPONENT). $U is that factor.
 static std::string post_text(int tail, bool exact)
 {
     switch (tail) {

@@ -28,7 +28,7 @@ FIRST = {
     "cpu": Rate(0.0, 4e-6, 6e10, 2e10, 1.5e11, 1e3, 1.0),
     "cuda": Rate(8e-6, 3e-6, 4e12, 3e12, 3e13, 1e5, 1.0),
 }
-DEAR = 2
+WORSE = 2
 PARAMETERS = {"eager": ("start", "small", "large", "flops", "full"), "convoy": ("start", "small", "large", "factor")}
 
 
@@ -54,11 +54,11 @@ def descend(first, names, error):
     return best
 
 
-def distance(pairs, dear):
-    """The mean error. Errors to one side (1: too long, -1: too short) would take regions that are slower: they count DEAR
+def distance(pairs, worse):
+    """The mean error. Errors to one side (1: too long, -1: too short) would take regions that are slower: they count WORSE
     times."""
     errors = [math.log(predicted / measured) for predicted, measured in pairs]
-    return sum(abs(e) * (DEAR if e * dear > 0 else 1) for e in errors) / len(errors)
+    return sum(abs(e) * (WORSE if e * worse > 0 else 1) for e in errors) / len(errors)
 
 
 class Fit:

@@ -238,7 +238,7 @@ def timed(device, run, inputs, repeats):
 
 
 def measure(device, run, data, task):
-    """The error is that of a run after the timed ones: what earlier runs left behind must not show."""
+    """The error is that of a run after the timed ones: what earlier runs left there must not show."""
     times = timed(device, run, len(data.inputs), task["repeats"])
     row = {"ms": statistics.median(times), "ms_min": min(times), "runs": len(times), "bytes": data.bytes()}
     return row | error(run, data) | {"samples_checked": len(data.samples), **getattr(run, "extra", {})}

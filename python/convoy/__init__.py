@@ -32,22 +32,22 @@ def compile(module, precision="fp32", **options):
 
 
 def explain(module, *inputs, **keywords):
-    """Which operators of a module run in which pass, which stay in PyTorch and why; print it."""
+    """Shows which operators of a module run in which pass, and which stay in PyTorch and why: print the result."""
     from .explanation import explain_module
 
     return explain_module(module, inputs, keywords)
 
 
 def refresh(module):
-    """Forgets what was derived from parameters: for changes through `parameter.data`, which PyTorch does not count."""
+    """Drops everything derived from parameters: call it after changes through `parameter.data`, which PyTorch does not track."""
     from .module import refresh_module
 
     refresh_module(module)
 
 
 def warm(module, shapes):
-    """Makes a compiled module ready for calls with these shapes: plans, kernels, weights. Each is a shape, a tensor, or a
-    list of those where the module takes several. It is called once for each, without gradients, and left as it was."""
+    """Prepares a compiled module for calls with these shapes: plans, kernels, weights. Each is a shape, a tensor, or a list of
+    those if the module takes several. The module is called once for each, without gradients, and does not change."""
     from .warming import warm_module
 
     warm_module(module, shapes)

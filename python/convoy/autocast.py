@@ -20,7 +20,7 @@ CAST = torch.ops.aten._to_copy.default
 
 
 def as_it_runs(graph):
-    """The nodes in order, each met under the autocast that it runs under: forwards may enter and leave their own."""
+    """The nodes in order, each under the autocast that it runs under: a forward may enter and leave autocast itself."""
     entered = {}
     try:
         for node in list(graph.nodes):
@@ -92,7 +92,7 @@ def fake_mode(graph):
 
 
 def write_casts(graph, wanted):
-    """Writes down what autocast converts for operators among `wanted`."""
+    """Adds nodes for what autocast converts for the operators in `wanted`."""
     mode, made = fake_mode(graph), {}
     if mode is None or not any_autocast(graph):
         return
@@ -116,7 +116,7 @@ def write(graph, node, source, dtype):
 
 
 def erase_idle_casts(graph, is_region):
-    """Takes out what write_casts() wrote for operators that are PyTorch's after all."""
+    """Removes the nodes of write_casts() for operators that stay in PyTorch after all."""
     for node in list(graph.nodes):
         if node.target is not CAST or "autocast" not in node.meta:  # a region's result, too, is what it stands for
             continue

@@ -64,7 +64,7 @@ class CompiledGraph:
 
 
 def wrapped_numbers(graph):
-    """Positions of arguments that Dynamo hands over as tensors only to have numbers made of them: with dynamic=True
+    """Positions of arguments that Dynamo passes as tensors although they are only used as numbers: with dynamic=True
     every float of a model, an `eps` as well, in case it changes."""
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     return [i for i, n in enumerate(placeholders) if n.users and all(is_item(u) for u in n.users)]
@@ -75,7 +75,7 @@ def is_item(node):
 
 
 class WithNumbers(torch.fx.Interpreter):
-    """Runs the graph with numbers written in. numbers: by position of the argument."""
+    """Runs the graph with the numbers as constants. numbers: by position of the argument."""
 
     def __init__(self, module, numbers):
         super().__init__(module)

@@ -181,7 +181,7 @@ def candidates():
 
 
 def offer_nvrtc():
-    """CUDA's run-time compiler often comes as a wheel, where no loader looks: names it unless the environment does."""
+    """CUDA's run-time compiler often comes as a wheel, which no loader searches: passes its path unless the environment has one."""
     if "CVY_NVRTC_LIB" in os.environ:
         return
     import sysconfig

@@ -51,13 +51,13 @@ class Capture:
     converted: list = field(default_factory=list)  # parameters in another dtype (converted.py)
 
     def forget_trace(self):
-        """Lets go of what only the choice of regions needed: their operators, and a fake tensor for every value."""
+        """Frees what only the choice of regions needed: their operators, and a fake tensor for every value."""
         self.regions = []
         for node in self.graph.graph.nodes:
             node.meta.clear()
 
     def forget_graph(self):
-        """Lets go of the graph, whose code is enough to run it: of many shapes one is kept for whoever reads it."""
+        """Frees the graph, whose code is enough to run it: one of many shapes is kept for readers."""
         self.kept = {Kept(n.name, n.target): reason for n, reason in self.kept.items()}
         self.graph._graph = None
 
@@ -95,14 +95,14 @@ def distinct(tensors):
 
 
 def unwatched_saving():
-    """Activation checkpointing counts what autograd saves: nothing of a trace."""
+    """Activation checkpointing counts what autograd saves, and must not count a trace."""
     if not saving_is_watched():
         return contextlib.nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
 
 
 def forget_operators():
-    """Fake tensors remember what every operator gave for every shape, for ever: 130 KB for one trace of a ResNet-18."""
+    """Fake tensors remember the result of every operator for every shape, for ever: 130 KB for one trace of a ResNet-18."""
     getattr(FakeTensorMode, "cache_clear", lambda: None)()
 
 

@@ -45,26 +45,26 @@ class Converted:
 @torch.inference_mode(False)
 @torch.no_grad()
 def convert(parameter, dtype, place):
-    """Where there was one before it is changed in place: a new one could have the old one's address."""
+    """An existing conversion is changed in place: a new one could get the old one's address."""
     return parameter.to(dtype) if place is None else place.copy_(parameter)
 
 
 def conversions(graph, is_param):
-    """Nodes that convert a parameter, in graphs that have nothing to do with gradients."""
+    """Nodes that convert a parameter, in graphs without gradients."""
     if any(n.target is GRAD_MODE for n in graph.nodes):
         return set()
     return {n for n in graph.nodes if n.target in CONVERSIONS and n.args[0] in is_param and only_converts(n)}
 
 
 def only_converts(node):
-    """Nothing but the dtype: no copy of its own, no other layout."""
+    """Converts only the dtype: no explicit copy, no other layout."""
     before, after = node.args[0].meta["val"], node.meta["val"]
     same = before.stride() == after.stride() and before.device == after.device
     return same and before.dtype != after.dtype and after.is_floating_point()
 
 
 def keep_conversions(graph, nodes, is_region):
-    """What regions read of these is kept from now on. Others get their own, which they may change. Gives what keeps."""
+    """Conversions that regions read are kept from now on. Other readers get their own copies, which they may change. Returns what keeps them."""
     found = []
     for node in nodes:
         readers = [user for user in node.users if is_region(user)]

@@ -24,7 +24,7 @@ from .settings import Settings
 
 
 def checks_text(names, inputs, training, looked_at):
-    """looked_at: names of tensors that need no look here."""
+    """looked_at: names of tensors that need no check here."""
     lines = []
     if training:
         lines += ["if self.training:", '    raise RuntimeError("ModelNew was made for evaluation: call .eval() first")']
@@ -98,7 +98,7 @@ def check_gpu():
 
 
 def eject_file(path, precision="fp32"):
-    """The text, and what to tell of it."""
+    """The text, and what to print about it."""
     problem, model_text = load(path), problem_text(path)
     try:
         check_gpu()

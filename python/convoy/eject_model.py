@@ -69,7 +69,7 @@ def imported(node):
 
 
 def bound(node):
-    """Names that a statement of the file's first level gives."""
+    """Names that a top-level statement of the file defines."""
     if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
         return {node.name}
     if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -91,7 +91,7 @@ def check_kept(path, body, kept):
                 told = f"imports {name or '.'}, a file next to it: put its contents into the problem file first"
                 raise Bad(f"{path}: line {node.lineno}: {told}")
         if not inner and (taken := bound(node) & OWN):
-            raise Bad(f"{path}: line {node.lineno}: {taken.pop()} is a name that the new file needs: call it otherwise")
+            raise Bad(f"{path}: line {node.lineno}: {taken.pop()} is a name that the new file needs: rename it")
 
 
 # ---- the model as a graph ----------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def build_model(problem, path):
 
 
 def input_names(model, inputs):
-    """Those of forward(), where it takes as many plain arguments."""
+    """forward()'s own names, if it takes that many plain arguments."""
     try:
         found = [p.name for p in inspect.signature(model.forward).parameters.values()
                  if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][: len(inputs)]  # fmt: skip
@@ -201,7 +201,7 @@ class Writer:
         self.taken = {*names, "self", "torch", "device", *OWN, *(f"region{i}" for i in range(len(entry.runners)))}
         self.device = f"{tensors[0]}.device" if tensors else "torch.device('cuda')"
         self.regions = []  # (runner, labels of its sources in the library's order)
-        # Tensors that regions alone read: those look at them themselves.
+        # Tensors that only regions read: regions check them themselves.
         self.looked_at = {self.text[n] for n in placeholders[len(params) :] if n.users and
                           all(isinstance(u.target, Runner) for u in n.users)}  # fmt: skip
         last = {}
@@ -266,7 +266,7 @@ class Writer:
                     return path_text(self.traced.model, f"{prefix}.{key}".lstrip("."))
         if value.dim() == 0 and value.device.type == "cpu":
             return f"torch.tensor({self.literal(value.item())}, dtype={value.dtype})"
-        raise Bad(f"{self.traced.path}: forward() makes a tensor of its own from data: register it as a buffer")
+        raise Bad(f"{self.traced.path}: forward() creates a tensor from data: register it as a buffer")
 
     def nested(self, flat):
         spec = self.entry.capture.out_spec

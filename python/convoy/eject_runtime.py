@@ -12,7 +12,7 @@ GRADIENTS = torch.is_grad_enabled
 class Region:
     """A C++ function below: launches on tensors of these shapes and strides, with a workspace per stream.
 
-    inputs, params: (name, shape, strides, dtype) of each; results: the same without names. What depends on parameters alone
+    inputs, params: (name, shape, strides, dtype) of each; results: the same without names. What depends only on parameters
     (`prepare`) is launched again only when one of them has changed. Everything before the launches is host time
     that an idle device waits for: a call like the one before goes by again(), which looks at all tensors at once, by
     functions of C.
@@ -36,7 +36,7 @@ class Region:
         return self.run(module, tensors)
 
     def again(self, module, inputs):
-        """The call before once more, on inputs like its own; None where anything is not as it was then."""
+        """The previous call once more, on inputs like its own; None if anything has changed since."""
         kept = module.__dict__.get("_workspaces")
         if not kept or GRADIENTS():
             return None
@@ -68,7 +68,7 @@ class Region:
         return tuple(results)
 
     def run(self, module, tensors):
-        """tensors: inputs and parameters, wherever and however they lie."""
+        """tensors: inputs and parameters, at any address and with any strides."""
         device = tensors[0].device
         for (name, shape, _, dtype), tensor in zip(self.sources, tensors):
             expect(name, tensor, dtype, shape, device)
@@ -132,7 +132,7 @@ def finder(module, names):
 
 
 class Forward(torch.autograd.Function):
-    """Results keep their place in autograd's graph, so that gradients are refused, and not forgotten."""
+    """Results stay in autograd's graph, so gradients are refused instead of silently missing."""
 
     @staticmethod
     def forward(ctx, region, module, *tensors):
@@ -195,7 +195,7 @@ def fit(tensor, stride):
 
 
 def versions(tensors):
-    """Others after each change; inference tensors do not count theirs, and are new every time."""
+    """Differ after each change; inference tensors do not count changes, so theirs always differ."""
     try:
         return list(map(VERSION, tensors))
     except RuntimeError:
@@ -207,7 +207,7 @@ def versions(tensors):
 
 @functools.lru_cache(maxsize=None)
 def library(index):
-    """The compiled launches, for a device that they were made for."""
+    """The compiled launches; refuses devices that they were not made for."""
     made, got = CAPABILITY, torch.cuda.get_device_capability(index)
     if got != made:
         made, got = (".".join(map(str, c)) for c in (made, got))

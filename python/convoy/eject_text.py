@@ -145,7 +145,7 @@ static tensor_map tiles(void *x, CUtensorMapDataType type, cuuint32_t rank, std:
 
 
 class Kernels:
-    """Every kernel once, whoever launches it; numbered k0, k1, ..."""
+    """Every kernel once, however often it is launched; numbered k0, k1, ..."""
 
     def __init__(self):
         self.number, self.all, self.files = {}, [], {}

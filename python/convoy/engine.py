@@ -32,7 +32,7 @@ def operators():
 
 
 def slow_operators():
-    """Those that need an exponential, a logarithm or the like for every element."""
+    """Operators that need an exponential, a logarithm or the like for every element."""
     return {name for number, name in enumerate(operators()) if lib.cvy_op_slow(number)}
 
 
@@ -99,7 +99,7 @@ class Graph:
 
 
 class Plan:
-    """deferred: without code, so that it can be compiled together with others; compile_plans() does that."""
+    """deferred: without code, so it can be compiled together with others by compile_plans()."""
 
     def __init__(self, graph, device, deferred=False, **options):
         self.handle = C.c_void_p()
@@ -111,7 +111,7 @@ class Plan:
             self.settle()
 
     def settle(self):
-        """What is known as soon as there is code."""
+        """What is known once there is code."""
         found = b.cvy_prepared()
         check(lib.cvy_plan_prepared(self.handle, C.byref(found)))
         self.digest, self.prepared = found.digest, found.bytes
@@ -142,7 +142,7 @@ class Plan:
 
 
 def compile_plans(plans):
-    """Code for plans that have none: on all cores, what several need once."""
+    """Compiles plans that have no code: on all cores, shared kernels once."""
     waiting = [plan for plan in plans if not plan.ready]
     check(lib.cvy_plans_compile((C.c_void_p * len(waiting))(*(plan.handle for plan in waiting)), len(waiting)))
     for plan in waiting:

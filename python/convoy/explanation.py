@@ -14,7 +14,7 @@ RUNS = 5
 
 
 class Explanation:
-    """Prints as text; `regions` and `kept` are for programs."""
+    """Printed as text; `regions` and `kept` are for programs."""
 
     def __init__(self, entry, device):
         self.reason, self.device = entry.reason, device
@@ -88,7 +88,7 @@ def measured_ms(runner):
 
 @contextlib.contextmanager
 def unharmed(module):
-    """Whatever a call changes (batch statistics, what the forward assigns, random numbers) is put back."""
+    """Restores whatever a call changes (batch statistics, what the forward assigns, random numbers)."""
     try:
         state = State(module)
     except Unseen:
@@ -109,7 +109,7 @@ def unharmed(module):
 
 @contextlib.contextmanager
 def named_in_errors():
-    """What the module says of inputs that it does not take, with the name of the function that called it."""
+    """The module's own error about inputs that it does not take, with the name of the function that called it."""
     try:
         yield
     except (TypeError, ValueError, RuntimeError) as error:

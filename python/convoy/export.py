@@ -11,7 +11,7 @@ from .state import Changed, State, Unseen
 
 
 def portable(module, forward, args, kwargs, settings):
-    """Runs a call through a graph of ATen and Convoy operators, all of which whoever is tracing sees."""
+    """Runs a call through a graph of ATen and Convoy operators, all visible to the tracer."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
     where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     constants = [None if i in where else leaf for i, leaf in enumerate(leaves)]

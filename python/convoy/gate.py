@@ -1,4 +1,4 @@
-"""Who may look at a module while it is traced.
+"""Exclusive access to a module while it is traced.
 
 During a trace stand-ins replace a module's tensors for every thread: another thread that runs the module's own forward would
 compute with them. So a trace needs exclusive access. Calls of compiled modules that PyTorch runs announce themselves (`in_pytorch`);

@@ -8,7 +8,7 @@ from .region import Runner
 
 
 def only_region(found):
-    """Where the whole graph is one region: positions of its sources among the placeholders, and of the results."""
+    """If the whole graph is one region: the positions of its sources among the placeholders, and of the results."""
     nodes = list(found.graph.graph.nodes)
     placeholders = [n for n in nodes if n.op == "placeholder"]
     rest = [n for n in nodes if n.op not in ("placeholder", "output")]
@@ -26,7 +26,7 @@ def only_region(found):
 
 
 def invoker(found, params, whole):
-    """tensors -> results. The captured graph as a function, by the shortest way there is. params: the first of its
+    """tensors -> results. The captured graph as a function, by the shortest way. params: the first of its
     placeholders, the same in every call. whole: of only_region()."""
     spec = found.out_spec
     nested = not spec.is_leaf()

@@ -1,10 +1,10 @@
-"""The shortest way through a compiled module, for a call that was made before: no gradients, tensors alone as arguments, one
+"""The shortest way through a compiled module, for a call that was made before: no gradients, only tensors as arguments, one
 region for all of it.
 
 Everything before the launch is time that an idle GPU waits for, and after a large kernel little of it lies in the
 caches. So a lane asks three things, each by one call of C, and runs: are the arguments and PyTorch's modes what they
 were (Dynamo's own check of tensors), are the parameters' kinds (kinds.py), and are the module's state and its hooks (state.py)? The
-region looks at its parameters itself (region.py). Where an answer is no the call goes the long way, which finds out why.
+region checks its parameters itself (region.py). If an answer is no, the call takes the long way, which finds out why.
 """
 
 import torch
@@ -44,7 +44,7 @@ class Lane:
         return watcher(seen, self.entry.state.objects, self.hooks), views
 
     def holds(self):
-        """Is all as it was, though something was written or does not show?"""
+        """Is everything unchanged, although something was written or cannot be watched?"""
         if any(self.hooks):
             return False
         now = (self.same, self.views) if self.same() else self.watch()  # before the look
@@ -71,7 +71,7 @@ class Lane:
 
 
 def lanes_with(lanes, cls, entry, args, hooks):
-    """The lanes of a module with one for this call, which went the long way."""
+    """The module's lanes, with a new one for this call, which took the long way."""
     alike = [lane for lane in lanes if lane.entry is entry and lane.count == len(args) and lane.check(*args)]
     if any(lane.kinds(*lane.fixed) for lane in alike):
         return lanes

@@ -89,7 +89,7 @@ os.register_at_fork(after_in_child=lambda: POOL.__init__())
 
 
 def pooled(shape, stride, dtype, size):
-    """A tensor of so many bytes on a block that goes back to the pool when the last tensor on it is gone. It is no view:
+    """A tensor on a block that returns to the pool when the last tensor on it is freed. It is not a view:
     autograd would not let those be changed in place. Its storage cannot grow (`resize_`)."""
     block = POOL.take(size)
     view = (ctypes.c_char * size).from_address(block.address)
@@ -108,7 +108,7 @@ OWN = Own()
 
 
 def scratch(size):
-    """A function that gives (address, owner) of so many bytes of CPU memory for one run, and one that takes them back."""
+    """A function that returns (address, owner) of CPU memory for one run, and one that takes it back."""
     if size >= SMALLEST:
 
         def take():

@@ -1,8 +1,8 @@
 """convoy.compile(): a module of the same class with the same contents, whose forward runs through Convoy.
 
 The compiled module is an instance of a subclass of the original's class and shares its __dict__: parameters, buffers,
-submodules, hooks and plain attributes are the same objects, so whatever is done to one is done to the other. What
-belongs to Convoy alone lives in a slot beside that dictionary.
+submodules, hooks and plain attributes are the same objects, so changes to either affect both. What
+belongs only to Convoy lives in a slot next to that dictionary.
 """
 
 import functools
@@ -40,7 +40,7 @@ GLOBAL_HOOKS = [getattr(nn_module, "_global" + name) for name in HOOKS if hasatt
 
 
 class Entry:
-    """A captured call, or the reason why there is none. It holds while the module's state is what it was."""
+    """A captured call, or the reason why there is none. It is valid while the module's state is unchanged."""
 
     def __init__(self, state=None):
         self.state, self.reason, self.served = state, None, 0
@@ -55,14 +55,14 @@ class Entry:
         return not self.doubts and (self.state is None or self.state.unchanged())
 
     def left_to_autograd(self, tensors):
-        """Does every region need gradients, and is each PyTorch's then? tensors: those after the parameters."""
+        """Does every region need gradients, and does PyTorch then compute each? tensors: those after the parameters."""
         if not torch.is_grad_enabled() or any(runner.recomputes() for runner in self.runners):
             return False
         return gradients_everywhere(self.leaves, [*self.params, *self.loose, *tensors])
 
 
 def hooks_of(modules):
-    """Dictionaries of hooks, which a captured graph would not call: they have to be empty, or part of the capture."""
+    """Dictionaries of hooks, which a captured graph would not call: they must be empty, or part of the capture."""
     return [m.__dict__[name] for m in modules for name in HOOKS] + GLOBAL_HOOKS
 
 
@@ -95,7 +95,7 @@ class Dispatcher:
         self.lanes = ()
 
     def passes(self, module, args, kwargs):
-        """Is the call PyTorch's after a short look? While torch.export or another mode watches, none is."""
+        """Does a short check show that the call is PyTorch's? Never under torch.export or another mode."""
         if native._len_torch_dispatch_stack():
             return False
         if self.trained is not None and self.trained.still(module):
@@ -121,7 +121,7 @@ class Dispatcher:
         return self.dispatch(module, forward, key, tensors, args, (kwargs, spec))
 
     def call_traced(self, module, forward, args, kwargs):
-        """While torch.export watches, regions are operators that it can write down; else the original runs."""
+        """Under torch.export, regions are operators that it can record; otherwise the original runs."""
         leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         static = all(type(n) is int for leaf in leaves for n in leaf.shape)
         cast = native._is_any_autocast_enabled()  # an exported model may be called without
@@ -152,7 +152,7 @@ class Dispatcher:
         return in_pytorch(forward, module, args, kwargs)
 
     def open_lane(self, module, entry, args):
-        """For the next call like this, unless the module's __call__ or forward are somebody else's."""
+        """Makes a lane for the next such call, unless the module's __call__ or forward has been replaced."""
         cls = type(module)
         plain = cls is compiled_class(cls._original) and "__call__" in cls.__dict__ and autocast_state() is None
         own, hooks = module.__dict__, [*entry.hooks, *hooks_of([module])]
@@ -161,7 +161,7 @@ class Dispatcher:
             self.lanes = lane.lanes_with(self.lanes, cls, entry, args, hooks)
 
     def make(self, module, forward, key, tensors, nested):
-        """A new entry, or None where the module changes so often that captures do not pay, or other threads are in the way."""
+        """A new entry, or None if the module changes so often that captures do not pay, or if other threads are using it."""
         if self.rest > 0:  # two threads may both take the last one
             self.rest -= 1
             return None
@@ -213,7 +213,7 @@ class Dispatcher:
 
 
 def ordinary_world():
-    """Nothing is watching, transforming or rewriting PyTorch's calls: tensors are what they seem."""
+    """Nothing watches, transforms or rewrites PyTorch's calls: tensors are ordinary tensors."""
     return not (
         native._len_torch_dispatch_stack()
         or native._functorch.peek_interpreter_stack() is not None
@@ -282,7 +282,7 @@ def build_entry(module, forward, tensors, nested, settings, others=()):
 
 
 def stateless(module, forward, state, replaced, nesting):
-    """run(params, tensors): the call as a function of tensors alone, `replaced` ones of the state first."""
+    """run(params, tensors): the call as a function of tensors only, `replaced` ones of the state first."""
 
     def run(params, given):
         given = [*params, *given]
@@ -373,7 +373,7 @@ class Compiled:
     __slots__ = ()
 
     def _apply(self, function, *args, **kwargs):
-        """Every conversion comes through here: there and back, a parameter may lie where it lay, rounded."""
+        """Every conversion comes through here: converted and back, a parameter may have the same address and other values."""
         result = super()._apply(function, *args, **kwargs)
         dispatcher_of(self).refresh()
         return result
@@ -382,11 +382,11 @@ class Compiled:
         return f"convoy.compile({super().__repr__()}, {dispatcher_of(self).settings.told()})"
 
     def _replicate_for_data_parallel(self):
-        """A replica lives for one call, for which no trace would pay: it is a module of the original's class."""
+        """A replica exists for one call, too short for a trace to pay: it is a module of the original's class."""
         return twin(super()._replicate_for_data_parallel(), type(self)._original)
 
     def __reduce_ex__(self, protocol):
-        """As the original's class says; what belongs to Convoy is made anew."""
+        """As the original's class defines it; what belongs to Convoy is created anew."""
         original, settings = type(self)._original, dispatcher_of(self).settings
         if original.__reduce_ex__ is not object.__reduce_ex__ or original.__reduce__ is not object.__reduce__:
             return compiled_with, (twin(self, original), settings)
@@ -403,7 +403,7 @@ def dispatcher_of(module):
 
 
 def caller(original, cls):
-    """__call__ of a compiled class: nn.Module's, after a look whether the call is one that was made before (lane.py), or one of
+    """__call__ of a compiled class: nn.Module's, after checking whether the call was made before (lane.py), or is one of
     those that PyTorch runs without a look (passing.py)."""
 
     def __call__(self, *args, **kwargs):
@@ -479,6 +479,8 @@ def compile_module(module, **options):
 
 
 def refresh_module(module):
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"convoy.refresh takes an nn.Module, not {type(module).__name__}")
     for part in module.modules():
         if isinstance(part, Compiled):
             dispatcher_of(part).refresh()

@@ -124,7 +124,7 @@ def nearest_sources(size, out, scale):
 
 @rule("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec")
 def nearest(emit, a):
-    """PyTorch finds an element's place in float32; taken where that is the same as in whole numbers."""
+    """PyTorch computes an element's index in float32; supported if integers give the same."""
     sizes = shape_of(a.input)[2:]
     scales = a.scale_factors or [None] * len(sizes)
     outs = a.output_size or [int(size * scale) for size, scale in zip(sizes, scales)]

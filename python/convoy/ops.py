@@ -27,7 +27,7 @@ def loaded(text):
 
 @functools.lru_cache(maxsize=MOST_RUNNERS)
 def runner_of(text, settings, sources, device, ambient, addresses):
-    """None where the device's engine does not take it. addresses: of the parameters, so that two places with the same
+    """None if the device's engine does not take it. addresses: of the parameters, so two calls with the same
     program keep what each prepared."""
     program = loaded(text)
     with torch._subclasses.FakeTensorMode(), torch.no_grad():

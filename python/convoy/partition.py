@@ -36,7 +36,7 @@ def shown(node, inside):
 
 
 def results_of(nodes, inside):
-    """(outputs, views): values that somebody outside reads. Where several of them show one memory they do so afterwards,
+    """(outputs, views): values that are read outside. If several of them share memory they still do afterwards,
     since one may be changed in place; a view alone is a value like any other."""
     chains = [shown(n, inside) for n in nodes if any(u not in inside for u in n.users) and not pair(n)]
     readers = Counter(chain[-1] for chain in chains)
@@ -149,7 +149,7 @@ def partition(graph, wanted):
 
 
 def trim(nodes):
-    """Without operators at the borders that only rename a shape: PyTorch does those for nothing."""
+    """Without operators at the borders that only change a shape: they cost PyTorch nothing."""
     inside = set(nodes)
     changed = True
     while changed:
@@ -169,16 +169,16 @@ def shape_only(node):
 
 
 def more_than_one(nodes):
-    """A single pointwise operator is no better here than there."""
+    """A single pointwise operator is no faster in Convoy."""
     busy = [n for n in nodes if n.target is not operator.getitem and not shape_only(n)]
     return len(busy) > 1 or any(not is_pointwise(n) for n in busy)
 
 
 def frozen_apart(nodes, trained):
-    """Nodes of a region in one or two lists: what is frozen can be Convoy's while the rest is trained. Nothing frozen reads from
+    """Nodes of a region in one or two lists: Convoy can compute what is frozen while the rest is trained. Nothing frozen reads from
     what is not, so no path leaves and returns."""
     frozen = [n for n in nodes if n not in trained]
-    if len(frozen) == len(nodes) or not any(map(is_heavy, frozen)):  # arithmetic on arguments alone is not worth a region
+    if len(frozen) == len(nodes) or not any(map(is_heavy, frozen)):  # arithmetic only on arguments is not worth a region
         return [nodes]
     return [frozen, [n for n in nodes if n in trained]]
 
@@ -236,7 +236,7 @@ class Chooser:
 
 
 def is_heavy(node):
-    """More than pointwise, and more than another name of the same numbers."""
+    """More than pointwise, and more than a view."""
     return not is_pointwise(node) and not shape_only(node) and node.target is not operator.getitem
 
 

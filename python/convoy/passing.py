@@ -8,7 +8,7 @@ IN_A_ROW, FREE = 16, 64  # calls that pass: with a look at each, then without
 
 
 def told(argument):
-    """What an argument is recognised by; TypeError where it is not to be."""
+    """What an argument is recognised by; TypeError if it cannot be."""
     if type(argument) in PLAIN:
         return argument.numel(), argument.dtype
     if type(argument) in ATOMS:
@@ -19,7 +19,7 @@ def told(argument):
 
 
 class Passing:
-    """Calls of which nothing was worth it: the original is the shortest way, whatever the guards would say. They are told
+    """Calls without a region: the original is the shortest way, whatever the guards would say. They are told
     apart roughly and fast, and after IN_A_ROW of them the next FREE go without a look: what that touches is not in the
     caches after a large operator. PyTorch's answer is always right, so a wrong guess costs no more than time."""
 

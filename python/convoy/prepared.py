@@ -25,7 +25,7 @@ POINTER, VERSION = torch.Tensor.data_ptr, operator.attrgetter("_version")
 
 
 def seen(tensors):
-    """Addresses and versions, which show most changes; None where an inference tensor does not count its own."""
+    """Addresses and versions, which show most changes; None for an inference tensor, which does not count changes."""
     try:
         return list(map(POINTER, tensors)), list(map(VERSION, tensors))
     except RuntimeError:
@@ -57,7 +57,7 @@ class Contents:
 
 
 def compared(tensor):
-    """How many bytes of a parameter are looked at, from its first element on: up to its last one, however they lie."""
+    """How many bytes of a parameter are compared, from its first element on: at most up to its last one, with any strides."""
     if tensor.device.type != "cpu" or not tensor.numel():
         return 0
     reach = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
@@ -84,7 +84,7 @@ class Prepared:
         return contents if contents is not None and contents.fits(tensors) else None
 
     def take(self, tensors):
-        """Contents that the caller prepares, and puts here then."""
+        """Contents that the caller prepares, then stores here."""
         self.contents = None
         memory = self.memory
         if memory is None:

@@ -63,7 +63,7 @@ def load(path):
 
 @contextlib.contextmanager
 def about(path, what):
-    """Errors of the file's own code, said with the place where they happened."""
+    """Errors of the file's own code, with the place where they occurred."""
     try:
         yield
     except Bad:
@@ -107,7 +107,7 @@ def scaled(inputs, factor):
 
 
 def few_samples(inputs):
-    """The first samples of every input, where they share a batch and there are many: float64 is slow and large."""
+    """The first samples of every input, if they share a large batch: float64 is slow and large."""
     tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
     total = sum(t.numel() * t.element_size() for t in tensors)
     batch = {t.shape[0] for t in tensors if t.dim()}
@@ -122,7 +122,7 @@ def floats(results):
 
 
 def distance(a, b):
-    """Largest difference, inf where one is NaN or infinite and the other is not the same."""
+    """Largest difference; inf if one is NaN or infinite and the other is not the same."""
     both = torch.isfinite(a) & torch.isfinite(b)
     same = both | (a == b) | (torch.isnan(a) & torch.isnan(b))
     if not same.all():
@@ -166,7 +166,7 @@ def to_double(value):
 
 
 def taken(processors):
-    """Seconds that these processors were not idle, and that this process took itself; nan where the system does not tell."""
+    """Seconds for which these processors were not idle, and those of this process; nan if the system does not tell."""
     try:
         lines = [line.split() for line in open("/proc/stat") if line.startswith("cpu")]
     except OSError:
@@ -194,7 +194,7 @@ class Load:
 
 @dataclass
 class Times:
-    """Milliseconds of some runs. spread: half of what lies between the quartiles."""
+    """Milliseconds of some runs. spread: half the interquartile range."""
 
     median: float
     least: float
@@ -228,7 +228,7 @@ def times_of(function, inputs, device, seconds=SECONDS):
 
 
 def compiled_times(model, inputs, device, seconds):
-    """torch.compile may need a C++ compiler that is not there: then the reason instead of a time."""
+    """torch.compile may need a C++ compiler that is missing: then the reason instead of a time."""
     try:
         return times_of(torch.compile(copy.deepcopy(model)), inputs, device, seconds), None
     except Exception as error:
@@ -236,7 +236,7 @@ def compiled_times(model, inputs, device, seconds):
 
 
 def roofline_ms(new):
-    """Inputs read once and outputs written once, as the plans count it; None where Convoy runs nothing of it."""
+    """Inputs read once and outputs written once, as the plans count it; None if there is no region."""
     if not isinstance(new, Compiled):
         return None
     entries = list(dispatcher_of(new).entries.values())

@@ -74,7 +74,7 @@ class Program:
         return results
 
     def origin(self, value):
-        """The value in whose memory PyTorch may give this one."""
+        """The value whose memory PyTorch may return for this one."""
         n = len(self.params)
         while value >= n and self.steps[value - n].op in SHOWN:
             value = self.steps[value - n].args[0]
@@ -100,7 +100,7 @@ def name_of(dtype):
 
 
 def word_of(dtype):
-    """The library's word for one of PyTorch's dtypes, None where it has none."""
+    """The library's name of one of PyTorch's dtypes, None if it has none."""
     return next((word for word, known in DTYPE_OF.items() if known == dtype), None)
 
 

@@ -39,7 +39,7 @@ def is_mutable(node):
 
 
 def is_barrier(node):
-    """Nothing may move from one side of it to the other: it changes a tensor, or PyTorch's state."""
+    """Nothing may be moved across it: it changes a tensor, or PyTorch's state."""
     if node.op != "call_function" or node.target is operator.getitem:
         return False
     return is_mutable(node) or not isinstance(node.target, torch._ops.OpOverload)
@@ -77,7 +77,7 @@ DROPOUTS = {getattr(aten, kind + "dropout" + end).default
 
 
 def is_identity(node):
-    """Dropout outside training gives its argument itself, in place or not; so does a conversion to the same dtype."""
+    """Dropout outside training returns its argument itself, in place or not; so does a conversion to the same dtype."""
     if node.target in DROPOUTS:
         return not node.args[2]
     if node.target is aten.to.dtype and len(node.args) == 2 and not node.kwargs:

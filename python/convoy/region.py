@@ -1,8 +1,9 @@
 """Running a region: its plan, its workspaces, and its gradients.
 
-A slot is what one call needs for itself: what the library is handed, with everything filled in that does not change, so that
-a call writes a few numbers and hands over one pointer (cvy_repeat). Calls that overlap, from several threads or streams, use different slots. What was derived from parameters
-is shared (prepared.py), and so is the workspace: on the CPU by all runs of a thread, on the GPU by PyTorch's allocator.
+A slot belongs to one call: the library's arguments, with everything filled in that does not change, so a call writes a few
+numbers and passes one pointer (cvy_repeat). Calls that overlap, from several threads or streams, use different slots. What was
+derived from parameters is shared (prepared.py), and so is the workspace: on the CPU by all runs of a thread, on the GPU through
+PyTorch's allocator.
 """
 
 import ctypes as C
@@ -101,7 +102,7 @@ class Slot:
         self.ticket = C.c_void_p(C.addressof(self.repeat))
 
     def rely_on(self, contents):
-        """From now on a call is a repetition as long as these hold."""
+        """From now on a call is a repetition while these hold."""
         repeat = self.repeat
         for word, value in zip(self.words, chain.from_iterable(contents.seen or ())):
             word.value = value
@@ -110,7 +111,7 @@ class Slot:
         self.token = contents.token if contents.seen else None
 
     def again(self, inputs, params, stream):
-        """The last run once more, on these tensors; None where something that it relied on has changed."""
+        """The last run once more, on these tensors; None if something that it relied on has changed."""
         prepared = self.prepared
         contents = prepared.contents  # held while this runs, whoever drops it meanwhile
         if contents is None or contents.token is not self.token:
@@ -131,7 +132,7 @@ class Slot:
 
 
 def workspace_of(size, device):
-    """A function that gives (address, owner) of a workspace for one run, and one that takes it back, or None."""
+    """A function that returns (address, owner) of a workspace for one run, and one that takes it back, or None."""
     if device.type == "cpu":
         return scratch(size)
     if size <= OWN_WORKSPACE:
@@ -173,13 +174,13 @@ class Runner:
         return self.run(tensors)
 
     def recomputes(self):
-        """Where gradients are needed: does Convoy compute the region now, and PyTorch again in backward?"""
+        """If gradients are needed: does Convoy compute the region now, and PyTorch again in backward?"""
         if self.training == "auto":
             return not self.trained and not saving_is_watched()
         return self.training == "recompute"
 
     def run(self, tensors):
-        """On the device's current stream. Which device is current does not matter: everything names its own."""
+        """On the device's current stream. The current device does not matter: every call names its own."""
         stream = self.stream()
         free = self.slots.get(stream)
         if free is None:
@@ -205,7 +206,7 @@ class Runner:
         return results
 
     def again(self, inputs, params):
-        """run() for tensors in the library's order, whose strides are right; None where it is not simply a repetition."""
+        """run() for tensors in the library's order, whose strides are right; None if it is not a plain repetition."""
         stream = self.stream()
         free = self.slots.get(stream)
         if not free:
@@ -263,7 +264,7 @@ class Runner:
         return self.run(copies)
 
     def leave(self, slot, tensors, free):
-        """By PyTorch: the plan is not made for these tensors."""
+        """By PyTorch, because the plan was not made for these tensors."""
         free.append(slot)
         self.doubts.append("tensors of another kind")
         return self.program.evaluate(tensors)
@@ -298,7 +299,7 @@ class Fused(torch.autograd.Function):
 
 
 def gradients(program, tensors, needed, grads):
-    """Gradients of the needed tensors, None for the others; differentiable where that is asked for."""
+    """Gradients of the needed tensors, None for the others; differentiable on request."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         # Views of their own, since the same tensor may be there twice.

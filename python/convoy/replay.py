@@ -43,19 +43,19 @@ class Recorded:
 
 
 def shared(results, others):
-    """Does a result lie in the memory of another one, or of something else? Copies would not."""
+    """Does a result share memory with another one, or with something else? Copies would not."""
     places = [t.untyped_storage().data_ptr() for t in results]
     taken = {t.untyped_storage().data_ptr() for t in others}
     return len(set(places)) < len(places) or not taken.isdisjoint(places)
 
 
 def repeats(tensor):
-    """Does it show elements more than once? Nothing can be copied into such a tensor."""
+    """Does it contain elements more than once? Nothing can be copied into such a tensor."""
     return any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride()))
 
 
 class Replay:
-    """A captured call as a function of its tensors, like the one that it stands for."""
+    """A captured call as a function of its tensors, like the original call."""
 
     def __init__(self, entry, device, record=Recorded):
         self.invoke, self.fixed, self.runners, self.device, self.record = entry.invoke, entry.fixed, entry.runners, device, record
@@ -114,7 +114,7 @@ class Replay:
 
 
 def replaying(entry, device, settings):
-    """Puts a replay before the call of an entry, where graphs are wanted and there is a device for them."""
+    """Puts a replay before the call of an entry, if graphs are wanted and the device has them."""
     if settings.graphs and device.type == "cuda" and not torch.is_grad_enabled():
         entry.replays, entry.whole = [Replay(entry, device)], None  # a lane would run the region itself
         entry.invoke = entry.replays[0]

@@ -29,7 +29,7 @@ def autocast_state():
 
 
 def default_regions():
-    """The environment's, in the words of the library's own variables if it is wrong."""
+    """The environment's value; if it is wrong, an error in the style of the library's."""
     value = os.environ.get("CONVOY_REGIONS") or "faster"
     if value not in REGIONS:
         raise ValueError(f"convoy: CONVOY_REGIONS is {value!r}, expected {' or '.join(REGIONS)}{meant(value, REGIONS)}")
@@ -66,7 +66,10 @@ class Settings:
             given = getattr(self, name)
             if given not in words:
                 raise ValueError(f"convoy.compile: {name} takes {', '.join(words)}, not {given!r}{meant(given, words)}")
-        if self.threads is not None and self.threads < 1:
+        for name in ("winograd", "graphs"):
+            if getattr(self, name) not in (True, False):
+                raise ValueError(f"convoy.compile: {name} takes True or False, not {getattr(self, name)!r}")
+        if self.threads is not None and not (isinstance(self.threads, int) and self.threads >= 1):
             raise ValueError(f"convoy.compile: threads takes a number from 1 on, not {self.threads!r}")
 
     def ambient(self):

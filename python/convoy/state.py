@@ -133,7 +133,7 @@ class Held:
 
 
 def same(a, b):
-    """The same object, or a plain value that nothing can tell from it."""
+    """The same object, or an equal plain value."""
     if a is b:
         return True
     if type(a) is not type(b) or type(a) not in VALUES:
@@ -240,13 +240,13 @@ class State:
             self.expect([hook, *closure_of(hook)], lambda i: member(path, "a hook"))
 
     def owns(self, function):
-        """Is this code of the module's own classes? Then it is part of its forward, whoever calls it."""
+        """Does this code belong to the module's own classes? Then it is part of its forward, whoever calls it."""
         function = getattr(function, "__func__", function)
         name, where = getattr(function, "__qualname__", ""), getattr(function, "__module__", None)
         return any(where == c.__module__ and name.startswith(c.__qualname__ + ".") for c in self.classes)
 
     def hold(self, container, path, name, ours=True):
-        """ours: not PyTorch's own classes, which its tracer changes while it is at work."""
+        """ours: not PyTorch's own classes, which its tracer changes while it runs."""
         held = Held(container, name, restored=ours)
         self.held.append(held)
         keyed = isinstance(container, (dict, type))
@@ -336,7 +336,7 @@ class State:
 
     @contextlib.contextmanager
     def traced(self):
-        """Around a trace: nobody else looks at the module, and random numbers stay what they were."""
+        """Around a trace: no other thread uses the module, and random number generators keep their state."""
         with alone(), same_random_numbers(self.generators):
             yield
 
@@ -370,7 +370,7 @@ def alike(a, b):
 
 @contextlib.contextmanager
 def same_random_numbers(generators):
-    """Inside, every generator is in a state that nothing else would bring it into, so that a seed set there shows."""
+    """Inside, every generator is in a state that nothing else produces, so setting a seed is detected."""
     sources = sources_of_random_numbers(generators)
     saved = [(write, read()) for _, read, write, _ in sources]
     try:

@@ -57,7 +57,7 @@ def gradients_everywhere(leaves, given):
 
 
 class Trained:
-    """What the last call with gradients found: all of it is PyTorch's."""
+    """What the last call with gradients found: PyTorch computes all of it."""
 
     __slots__ = ("mode", "witness")
 

@@ -96,7 +96,7 @@ def load(text):
 
 
 def store(text, ours, theirs):
-    """Written under another name, then renamed: no reader sees half of an entry."""
+    """Written under another name, then renamed, so no reader sees half of an entry."""
     key = hashlib.sha256(text.encode()).digest()
     payload = json.dumps({"text": text, "ours": ours, "theirs": theirs}).encode()
     try:

@@ -71,7 +71,7 @@ class Counted:
 
 
 class Compared:
-    """Where nothing is counted: the caller compares what its containers hold."""
+    """If nothing is counted, the caller compares the contents of its containers."""
 
     kinds = ()
     __slots__ = ("objects", "empty", "types")
@@ -102,7 +102,7 @@ class Other(Probe):
 
 
 def dictionary_writes(plain, probe, owned):
-    """Attributes are stored often, so that the interpreter takes its shortest way."""
+    """Stores attributes often, so the interpreter specialises the instruction."""
 
     def store(i):
         probe.value = i

@@ -63,7 +63,7 @@ def shape_of(node):
 
 
 def even(numbers):
-    """One number where it is the same along all axes, as people write it."""
+    """One number if it is the same along all axes, as people write it."""
     same = isinstance(numbers, (list, tuple)) and numbers and all(n == numbers[0] for n in numbers)
     return numbers[0] if same else numbers
 
@@ -309,7 +309,7 @@ def plain(number):
 
 
 def number_of(argument):
-    """The number that a constant tensor without dimensions is, else the argument."""
+    """The value of a constant tensor without dimensions, else the argument itself."""
     return argument.meta.get("number", argument) if isinstance(argument, Node) else argument
 
 
@@ -381,7 +381,7 @@ def full_reduction(emit, a):
 
 @rule("max.dim", "min.dim")
 def extremum(emit, a):
-    """Gives values and indices; only the values are taken (see `getitem`)."""
+    """Returns values and indices; only the values are used (see `getitem`)."""
     return emit(a.name, a.self, dim=[a.dim], keepdim=a.keepdim)
 
 
@@ -446,7 +446,7 @@ def emit_node(emit, node):
 
 
 def why_not(node, device, fixed):
-    """None where Convoy takes this node on a device, else the reason. fixed: nodes that depend on parameters alone."""
+    """None if Convoy takes this node on a device, else the reason. fixed: nodes that depend only on parameters."""
     if node.target in CONVERSIONS and node in fixed:
         return "a parameter in another dtype"
     if node.op != "call_function" or (node.target not in RULES and not takes_first(node)):

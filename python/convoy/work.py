@@ -46,7 +46,7 @@ def shape(node):
 
 
 def shapes_read(node):
-    """Of the tensors among the arguments, in their order; one that is there twice comes twice."""
+    """Of the tensors among the arguments, in order; a repeated tensor is repeated."""
     return [shape(a) for a in node.args if isinstance(a, torch.fx.Node)]
 
 
@@ -158,7 +158,7 @@ def softmax_work(node):
 
 
 def work_of(node):
-    """The work of one node, None where PyTorch does nothing for it but renaming."""
+    """The work of one node, None if PyTorch only creates a view."""
     found = counted(node)
     halves = any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors_of(node))
     return replace(found, half=True) if found is not None and halves else found

@@ -54,7 +54,7 @@ class Verdict:
 
 
 class Model:
-    """The rates of a device, scaled from the machine they were fitted on to the one that a plan is for."""
+    """The rates of a device, scaled from the machine they were fitted on to the plan's machine."""
 
     def __init__(self, rates, peak, bandwidth, faster=1.0):
         """faster: how many times as fast as their rates products are."""

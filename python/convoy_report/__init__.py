@@ -11,13 +11,15 @@ A ratio is always made of rows of one run: of several files that measured a case
 """
 
 import argparse
+import difflib
 import re
 import sys
 from pathlib import Path
 
 from . import browser
-from .cases import cases_of, fmt, load, read, select  # noqa: F401 (for the benchmarks)
+from .cases import cases_of, fmt, select  # noqa: F401 (for the benchmarks)
 from .page import page
+from .reading import load, read
 from .tables import TABLES, md_blocks, md_threads  # noqa: F401
 
 MARK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.S)
@@ -58,7 +60,10 @@ def main(argv=None):
     parser.add_argument("--check", nargs="+", metavar="FILE", help="exit 1 unless these files have the results' figures")
     parser.add_argument("--screenshots", metavar="DIR", help="pictures of the first screen, drawn by Chromium")
     parser.add_argument("files", nargs="*", metavar="FILE.json", help="what convoy bench --json wrote, instead of DIR")
-    args = parser.parse_args(argv)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        near = difflib.get_close_matches(unknown[0].split("=")[0], parser._option_string_actions, 1)
+        parser.error(f"unknown option {unknown[0]!r}; " + (f"did you mean {near[0]!r}?" if near else "--help lists them"))
     try:
         cases = cases_of([read(Path(f)) for f in args.files]) if args.files else load(args.results)
     except (OSError, ValueError) as problem:

@@ -1,11 +1,9 @@
 """The rows of bench/results by case: one chain on one device in one precision, of the newest run that measured it."""
 
-import datetime
-import json
 import math
-from pathlib import Path
 
-OURS, RIVAL = "convoy", "torch.compile"
+OURS, RIVAL, UNFUSED = "convoy", "torch.compile", "convoy unfused"
+PEAKS = {"peak_gflops": "GFLOP/s", "peak_gbps": "GB/s"}
 BLOCKS = {
     "A": "convolution, GroupNorm, scale, max pooling, clamp",
     "B": "convolution, GroupNorm, tanh, hardswish, residual, logsumexp",
@@ -42,39 +40,6 @@ class Case:
         return f"{self.block}, {self.series} {self.size}" if self.block else str(self.size)
 
 
-def alone(told, path):
-    """What `convoy bench --json` wrote, of a chain or of a problem file, as a run of a few rows."""
-    date = datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.timezone.utc).isoformat(timespec="seconds")
-    common = {"device": told["device"], "precision": told["precision"], "threads": told["threads"]}
-    if "file" in told:
-        names = {"convoy": OURS, "eager": "torch eager", "compile": RIVAL}
-        rows = [common | {"chain": told["file"], "peer": names[p], "ms": ms} for p, ms in told["ms"].items()]
-        rows[-1] |= {"max_abs_error": told["errors"][0]["max_abs"], "busy": told.get("busy", False)}
-        command = f"convoy bench {told['file']} --json"
-    else:
-        kept = ("ms", "ms_min", "max_abs_error", "rel_error", "runs", "passes", "busy")
-        rows = [common | {"chain": told["chain"], "peer": OURS} | {k: told.get(k) for k in kept}]
-        if "unfused_ms" in told:
-            rows.append(common | {"chain": told["chain"], "peer": f"{OURS} unfused", "ms": told["unfused_ms"]})
-        command = f"convoy bench '{told['chain']}' --json"
-    machine = {"name": told["machine"]} | {k: told[k] for k in ("peak_gflops", "peak_gbps") if told.get(k)}
-    return {"date": date, "machine": machine, "versions": {}, "command": command, "rows": rows}
-
-
-def read(path):
-    run = json.loads(path.read_text())
-    if isinstance(run, dict) and "rows" not in run and "ms" in run:
-        run = alone(run, path)
-    missing = [k for k in ("date", "machine", "versions", "command", "rows") if k not in run]
-    if missing:
-        raise ValueError(f"{path}: no {', '.join(missing)}")
-    return run | {"file": path.name, "path": str(path)}
-
-
-def load(folder):
-    return cases_of([read(path) for path in sorted(Path(folder).glob("*.json"))])
-
-
 def kind_of(row):
     """The section a row belongs to: its precision, or the dtype of 16 bits, and the layout where it is not NCHW."""
     dtype = row.get("dtype") or "fp32"
@@ -101,7 +66,7 @@ def select(cases, **wanted):
 
 
 def newest_sample(cases, device):
-    """Those of the newest run alone: a sample is judged as a whole."""
+    """Only those of the newest run: a sample is judged as a whole."""
     found = select(cases, device=device, series="sample")
     return [c for c in found if c.run is found[0].run]
 
@@ -125,12 +90,20 @@ def fmt_error(value):
     return "–" if value is None else f"{value:.1e}"
 
 
+def machine_told(machine):
+    """A machine in words, its name first."""
+    words = []
+    for key, value in machine.items():
+        if isinstance(value, int):
+            words.append(f"{value} {key}")
+        elif isinstance(value, float):
+            words.append(f"{fmt(value, 4)} {PEAKS.get(key, key)}")
+        elif value not in (None, *words):
+            words.append(value)
+    return ", ".join(words)
+
+
 def run_lines(cases):
-    runs = {c.run["file"]: c.run for c in cases}
-    for name, run in sorted(runs.items()):
-        machine = run["machine"]
-        where = machine if isinstance(machine, str) else ", ".join(
-            str(v) if isinstance(v, str) else f"{v} {k}" if isinstance(v, int) else f"{k} {fmt(v, 4)}"
-            for k, v in machine.items() if v is not None)
-        versions = ", ".join(f"{k} {v}" for k, v in run["versions"].items())
-        yield name, run["date"], where, versions, run["command"].strip()
+    for name, run in sorted({c.run["file"]: c.run for c in cases}.items()):
+        versions = ", ".join(v if v.startswith(k) else f"{k} {v}" for k, v in run["versions"].items())
+        yield name, run["date"], machine_told(run["machine"]), versions, run["command"].strip()

@@ -22,19 +22,18 @@ def bars(rows, label, mark=None, letters=0):
     """Horizontal bars from 0 on, on a linear scale: [(name, length, told, kind)]. mark: a line at 1, of that name.
     letters: of the longest name, if bars of several pictures begin at one place."""
     high = max(r[1] for r in rows)
-    # Room for the longest name and the longest figure; 7.3 of our units are as wide as a letter.
+    # Room for the longest name, and for every bar with its figure; 7.3 of our units are as wide as a letter.
     start = 10 + 7.3 * max(letters, *(len(r[0]) for r in rows))
-    room = max(WIDTH - start - 10 - 7.3 * max(len(r[2]) for r in rows), 60)
-    parts = []
+    room = max(min((WIDTH - start - 10 - 7.3 * len(told)) * high / length for _, length, told, _ in rows), 60)
+    height, parts = 16 + 24 * len(rows), []
+    if mark:  # below the bars and their figures
+        parts += [line(start + room / high, 2, start + room / high, height - 4),
+                  text(start + room / high, height + 9, mark, "middle", "small")]
     for i, (name, length, told, kind) in enumerate(rows):
         y, width = 8 + 24 * i, max(room * length / high, 1)
         parts += [text(start - 6, y + 14, name, "end"),
                   f'<rect x="{start:.1f}" y="{y}" width="{width:.1f}" height="18" rx="2" class="{kind}"/>',
                   text(start + width + 5, y + 14, told, kind="value")]
-    height = 16 + 24 * len(rows)
-    if mark:
-        parts += [line(start + room / high, 2, start + room / high, height - 4),
-                  text(start + room / high, height + 9, mark, "middle", "small")]
     return svg(height + 16 * bool(mark), parts, label)
 
 
@@ -73,81 +72,115 @@ def chain_figures(cases, device, precision):
                      commands_of([case]), f"<p>Shorter is faster.{' ' + BUSY if case.busy else ''}</p>")
 
 
-def ratio_figure(name, title, found, rival, note):
-    """A bar for each case: Convoy against the peer that `rival` picks."""
+FASTEST = "Time of the fastest other library as a multiple of Convoy's. Red: it is faster than Convoy."
+
+
+def ratio_figure(name, title, found, note, ours=OURS):
+    """A bar for each case: the fastest peer against Convoy, or against another row of ours; its colour is the peer's."""
     rows = []
     for c in found:
-        row = rival(c)
-        ratio = c.speedup(row)
-        rows.append((str(c.size), ratio, f"{fmt(ratio)}× {row['peer'].split()[0]}",
-                     family(row["peer"]) if ratio >= 1 else "loss"))
-    return figure(name, title, bars(rows, title, mark=f"{OURS} = 1"), commands_of(found), f"<p>{note}</p>")
+        row = c.peers()[0]
+        ratio = row["ms"] / c.rows[ours]["ms"]
+        lost = ratio < 1  # the colour then says so, and the peer needs a name
+        rows.append((str(c.size), ratio, f"{fmt(ratio)}×" + f" {short(row['peer'])}" * lost, "loss" if lost else family(row["peer"])))
+    names = legend(dict.fromkeys(p for p in FAMILIES if any(c.peers()[0]["peer"].startswith(p) for c in found)))
+    return figure(name, title, bars(rows, title, mark=f"{OURS} = 1") + names, commands_of(found), f"<p>{note}</p>")
 
 
 def operator_figure(cases, device, precision):
     found = [c for c in select(cases, device=device, precision=precision, series="operator") if c.peers()]
     if found:
-        yield ratio_figure(f"operators-{device}-{precision}", "single operators", found, lambda c: c.peers()[0],
-                           "Time of the fastest other library as a multiple of Convoy's. Red: it is faster than Convoy.")
+        yield ratio_figure(f"operators-{device}-{precision}", "Single operators", found, FASTEST)
 
 
-EDGES = (0.5, 0.8, 1, 1.25, 1.6, 2, 2.5, 3.2, 4, 5, 6.3, 8)  # of the histogram's bins
+def diffusion_figures(cases, device, precision):
+    """Blocks of diffusion models, in both layouts of memory, against the fastest PyTorch in either."""
+    found = [c for c in select(cases, device=device, precision=precision, series="diffusion") if c.peers()]
+    for layout, ours in (("contiguous", OURS), ("channels_last", f"{OURS} channels_last")):
+        if drawn := [c for c in found if ours in c.rows]:
+            yield ratio_figure(f"diffusion-{device}-{precision}-{layout}", f"Diffusion models, {layout}", drawn,
+                               "Time of the fastest PyTorch, in either layout, as a multiple of Convoy's. Red: it is faster.", ours)
 
 
-def histogram(ratios, label):
-    """How many chains are how many times as fast: a column for each bin, numbered by count and by edge."""
-    bins = [[r for r in ratios if low <= r < high] for low, high in zip((0, *EDGES), (*EDGES, math.inf))]
-    high, step, base = max(map(len, bins)), (WIDTH - 24) / len(bins), 150
+def histogram(ratios, label, edges, even=(1, 1)):
+    """How many cases are how many times as fast: a column for each bin, numbered by count and by edge. Below `even` they are
+    slower, between its two edges as fast."""
+    used = [e for e in edges if e >= even[0] or e > min(ratios)]
+    used = [e for e in used if e <= even[1] or e < max(ratios)]
+    ends = list(zip((0, *used), (*used, math.inf)))
+    bins = [sum(low <= r < high for r in ratios) for low, high in ends]
+    step, base = (WIDTH - 24) / len(bins), 150
     parts = []
-    for i, inside in enumerate(bins):
-        x, height = 12 + step * i, 120 * len(inside) / high
-        kind = "loss" if i <= EDGES.index(1) else "p0"
-        parts.append(f'<rect x="{x + 1.5:.1f}" y="{base - height:.1f}" width="{step - 3:.1f}" height="{height:.1f}" '
-                     f'class="{kind}"/>')
-        if inside:
-            parts.append(text(x + step / 2, base - height - 4, len(inside), "middle", "small"))
-        if i < len(EDGES):
-            parts.append(text(x + step, base + 14, f"{EDGES[i]:g}", "middle", "small"))
-    parts += [line(12, base, WIDTH - 12, base), text(WIDTH / 2, base + 31, f"times as fast as {RIVAL}", "middle", "small")]
+    for i, (count, (low, high)) in enumerate(zip(bins, ends)):
+        x, height = 12 + step * i, 120 * count / max(bins)
+        kind = "loss" if high <= even[0] else "p0" if low >= even[1] else "p5"
+        if count:
+            parts += [f'<rect x="{x + 1.5:.1f}" y="{base - height:.1f}" width="{step - 3:.1f}" height="{height:.1f}" class="{kind}"/>',
+                      text(x + step / 2, base - height - 4, count, "middle", "small")]
+        if high < math.inf:
+            parts.append(text(x + step, base + 14, f"{high:g}", "middle", "small"))
+    parts += [line(12, base, WIDTH - 12, base), text(WIDTH / 2, base + 31, label, "middle", "small")]
     return svg(base + 38, parts, label)
 
 
+CHAIN_EDGES = (0.5, 0.8, 1, 1.25, 1.6, 2, 2.5, 3.2, 4, 5, 6.3, 8)
+MODULE_EDGES = (0.8, 0.95, 1.05, 1.25, 1.6, 2, 2.5, 3.2, 4, 5, 6.3, 8)
+
+
+def ratio_table(found, rival, first):
+    """Every case by its ratio, the slowest first: a table to unfold."""
+    lines = "".join(f"<tr><td>{esc(c.chain or c.size)}<td>{fmt(c.ours['ms'])}<td>{fmt(c.rows[rival]['ms'])}"
+                    f"<td>{fmt(c.speedup(c.rows[rival]))}</tr>" for c in found)
+    return (f'<details><summary>every {first}</summary><div class="scroll"><table><tr><th>{first}<th>Convoy, ms<th>{rival}, ms'
+            f"<th>×</tr>{lines}</table></div></details>")
+
+
+def by_ratio(cases, rival):
+    return sorted((c for c in cases if c.rows.get(rival, {}).get("ms")), key=lambda c: c.speedup(c.rows[rival]))
+
+
 def sample_figure(cases, device, precision):
-    found = select(newest_sample(cases, device), precision=precision)
-    found = sorted((c for c in found if c.rows.get(RIVAL, {}).get("ms")), key=lambda c: c.speedup(c.rows[RIVAL]))
-    if not found:
-        return
-    lines = "".join(f"<tr><td><code>{esc(c.chain)}</code><td>{fmt(c.ours['ms'])}<td>{fmt(c.rows[RIVAL]['ms'])}"
-                    f"<td>{fmt(c.speedup(c.rows[RIVAL]))}</tr>" for c in found)
-    note = (f"<p>{len(found)} chains; red: {RIVAL} is faster.</p><details><summary>every chain</summary>"
-            f'<div class="scroll"><table><tr><th>chain<th>Convoy, ms<th>{RIVAL}, ms<th>×</tr>{lines}</table></div></details>')
-    yield figure(f"sample-{device}-{precision}", "random chains",
-                 histogram([c.speedup(c.rows[RIVAL]) for c in found], "how many times as fast"), commands_of(found), note)
+    found = by_ratio(select(newest_sample(cases, device), precision=precision), RIVAL)
+    if found:
+        ratios = [c.speedup(c.rows[RIVAL]) for c in found]
+        note = f"<p>{len(found)} chains; red: {RIVAL} is faster.</p>" + ratio_table(found, RIVAL, "chain")
+        yield figure(f"sample-{device}-{precision}", "Random chains", histogram(ratios, f"times as fast as {RIVAL}", CHAIN_EDGES),
+                     commands_of(found), note)
+
+
+def module_figure(cases, device, precision):
+    found = by_ratio(select(cases, device=device, precision=precision, series="module"), "torch eager")
+    if found:
+        ratios = [c.speedup(c.rows["torch eager"]) for c in found]
+        note = (f"<p>{len(found)} modules through <code>convoy.compile</code>. Grey: within 5 % of eager PyTorch, most of them "
+                "modules that stay in PyTorch; red: slower.</p>" + ratio_table(found, "torch eager", "module"))
+        yield figure(f"modules-{device}-{precision}", "Modules against eager PyTorch",
+                     histogram(ratios, "times as fast as torch eager", MODULE_EDGES, (0.95, 1.05)), commands_of(found), note)
 
 
 def thread_figure(cases, device, precision):
     found = select(cases, device=device, precision=precision, series="threads")
     if not found:
         return
-    counts, axes = sorted({c.size for c in found}), None
+    counts = sorted({c.size for c in found})
     speed = {b: {c.size: c.ours["ms"] for c in found if c.block == b} for b in sorted({c.block for c in found})}
     ratios = {b: [(n, ms[min(ms)] / ms[n]) for n in counts if n in ms] for b, ms in speed.items()}
-    axes = LogAxes(counts, [r for points in ratios.values() for _, r in points] + counts, "threads", "times as fast")
+    axes = LogAxes(counts, [r for points in ratios.values() for _, r in points] + counts, "threads", "times as fast", x_ticks=counts)
     axes.path([(counts[0], 1), (counts[-1], counts[-1] / counts[0])], "roof")
-    for i, (block, points) in enumerate(ratios.items()):
-        axes.path(points, f"p{i}")
+    for block, points in ratios.items():
+        axes.path(points, family(OURS))
         for n, r in points:
-            axes.dot(n, r, f"p{i}", f"{block}, {n} threads: {fmt(r)} times as fast", 2.5)
+            axes.dot(n, r, family(OURS), f"{block}, {n} threads: {fmt(r)} times as fast", 2.5)
+        axes.name(*points[-1], block, "start")
     note = f"<p>{esc(found[0].run['machine']['name'])}. The dashed line is linear scaling.</p>"
-    blocks = [f"block {block}" for block in ratios]
-    names = legend(blocks, lambda block: f"p{blocks.index(block)}")
-    yield figure(f"threads-{device}-{precision}", "thread scaling", axes.svg("thread scaling") + names, commands_of(found), note)
+    yield figure(f"threads-{device}-{precision}", "Thread scaling", axes.svg("thread scaling"), commands_of(found), note)
 
 
 # Peaks from data sheets, for runs that have not measured them: GFLOP/s of fp16 on tensor cores. A product as accurate as
 # float32 takes three of fp16, tf32 one.
 SHEETS = {"NVIDIA H200": 989_500}
 PRODUCTS = {"fp32": 3}
+SHARE = {"fp32": "a third of fp16 on tensor cores (three products for one)"}
 
 
 def roof_of(machine, precision):
@@ -157,8 +190,8 @@ def roof_of(machine, precision):
         return gflops, gbps, f"{fmt(gflops)} GFLOP/s and {fmt(gbps)} GB/s, measured in the same run"
     if gbps and machine.get("name") in SHEETS:
         gflops = SHEETS[machine["name"]] / PRODUCTS.get(precision, 1)
-        return gflops, gbps, (f"{fmt(gbps)} GB/s, measured in the same run; {fmt(gflops)} GFLOP/s by the data sheet (fp16 "
-                              f"tensor cores, {PRODUCTS.get(precision, 1)} products for each)")
+        return gflops, gbps, (f"{fmt(gbps)} GB/s, measured in the same run; {fmt(gflops / 1000)} TFLOP/s from the data sheet, "
+                              f"{SHARE.get(precision, 'fp16 on tensor cores')}")
     return None, None, "not measured"
 
 
@@ -186,27 +219,31 @@ def roofline_figure(cases, device, precision):
     for x, y, r, c in sorted(points, key=lambda p: p[2]["peer"] == OURS):
         axes.dot(x, y, family(r["peer"]) + (" unfused" if r["peer"] != OURS else ""),
                  f"{c.title}, {r['peer']}: {fmt(y)} GFLOP/s, {fmt(r['ms'])} ms")
-    axes.parts += [text(axes.x(x) - 7, axes.y(y) + 4, c.block, "end", "name")  # on top of the dots
-                   for x, y, r, c in points if r["peer"] == OURS and c.series == "full"]
+    for x, y, r, c in points:  # on top of the dots
+        if r["peer"] == OURS and c.series == "full":
+            axes.name(x, y, c.block)
     note = (f"<p>Every chain measured. Filled: Convoy; hollow: other libraries on A, B and C. Roof: {limits}. Convolutions "
             "are counted as direct ones, so Winograd's algorithm may exceed it.</p>")
-    yield figure(f"roofline-{device}-{precision}", "roofline", axes.svg("roofline") + legend(
+    yield figure(f"roofline-{device}-{precision}", "Roofline", axes.svg("roofline") + legend(
         dict.fromkeys(r["peer"] for *_, r, c in points if r["peer"] in FAMILIES)), commands_of(found), note)
+
+
+AXES = {"batch": "samples", "image": "rows and columns", "channels": "channels"}
 
 
 def size_figures(cases, device, precision):
     groups = defaultdict(list)
     for c in select(cases, device=device, precision=precision):
-        if c.series in ("batch", "image", "channels") and c.block:
+        if c.series in AXES and c.block:
             groups[c.block, c.series].append(c)
-    for (block, series), found in sorted(groups.items()):
+    for (block, series), found in sorted(groups.items(), key=lambda g: (g[0][0], list(AXES).index(g[0][1]))):
         curves = defaultdict(list)
         for c in sorted(found, key=lambda c: c.size):
             for r in c.rows.values():
                 if r.get("ms"):
                     curves[r["peer"]].append((c.size, r["ms"]))
         spots = [p for points in curves.values() for p in points]
-        axes = LogAxes([x for x, _ in spots], [y for _, y in spots], series, "ms")
+        axes = LogAxes([x for x, _ in spots], [y for _, y in spots], AXES[series], "ms", x_ticks=sorted({x for x, _ in spots}))
         for peer, points in curves.items():
             axes.path(points, family(peer))
             for x, y in points:
@@ -225,12 +262,13 @@ def error_figure(cases, device, precision):
     for x, y, r, c in spots:
         axes.dot(x, y, family(r["peer"]), f"{c.block}, {r['peer']}: {fmt(x)} ms, error {fmt_error(y)}")
         if r["peer"] == OURS:
-            axes.parts.append(text(axes.x(x) - 7, axes.y(y) + 4, c.block, "end", "name"))
-    yield figure(f"error-{device}-{precision}", "error against time",
+            axes.name(x, y, c.block)
+    yield figure(f"error-{device}-{precision}", "Error against time",
                  axes.svg("error against time") + legend(dict.fromkeys(
                      r["peer"] for *_, r, c in spots if r["peer"] in FAMILIES)), commands_of(found),
                  "<p>Lower is more accurate; further left is faster.</p>")
 
 
-FIGURES = (speedup_figures, chain_figures, error_figure, roofline_figure, sample_figure, thread_figure, operator_figure,
-           size_figures)
+# Rows of the page: what was measured at full size, how it compares, how times grow.
+FIGURES = ((speedup_figures, chain_figures), (diffusion_figures,),
+           (error_figure, roofline_figure, sample_figure, module_figure, thread_figure, operator_figure), (size_figures,))

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from .cases import OURS, devices, fmt, fmt_error, run_lines, select
+from .cases import BLOCKS, OURS, UNFUSED, devices, fmt, fmt_error, run_lines, select
 from .figures import BUSY, FIGURES, bars, time_rows
 from .style import STYLE, tab_style
 from .svg import esc
@@ -55,20 +55,23 @@ def recorded(run):
 
 
 def sentence(full):
-    """How much faster than the fastest of the others, on every block, and with which error."""
-    ratios = [c.speedup(c.peers()[0]) for c in full if c.peers()]
+    """How much faster than the fastest of the others, or else than Convoy without fusion, and with which error."""
+    others = [c.speedup(c.peers()[0]) for c in full if c.peers()]
+    ratios = others or [c.speedup(c.rows[UNFUSED]) for c in full if UNFUSED in c.rows]
     errors = [c.ours["max_abs_error"] for c in full if c.ours.get("max_abs_error") is not None]
     if any(c.busy for c in full):
         return BUSY
     if not ratios:
         return "No other library was measured."
     most = f"{fmt(min(ratios))} to {fmt(max(ratios))}" if len(ratios) > 1 else fmt(ratios[0])
-    return (f"Convoy is <b>{most} times as fast</b> as the fastest other library"
+    return (f"Convoy is <b>{most} times as fast</b> as {'the fastest other library' if others else 'it is without fusion'}"
             + (f"; largest error against float64: <b>{fmt_error(max(errors))}</b>." if errors else "."))
 
 
-def eager_rows(case):
-    return [r for p, r in case.rows.items() if p == "torch eager" and r.get("ms")]
+def shown_rows(case):
+    """Convoy, the fastest of the others and eager PyTorch; without others Convoy without fusion."""
+    shown = [case.ours, *case.peers()[:1], case.rows.get("torch eager" if case.peers() else UNFUSED)]
+    return {r["peer"]: r for r in shown if r and r.get("ms")}.values()
 
 
 def summary(cases, device):
@@ -78,11 +81,12 @@ def summary(cases, device):
     if not full:
         return ""
     run, pictures = full[0].run, []
-    machine = run["machine"] if isinstance(run["machine"], dict) else {"name": run["machine"]}
-    drawn = [time_rows(c, {r["peer"]: r for r in [c.ours, *c.peers()[:1], *eager_rows(c)]}.values()) for c in full]
+    machine = run["machine"]
+    drawn = [time_rows(c, shown_rows(c)) for c in full]
     letters = max(len(row[0]) for rows in drawn for row in rows)
     for c, rows in zip(full, drawn):
-        pictures.append(f"<p>{esc(c.block or c.chain)}</p>{bars(rows, f'times of {c.block or c.chain}', letters=letters)}")
+        words = f"<b>{c.block}</b>: {BLOCKS.get(c.block, '')}" if c.block else f"<b>{esc(c.chain)}</b>"
+        pictures.append(f"<p>{words}</p>{bars(rows, f'times of {c.block or c.chain}', letters=letters)}")
     cores = f", {machine['cores']} cores" if machine.get("cores") else ""
     where = f"{machine['name']}{cores}; {run['date'][:10]}; {recorded(run)}"
     return (f'<section class="first" id="first-{device}"><h2>{NAMES[device]}, {esc(full[0].precision)}</h2>'
@@ -96,10 +100,11 @@ def section(cases, device, precision):
     chosen = select(cases, device=device, precision=precision)
     threads = {c.ours.get("threads") for c in chosen if c.series != "threads"} - {None, 0}
     told = f", {max(threads)} threads" if device == "cpu" and threads else ""
-    out = [f'<section class="tab" id="{device}-{precision}"><h2>{tab_name(device, precision)}{told}</h2><div class="grid">']
-    for make in FIGURES:
-        out += make(cases, device, precision)
-    out.append(f'</div><details><summary>every row</summary><div class="scroll">'
+    out = [f'<section class="tab" id="{device}-{precision}"><h2>{tab_name(device, precision)}{told}</h2>']
+    for row in FIGURES:
+        figures = [f for make in row for f in make(cases, device, precision)]
+        out.append(f'<div class="grid">{"".join(figures)}</div>' if figures else "")
+    out.append(f'<details><summary>every row</summary><div class="scroll">'
                f"{all_rows_table(cases, device, precision)}</div></details></section>")
     return "".join(out)
 
@@ -109,8 +114,7 @@ def page(cases):
     out = ['<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Convoy: measured</title>'
            '<meta name="viewport" content="width=device-width,initial-scale=1">'
            f"<style>{STYLE}{tab_style(tabs)}</style></head><body><h1>Convoy, measured</h1>"
-           '<p class="dim">Time for a whole block; shorter is faster. A, B and C are convolutions with the '
-           'operators that follow them.</p><div class="both">', summary(cases, "cuda"), summary(cases, "cpu"), "</div>"]
+           '<p class="dim">Time for a whole block; shorter is faster.</p><div class="both">', summary(cases, "cuda"), summary(cases, "cpu"), "</div>"]
     first = next((t for t in tabs if t[0] == "cuda"), tabs[0])
     for device, precision in tabs:
         checked = " checked" if (device, precision) == first else ""

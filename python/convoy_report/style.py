@@ -3,7 +3,7 @@
 STYLE = """
 :root{--bg:#fcfcfa;--fg:#1c1e21;--dim:#5d646e;--line:#d9dce0;--p0:#0a7d5a;--p1:#c2571a;--p2:#8e5bb5;--p3:#2f6fb3;
 --p4:#a8851a;--p5:#777;--loss:#c22f3d}
-@media(prefers-color-scheme:dark){:root{--bg:#15171a;--fg:#e6e7e9;--dim:#9aa2ad;--line:#33383f;--p0:#3ecf9c;--p1:#f08c4f;
+@media screen and (prefers-color-scheme:dark){:root{--bg:#15171a;--fg:#e6e7e9;--dim:#9aa2ad;--line:#33383f;--p0:#3ecf9c;--p1:#f08c4f;
 --p2:#bb8fe0;--p3:#6aaaf0;--p4:#dcb94a;--p5:#999;--loss:#ff6b78}}
 *{box-sizing:border-box}
 body{margin:0 auto;padding:1rem;max-width:1400px;background:var(--bg);color:var(--fg);font:16px/1.45 system-ui,sans-serif}
@@ -13,6 +13,7 @@ figure{margin:0;padding:.8rem;border:1px solid var(--line);border-radius:8px;min
 figcaption,.dim{color:var(--dim);font-size:.85rem}figcaption p{margin:.3em 0}
 svg{display:block;width:100%;height:auto;max-width:560px}svg text{fill:var(--fg);font:12px system-ui,sans-serif}
 svg text.small{font-size:11px;fill:var(--dim)}svg text.value{font-size:11.5px}
+svg text.value{paint-order:stroke;stroke:var(--bg);stroke-width:3px}.tab>.grid+.grid{margin-top:1.2rem}
 svg text.name{font-size:12px;font-weight:600;paint-order:stroke;stroke:var(--bg);stroke-width:3px}
 .tab>details{margin:.8rem 0}
 .axis{stroke:var(--fg);stroke-width:1}.grid-line,.grid line{stroke-width:1}line.grid{stroke:var(--line)}
@@ -30,7 +31,7 @@ pre,code{font:12px/1.4 ui-monospace,monospace}pre{overflow-x:auto;margin:.4em 0}
 td,th{padding:.2em .7em;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
 .both{display:grid;gap:1.2rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr))}
 .first{border:1px solid var(--line);border-radius:8px;padding:.6rem .9rem;min-width:0}.first h2{margin:.1em 0}.first p{margin:.3em 0}
-.picture p{margin:.5em 0 0;font-weight:600}.picture svg{max-width:520px}
+.picture p{margin:.5em 0 0}.picture svg{max-width:520px}
 input[name=tab]{position:absolute;opacity:0}label{display:inline-block;margin:1.2rem .3rem 0 0;padding:.3rem .9rem;
 border:1px solid var(--line);border-radius:8px 8px 0 0;cursor:pointer}.tab{display:none;border-top:1px solid var(--line)}
 input[name=tab]:checked+label{background:var(--p0);color:var(--bg)}input[name=tab]:focus-visible+label{outline:2px solid var(--fg)}

@@ -43,16 +43,16 @@ def tick(value):
 
 
 class LogAxes:
-    """Log-log axes with decades as grid lines, or with as many lines as it takes to have three."""
+    """Log-log axes with decades as grid lines, or with as many lines as it takes to have three; or x_ticks."""
 
     left, right, top, bottom = 66, 12, 10, 42
 
-    def __init__(self, xs, ys, x_title, y_title, height=HEIGHT):
+    def __init__(self, xs, ys, x_title, y_title, height=HEIGHT, x_ticks=None):
         self.height = height
         self.x0, self.x1 = self._range(xs)
         self.y0, self.y1 = self._range(ys)
         self.parts = []
-        for v in self._ticks(self.x0, self.x1):
+        for v in x_ticks or self._ticks(self.x0, self.x1):
             self.parts += [line(self.x(v), self.top, self.x(v), height - self.bottom, "grid"),
                            text(self.x(v), height - self.bottom + 15, tick(v), "middle", "small")]
         for v in self._ticks(self.y0, self.y1):
@@ -87,6 +87,10 @@ class LogAxes:
     def dot(self, x, y, kind, title, radius=3.5):
         self.parts.append(f'<circle cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="{radius}" class="dot {kind}">'
                           f"<title>{esc(title)}</title></circle>")
+
+    def name(self, x, y, word, anchor="end"):
+        """Beside a dot."""
+        self.parts.append(text(self.x(x) + (7 if anchor == "start" else -7), self.y(y) + 4, word, anchor, "name"))
 
     def path(self, points, kind):
         places = " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)

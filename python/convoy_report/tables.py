@@ -85,10 +85,41 @@ def md_threads(cases, device, precision):
     return lines
 
 
+LAYOUTS = (OURS, f"{OURS} channels_last")
+
+
+def gains(case):
+    """The time of the fastest peer, in either layout, over Convoy's in each."""
+    return [case.peers()[0]["ms"] / case.rows[layout]["ms"] for layout in LAYOUTS]
+
+
+def md_diffusion(cases, device, precision):
+    """Blocks of diffusion models and single convolutions: Convoy in both layouts, and the fastest PyTorch in either."""
+    found = [c for c in select(cases, device=device, precision=precision, series="diffusion")
+             if c.peers() and all(layout in c.rows for layout in LAYOUTS)]
+    told = []
+    for name, part in (("blocks", [c for c in found if not c.size.startswith("conv")]),
+                       ("convolutions", [c for c in found if c.size.startswith("conv")])):
+        if part:
+            here, last = (fmt(statistics.geometric_mean(column)) for column in zip(*map(gains, part)))
+            told.append(f"{len(part)} {name}: {here} contiguous, {last} channels_last")
+    if not told:
+        return []
+    lines = [f"Geometric means, {'; '.join(told)}.", "",
+             "| ms | fastest PyTorch | Convoy, contiguous | × | channels_last | × | error / largest result (PyTorch's) |", "|---" * 7 + "|"]
+    for c in found:
+        best = c.peers()[0]
+        ours = " | ".join(f"{fmt(c.rows[layout]['ms'])} | {fmt(gain) if gain >= 1 else f'**{fmt(gain)}**'}"
+                          for layout, gain in zip(LAYOUTS, gains(c)))
+        lines.append(f"| {c.size} | {fmt(best['ms'])} {best['peer']} | {ours} | "
+                     f"{fmt_error(c.ours['rel_error'])} ({fmt_error(best['rel_error'])}) |")
+    return lines
+
+
 def md_losses(cases, device, precision):
     """Every case in which a peer is faster."""
-    lost = [(c, c.peers()[0]) for c in select(cases, device=device, precision=precision) if c.peers() and
-            c.peers()[0]["ms"] < c.ours["ms"]]
+    lost = [(c, c.peers()[0]) for c in select(cases, device=device, precision=precision) if c.series != "module" and c.peers()
+            and c.peers()[0]["ms"] < c.ours["ms"]]
     if not lost:
         return ["In no case of the suite was a peer faster."]
     lines = ["| case | Convoy, ms | fastest peer, ms | |", "|---|---|---|---|"]
@@ -205,4 +236,4 @@ def told_of(drawn):
 
 
 TABLES = {"blocks": md_blocks, "operators": md_operators, "series": md_series, "losses": md_losses, "runs": md_runs,
-          "sample": md_sample, "threads": md_threads, "summary": md_summary, "headline": md_headline}
+          "sample": md_sample, "threads": md_threads, "diffusion": md_diffusion, "summary": md_summary, "headline": md_headline}

@@ -1,10 +1,10 @@
 /* choice.h - which kernel runs a pass, and how: decided once, when the pass is judged.
  *
- * A pass begins with its producer, if it has one. Every row of the table of kernels (choice.c) is asked about that
- * first operator. It refuses, in words, or predicts its time. The row that wins decides how it would run: tiles,
- * bands and what is taken along. decide.c decides the rest: how many samples are a unit, which operators share
- * steps, which values lie in slices between steps. The predicted time follows from these decisions. All of it is
- * kept with the pass as its choice. Lowering, printing, measuring and the tests read it, and nothing decides again.
+ * A pass begins with its producer, if it has one. Every row of the table of kernels (choice.c) refuses that first
+ * operator with a reason, or predicts its time. The row that wins decides how it runs: tiles, bands and what is
+ * taken along. decide.c decides the rest: how many samples are a unit, which operators share steps, which values
+ * are in slices between steps. The predicted time follows from these decisions. All of it is kept with the pass as
+ * its choice. Lowering, printing, measuring and the tests read the choice; nothing is decided twice.
  * Each operator after the first has exactly one row that does not refuse it. A new kernel is a file with its row,
  * and a line in the table. */
 #ifndef CVYI_CPU_CHOICE_H
@@ -137,7 +137,7 @@ static inline const cpu_choice *cvyi_own_choice(const pass *s, const cpu_choice 
     return own ? own : c;
 }
 
-/* The row of an operator that has one alone: any but convolutions. */
+/* The row of an operator that has only one: any but convolutions. */
 const cpu_row *cvyi_only_row(const question *q);
 
 /* ---- decide.c ---- */

@@ -1,5 +1,5 @@
-/* conv.c - what the convolution algorithms are, when they are legal, what they cost, and how their work is cut into
- * parts. Nothing here depends on the instruction set but through numbers of cpu_conv_kernels. */
+/* conv.c - the convolution algorithms: when they are legal, what they cost, and how their work is cut into parts.
+ * All that depends on the instruction set are the numbers in cpu_conv_kernels. */
 #include <string.h>
 #include "conv.h"
 
@@ -55,7 +55,7 @@ static bool needs_copy(const conv_geom *g)
     return g->stride[1] > 1 || g->stride[2] > 1 || g->pad[0] || g->pad[1] || g->pad[2];
 }
 
-/* Does every part copy the input that it reads first? Parts that differ in channels alone make the same copy. */
+/* Does every part copy the input that it reads first? Parts that differ only in channels make the same copy. */
 static bool copies_view(const conv_tiling *t)
 {
     if (t->algo == CONV_PATCHES) return true;
@@ -261,7 +261,7 @@ static int64_t parts_wanted(const conv_tiling *t)
 }
 
 /* Rows of bands are set: bands, and channels split until there are parts enough. Bands decide in which order
- * statistics are summed and depend on the sample alone; into how many parts channels are split changes no bit. */
+ * statistics are summed and depend only on the sample; into how many parts channels are split changes no bit. */
 static void cut_parts(conv_tiling *t, int64_t rows, int64_t least_blocks)
 {
     const int64_t total = t->blocks * t->geom.groups;

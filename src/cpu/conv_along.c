@@ -1,5 +1,5 @@
-/* conv_along.c - what a convolution takes along: a maximum, statistics, pointwise operators, done while its result
- * is in registers or in a band of rows. Part of the choice of its pass (choice.h). */
+/* conv_along.c - what a convolution takes along: a maximum, statistics or pointwise operators, computed while its
+ * result is in registers or in a band of rows. Part of the choice of its pass (choice.h). */
 #include "choice.h"
 #include "program.h"
 
@@ -86,7 +86,7 @@ bool cvyi_band_program(const site *at, int v, int first, int n, const conv_geom 
            out->inner == g->out[0] * g->out[1] * g->out[2];
 }
 
-/* Is v read by these two nodes alone? Statistics that are not taken along need it in memory. */
+/* Is v read only by these two nodes? Statistics that are not taken along need it in memory. */
 static bool only_stats(const cvy_plan *p, const pass *s, int v, int stats, int pool)
 {
     for (int i = s->first; i <= p->last_reader[v] && i < p->graph->n_nodes; i++)
@@ -147,7 +147,7 @@ conv_along cvyi_conv_take(const question *q, const cpu_choice *c, bool product)
     return out;
 }
 
-/* Convolution, its statistics, and pointwise operators alone after them: the convolution may run twice. */
+/* Convolution, its statistics, and only pointwise operators after them: the convolution may run twice. */
 bool cvyi_conv_twice_fits(const cvy_plan *p, const pass *s)
 {
     const cvy_graph *g = p->graph;

@@ -2,9 +2,9 @@
  *
  * For a block of kt output channels (the register tile's):
  *   direct, depthwise  [block][C/groups][tap][kt]
- *   patches            [group][chunk][block][tap][input channel of the chunk][kt], and 1 at the end: all are
- * finite; what is multiplied with a panel lies in one piece Winograd           [block][chunk][point][input channel
- * x kernel plane of the chunk][kt]   (G w Gt, in double)
+ *   patches            [group][chunk][block][tap][input channel of the chunk][kt], then 1 if all are finite;
+ *                      what is multiplied with a panel is contiguous
+ *   Winograd           [block][chunk][point][input channel x kernel plane of the chunk][kt]   (G w Gt, in double)
  */
 #include <math.h>
 #include "conv.h"

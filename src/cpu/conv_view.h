@@ -103,7 +103,7 @@ typedef struct view_rows {
     int64_t before, inside, after;
 } view_rows;
 
-/* n rows from row y of x on, every step-th, of which the first `most` are wanted. plane NULL: zeros alone. */
+/* n rows from row y of x on, every step-th, of which the first `most` are wanted. plane NULL: only zeros. */
 INLINE view_rows view_find_rows(const conv_geom *g, const float *plane, int64_t y, int64_t n, int64_t most)
 {
     const int64_t step = g->stride[1], left = g->in[1] - y;

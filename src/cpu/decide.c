@@ -15,7 +15,7 @@ static int64_t even_chunk(int64_t chunk, int64_t samples)
 }
 
 /* Samples taken together: enough elements to be worth a unit, enough rows for a matrix product, one for
- * convolutions. A function of sizes alone. */
+ * convolutions. A function only of sizes. */
 static int64_t choose_chunk(const cvy_plan *p, const pass *s)
 {
     const cvy_graph *g = p->graph;

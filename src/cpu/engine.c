@@ -56,10 +56,11 @@ static void describe_cpu(const cvy_plan *p, text *t)
     const cpu_state *s = p->state;
     for (int i = p->n_prepare; i < p->n_passes; i++) {
         const cpu_pass *at = &s->passes[i];
-        cvyi_text_add(t, "steps %d   ", i - p->n_prepare + 1);
+        cvyi_text_add(t, "steps %d   %s", i - p->n_prepare + 1, at->n_steps ? "" : "none");
         for (int k = 0; k < at->n_steps; k++) cvyi_text_add(t, "%s%s", k ? ", " : "", at->steps[k].name);
         if (entry_of(s, at->pass)) cvyi_text_add(t, "; %s", entry_of(s, at->pass));
-        cvyi_text_add(t, "; %lld units, %.3g MB of slices\n", (long long)at->units, (double)at->slice_bytes * 1e-6);
+        cvyi_text_add(t, "; %lld unit%s, %.3g MB of slices\n", (long long)at->units, at->units == 1 ? "" : "s",
+                      (double)at->slice_bytes * 1e-6);
     }
 }
 

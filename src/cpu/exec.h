@@ -1,8 +1,8 @@
 /* exec.h - how the CPU runs a pass: units of samples, steps in order, slices in cache.
  *
- * A pass is taken `chunk` samples at a time: a unit. A unit goes through the pass's steps one after the other; what
- * one step leaves for the next lies in the unit's slices, sized to stay in cache. Each step cuts its own work into
- * parts by sizes alone, so it does not matter who runs a part:
+ * A unit is `chunk` samples of a pass. It goes through the pass's steps one after the other; intermediate values
+ * are in the unit's slices, sized to stay in cache. How a step cuts its work into parts depends only on sizes, so
+ * it does not matter which thread runs a part:
  *
  *   many units   every thread takes whole units, its own slices          (no waiting at all)
  *   few units    all threads take the parts of one step, then the next   (a barrier between steps)
@@ -113,7 +113,7 @@ static inline spot *cvyi_unit_spot(const cpu_unit *u, int v)
 {
     return cvyi_find_spot(u->pass, u->run->plan->root[v]);
 }
-/* The unit's part of a value as floats: contiguous, [m][per]. NULL: programs alone touch it, and it is strided
+/* The unit's part of a value as floats: contiguous, [m][per]. NULL: only programs touch it, and it is strided
  * (then it is written by cvyi_unit_scatter) or not float32 (then cvyi_unit_words has it, unless it is strided,
  * too). */
 float *cvyi_unit_data(const cpu_unit *u, int v);
@@ -170,7 +170,7 @@ cvy_status cvyi_add_node_step(builder *b, const char *name, size_t bytes,
 /* parts() of a step that is not cut. */
 int64_t cvyi_one_part(const step *s, const cpu_unit *u);
 /* The same among the steps that pack weights: run when parameters have changed, or before the pass where the
- * weight does not depend on parameters alone. */
+ * weight does not depend only on parameters. */
 step *cvyi_add_pack(builder *b, int weight, size_t data_bytes, void **data);
 int64_t cvyi_slice(builder *b, int64_t bytes);                   /* reserves, aligned to 64 */
 int64_t cvyi_packed_room(builder *b, int weight, int64_t bytes); /* of the run's memory, aligned to 64 */

@@ -1,8 +1,7 @@
 /* fence.c - memory between the slices of a unit, and after the scratch of a worker, that must not be touched.
  *
- * The address sanitizer knows where the caller's workspace ends, but nothing of what lies in it. In builds with it
- * every slice is followed by a fence, which is forbidden ground while a pass runs. In others all of this is empty.
- */
+ * The address sanitizer knows where the caller's workspace ends, but not how it is divided. In its builds every
+ * slice is followed by a fence that is poisoned while a pass runs. In other builds these functions are empty. */
 #include <string.h>
 #include "../util/asan.h"
 #include "exec.h"

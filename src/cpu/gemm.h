@@ -1,22 +1,22 @@
 /* gemm.h - C[M][N] = A[M][K] * B + bias: linear, matmul, 1x1 convolution.
  *
- * A is read where it lies, row by row; vectors run along N. B is read in panels: up to `nv` vectors of columns, k
+ * A is read in place, row by row; vectors run along N. B is read in panels: up to `nv` vectors of columns, k
  * after k, the last column's vector filled up with zeros:
  *
  *     columns   0 ... w0-1 | w0 ... w0+w1-1 | ...      w: whole vectors, panels as even as possible
  *     memory    panel 0: [K][w0], panel 1: [K][w1], ...
  *
  * A parameter is packed like that once (GEMM_PACKED); other B are packed block by block into scratch as they are
- * used. One or two rows of A against an [N][K] (a linear layer of batch 1) are bound by reading B: GEMM_DOTS takes
- * it as it lies, in dot products along K, so that nothing needs packing. It is a form of its own, chosen by the
- * caller, since it sums in another order.
+ * used. One or two rows of A against an [N][K] (a linear layer of batch 1) are bound by reading B: GEMM_DOTS reads
+ * it in place, in dot products along K, without packing. The caller chooses it explicitly, because it sums in
+ * another order.
  *
  *     linear            A = x [M][K],           B = weight [N][K], packed       bias per column
  *     matmul            A = x [M][K],           B = other [K][N], packed if it is a parameter
  *     1x1 convolution   A = weight [K'][C],     B = x [C][pixels] of a sample   bias per row; batch: groups
  *
  * Sums: K is cut into blocks of GEMM_KC; a block is summed in order by FMA, blocks are added in order (dot
- * products: all of K in order per lane, then the lanes). Parts are cut by sizes alone, so the result is bitwise the
+ * products: all of K in order per lane, then the lanes). Parts are cut only by sizes, so the result is bitwise the
  * same for any number of threads. */
 #ifndef CVYI_GEMM_H
 #define CVYI_GEMM_H

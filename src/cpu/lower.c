@@ -1,5 +1,5 @@
-/* lower.c - passes, as they were decided, into steps: where every value of a pass lies, and the room that slices,
- * scratch and packed weights take. */
+/* lower.c - from the choice of a pass to its steps: where every value is, and how much memory slices, scratch and
+ * packed weights take. */
 #include <stdlib.h>
 #include <string.h>
 #include "choice.h"

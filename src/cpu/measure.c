@@ -1,4 +1,4 @@
-/* measure.c - how long a plan takes on this CPU: random data in memory of its own, the least of a few runs. */
+/* measure.c - how long a plan takes on this CPU: random data in its own memory, the least of a few runs. */
 #include <math.h>
 #include "../util/half.h"
 #include "exec.h"

@@ -1,9 +1,9 @@
-/* openmp.h - the OpenMP runtime of the process, where there is one.
+/* openmp.h - the OpenMP runtime of the process, if there is one.
  *
  * PyTorch runs its operators on the team of an OpenMP runtime, whose threads spin for a while after each. A second
- * pool beside it finds the cores taken. So Convoy's calls run on that team: one pool, whoever calls. The entry
- * points are those that gcc's code calls; libgomp has them, and LLVM's libomp and Intel's libiomp5 have them too.
- * Nothing is loaded for it and nothing is linked. */
+ * pool would find the cores busy. So Convoy's calls run on that team, whoever the caller is. The entry points are
+ * those that code compiled by gcc calls; libgomp, LLVM's libomp and Intel's libiomp5 have them. Convoy neither
+ * loads nor links a runtime. */
 #ifndef CVYI_OPENMP_H
 #define CVYI_OPENMP_H
 

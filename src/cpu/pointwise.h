@@ -4,7 +4,7 @@
  * fit the first-level cache (n of 256 ... 4096). The loops are src/cpu/kernels/pointwise.c and reduce.c.
  *
  * Every loop takes any n >= 0, any alignment, touches no byte outside of its n elements, and allows dst to be one
- * of its sources (the same address, not an overlap). Results depend on the data and n alone. */
+ * of its sources (the same address, not an overlap). Results depend only on the data and n. */
 #ifndef CVYI_CPU_POINTWISE_H
 #define CVYI_CPU_POINTWISE_H
 

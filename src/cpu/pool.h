@@ -1,6 +1,6 @@
 /* pool.h - maximum, average and adaptive average pooling of planes [D][H][W] -> [O][P][Q], both contiguous.
  *
- * Planes are independent: a caller cuts them as it likes. */
+ * Planes are independent, so a caller may process them in any order. */
 #ifndef CVYI_POOL_H
 #define CVYI_POOL_H
 

@@ -5,9 +5,9 @@
  * with all the registers (tile-sized buffers) of the program. Instructions are vector loops over a tile.
  *
  * Affine operators per channel in a row (normalisation, scales, biases, and the shift of values that a convolution
- * produced centred) become one instruction (x - P[channel]) * A[channel] + B[channel]; A, B and the pivot P, where
- * the normalised value is zero, are composed in double once per unit, so that a mean of 1000 with a deviation of 1
- * loses nothing. */
+ * produced centred) become one instruction (x - P[channel]) * A[channel] + B[channel]; A, B and the pivot P, at
+ * which the normalised value is zero, are composed in double once per unit, so a mean of 1000 with a deviation of
+ * 1 loses no accuracy. */
 #ifndef CVYI_PROGRAM_H
 #define CVYI_PROGRAM_H
 

@@ -1,4 +1,4 @@
-/* program_build.c - which nodes share a program, and putting one together. See program_build.h. */
+/* program_build.c - which nodes share a program, and building it. See program_build.h. */
 #include <string.h>
 #include "program_build.h"
 

@@ -2,8 +2,8 @@
  *
  *   program_space.c       the space a program runs over: dimensions, strides, what a sink reduces, runs
  *   program_assemble.c    nodes into instructions
- *   program_registers.c   registers shared by those whose lives do not meet
- *   program_build.c       which nodes, and putting it together */
+ *   program_registers.c   registers, shared by values whose lifetimes do not overlap
+ *   program_build.c       which nodes, and building the program */
 #ifndef CVYI_PROGRAM_BUILD_H
 #define CVYI_PROGRAM_BUILD_H
 

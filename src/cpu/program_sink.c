@@ -1,8 +1,7 @@
 /* program_sink.c - a reduction or softmax at the end of a program. See program.h.
  *
- * Horizontal: a row is evaluated, or read where it lies, and reduced. Vertical: columns of many rows are reduced to
- * one row; rows come in blocks that stay in the second-level cache, so that neither their number nor the room
- * matters. */
+ * Horizontal: a row is evaluated, or read in place, and reduced. Vertical: columns of many rows are reduced to one
+ * row; rows come in blocks that stay in the second-level cache, so memory does not depend on their number. */
 #include <math.h>
 #include "program_tiles.h"
 

@@ -1,4 +1,5 @@
-/* step_conv_means.c - the means of a convolution before it exists, and x less its own. See step_conv.h. */
+/* step_conv_means.c - the means of a convolution's result before it is computed, and x minus its own means. See
+ * step_conv.h. */
 #include <math.h>
 #include "step_conv.h"
 
@@ -75,7 +76,7 @@ static void run_starts(const step *s, const cpu_unit *u, int64_t part, char *scr
     for (int64_t k = 0; k < c->how->geom.K; k++) set_start(c, u, k, plain);
 }
 
-/* Before the first element, or ("same" of an even filter) after the last alone. */
+/* Before the first element, or ("same" of an even filter) only after the last. */
 static bool has_padding(const conv_geom *g, const int64_t *to)
 {
     bool any = false;

@@ -1,8 +1,9 @@
 /* step_move.c - operators that only move elements (cat, slice, permute, flip, expand, pad, interpolate): their
  * step, and their row in the table of kernels.
  *
- * Every argument fills a window of the result (move_geom). Neighbouring axes that run on in both are joined, so
- * that cat along the channels copies whole samples. A row is what lies along the last axis; parts take rows. */
+ * Every argument fills a window of the result (move_geom). Neighbouring axes that are contiguous in both tensors
+ * are merged, so cat along the channels copies whole samples. A row runs along the last axis; parts consist of
+ * rows. */
 #include "choice.h"
 
 /* One axis of a window: the element at i comes from i * times / over steps of `stride` after the first. */

@@ -1,5 +1,5 @@
 /* step_program.c - pointwise operators, copies, reductions and softmax as programs: their steps, and their row in
- * the table of kernels; and reshapes that share memory, in which nothing is computed. */
+ * the table of kernels; and reshapes that share memory and compute nothing. */
 #include <string.h>
 #include "choice.h"
 #include "program.h"

@@ -8,9 +8,8 @@
  *     RUNNING -> WAITED -> IDLE              the caller sleeps until this worker is done
  *
  * Taking work back is what makes the pool usable next to other pools on the same cores: a worker that does not get
- * a core delays no one, unless it has begun. Only workers that were posted look at the
- * job, and the caller leaves only when none of them is RUNNING, so the job's fields need no protection of their
- * own. */
+ * a core delays no one, unless it has begun. Only workers that were posted read the job, and the caller returns
+ * only when none of them is RUNNING, so the job's fields need no lock. */
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -55,13 +54,13 @@ typedef struct slot {
 } slot;
 
 static struct {
-    atomic_flag taken; /* a caller has the pool: it alone may touch what follows */
+    atomic_flag taken; /* a caller has the pool: only this caller may touch what follows */
     _Atomic int made;  /* workers that exist: 1 ... made */
     job job;
     slot slots[CVYI_MAX_THREADS]; /* by worker; 0 is the caller's and unused */
 } pool = {.taken = ATOMIC_FLAG_INIT};
 
-static _Thread_local bool inside; /* this thread is in a item or a team */
+static _Thread_local bool inside; /* this thread is in an item or a team */
 
 /* ---- waiting ---- */
 

@@ -2,7 +2,7 @@
  *
  * Nothing here is compiled against a toolkit: the libraries are opened at run time (library.c) and the few types
  * and constants below are the published binary interface. cuGetProcAddress is asked for the interface of the
- * version in the row, so that a newer driver hands over the one whose arguments are given here. */
+ * version in the row, so a newer driver returns the one whose arguments are declared here. */
 #ifndef CVYI_CUDA_API_H
 #define CVYI_CUDA_API_H
 

@@ -1,8 +1,8 @@
 /* choice.h - which kernel runs a pass, and how: decided once, when the pass is costed.
  *
- * Every row of the table of kernels (choice.c) is asked. It refuses, in words; or it is tuned to the pass, and
- * predicts its time. What wins is kept with the pass as its choice. Lowering, printing, measuring and the tests
- * read that, and nobody decides again. A new kernel is a file with its row, and a line in the table. */
+ * Every row of the table of kernels (choice.c) refuses the pass with a reason, or tunes itself to it and predicts
+ * its time. The fastest is kept with the pass as its choice. Lowering, printing, measuring and the tests read the
+ * choice; nothing is decided twice. A new kernel is a file with its row, and a line in the table. */
 #ifndef CVYI_CUDA_CHOICE_H
 #define CVYI_CUDA_CHOICE_H
 
@@ -42,7 +42,7 @@ struct kernel_row { /* kernel_row of exec.h */
     bool (*beats)(const cvy_plan *p, const pass *mine, const pass *best);
     /* Do two passes of this kernel run alike? NULL: always. */
     bool (*same)(const cuda_choice *a, const cuda_choice *b);
-    /* Bytes of the workspace that its steps alone use, one pass after the other. NULL: none. */
+    /* Bytes of the workspace that only its steps use, one pass after the other. NULL: none. */
     int64_t (*scratch)(const cuda_choice *c);
     const kernel_row *faster; /* what would be faster: the note says why it refused */
     bool tensor_cores;        /* not for what is prepared, which is small */
@@ -65,7 +65,7 @@ const char *cvyi_cuda_judge(const cvy_plan *p, pass *s);
 bool cvyi_cuda_same(const void *a, const void *b);
 void cvyi_cuda_why(const cvy_plan *p, const pass *s, text *t);
 
-/* The choice of a node that depends on parameters alone. */
+/* The choice of a node that depends only on parameters. */
 const char *cvyi_cuda_judge_prepared(const cvy_plan *p, pass *s);
 /* The same kernel tuned again: the device turned out not to hold its blocks at once. */
 cvy_status cvyi_cuda_tune_again(const cvy_plan *p, pass *s);

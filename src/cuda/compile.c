@@ -1,5 +1,5 @@
-/* compile.c - code for the steps of any number of plans at once: what several steps need is compiled once, by as
- * many threads as there are cores, and what a device has loaded already not at all. */
+/* compile.c - code for the steps of any number of plans at once, on as many threads as there are cores. A kernel
+ * that several steps need is compiled once; one that the device has loaded already is not compiled. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* conv_wide.h - convolutions with many channels on Hopper's tensor cores: kernels/conv_wide.cu.
  *
- * The pass is [pointwise] convolution [pointwise] (pattern.c). Its steps: weights packed into words of 16 bits,
- * once for as long as the parameters stay; x put through the first operators and turned into words
- * (conv_wide_words.cu and, of float32, conv_wide_rescale.cu); the sums; where tiles are few, parts of sums added
- * (conv_wide_add.cu). wide_tune.c chooses the tile, conv_wide.c makes the steps. */
+ * The pass is [pointwise] convolution [pointwise] (pattern.c). Its steps: packing weights into words of 16 bits,
+ * repeated only if parameters change; applying the operators before the convolution and converting x to words
+ * (conv_wide_words.cu and, for float32, conv_wide_rescale.cu); the sums; if there are few tiles, adding parts of
+ * sums (conv_wide_add.cu). wide_tune.c chooses the tile, conv_wide.c makes the steps. */
 #ifndef CVYI_CUDA_CONV_WIDE_H
 #define CVYI_CUDA_CONV_WIDE_H
 

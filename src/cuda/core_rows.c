@@ -58,7 +58,7 @@ cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int
     const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
     const int64_t samples = cvyi_max64(in.extent[0], 1), slices = (e->over_outer ? 1 : e->outer) * e->groups;
     const int64_t size = e->chan * e->inner * (e->over_outer ? e->outer : 1);
-    /* By the size of a slice alone, so that no other sample changes a sample's bits. */
+    /* Only by the size of a slice, so that no other sample changes a sample's bits. */
     const int64_t parts = cvyi_min64(cvyi_max64(size / STATS_PART, 1), 256);
     int64_t partials = 0;
     cvy_status st;
@@ -239,7 +239,7 @@ static int64_t kept_run(const space *s, unsigned reduced)
     return run;
 }
 
-/* How a reduction is spread over threads and blocks. It depends on the extents of one sample alone (of all, where
+/* How a reduction is spread over threads and blocks. It depends only on the extents of one sample (of all, where
  * samples are reduced), so that no other sample changes a sample's bits. */
 typedef struct reduce_spread {
     bool trailing;         /* elements of a result are neighbours */

@@ -1,4 +1,4 @@
-/* cores.c - what every kind of core has: grid, prologue and epilogue, the first view. */
+/* cores.c - what all kinds of cores share: grid, prologue and epilogue, the first view. */
 #include "choice.h"
 #include "cores.h"
 

@@ -1,4 +1,4 @@
-/* describe.c - the launches of a run as JSON, for programs that write them down (`convoy eject`).
+/* describe.c - the launches of a run as JSON, for `convoy eject`.
  *
  *   {"device": "NVIDIA H200", "capability": [9, 0], "multiprocessors": 132, "nvrtc": "13.0", "workspace": 4096,
  *    "launches": [a launch, ...], "files": {"common.cuh": "..."}}
@@ -7,8 +7,8 @@
  * "shared", "cooperative", "follows", "extent", "views" (each with "tensor" or "at", "name", "strides") and perhaps
  * "tc".
  *
- * A view lies in a tensor of run() or at a byte of the workspace. "prepared" launches depend on parameters alone.
- * "tc" is in tensor-core launches only, whose arguments are their own: numbers of views, -1 for NULL, the
+ * A view lies in a tensor of run() or at a byte of the workspace. "prepared" launches depend only on parameters.
+ * "tc" is only in tensor-core launches, which have other arguments: numbers of views, -1 for NULL, the
  * tensor map, and how many bytes from `part` on must be zero when a workspace is new. "product": a tensor map of
  * two dimensions ("words": of three), swizzled, and the views, in clusters that the kernel's options say. "pair": w
  * has a map as well. */

@@ -1,7 +1,7 @@
 /* driver.h - the CUDA driver, devices and contexts.
  *
- * Convoy never creates a context: it works in the device's primary one, which frameworks use too, pushes it, works,
- * pops it, and leaves the thread as found. A stream handed over must belong to that context. */
+ * Convoy never creates a context. It uses the device's primary one, as frameworks do: every call pushes it and pops
+ * it again, so the thread's state is unchanged. The caller's stream must belong to that context. */
 #ifndef CVYI_CUDA_DRIVER_H
 #define CVYI_CUDA_DRIVER_H
 

@@ -1,6 +1,6 @@
-/* engine.c - the CUDA engine: what it says of passes, how a plan is made ready, and how it runs.
+/* engine.c - the CUDA engine: judging passes, preparing a plan, running it.
  *
- * run() launches the steps in order on the caller's stream: it allocates, compiles, loads and waits for nothing. */
+ * run() launches the steps in order on the caller's stream. It does not allocate, compile, load or wait. */
 #include <stdio.h>
 #include <string.h>
 #include "choice.h"

@@ -1,10 +1,9 @@
 /* exec.h - how the GPU runs a plan: every pass is one kernel launch, or a few.
  *
  * A pass is [pointwise nodes] core [pointwise nodes]: the first become the kernel's prologue, the last its
- * epilogue; the core is a producer, a pooling, a reduction, a softmax, statistics, a norm (statistics and what they
- * are for, where a slice stays on chip), or nothing. What has that form
- * and what is in the way of it is said by cvyi_cuda_pattern(); lower.c turns passes into steps; exec.c launches
- * those. */
+ * epilogue; the core is a producer, a pooling, a reduction, a softmax, statistics, a norm (statistics and
+ * their application, if a slice stays on chip), or nothing. cvyi_cuda_pattern() says whether an interval has that
+ * form, and why not; lower.c turns passes into steps; engine.c launches them. */
 #ifndef CVYI_CUDA_EXEC_H
 #define CVYI_CUDA_EXEC_H
 
@@ -36,7 +35,7 @@ typedef struct tc_last tc_last;         /* tc.h */
 typedef struct cuda_choice cuda_choice; /* choice.h */
 typedef struct kernel_row kernel_row;   /* choice.h */
 
-/* Passes on tensor cores may have steps for several layouts of the tensors that they alone read or write densely:
+/* Passes on tensor cores may have steps for several layouts of the tensors that only they read or write densely:
  * channels last; of matmul_wide.cu's `other` alone, transposed.
  * PyTorch's norms give contiguous results of tensors that lie channels last: hence the last one. */
 typedef enum step_layout {
@@ -54,7 +53,7 @@ typedef struct cuda_step {
     int64_t extent;   /* first argument of the kernel */
     step_view *views; /* in the plan's arena */
     int n_views;
-    bool prepared;    /* depends on parameters alone */
+    bool prepared;    /* depends only on parameters */
     int pass;         /* of the plan */
     int only_strided; /* runs only where this tensor of run() is not contiguous; CVY_NONE: always */
     step_layout layout;
@@ -113,7 +112,7 @@ held_form cvyi_held_softmax(const cuda_device *d, const cvy_graph *g, const node
 
 /* The form of a pass. */
 typedef struct pattern {
-    int core;        /* node; CVY_NONE: pointwise alone */
+    int core;        /* node; CVY_NONE: only pointwise */
     int result;      /* the node that the epilogue follows: the core, or the norm that its statistics are for */
     bool fed;        /* operators come before the core */
     bool resident;   /* the core's rows stay on chip between looks */

@@ -1,4 +1,4 @@
-/* held.c - how a row stays on chip between looks at it: see held.cuh, which has the kernels' side. */
+/* held.c - how a row stays on chip between readings; held.cuh is the kernels' part. */
 #include "exec.h"
 
 /* Threads that share a row, and the elements that each of them keeps in registers: 64 of 512 threads leave as many

@@ -1,6 +1,6 @@
 /* launch.h - kernels loaded and launched; device memory, streams and timing for the command and the tests.
  *
- * Everything but cvyi_cuda_launch() may allocate or wait, and belongs to the time of preparing. All of it works
+ * Everything but cvyi_cuda_launch() may allocate or wait, so it is only called while preparing. All calls must be
  * between cvyi_cuda_enter() and cvyi_cuda_leave(). */
 #ifndef CVYI_CUDA_LAUNCH_H
 #define CVYI_CUDA_LAUNCH_H

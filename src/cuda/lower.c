@@ -1,5 +1,5 @@
-/* lower.c - passes to steps: the kernel that was chosen for each makes them (choice.h); pointwise passes and
- * reshapes are here. */
+/* lower.c - from passes to steps: the kernel that was chosen for a pass makes them (choice.h); pointwise passes
+ * and reshapes are here. */
 #include "choice.h"
 #include "cores.h"
 
@@ -115,7 +115,7 @@ typedef enum coreless { POINTWISE, RESHAPE, WHOLE_NORM } coreless;
 
 static const char *coreless_refusal(const cvy_plan *p, const pass *s, const cuda_choice *c, coreless wanted)
 {
-    static const char *const otherwise[] = {"not pointwise operators alone", "not a reshape", "not a whole norm"};
+    static const char *const otherwise[] = {"more than pointwise operators", "not a reshape", "not a whole norm"};
     const node *n = &p->graph->nodes[s->first];
     const op_kind kind = cvyi_info(n)->kind;
     norm_geom e = {.running = false};
@@ -158,7 +158,8 @@ static cvy_status make_pass(maker *m, const pass *s)
     return m->choice->kernel->make(m);
 }
 
-/* What depends on parameters alone comes first, node by node: it is small, and has no say in the time of a run. */
+/* What depends only on parameters comes first, node by node: it is small, and does not count in the time of a run.
+ */
 static cvy_status make_prepared(maker *m)
 {
     const pass *all = &m->plan->passes[0];

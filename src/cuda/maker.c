@@ -1,4 +1,4 @@
-/* maker.c - puts a step together: views of tensors, lines of the prologue and the epilogue, options. */
+/* maker.c - builds a step: views of tensors, lines of the prologue and the epilogue, options. */
 #include <stdio.h>
 #include <string.h>
 #include "choice.h"

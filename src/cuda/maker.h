@@ -31,7 +31,7 @@ typedef struct maker {
     const pass *pass;          /* NULL: a copy of a strided tensor */
     const cuda_choice *choice; /* of the pass */
     int pass_index;
-    bool prepared; /* the step depends on parameters alone */
+    bool prepared; /* the step depends only on parameters */
     step_layout layout;
     cuda_step step;
     step_view views[MAX_VIEWS];

@@ -132,7 +132,7 @@ static const char *refuse_matmul_thin(const cvy_plan *p, const pass *s, cuda_cho
     (void)s;
     if (why) return why;
     c->thin = find_form(p, c->form.core);
-    return c->thin.why || !seed || seed >> 1 & 1 ? c->thin.why : "thin: this random plan does without";
+    return c->thin.why || !seed || seed >> 1 & 1 ? c->thin.why : "thin: this random plan does not use it";
 }
 
 /* Memory at nine tenths of its bandwidth, less where blocks do not fill the device, or multiply-adds; parts of sums

@@ -346,7 +346,7 @@ static const char *refuse_matmul_wide(const cvy_plan *p, const pass *s, cuda_cho
     (void)s;
     if (why) return why;
     c->word = cvyi_word_form(p, c->form.core);
-    return c->word.why || !seed || seed >> 3 & 1 ? c->word.why : "words: this random plan does without";
+    return c->word.why || !seed || seed >> 3 & 1 ? c->word.why : "words: this random plan does not use it";
 }
 
 static void tune_matmul_wide(const cvy_plan *p, pass *s, const cuda_choice *c)

@@ -1,8 +1,8 @@
 /* matmul_wide.h - matrix products of words of 16 bits on Hopper's tensor cores: kernels/matmul_wide.cu.
  *
- * The pass is that of matmul.cu (pattern.c), with the same epilogue. fp16 and bf16 are read where they lie. What is
- * not, and float32, becomes words first (matmul_wide_words.cu, matmul_wide_rescale.cu): once, where it depends on
- * parameters alone; such an operand may have any strides. Where tiles are few, parts of sums are added
+ * The pass is that of matmul.cu (pattern.c), with the same epilogue. fp16 and bf16 are read in place. Other
+ * operands, and float32, become words first (matmul_wide_words.cu, matmul_wide_rescale.cu), only once if they
+ * depend only on parameters; such an operand may have any strides. If there are few tiles, parts of sums are added
  * (conv_wide_add.cu). matmul_wide_tune.c chooses the tile, matmul_wide.c makes the steps. */
 #ifndef CVYI_CUDA_MATMUL_WIDE_H
 #define CVYI_CUDA_MATMUL_WIDE_H
@@ -13,7 +13,7 @@
 typedef struct word_operand {
     bool words;     /* it becomes words; else it is read where it lies */
     bool batched;   /* a matrix for each batch, else one for all */
-    bool prepared;  /* made of parameters alone */
+    bool prepared;  /* made only of parameters */
     int64_t lines;  /* rows of x, columns of other: of all matrices */
     int64_t padded; /* terms of a line of words */
 } word_operand;

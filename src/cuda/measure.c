@@ -1,5 +1,5 @@
-/* measure.c - how long a plan takes on this GPU: random data in memory of its own, the least of a few runs, each
- * after a flush of the L2. */
+/* measure.c - how long a plan takes on this GPU: random data in its own memory, the least of a few runs, each after
+ * a flush of the L2. */
 #include <math.h>
 #include "tc.h"
 

@@ -1,8 +1,8 @@
 /* mma.h - convolutions and matrix products on tensor cores through mma.sync: kernels/conv_mma.cu, matmul_mma.cu.
  *
- * For compute capability 8.0 and later; on 9.0 for what wgmma's kernels do not take, or do not make faster. The
- * passes are those of the kernels of multiply-adds (pattern.c), with the same prologue, epilogue and views; only
- * the tile is another. */
+ * For compute capability 8.0 and later; on 9.0 for passes that the wgmma kernels refuse or would run more slowly.
+ * The passes are those of the multiply-add kernels (pattern.c), with the same prologue, epilogue and views; only
+ * the tile differs. */
 #ifndef CVYI_CUDA_MMA_H
 #define CVYI_CUDA_MMA_H
 

@@ -1,5 +1,5 @@
-/* modules.c - see modules.h. One table for the process, by device and key; a lock guards all of it, since plans are
- * made and freed by any thread. */
+/* modules.c - see modules.h. One table for the process, by device and key, guarded by one lock, because any thread
+ * may create and free plans. */
 #include <pthread.h>
 #include <string.h>
 #include "modules.h"

@@ -1,7 +1,7 @@
-/* modules.h - kernels as plans hold them: each is loaded once on a device, whatever the number of plans and steps.
+/* modules.h - kernels as plans hold them: each is loaded once on a device, for any number of plans and steps.
  *
- * A kernel is known by its key, the digest of everything it was compiled from (jit.h). It stays loaded as long as
- * somebody holds it, so a network planned for another batch size finds most of its kernels where they are. */
+ * A kernel is known by its key, the digest of everything it was compiled from (jit.h). It stays loaded while
+ * a plan holds it, so a network planned for another batch size finds most of its kernels already loaded. */
 #ifndef CVYI_CUDA_MODULES_H
 #define CVYI_CUDA_MODULES_H
 

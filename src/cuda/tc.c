@@ -1,9 +1,8 @@
 /* tc.c - steps of the tensor-core convolution: options, memory, and the launches themselves.
  *
- * Memory of a pass: packed weights and their scales, which stay as long as the parameters do, and the words by
- * which blocks hand statistics to each other with the launch's tag in them. The words are zeroed when a workspace
- * is new to the plan; from then on every launch leaves them ready for the next, so that a captured graph may be
- * replayed. */
+ * Memory of a pass: packed weights and their scales, which are kept until parameters change, and the words through
+ * which blocks exchange statistics, tagged by launch. The words are zeroed when a workspace is new to the plan;
+ * then every launch leaves them ready for the next, so a captured graph can be replayed. */
 #include <stdio.h>
 #include <string.h>
 #include "choice.h"

@@ -3,10 +3,10 @@
  *
  * The form of such a pass is
  *     conv, pointwise..., [statistics, [max pool, sign,] norm], pointwise..., [reduction over channels,
- * pointwise...] or, without a norm, with a max pool in its place. The pointwise nodes before the statistics
- * (or of a max pool) become cvy_pre, those after cvy_post, those after a reduction cvy_last. What comes between
- * is the kernel's own. tc_form.c recognises the form, tc_tune.c chooses tile, strip and buffers, tc_emit.c writes
- * the three functions, tc.c makes the steps and launches them. */
+ * pointwise...] or, without a norm, with a max pool in its place. The pointwise nodes before the statistics (or
+ * before a max pool) become cvy_pre, those after them cvy_post, those after a reduction cvy_last. The kernel itself
+ * computes what is between. tc_form.c recognises the form, tc_tune.c chooses tile, strip and buffers, tc_emit.c
+ * writes the three functions, tc.c makes the steps and launches them. */
 #ifndef CVYI_CUDA_TC_H
 #define CVYI_CUDA_TC_H
 
@@ -26,7 +26,7 @@ typedef struct tc_form {
     int z;     /* value that cvy_post receives */
     int other; /* and the other one: y, or the convolution's own result; CVY_NONE after pooling */
     int out;   /* value that is stored */
-    /* cvy_pre is sigmoid alone and nothing but the norm reads it, in tf32: tanh(x / 2) takes its place, twice as
+    /* cvy_pre is only a sigmoid, and only the norm reads it, in tf32: tanh(x / 2) takes its place, twice as
      * large and moved by 1, which the norm does not see where its eps is four times as large. */
     bool halved;
     bool direct;      /* x's words are the tensor cores' operand as they are */

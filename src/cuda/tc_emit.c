@@ -1,8 +1,8 @@
 /* tc_emit.c - epilogue.cuh of the tensor-core convolution: cvy_pre, cvy_post and cvy_last from pointwise nodes.
  *
- * The lines are emit.c's; a place in the tensors is made from the kernel's own coordinates, where a function reads
- * any. struct epi is the list of views, as other kernels have it. Where logsumexp follows in powers of two, log2(e)
- * is multiplied in where it costs nothing: in constants, and in what the kernel hands over. */
+ * emit.c writes the lines; coordinates in the tensors are computed from the kernel's own if a function reads any.
+ * struct epi is the list of views, as in other kernels. Before a logsumexp in powers of two, log2(e) is multiplied
+ * in where it costs nothing: in constants, and in values that the kernel passes. */
 #include <string.h>
 #include "tc.h"
 

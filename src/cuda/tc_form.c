@@ -1,4 +1,4 @@
-/* tc_form.c - which passes the tensor-core convolution takes, and what is in the way of the others; see tc.h. */
+/* tc_form.c - which passes the tensor-core convolution takes, and why it refuses the others; see tc.h. */
 #include <math.h>
 #include "tc.h"
 
@@ -362,7 +362,7 @@ static const char *take_parts(walk *w)
 
 static const char *check_device(const cuda_device *d)
 {
-    if (d->major != 9 || d->minor != 0) return "tensor cores: kernels for compute capability 9.0 alone";
+    if (d->major != 9 || d->minor != 0) return "tensor cores: needs compute capability 9.0";
     return NULL;
 }
 

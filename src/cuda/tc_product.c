@@ -26,7 +26,7 @@ static const char *refusal(const cvy_plan *p, const cuda_device *d, const node *
     if (p->graph->values[n->arg[0]].dtype != p->graph->values[n->arg[1]].dtype)
         return "wgmma: weights of another dtype than the data";
     if (cvyi_shape_of(p->graph, n->arg[0])->rank < 2) return "wgmma: a vector of one row";
-    if (e->K % (depth / 8)) return "wgmma: tensor copies want rows of whole 16 bytes";
+    if (e->K % (depth / 8)) return "wgmma: rows are not a multiple of 16 bytes";
     if (e->K < depth)
         return depth == 32 ? "wgmma: fewer than 32 terms in a sum" : "wgmma: fewer than 64 terms in a sum";
     if (e->N < 8) return "wgmma: fewer than 8 columns";

@@ -1,8 +1,8 @@
 /* tc_product.h - matrix products with a parameter (linear layers) on Hopper's tensor cores: kernels/matmul_tc.cu.
  *
- * The pass is that of matmul.cu (pattern.c), with the same epilogue and views; before it, once for as long as
- * the parameters stay, matmul_tc_pack.cu puts the weights into the order and the format of the tensor cores. What
- * is not taken here is mma.sync's (mma.h). */
+ * The pass is that of matmul.cu (pattern.c), with the same epilogue and views; before it,
+ * whenever parameters have changed, matmul_tc_pack.cu packs the weights for the tensor cores. Products that are
+ * refused here use mma.sync (mma.h). */
 #ifndef CVYI_CUDA_TC_PRODUCT_H
 #define CVYI_CUDA_TC_PRODUCT_H
 

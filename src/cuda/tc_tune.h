@@ -1,6 +1,6 @@
-/* tc_tune.h - the tuner of the tensor-core convolution (kernels/conv_tc.cu). Problem, tuning and what follows from
- * them are the kernel's own words (conv_tc_layout.cuh). Of its own, since the bench of the kernel alone
- * (bench/labs/gpu_tc.cu, C++) asks the same tuner as the engine. */
+/* tc_tune.h - the tuner of the tensor-core convolution (kernels/conv_tc.cu). Problem, tuning and the numbers
+ * that follow from them are defined with the kernel (conv_tc_layout.cuh). It is a separate file because the bench
+ * of the kernel (bench/labs/gpu_tc.cu, C++) uses the same tuner as the engine. */
 #ifndef CVYI_CUDA_TC_TUNE_H
 #define CVYI_CUDA_TC_TUNE_H
 

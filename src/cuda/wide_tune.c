@@ -10,7 +10,7 @@ static const char *refusal(const cvy_plan *p, const cuda_device *d, const conv_g
 {
     if (d->major != 9 || d->minor != 0) return "wide: needs compute capability 9.0";
     if (p->tuning >= TUNE_GENERIC) return "wide: this tuning does not use tensor cores";
-    if (e->groups > 1) return "wide: one group alone";
+    if (e->groups > 1) return "wide: more than one group";
     for (int a = 0; a < 3; a++)
         if (e->kernel[a] * e->dil[a] + e->pad[a] > FARTHEST || e->stride[a] > STRIDE_MOST)
             return "wide: a filter that reaches further than a tile";

@@ -1,7 +1,7 @@
 /* attrs.c - attributes and tensor arguments of every operator family, and the operator table made of them.
  *
- * Names, order and defaults are those of torch.nn.functional; where a tensor argument of PyTorch says by its
- * presence whether an operator has it (weight=None), a True/False attribute (bias, affine) says so here. */
+ * Names, order and defaults are those of torch.nn.functional. If an optional tensor of PyTorch (weight=None)
+ * decides by its presence, a True/False attribute (bias, affine) decides here. */
 #include <string.h>
 #include "graph.h"
 

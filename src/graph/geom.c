@@ -1,4 +1,4 @@
-/* geom.c - the numbers of a node in the form all engines read. Nodes are legal: shape.c has checked them. */
+/* geom.c - a node's numbers in the form that all engines read. Nodes are legal: shape.c has checked them. */
 #include <math.h>
 #include <string.h>
 #include "graph.h"

@@ -26,7 +26,7 @@ typedef enum op_kind {
     KIND_BINARY,   /* x, other?                   broadcast; other missing: attribute "other" */
     KIND_MAXPOOL,  /* x                           pool_geom */
     KIND_AVGPOOL,  /* x                           pool_geom */
-    KIND_ADAPTIVE, /* x                           pool_geom (in and out alone), cvyi_adaptive_window */
+    KIND_ADAPTIVE, /* x                           pool_geom (only in and out), cvyi_adaptive_window */
     KIND_REDUCE,   /* x                           reduced dims: cvyi_reduced_dims */
     KIND_SOFTMAX,  /* x                           dim: cvyi_softmax_dim */
     KIND_SHAPE,    /* x                           same elements in the same order */
@@ -95,7 +95,7 @@ typedef struct shape {
 
 typedef enum value_kind { VALUE_INPUT, VALUE_PARAM, VALUE_NODE } value_kind;
 
-/* What rewrites that hold for finite values alone do (plan/watch.c). */
+/* What rewrites that hold only for finite values do (plan/watch.c). */
 typedef enum rewrite_mode {
     REWRITE_TRUST,  /* they are taken: infinities may come out elsewhere */
     REWRITE_WATCH,  /* they are taken, and the values watched */
@@ -106,7 +106,7 @@ typedef struct value {
     value_kind kind;
     int node;     /* VALUE_NODE: who computes it; else -1 */
     char *name;   /* unique in the graph */
-    bool fixed;   /* depends on parameters alone */
+    bool fixed;   /* depends only on parameters */
     bool output;  /* one of graph.outputs */
     bool watched; /* lowered graphs: a rewrite holds only while it is finite (plan/watch.c) */
     bool recast;  /* lowered graphs: its dtype is not what its operator would give (simplify/cast.c) */

@@ -1,4 +1,4 @@
-/* move.c - operators that put elements at other places and compute nothing: cat, slice, permute, flip, expand, pad,
+/* move.c - operators that move elements and compute nothing: cat, slice, permute, flip, expand, pad,
  * interpolate. Their shape rules, and where every element comes from (move_geom). */
 #include "shape.h"
 

@@ -1,8 +1,8 @@
-/* names.c - finding values by name, and the names of nodes that were given none.
+/* names.c - finding values by name, and the automatic names of nodes.
  *
- * The index is a table of value numbers with open addressing and linear probing, at most half full. Values only
- * ever leave in the opposite order of their coming, so a slot can be emptied without leaving a gap that another
- * value's search would stop at: whoever probed past it came later and has left already. */
+ * The index is a table of value numbers with open addressing and linear probing, at most half full. Values are
+ * only removed in the reverse order of their insertion, so a slot can be emptied without leaving a gap at which
+ * another value's search would stop: a value that was probed past it was inserted later, and is gone already. */
 #include <stdio.h>
 #include <string.h>
 #include "graph.h"

@@ -1,9 +1,9 @@
 /* print.c - a graph as chain text, which parse.c reads back into the same graph: same inputs, parameters, nodes and
  * outputs, in the same order, under the same names.
  *
- * Nodes are written in their order. What the text cannot leave unsaid is said: `@name` as a stage where a node does
- * not read the one before it, `@name` after a node whose name would come out differently, and param(...) before
- * of a node where parameters were created earlier than their first use would create them. */
+ * Nodes are written in their order. Three things are added only if they are needed: `@name` as a stage if a node
+ * does not read the one before it, `@name` after a node whose automatic name would differ, and param(...) before a
+ * node if parameters were created earlier than their first use would create them. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>

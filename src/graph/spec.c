@@ -1,4 +1,4 @@
-/* spec.c - attributes of a node to be: defaults, and checking what a caller sets. */
+/* spec.c - attributes of a new node: defaults, and checks of what a caller sets. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,4 @@
-/* compile.c - the end of planning: code for plans, many at once where the caller has put it off (option deferred).
- */
+/* compile.c - the end of planning: code for plans, for many at once if the caller deferred it (option deferred). */
 #include "plan.h"
 
 /* What is known as soon as there is code. */

@@ -1,4 +1,4 @@
-/* interval.c - questions about an interval of nodes that is to become a pass. */
+/* interval.c - what the planner and the engines ask about an interval of nodes that may become a pass. */
 #include "plan.h"
 
 bool cvyi_is_output(const cvy_graph *g, int v)

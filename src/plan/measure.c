@@ -1,8 +1,8 @@
 /* measure.c - effort "measure": the best few plans are timed, and the winner is remembered.
  *
- * An engine offers tunings: 0 lets its cost model decide everything, the others force something (an algorithm, no
- * fusing). Each gives a plan; the MEASURED cheapest by prediction that differ are run on random data, and the
- * fastest is kept. The choice goes into the cache directory under a digest of everything it depends on: engine
+ * An engine offers tunings: 0 leaves everything to its cost model, the others force something (an algorithm, no
+ * fusion). Each gives a plan. Of the plans that differ, the MEASURED cheapest by prediction are run on random data,
+ * and the fastest is kept. The choice is stored in the cache under a digest of everything it depends on: engine
  * version, machine, operator table, instruction set and options, and the graph's text. */
 #include <math.h>
 #include <stdio.h>

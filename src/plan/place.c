@@ -1,8 +1,9 @@
-/* place.c - whose memory a value shares, which values depend on parameters alone, and where each one lives.
+/* place.c - which values share memory, which depend only on parameters, and where each is stored.
  *
  * Prepared:   [ prepared values | the engine's own: packed weights | a mark (watch.c) ]
  * Workspace:  [ values that cross passes | the engine's own ]
- * The first is kept by CVY_KEEP_PREPARED. Values that cross passes share memory where their lives do not meet. */
+ * The first is kept by CVY_KEEP_PREPARED. Values that cross passes share memory if their lifetimes do not overlap.
+ */
 #include <string.h>
 #include "plan.h"
 

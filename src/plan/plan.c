@@ -1,4 +1,4 @@
-/* plan.c - the public side of plans: options, the order of planning, run's checks, and handing over to an engine.
+/* plan.c - the public functions of plans: options, the steps of planning, the checks of run, calls of the engine.
  */
 #include <string.h>
 #include "../simplify/simplify.h"
@@ -70,7 +70,7 @@ static cvy_status list_tensors(cvy_plan *p)
     return CVY_OK;
 }
 
-/* What depends on parameters alone is prepared in float32: nothing is rounded in between, unless the graph asks for
+/* What depends only on parameters is prepared in float32: nothing is rounded in between, unless the graph asks for
  * it by a cast. In another shape parameters are what they were. */
 static void widen_prepared(cvy_graph *g)
 {

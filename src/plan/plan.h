@@ -1,9 +1,10 @@
-/* plan.h - how to compute a graph: passes, the way each carries values over a barrier, where values live.
+/* plan.h - how to compute a graph: passes, how each carries values across a barrier, where values are stored.
  *
  * The lowered graph (after src/simplify) is a list of nodes in running order; a pass is an interval of that list,
- * one trip through memory. What a pass makes and only itself reads never leaves the chip. Choosing a plan is
+ * one trip through memory. Values that only their own pass reads never leave the chip. Choosing a plan means
  * choosing where to cut the list (choose.c): enumerate intervals, ask the engine whether each is legal and what it
- * costs, pick the cheapest partition. Engines are reached through `struct engine`; nothing here knows a device. */
+ * costs, pick the cheapest partition. Engines are called through `struct engine`; nothing here depends on a device.
+ */
 #ifndef CVYI_PLAN_H
 #define CVYI_PLAN_H
 
@@ -130,7 +131,7 @@ struct cvy_plan {
     int *tensor_value; /* value of the lowered graph for each of them */
     int *root;         /* per value: whose memory it shares (itself, unless a reshape of another) */
     int *last_reader;  /* per value: last node that reads it; n_nodes for outputs, -1: nobody */
-    bool *prepared;    /* per value: depends on parameters alone */
+    bool *prepared;    /* per value: depends only on parameters */
     place *places;     /* per value; aliases have their root's place */
     int *last_use;     /* per value: last pass that reads it; n_passes for outputs, -1: nobody */
     int *read_by;      /* per value: stamp of the last interval that read it from outside (interval.c) */
@@ -138,7 +139,7 @@ struct cvy_plan {
 
     pass *passes; /* pass 0 holds the prepared nodes if there are any: see n_prepare */
     int n_passes;
-    int n_prepare; /* passes at the front that depend on parameters alone: 0 or 1 */
+    int n_prepare; /* passes at the front that depend only on parameters: 0 or 1 */
     rejected *rejections;
     int n_rejections;
 
@@ -156,7 +157,7 @@ cvy_status cvyi_find_roots(cvy_plan *p);
 cvy_status cvyi_place(cvy_plan *p);
 /* plan.c: a plan with one of the engine's tunings. */
 cvy_status cvyi_plan_tuned(const cvy_graph *graph, const cvy_options *options, int tuning, cvy_plan **out);
-/* plan.c: the same plan without rewrites that hold for finite values alone. */
+/* plan.c: the same plan without rewrites that hold only for finite values. */
 cvy_status cvyi_plan_careful(const cvy_plan *p, cvy_plan **out);
 /* compile.c: code for prepared plans of one engine, and everything that is known only then. */
 cvy_status cvyi_compile(cvy_plan *const *plans, int n);
@@ -202,7 +203,7 @@ static inline bool cvyi_is_pointwise(op_kind k)
 
 /* ---- watch.c ---- */
 
-/* Is this value of a lowered graph, not of parameters alone, to be looked at after the run? */
+/* Is this value of a lowered graph, not only of parameters, to be checked after the run? */
 static inline bool cvyi_is_watched(const cvy_graph *g, int v)
 {
     return g->values[v].watched && g->values[v].node >= 0;

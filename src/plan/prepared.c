@@ -1,9 +1,9 @@
-/* prepared.c - what the prepared part of a plan's memory holds, written down and digested.
+/* prepared.c - the contents of the prepared part of a plan's memory, as a text and its digest.
  *
- * Two plans may share what one of them has prepared if every byte would be the same: the same parameters, the same
- * arithmetic on them, the same places, the same packing. The text says all of that, a line for each value and each
- * packed weight, and nothing of the inputs' extents as far as the packing does not depend on them; so plans of one
- * network for different batches have one digest. Strides of parameters are not in it: they come with run(). */
+ * Two plans may share prepared memory if every byte would be the same: the same parameters, the same arithmetic on
+ * them, the same addresses, the same packing. The text lists all of that, a line for each value and each packed
+ * weight. It contains the inputs' extents only if the packing depends on them, so plans of one network for
+ * different batches have the same digest. Strides of parameters are not in it: they come with run(). */
 #include <stdio.h>
 #include <string.h>
 #include "plan.h"

@@ -1,5 +1,5 @@
-/* repeat.c - a run made again and again by a caller to whom looking at things is expensive: it hands over the words
- * and bytes that the run relies on, and they are compared here. */
+/* repeat.c - repeated runs for callers in whose language checks are expensive: the caller passes the words and
+ * bytes that the run relies on, and they are compared here. */
 #include <string.h>
 #include "plan.h"
 

@@ -1,8 +1,8 @@
 /* title.c - what a printed plan calls a value.
  *
- * The tensors of the caller's graph go by their names, and so does what a rewrite put in the place of one. Values
- * that depend on parameters alone, folded weights for instance, are called by the formula that makes them:
- * conv2d.weight*scale. Reshapes are left out of it, since the printed extents tell them. */
+ * Tensors of the caller's graph are called by their names, and so are values that replaced one in a rewrite. Values
+ * that depend only on parameters, such as folded weights, are called by the formula that computes them:
+ * conv2d.weight*scale. It omits reshapes, because the extents are printed. */
 #include <math.h>
 #include "plan.h"
 
@@ -15,7 +15,7 @@ static const char *sign_of(op_id op)
     return op == OP_add ? "+" : op == OP_sub ? "-" : op == OP_mul ? "*" : op == OP_div ? "/" : NULL;
 }
 
-/* The node whose formula stands for v; NULL: v goes by a name. */
+/* The node whose formula is printed for v; NULL: v has a name. */
 static const node *formula_of(const cvy_graph *g, int v)
 {
     const value *of = &g->values[v];

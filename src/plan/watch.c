@@ -1,11 +1,11 @@
-/* watch.c - rewrites that hold for finite values alone, and what is done when one is not finite.
+/* watch.c - rewrites that hold only for finite values, and what happens if a value is not finite.
  *
- * (conv(x, W) * s) and conv(x, W s) agree as far as W s is finite; an infinity in it makes NaN of sums of
- * infinities, where PyTorch has the infinity that s, or the last product, makes of a sum. So simplify marks what
- * must be finite: parameters and what is prepared of them, which is looked at after the run that prepares them,
- * and small results, which are looked at after every run (they are kept until then). Where one is not finite, the
- * run is done by a plan without those rewrites, made for the occasion, in memory of its own: nothing is held ready,
- * and all that finite values pay is the look.
+ * conv(x, W) * s and conv(x, W s) agree while W s is finite. An infinity in W s can turn a sum into NaN, where
+ * PyTorch multiplies the finite sum by s and gets an infinity. So simplify marks the values that must be finite:
+ * parameters and values prepared from them, which are checked after the run that prepares them, and small results,
+ * which are checked after every run (they are kept until then). If one is not finite, the run is repeated with a
+ * plan without those rewrites. That plan and its memory are only created when needed, so finite values cost only
+ * the check.
  *
  * Last CVY_ALIGN bytes of what is prepared: whether it was finite. */
 #include <math.h>
@@ -50,7 +50,7 @@ static bool finite_value(const cvy_plan *p, const cvy_buffer *buffers, const run
     return finite_tensor(&p->graph->values[p->root[v]], NULL, cvyi_at(memory, at->at));
 }
 
-/* Are all watched values of one kind finite: those that depend on parameters alone, or the others? */
+/* Are all watched values of one kind finite: those that depend only on parameters, or the others? */
 static bool all_finite(const cvy_plan *p, const cvy_buffer *buffers, const run_memory *memory, bool prepared)
 {
     for (int v = 0; v < p->graph->n_values; v++) {

@@ -1,4 +1,4 @@
-/* conv.c - convolution, transposed convolution, linear and matmul as their definitions read.
+/* conv.c - convolution, transposed convolution, linear and matmul, straight from their definitions.
  *
  * Layouts: src [N][C][D][H][W], dst [N][K][O][P][Q], weight [K][C/groups][kernel] (transposed:
  * [C][K/groups][kernel]). Padding is zeros that are multiplied, as in PyTorch in float64: an infinite weight over

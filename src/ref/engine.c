@@ -1,4 +1,4 @@
-/* engine.c - the reference as an engine: it runs the graph as it was given, node by node, in double. */
+/* engine.c - the reference as an engine: it runs the graph unchanged, node by node, in double. */
 #include "../plan/plan.h"
 #include "ref.h"
 

@@ -1,4 +1,4 @@
-/* move.c - elements at other places: every argument's window of the result, one element after the other. */
+/* move.c - operators that move elements: every argument's window of the result, one element after the other. */
 #include "ref.h"
 
 static void move_argument(const ref_call *c, int arg)

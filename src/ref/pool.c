@@ -1,6 +1,6 @@
 /* pool.c - max and average pooling, window by window; src and dst are [planes][3 spatial extents].
  *
- * Padding takes no part in a maximum. An average counts it as zeros or not at all, by the divisor's rule (geom.c).
+ * A maximum ignores padding. An average counts it as zeros or ignores it, according to the divisor's rule (geom.c).
  */
 #include <math.h>
 #include "ref.h"

@@ -1,4 +1,4 @@
-/* reduce.c - reductions over any dimensions, softmax and log_softmax over one, and the copies that change a shape.
+/* reduce.c - reductions over any dimensions, softmax and log_softmax over one, and copies into another shape.
  *
  * A line is a base address and a shape with strides: the elements that one result is made of. */
 #include <math.h>
@@ -85,7 +85,7 @@ void cvyi_ref_reduce(const ref_call *c)
     }
 }
 
-/* softmax: exp(x - max) / sum; log_softmax: x - max - log(sum). A line of -inf alone, or with +inf, gives NaN. */
+/* softmax: exp(x - max) / sum; log_softmax: x - max - log(sum). A line of only -inf, or with +inf, gives NaN. */
 void cvyi_ref_softmax(const ref_call *c)
 {
     const shape *x = ref_shape(c, 0);

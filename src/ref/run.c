@@ -3,8 +3,8 @@
  * The workspace is a table with one slot per value, then the arrays the slots point at. An array lives from the
  * node that makes it (inputs and parameters: from the first that reads them) to the last node that reads it
  * (outputs: to the end), and arrays that never live together may share memory: a chain needs the two largest
- * neighbours, not the sum of all. The layout is computed by the same function for the size and for the run, so that
- * a run allocates nothing; it takes time in proportion to nodes times arrays alive at once. */
+ * neighbours, not the sum of all. The same function computes the layout for the size and for the run, so a run
+ * allocates nothing; it takes time in proportion to nodes times arrays alive at once. */
 #include <stddef.h>
 #include "../util/half.h"
 #include "ref.h"

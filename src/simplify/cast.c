@@ -1,10 +1,10 @@
 /* cast.c - conversions of dtype that another operator can do.
  *
- * A value is rounded where it is stored, and a cast says no more than as what: on the way from one operator to the
- * next inside a pass nothing is rounded. So a cast can go where the operator before it stores its result as the
- * cast's dtype, and before a convolution, which rounds what it multiplies anyway. What is left of casts then
- * are pointwise operators that do nothing but load and store. Every rewrite has as many roundings as the graph, or
- * fewer; infinities that a narrow intermediate dtype would have made may be missing, as everywhere in a pass. */
+ * A value is rounded when it is stored, and a cast only says to which dtype; between two operators of a pass
+ * nothing is rounded. So a cast can be removed if the operator before it stores its result in the cast's dtype, or
+ * if a convolution follows, which rounds its operands anyway. The remaining casts are pointwise operators that only
+ * load and store. No rewrite adds a rounding; infinities that a narrow intermediate dtype would have produced may
+ * be missing, as everywhere in a pass. */
 #include "simplify.h"
 
 static cvy_dtype dtype_of(const node *cast)

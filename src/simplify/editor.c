@@ -1,4 +1,5 @@
-/* editor.c - changing a graph: new nodes after the last, readers moved over, then sorted and cleaned. */
+/* editor.c - edits of a graph: new nodes are appended, readers redirected, then nodes are sorted and dead ones
+ * removed. */
 #include <math.h>
 #include <string.h>
 #include "simplify.h"
@@ -97,7 +98,7 @@ int cvyi_edit_add(editor *e, const node_spec *spec)
     if (!e->st) e->st = cvyi_graph_add(e->g, spec, &out);
     if (!e->st) e->st = make_room(e);
     if (e->st) return CVY_NONE;
-    /* What is made of parameters alone, folded weights for instance, is not rounded to their dtype in between. In
+    /* What is made only of parameters, folded weights for instance, is not rounded to their dtype in between. In
      * another shape they are what they were. */
     if (e->g->values[out].fixed && cvyi_ops[spec->op].kind != KIND_SHAPE && spec->op != OP_cast)
         e->g->values[out].dtype = CVY_FLOAT32;

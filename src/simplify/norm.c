@@ -15,7 +15,7 @@ static bool is_data(const editor *e, int v)
     return v != CVY_NONE && !e->g->values[v].fixed;
 }
 
-/* Data in float32. What depends on parameters alone is that anyway. */
+/* Data in float32. What depends only on parameters is that anyway. */
 static int widened(editor *e, int v)
 {
     node_spec s;

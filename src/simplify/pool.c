@@ -1,10 +1,10 @@
 /* pool.c - maximum pooling moved towards the producer: fewer values to normalise and to activate.
  *
  *   max_pool(f(x)) = f(max_pool(x))                    f non-decreasing
- *   max_pool(norm(conv(x, W, b))):  the norm is an affine per channel, rising or falling by the sign s of its
- * weight. With s folded into the convolution, c = conv(x, s W, s b) = s y, the largest s y is always the one
- * wanted: norm_apply(s * max_pool(c), norm_stats(c, sign = s)). The convolution's own result is then read by the
- *     statistics and the pooling alone, and need not be stored.
+ *   max_pool(norm(conv(x, W, b))):  the norm is an affine per channel, increasing or decreasing by the sign s of
+ *     its weight. With s folded into the convolution, c = conv(x, s W, s b) = s y, the largest s y is always the
+ *     right one: norm_apply(s * max_pool(c), norm_stats(c, sign = s)). Only the statistics and the pooling then
+ *     read the convolution's own result, so it need not be stored.
  *
  * A NaN in a window wins on both sides; padding never does (max_pool pads with -inf and no window is all padding).
  */
@@ -39,7 +39,7 @@ bool cvyi_pool_before_monotone(editor *e, int index)
     return true;
 }
 
-/* The statistics node of an apply, if conv's result is read by the two of them alone. */
+/* The statistics node of an apply, if conv's result is read only by the two of them. */
 static const node *lone_stats(const editor *e, const node *apply)
 {
     const node *stats = cvyi_maker(e->g, apply->arg[1]);

@@ -1,4 +1,4 @@
-/* producer.c - what follows a producer and is linear goes into its weights.
+/* producer.c - linear operators after a producer are folded into its weights.
  *
  *   (conv(x, W, b) + v) * s     =  conv(x, W s, (b + v) s)                     v, s per output channel or numbers
  *   sum or mean over the outputs of linear or over the channels of a convolution: the same of weights and bias

@@ -1,4 +1,4 @@
-/* simplify.c - the list of rewrites and the loop that applies them; then dead nodes go and the order is restored.
+/* simplify.c - the list of rewrites and the loop that applies them; removal of dead nodes; the order of the rest.
  */
 #include <string.h>
 #include "simplify.h"

@@ -1,13 +1,13 @@
 /* simplify.h - exact algebra on the graph: small rewrites, each with its condition.
  *
- * A rewrite looks at one node and changes the graph or leaves it alone. They run over all nodes, those included
- * that they add, again and again until none finds anything. What a rewrite adds on parameters alone (a scale times
- * a weight) are ordinary nodes: the planner runs them when parameters change and not otherwise.
- * CVY_SIMPLIFY=-name,-name leaves rewrites out.
+ * A rewrite examines one node and changes the graph or leaves it alone. Rewrites run over all nodes, including
+ * those that they add, until none applies. Arithmetic that a rewrite adds on parameters (a scale times a weight)
+ * consists of ordinary nodes: the planner runs them only when parameters change. CVY_SIMPLIFY=-name,-name leaves
+ * rewrites out.
  *
- * NaN and infinities stay where they are. A rewrite that needs a value to be finite for that (weights that a scale
- * was folded into: infinite ones would meet products instead of their sum, whether the scale was infinite or the
- * product of the two is beyond the floats) has it watched; plan/watch.c does the rest. */
+ * NaN and infinities are preserved. A rewrite for which that requires a finite value has the value watched
+ * (plan/watch.c). An example are weights with a folded scale: if the scale is infinite, or its product with the
+ * weight overflows, every product would be infinite instead of only their sum. */
 #ifndef CVYI_SIMPLIFY_H
 #define CVYI_SIMPLIFY_H
 

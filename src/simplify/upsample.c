@@ -8,12 +8,12 @@
  *     w4[t]  w[2]     w[1] + w[2]   w[0] + w[1]   w[0]
  *
  * which is a transposed convolution of stride 2 and padding 1. Zero padding stays zero padding. It has 4/9 of the
- * products (1/2 for one axis, 8/27 for three), and the upsampled image is never made.
+ * products (1/2 for one axis, 8/27 for three), and the upsampled image is never computed.
  *
- * What is rounded otherwise: the sums of weights, once an axis, in float32. A pixel that is not finite gives one
- * product where there were two, so that an infinity may come out for a NaN: where that would be looked at (on the
- * CPU, whose Winograd forms are as fast in any case) it is left alone. Short sums are left alone, too: kernels for
- * few channels take no transposed convolutions. */
+ * Rounding differs: the sums of weights are rounded once per axis, in float32. A pixel that is not finite gives one
+ * product instead of two, so the result may be an infinity instead of a NaN. On the CPU, where such values are
+ * checked, the rewrite does not apply (Winograd forms are as fast there), nor to short sums: kernels for few
+ * channels take no transposed convolutions. */
 #include "simplify.h"
 
 enum { LEAST_CHANNELS = 256 };

@@ -1,4 +1,4 @@
-/* asan.h - is this a build with the address sanitizer, and how to tell it of memory that must not be touched. */
+/* asan.h - whether this is a build with the address sanitizer, and how to mark memory that must not be touched. */
 #ifndef CVYI_ASAN_H
 #define CVYI_ASAN_H
 

@@ -1,18 +1,19 @@
-/* cache.h - entries on disk that are named by the digest of everything they depend on.
+/* cache.h - entries on disk, named by the digest of everything they depend on.
  *
  * The directory is CVY_CACHE, else $XDG_CACHE_HOME/convoy, else $HOME/.cache/convoy; "off" means none. It is made
  * with mode 0700 and used only if it belongs to this user and no one else can write to it. One file per entry,
- * written aside and renamed, so that readers and writers of any number of processes never see half of one:
+ * written to a temporary file and renamed, so readers and writers in any number of processes never see half of one:
  *
  *   8 bytes  "CVYCODE1"     the format
  *   8 bytes  size           of the payload, little end first
- *   32 bytes key            the entry's name again: a file under another name is not believed
+ *   32 bytes key            the entry's name again: a renamed file is ignored
  *   32 bytes digest         SHA-256 of the payload
  *   payload
  *
- * The digest finds damage, not an attacker who runs as the same user. A cache that does not work costs time only:
- * nothing here fails, and what goes wrong is in the log (CVY_DEBUG=1). The directory holds CVY_CACHE_MB megabytes
- * at most: what was used longest ago goes first. A file's time of modification tells its last use, to the hour. */
+ * The digest detects damage, not an attacker with the same user's rights. A cache that does not work only costs
+ * time: no call fails, and problems are logged (CVY_DEBUG=1). The directory holds at most CVY_CACHE_MB megabytes;
+ * least recently used entries are evicted first. A file's modification time is that of its last use, to the hour.
+ */
 #ifndef CVYI_CACHE_H
 #define CVYI_CACHE_H
 

@@ -1,4 +1,4 @@
-/* half.c - see half.h. Whole numbers alone: no rounding mode and no instruction set has a say. */
+/* half.c - see half.h. Only whole numbers: rounding modes and instruction sets do not matter. */
 #include <string.h>
 #include "half.h"
 

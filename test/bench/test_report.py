@@ -126,6 +126,12 @@ def test_tables_without_rows_say_so(results):
         assert report.render(cases, name) == "Not measured yet.\n" and report.render(cases, name, "") == ""
 
 
+def test_a_misspelt_option_gets_the_nearest(capsys):
+    with pytest.raises(SystemExit):
+        report.main(["--chek", "README.md"])
+    assert "unknown option '--chek'; did you mean '--check'?" in capsys.readouterr().err
+
+
 def test_a_ratio_is_made_of_one_run(results):
     later = sample() | {"date": "2026-02-02T00:00:00+00:00"}
     later["rows"] = [row("A", "full", 8, "convoy", 1.0), row("A", "full", 8, "openvino", 4.0),
@@ -148,6 +154,39 @@ def test_figures_of_a_document_are_written_and_checked(results, tmp_path):
     assert told.startswith("before\n") and told.endswith("after\n")
     page.write_text(told.replace("9.00", "9.01"))
     assert report.main(options + ["--check", str(page)]) == 1
+
+
+def diffusion_run():
+    """As bench/suites/diffusion.py writes it: two blocks and a convolution in bf16."""
+    times = {"res 320": (2.0, 1.0, 4.0), "vae up": (2.0, 1.0, 2.0), "conv 64": (1.0, 2.0, 2.0)}
+    rows = [{"block": block, "dtype": "bf16", "row": name, "ms": ms, "error": 3e-3} for block, told in times.items()
+            for name, ms in zip(("torch compile channels_last", "convoy contiguous", "convoy channels_last"), told)]
+    return {"date": "2026-01-04", "machine": "NVIDIA H200, PyTorch 2.11.0, CUDA 13.0", "command": "python bench/suites/diffusion.py",
+            "rows": rows}
+
+
+def never_run():
+    """As bench/modules/never_slower.py writes it: one module is slower, one as fast, one faster."""
+    rows = [{"case": f"module {ms:g}", "eager_ms": 1.0, "convoy_ms": ms, "error": 1e-7} for ms in (1.5, 1.0, 0.1)]
+    return {"date": "2026-01-04", "device": "a machine", "torch": "2.13.0", "threads": 2, "rows": rows,
+            "command": "python bench/modules/never_slower.py --device cpu --threads 2"}
+
+
+def test_diffusion_models_and_modules_are_on_the_page(results, tmp_path):
+    for folder, run in (("diffusion", diffusion_run()), ("never", never_run())):
+        (results / folder).mkdir()
+        (results / folder / "new.json").write_text(json.dumps(run))
+    found = dict(re.findall(r'<figure id="([^"]+)">(.*?)</figure>', draw(results, tmp_path).read_text(), re.S))
+    assert found.keys() - set(FIGURES) == {"diffusion-cuda-bf16-contiguous", "diffusion-cuda-bf16-channels_last", "modules-cpu-fp32"}
+    here, last = found["diffusion-cuda-bf16-contiguous"], found["diffusion-cuda-bf16-channels_last"]
+    assert here.count(">2.00×<") == 2 and ">0.500× torch.compile NHWC<" in here and here.count('class="loss"') == 1 and last.count('class="loss"') == 2
+    assert [found["modules-cpu-fp32"].count(f'class="{kind}"') for kind in ("loss", "p5")] == [1, 1]
+    cases = report.load(results)
+    told = report.render(cases, "diffusion-cuda-bf16")
+    assert told.startswith("Geometric means, 2 blocks: 2.00 contiguous, 0.707 channels_last; 1 convolutions: 0.500 contiguous, 0.500")
+    assert "| res 320 | 2.00 torch.compile channels_last | 1.00 | 2.00 | 4.00 | **0.500** | 3.0e-03 (3.0e-03) |" in told
+    assert "`bench/results/diffusion/new.json`, 2026-01-04: NVIDIA H200; torch 2.11.0, cuda 13.0" in report.render(cases, "runs-cuda-bf16")
+    assert "module" not in report.render(cases, "losses-cpu-fp32")  # they have a table of their own
 
 
 def test_wrong_results_are_refused(tmp_path, capsys):
@@ -256,6 +295,8 @@ def test_times_of_convoy_bench_are_read(tmp_path):
     assert "conv2d(4, 3)" in text and "3.00 ms, 1.50×" in text  # unfused
     assert "net.py" in text and "5.00 ms, 2.00×" in text  # eager
     assert 'id="first-cpu"' in text and "<b>2.00 times as fast</b>" in text
+    assert report.main([str(tmp_path / "chain.json"), "-o", str(page)]) == 0
+    assert "<b>1.50 times as fast</b> as it is without fusion" in page.read_text()
     (tmp_path / "problem.json").write_text(json.dumps(problem | {"busy": True}))
     assert report.main([str(tmp_path / "problem.json"), "-o", str(page)]) == 0
     assert "these times mean little" in page.read_text() and "times as fast" not in page.read_text() and "2.00×" not in page.read_text()

@@ -34,6 +34,7 @@ SMALL = "x[3,4,9,9] | conv2d(6,3) | group_norm(2) | relu"
         (["plan", "x[1,4,9,9] | relu @skip | tanh | add(@skp)"], ["no value 'skp'", "did you mean 'skip'?"]),
         (["ejct"], ["unknown command 'ejct'", "did you mean eject?"]),
         (["completion", "fish"], ["bash or zsh", "'fish'"]),
+        (["completion"], ["needs a shell: bash or zsh"]),
         (["plan", SMALL, "--device"], ["--device needs a value"]),
         (["plan", SMALL, "--device", "tpu"], ["auto|ref|cpu|cuda", "'tpu'"]),
         (["plan", SMALL, "--device="], ["auto|ref|cpu|cuda"]),

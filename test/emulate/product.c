@@ -103,7 +103,7 @@ static const char *read_across_descriptor(unsigned long long d, int columns, con
     if (wrong || !out->swizzled) return wrong ? wrong : "an operand across without swizzle";
     out->leading = (size_t)(d >> 16 & 0x3fff) * 16;
     return out->start + (size_t)((columns - 1) / 64) * out->leading + out->stride + 1024 > shared_bytes
-               ? "a wgmma descriptor that reaches behind the block's shared memory"
+               ? "a wgmma descriptor that reaches beyond the block's shared memory"
                : NULL;
 }
 

@@ -5,7 +5,7 @@
  *   chains -r COUNT SEED      checks COUNT random graphs of each flavour (../support/random_chain.h)
  *   chains -s [CHAIN...]      the chains for compute-sanitizer: buffers without guards, workspaces without a fill
  *   chains -b [CHAIN...]      the same bits over 100 runs, on two streams, captured (bits.h); default: A, B, C
- *   chains -m [CHAIN...]      the same bits wherever in the batch a sample stands
+ *   chains -m [CHAIN...]      the same bits at any position of a sample in the batch
  *   chains -f CHAIN...        seconds from cvy_plan_create() to the end of the first run, and of the context before
  *   chains -l [CHAIN...]      which kernels the plans have, and their forms on tensor cores; runs nothing
  *   chains -t [CHAIN...]      times chains (CUDA events, L2 thrown out before each run, median of 21)

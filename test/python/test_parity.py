@@ -57,7 +57,7 @@ EXACT += ["reshape", "flatten", "squeeze", "unsqueeze"]
 
 @pytest.mark.parametrize("text", [t for op in EXACT for t in CASES[op] if "." not in t and "exp" not in t])
 def test_whole_numbers_are_exact(text, device):
-    """Indexing errors cannot hide behind a tolerance where no operation rounds. Winograd's fractions do."""
+    """A tolerance cannot hide indexing errors if no operation rounds. Winograd's fractions do."""
     graph = Graph(text)
     arrays = integer_tensors(graph)
     for got, want in zip(run(graph, arrays, f"{device}:winograd={OFF}"), truth(text, arrays)):

@@ -20,6 +20,14 @@ def test_a_value_that_is_misspelt():
         convoy.compile(nn.ReLU(), effort="mesure")
 
 
+def test_values_of_the_wrong_kind():
+    for option, given in (("threads", "two"), ("threads", 0), ("winograd", "off"), ("graphs", "yes")):
+        with pytest.raises(ValueError, match=f"convoy.compile: {option} takes .*, not {given!r}"):
+            convoy.compile(nn.ReLU(), **{option: given})
+    with pytest.raises(TypeError, match="convoy.refresh takes an nn.Module, not int"):
+        convoy.refresh(3)
+
+
 def test_a_variable_that_is_misspelt(monkeypatch):
     monkeypatch.setenv("CONVOY_REGIONS", "al")
     with pytest.raises(ValueError, match="CONVOY_REGIONS is 'al', expected faster or all; did you mean 'all'"):

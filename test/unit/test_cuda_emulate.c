@@ -4,7 +4,7 @@
  *
  * First the emulator itself: kernels that break the rules are found out. Then the chains of test/gpu and random
  * graphs, as a GPU would be checked (test/support/check.h): bounds, strides, guards, the same bits again and in any
- * order of blocks and threads; a sample's bits wherever in the batch it stands. Work is shared out among processes.
+ * order of blocks and threads; a sample's bits at any position in the batch. Work is shared out among processes.
  */
 #include "../support/emulated.h"
 #include "../support/check_random.h"

@@ -5,7 +5,7 @@
  *
  * First the emulator itself: kernels that break the rules are found out. Then chains in both precisions, checked as
  * a GPU would be (test/support/check.h): bounds, guards, the same bits again and in any order of blocks, threads
- * and copies; a sample's bits wherever in the batch it stands. */
+ * and copies; a sample's bits at any position in the batch. */
 #include "../support/emulated.h"
 #include "../gpu/chain_list.h"
 

@@ -1,5 +1,5 @@
 /* test_cuda_measure.c - effort "measure" on the GPU, without one: tiles by rank, what is timed, what is remembered,
- * and that a call which fails on the way leaves nothing behind. */
+ * and that a call which fails midway leaves nothing allocated. */
 #include "../support/fixture.h"
 #include "../../src/cuda/tc.h"
 

@@ -6,7 +6,7 @@
  * Chains are small, and cost would give some of them to other kernels; so all plans are random ones of those that
  * take conv_wide.cu wherever it can run, with each of the four best tiles. Checked as a GPU would be
  * (test/gpu/check.h): whole numbers exactly, real ones within bounds, guards, the same bits again and in any order
- * of blocks, threads and copies; a sample's bits wherever in the batch it stands; values of every size. */
+ * of blocks, threads and copies; a sample's bits at any position in the batch; values of every size. */
 #include "../support/emulated.h"
 #include "../support/kernel_list.h"
 

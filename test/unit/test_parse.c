@@ -356,7 +356,7 @@ static void chains(void **state)
     cvy_graph_free(g);
 }
 
-/* A chain that fails half-way leaves nothing behind, names included. */
+/* A chain that fails half-way leaves nothing in the graph, names included. */
 static void failed_chain_leaves_nothing(void **state)
 {
     static const char *const broken[] = {"relu | mul(s[4]) | linear(3) @l | foo", "relu | output(@relu, @x)",

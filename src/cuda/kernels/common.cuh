@@ -82,7 +82,7 @@ CVY_INLINE void cvy_neighbours(cvy_index lin, cvy_at (&at)[N])
 
 // ---- elements: float, cvy_f16 or cvy_bf16 in memory, float32 everywhere else ----
 
-// The elements of a tensor, of type T. p itself is right for those of float32 alone.
+// The elements of a tensor, of type T. p itself is right only for float32.
 template <class T> CVY_INLINE T *cvy_as(const cvy_view &v)
 {
     return reinterpret_cast<T *>(v.p);

@@ -3,8 +3,8 @@
 //
 // The matrix product of conv_direct.cu with its terms in another order: the sum runs over (tap, input channel), the
 // channel fastest. A chunk of ROWS terms is then a few runs: neighbouring channels of one tap, at fixed distances.
-// Where runs begin, and which places inside the source they need, is written down at the start, of long sums one
-// chunk ahead; a copy then costs a test of bits and an addition. Per chunk a block stages
+// The starts of runs, and the positions inside the source that they need, are computed at the start, for long sums
+// one chunk ahead; a copy then costs a bit test and an addition. Per chunk a block stages
 //
 //   shared memory, STAGES times:   pixels  [ROWS][BP + 8]   gathered one by one (fetch.cuh), zero outside x
 //                                  weights [ROWS][BK + 8]   copied from the packed weights, 16 bytes each

@@ -1,10 +1,10 @@
 // conv_simple.cu - convolution and transposed convolution, one thread per output element.
 //
-// For what a matrix tile cannot be filled with: depthwise and other groups of few channels, filters of very many
-// taps. Neighbouring threads compute neighbouring pixels of one channel, so reads of the source coalesce and
+// For convolutions that do not fill a matrix tile: depthwise and other groups of few channels, filters with very
+// many taps. Neighbouring threads compute neighbouring pixels of one channel, so reads of the source coalesce and
 // weights are the same word for the whole warp. Expected bound: load instructions, C_IN x taps of them per element.
-// Padding is zeros, which an infinite weight makes NaN; where a transposed convolution meets no source there is
-// nothing.
+// Padding is zeros, so an infinite weight makes NaN; a transposed convolution adds nothing where there is no
+// source.
 //
 //   t[1]  source, strides n, c, d, h, w        t[2]  weights, strides k, c, t, r, s (k and c of the group's own)
 //   epilogue space: n, k, o, p, q              grid: x elements of a sample's group over THREADS; y samples; z

@@ -11,11 +11,11 @@
 //   merge     the last                  sempty, words in part      sfull
 //   (1) EARLY, (2) else
 //
-// multiply: tiles, bias, PRE, statistics, pooling; norm and POST where EARLY. finish: norm and POST else; reduce,
+// multiply: tiles, bias, PRE, statistics, pooling; norm and POST if EARLY. finish: norm and POST otherwise; reduce,
 // store. stage: global fp32 -> shared fp16. merge: all strips' statistics of a sample -> its norm.
 //
 // PASS_BOTH: the first multiplying warpgroup takes statistics strips, the others the same strips again, `lead`
-// turns later, for finishing; so both run side by side. PASS_KEEP: every strip once, its results wait in shared
+// turns later, to finish them, concurrently. PASS_KEEP: every strip once, its results wait in shared
 // memory. Statistics go from block to block as tagged words: every block must be resident. Shared memory: struct
 // shared_memory in conv_tc.cuh. Expected bound: doc/kernels/conv_tc.md; measurements: doc/LAB.md.
 #include "conv_tc.cuh"

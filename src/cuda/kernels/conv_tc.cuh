@@ -194,7 +194,7 @@ static_assert(!FLAT || (QS == Q && !POOL && !(TC_SINK == SINK_REDUCE)), "flat ti
 static_assert(!POOL || TC_POOLW == 2 || TC_POOLW == 4 || TC_POOLW == 8, "pooling stays inside 8 pixels");
 static_assert(!NORM || K % most(G, 1) == 0, "groups divide the channels");
 static_assert((TC_PASS == PASS_PLAIN) == !NORM, "a norm needs a pass with statistics");
-static_assert(!TC_BEFORE || EARLY, "the convolution's own result is known to the multiplying role alone");
+static_assert(!TC_BEFORE || EARLY, "the convolution's own result is known only to the multiplying role");
 static_assert(!KEEP || CHUNKM == 1, "statistics of a chunk are those of one block of channels");
 static_assert(!KEEP || (OUTS >= CHUNKS * MBLOCKS && OUTS % TEAMS == 0),
               "a strip waits whole; each team has buffers of its own and sees all their phases");

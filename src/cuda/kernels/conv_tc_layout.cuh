@@ -67,10 +67,10 @@ enum { TC_STRIP_MOST = 64, TC_RAWS = 4, TC_SHARE_MOST = 4 };
 #define TC_FIELD(NAME, field, meaning) int field;
 typedef struct tc_problem {
     TC_PROBLEM(TC_FIELD)
-    int external;       // cvy_post reads tensors at a pixel
-    int before;         // cvy_post reads what cvy_pre was given: results may not wait, for they are cvy_pre's alone
-    int few;            // tuned for few samples: many small strips
-    int alone;          // blocks may not wait for each other: statistics and finishing are launches of their own
+    int external; // cvy_post reads tensors at a pixel
+    int before;   // cvy_post reads what cvy_pre was given: results may not wait: only those of cvy_pre are kept
+    int few;      // tuned for few samples: many small strips
+    int alone;    // blocks may not wait for each other: statistics and finishing are launches of their own
     int x_half, y_half; // elements of x, of the result have 16 bits
     int x_last, y_last; // they lie channels last: [n][row][column][channel]
 } tc_problem;

@@ -2,7 +2,7 @@
 //
 // A thread takes BATCH packs of one or two pixels and 8 channels at a time (8 loads each, neighbouring threads
 // neighbouring columns) and writes 16 bytes per pixel and part: neither side conflicts. Padding, ragged channels
-// and the image's edges are zeros put in here. Rows of the strips to come are prefetched into L2, so that a batch
+// and the image's edges are zeros written here. Rows of the strips to come are prefetched into L2, so that a batch
 // waits for L2 and not for DRAM.
 //
 // Range. A stage is scaled by a power of two, one of 2^(6 + 15 j): the one that brings its largest |x| to 1 ..

@@ -1,14 +1,13 @@
 // conv_tc_pack.cu - weights [K][C][R][S] -> operands of conv_tc: [block][stage][part][step][k half][64 rows][8
 // channels] fp16, beside an x of bf16 that is DIRECT bf16. factor: of each output channel, NULL: 1. Its sign goes
-// into the operand, its magnitude into unscale, so that weights of 16 bits stay exact whatever they were multiplied
-// with.
+// into the operand, its magnitude into unscale, so 16-bit weights stay exact, whatever they were multiplied by.
 //
 // Launch: KP blocks (conv_tc.cuh) of 128 threads; block k packs output channel k (zeros past K) and its rows for
 // all ROWSM output rows. Each channel is scaled by a power of two that brings its largest weight to 2^13 .. 2^14,
-// and where one product has to do by a factor of 1 .. 2 on top, the one with which fp16 rounds the channel best: 1
-// where nothing is rounded. unscale[k] is the inverse, unscale[KP + k] the sum of the weights. NaN says that a
-// weight, or their sum, is not finite: the convolution then sums exactly (inf * lo of x would be NaN, or the other
-// inf). Compile with the same -D as the convolution.
+// and with one product by another factor of 1 .. 2, the one with which fp16 rounds the channel best: 1 if nothing
+// is rounded. unscale[k] is the inverse, unscale[KP + k] the sum of the weights. NaN says that a weight, or their
+// sum, is not finite: the convolution then sums exactly (inf * lo of x would be NaN, or the other inf). Compile
+// with the same -D as the convolution.
 #include "conv_tc.cuh"
 #include "weight_scale.cuh"
 #ifndef KERNEL_NAME

@@ -1,15 +1,15 @@
 // conv_wide.cu - convolutions and transposed convolutions with many channels on Hopper's tensor cores: any rank,
 // stride, padding and dilation. sm_90a.
 //
-// Operands are words of 16 bits as conv_wide.cuh lays them out, so that nothing is converted or moved here: tensor
-// copies and bulk copies bring them, wgmma reads them where they land. A block has BM output channels x BN places
-// of the flat list; the sum runs over slices of 64 channels, phases, runs of taps (a row of them, or all rows:
-// TOGETHER), and taps:
+// Operands are words of 16 bits in the layout of conv_wide.cuh, so nothing is converted or moved here: tensor
+// copies and bulk copies load them, wgmma reads them in place. A block has BM output channels x BN places of the
+// flat list; the sum runs over slices of 64 channels, phases, runs of taps (a row of them, or all rows: TOGETHER),
+// and taps:
 //
 //   x [PARTS][PIXELS][64]     a stage for a run: the tile's places and those that the run's taps reach beyond them.
 //                             A tap is the same stage from a start address moved by whole pixels; the hardware
-//                             swizzles the final address, so that any shift is exact where stages begin at 1024
-//                             bytes
+//                             swizzles the final address, so any shift is exact if stages begin at multiples of
+//                             1024 bytes
 //   w [PARTS][BM][64]         a stage for a tap
 //
 //   role      warps                waits for                   signals
@@ -19,15 +19,15 @@
 // M = 64 output channels of a warpgroup, N = TILE places; GROUPS_M warpgroups share the places, GROUPS_N the
 // channels.
 //
-// One product: sums go on from tap to tap. Three: lo * hi + hi * lo + hi * hi, the small ones first; tensor cores
-// cut off when they add, so the sums of a tap start from zero and are added up by ordinary additions: at most 12
-// cuts of 2^-23 each of a partial sum. What the three leave out is below 2^-22 of a product.
+// One product: sums continue from tap to tap. Three: lo * hi + hi * lo + hi * hi, the small ones first; tensor
+// cores truncate when they add, so the sums of a tap start from zero and ordinary additions add them up: at most 12
+// truncations of 2^-23 of a partial sum. The error of the three products is below 2^-22 of a product.
 //
 // Results lie in shared memory where the stages were, [BM][PITCH], and go through the epilogue along the pixels of
-// a channel; where the result's channels are neighbours (some tensor is not contiguous: SRC_DENSE 0), along these.
-// Those that are not finite are first summed again by multiply-adds from x and the weights themselves: an operand
-// is not finite, or the sum overflows. Where tiles are few, SPLIT blocks share the slices of a sum, and leave their
-// parts for conv_wide_add.cu.
+// a channel; if the result's channels are neighbours (some tensor is not contiguous: SRC_DENSE 0), along the
+// channels. Those that are not finite are first summed again by multiply-adds from x and the weights themselves: an
+// operand is not finite, or the sum overflows. If there are few tiles, SPLIT blocks share the slices of a sum, and
+// leave their parts for conv_wide_add.cu.
 //
 // Expected bound: tensor cores. With one product a block of 128 x 256 fetches 3 * 34 + 9 * 16 KB from the L2 for
 // a slice of a 3x3 filter, 9,216 cycles of work: 27 bytes a cycle.

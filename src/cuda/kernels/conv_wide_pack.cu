@@ -1,11 +1,11 @@
 // conv_wide_pack.cu - weights [K_OUT][C_IN][TAPS] (transposed: [C_IN][K_OUT][TAPS]) float32 -> words in the order
-// of conv_wide.cu (conv_wide.cuh). Made once for as long as the parameters stay.
+// of conv_wide.cu (conv_wide.cuh). Packed again only if parameters change.
 //
 //   t[0]  packed words      t[1]  unscale      t[2]  weights, strides of k, c, t, r, s
 //   grid: a block of 128 threads for each of K_PAD output channels; zeros past K_OUT
 //
-// The scale is that of the largest finite weight. A weight that is not finite stays so: conv_wide.cu sums what
-// meets it again. Weights of x's own 16 bits stay as they are (SCALED 0).
+// The scale is that of the largest finite weight. A weight that is not finite stays so: conv_wide.cu sums the
+// affected results again. Weights of x's own 16 bits stay as they are (SCALED 0).
 #include "conv_wide.cuh"
 #include "weight_scale.cuh"
 

@@ -1,5 +1,5 @@
-// conv_wide_rescale.cu - after conv_wide_words.cu: the scale of every sample, and the words of those samples that
-// need another one than they were made with, made again. Expected bound: a launch, where no sample does.
+// conv_wide_rescale.cu - after conv_wide_words.cu: the scale of every sample; converts samples again that need
+// another scale than the one they were converted with. Expected bound: a launch, if no sample does.
 //
 //   t[0], t[1], prologue space: as conv_wide_words.cu has them      t[2]  [n]: the inverse of a sample's scale
 //   grid: x samples (extent) times blocks of each

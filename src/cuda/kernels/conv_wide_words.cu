@@ -1,5 +1,5 @@
-// conv_wide_words.cu - x becomes words (wide_words.cuh): every value read once, by whole lines, put through the
-// prologue's operators, and written with the scale that nearly all samples have. Expected bound: memory.
+// conv_wide_words.cu - converts x to words (wide_words.cuh): reads every value once, by whole lines, applies the
+// prologue's operators, and writes it with the scale that nearly all samples have. Expected bound: memory.
 //
 //   t[0]  words      SCALED: t[1]  the largest finite |x| of each block: [n][SLICES][CHUNKS]
 //   prologue space: n, c, d, h, w

@@ -1,7 +1,7 @@
 // matmul.cu - matrix products, and linear layers: dst[row, n] = sum over k of x[row, k] * other[k, n].
 //
 // A block computes BM x BN results, DEPTH terms at a time through shared memory; while it multiplies, the next
-// terms are on their way into registers:
+// terms are being loaded into registers:
 //
 //   xs [DEPTH][BM + 4], os [DEPTH][BN + 4]     the 4 keep transposing stores off each other's banks
 //

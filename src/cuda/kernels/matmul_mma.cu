@@ -1,13 +1,13 @@
 // matmul_mma.cu - matrix products and linear layers on tensor cores through mma.sync, for devices of compute
 // capability 8.0 and later: dst[row, n] = sum over k of x[row, k] * other[k, n].
 //
-// A block computes BM x BN results, DEPTH terms at a time through STAGES stages of shared memory, filled as the
-// operands lie (fetch.cuh):
+// A block computes BM x BN results, DEPTH terms at a time through STAGES stages of shared memory, in the operands'
+// own order (fetch.cuh):
 //
 //   xs [BM][DEPTH + 4]        os [BN][DEPTH + 4] where other lies as [n][k], else [DEPTH][BN + 8]
 //
-// four elements at a time where an operand is contiguous, its rows are whole groups of four and it begins at a
-// multiple of them, which is known at run time alone; else one.
+// four elements at a time if an operand is contiguous, its rows are whole groups of four and it begins at a
+// multiple of them, which is known only at run time; else one.
 //
 // The 4 and the 8 keep fragments off each other's banks (mma_tile.cuh, which also says who has which result: rows
 // of x as M, columns as N). One barrier per DEPTH terms: a stage is filled again two steps later. Results then lie

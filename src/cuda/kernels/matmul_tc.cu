@@ -1,8 +1,8 @@
 // matmul_tc.cu - linear layers on Hopper's tensor cores: dst[row, n] = sum over k of x[row, k] * weight[n, k], by
-// wgmma in tf32, or in fp16 or bf16 where both operands are. sm_90a.
+// wgmma in tf32, or in fp16 or bf16 if both operands are. sm_90a.
 //
-// A block has BM x BN results; DEPTH terms at a time come through STAGES stages of shared memory, by copies that
-// one thread begins:
+// A block computes BM x BN results; DEPTH terms at a time are loaded into STAGES stages of shared memory, by copies
+// that one thread issues:
 //
 //   x [BM][DEPTH]              tensor copies; piece c (16 bytes) of row r lies at r * 128 + (c ^ r % 8) * 16
 //   w [PARTS][8][BN][PIECE]    packed so (matmul_tc.cuh): one bulk copy
@@ -19,19 +19,18 @@
 // the rows of x, into all blocks with the same rows, and of its share of the weights, into all with the same
 // columns. Its stage is empty when all blocks it writes into are through with theirs.
 //
-// Three products: small * big + big * small + big * big, the small ones first. Tensor cores cut off when they add,
-// so the sums of a stage start from zero and are added up by ordinary additions: at most 12 cuts of 2^-23 each of a
-// partial sum, 1.5e-6 of it where all terms have one sign, and a third of that seen. What the three leave out is
-// below 3 * 2^-22 of a product.
+// Three products: small * big + big * small + big * big, the small ones first. Tensor cores truncate when they
+// add, so the sums of a stage start from zero and ordinary additions add them up: at most 12 truncations of 2^-23
+// of a partial sum, 1.5e-6 of it if all terms have one sign; a third of that was measured. The error of the three
+// products is below 3 * 2^-22 of a product.
 //
 // Results lie in shared memory where the stages were, each warp's 16 rows apart as [16][BN + 8], and go through the
 // epilogue in the order of memory; those that are not finite are first summed again by multiply-adds. Expected
 // bound: tensor cores with three products; with one, what comes from the L2: without clusters 4 * DEPTH * (BM + BN)
 // bytes for BM * BN * DEPTH multiply-adds.
 //
-//   t[1]  x: contiguous, at a multiple of 16 bytes, rows of whole 16 bytes; map: the same as {TERMS, rows}, boxes
-//   of
-//         {DEPTH, BM / CLUSTER_N}, swizzled by 128 bytes
+//   t[1]  x: contiguous, at a multiple of 16 bytes, rows of whole 16 bytes; map: the same as {TERMS, rows},
+//         boxes of {DEPTH, BM / CLUSTER_N}, swizzled by 128 bytes
 //   t[2]  weights as they are: slots COLUMN and ROW hold the strides along columns and terms; t[PACKED] packed
 //   views, epilogue space and grid: rows.cuh; the grid has whole clusters
 #include "descriptor.cuh"

@@ -1,5 +1,5 @@
 // matmul_tc_pack.cu - a linear layer's weights [COLS][TERMS] -> what matmul_tc.cu reads, in its order
-// (matmul_tc.cuh): tf32's, or words of 16 bits as they are. Made once for as long as the parameters stay.
+// (matmul_tc.cuh): rounded to tf32, or 16-bit words unchanged. Packed again only if parameters change.
 //
 //   t[0]  packed, a.extent column tiles
 //   t[1]  weights: slot COLUMN holds the stride along the columns, slot ROW the one along the terms

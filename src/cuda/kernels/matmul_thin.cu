@@ -1,18 +1,17 @@
-// matmul_thin.cu - matrix products with few columns, or few rows: at most 8. By multiply-adds, whatever the
-// precision: they are bound by memory.
+// matmul_thin.cu - matrix products with few columns, or few rows: at most 8. By multiply-adds in every
+// precision, because they are bound by memory.
 //
 // One operand is long, [lines][TERMS]; the other thin, [THIN][TERMS]: columns of other where those are few, else
 // (ACROSS) rows of x. A block has LINES lines and a share of the terms; DEPTH of the thin one at a time lie in
-// shared memory as float32. Of the long one a thread has 4 or 8 accesses under
-// way:
+// shared memory as float32. A thread has 4 or 8 accesses of the long one in flight:
 //
 //   terms of a line are neighbours: a warp has EACH lines, a lane VECTOR terms of each (16 bytes), AHEAD times;
-//   where a block has fewer lines than its warps could take, SHARE warps share the terms
+//   if a block has fewer lines than its warps could take, SHARE warps share the terms
 //   else: a thread has WIDE lines that are neighbours, at 8 terms in a row; ABREAST threads have the lines of a
 //   block, and the others take the terms in turn
 //
-// Sums of lanes, of warps and of threads are added in a fixed order. SPLIT blocks share the terms where lines are
-// few, and leave their parts: few of them [SPLIT][result] in float32 for conv_wide_add.cu, many (MANY_PARTS)
+// Sums of lanes, of warps and of threads are added in a fixed order. SPLIT blocks share the terms if there are
+// few lines, and leave their parts: few of them [SPLIT][result] in float32 for conv_wide_add.cu, many (MANY_PARTS)
 // [result][SPLIT] in double for reduce.cu. Expected bound: memory, the long operand read once.
 //
 //   t[0]  result, or parts of it      t[1], t[2], epilogue space: rows.cuh

@@ -1,7 +1,7 @@
 // matmul_wide.cu - matrix products on Hopper's tensor cores, both operands words of 16 bits by tensor copies:
 // dst[b, row, n] = sum over k of x[b, row, k] * other[b, k, n]. sm_90a.
 //
-// Blocks stay, and take tile after tile: BM rows x BN columns. WORD_DEPTH terms at a time come through STAGES
+// Persistent blocks take tile after tile: BM rows x BN columns. WORD_DEPTH terms at a time are loaded into STAGES
 // stages of shared memory:
 //
 //   x [PARTS][BM][64]            rows of 128 bytes, swizzled
@@ -12,16 +12,17 @@
 //   copy      8        empty                       full (the copies do)
 //
 // Two warpgroups share a tile, half of its rows each; or they take turns (TURNS), and one finishes its tile while
-// the other multiplies: stages come in the order of tiles, so that the next tile's are there when this one's are
-// through. A warpgroup begins when the other has multiplied its tile (done): it has not seen the stages between,
-// and would take one phase of their barriers for another. In both cases the copies of the next tile are under way.
+// the other multiplies: stages come in the order of tiles, so the next tile's are loaded when this one is
+// multiplied. A warpgroup begins when the other has multiplied its tile (done): it has not seen the stages between,
+// and would mistake one phase of their barriers for another. In both cases the copies of the next tile are in
+// flight.
 //
-// One product: sums go on from step to step. Three: lo * hi + hi * lo + hi * hi, the small ones first; the sums of
-// a step start from zero and are added up by ordinary additions, as in conv_wide.cu.
+// One product: sums continue from step to step. Three: lo * hi + hi * lo + hi * hi, the small ones first; the sums
+// of a step start from zero and ordinary additions add them up, as in conv_wide.cu.
 //
 // Results go through the epilogue a chunk of 8 rows x WORD_CHUNK columns at a time, each warp's own, in the order
 // of memory. Those of scaled words that are not finite are first summed again by multiply-adds. SPLIT tiles share
-// the terms of a sum where there are few, and leave their parts for conv_wide_add.cu.
+// the terms of a sum if there are few, and leave their parts for conv_wide_add.cu.
 //
 // Expected bound: tensor cores. A step of 128 x 256 with one product is 1,024 cycles and fetches 48 KB from the L2.
 //
@@ -29,7 +30,7 @@
 //   t[1]  x, t[2]  other, as rows.cuh has them      SCALED: t[3]  x's unscale, t[4]  other's
 //   maps: {TERMS_PAD, rows, matrices * PARTS} of x, boxes of {64, BM, 1}; of other {TERMS_PAD, COLS, ...}, boxes of
 //   {64, BN, 1}, or {COLS, TERMS, matrices}, boxes of {64, 64, 1}; swizzled by 128 bytes
-//   epilogue space: rows.cuh      grid: x blocks that stay
+//   epilogue space: rows.cuh      grid: x persistent blocks
 #ifndef BM
 #define BM 128 // tile: rows, columns
 #define BN 128

@@ -1,5 +1,5 @@
-// matmul_wide_rescale.cu - after matmul_wide_words.cu: the scale of every line, and the words of those lines that
-// need another one than they were made with, made again. Expected bound: a launch, where no line does.
+// matmul_wide_rescale.cu - after matmul_wide_words.cu: the scale of every line; converts lines again that need
+// another scale than the one they were converted with. Expected bound: a launch, if no line does.
 //
 //   t[0] to t[2]  as matmul_wide_words.cu has them      t[3]  [lines]: the inverse of a line's scale
 //   grid: x lines, a warp each

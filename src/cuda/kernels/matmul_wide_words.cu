@@ -1,13 +1,13 @@
-// matmul_wide_words.cu - an operand becomes words (matrix_words.cuh): every number read once, by whole lines of
-// memory whichever of its two directions is contiguous, and written with the scale that nearly all lines have.
-// Expected bound: memory.
+// matmul_wide_words.cu - converts an operand to words (matrix_words.cuh): reads every number once, by whole lines
+// of memory along the contiguous direction, and writes it with the scale that nearly all lines have. Expected
+// bound: memory.
 //
 //   t[0], t[1]  matrix_words.cuh      SCALED: t[2]  the largest finite |v| of each block's share: [lines][CHUNKS]
 //   grid: x WORD_LINES lines, y WORD_SPAN terms
 //
 //   terms are neighbours: a warp takes 8 lines, a lane 4 terms of 128 at a time
-//   else: 64 lines x 64 terms at a time go through shared memory, [line][33 pairs], so that both sides have their
-//   banks for themselves; lane l of warp v reads lines l and l + 32 of the term pairs v, v + 8, ...
+//   else: 64 lines x 64 terms at a time go through shared memory, [line][33 pairs], so neither side has bank
+//   conflicts; lane l of warp v reads lines l and l + 32 of the term pairs v, v + 8, ...
 #include "matrix_words.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / 32, SIDE = WORD_LINES, PAIRS = 32;

@@ -1,9 +1,8 @@
-// move.cu - elements at other places: cat, slice, permute, flip, expand, pad, interpolate (nearest). One launch per
-// argument.
+// move.cu - operators that move elements: cat, slice, permute, flip, expand, pad, interpolate (nearest). One launch
+// per argument.
 //
-// A thread takes an element of the window that the argument fills, or EACH neighbours where they are neighbours in
-// both tensors: finds out where it comes from, and hands it from the prologue to the epilogue. Expected bound:
-// memory.
+// A thread takes an element of the window that the argument fills, or EACH elements if they are neighbours in both
+// tensors, computes where it comes from, and passes it from the prologue to the epilogue. Expected bound: memory.
 //
 //   prologue space: inner extents X1...X5 of the argument      epilogue space: inner extents Y1...Y5 of the result
 //   window: inner extents B1...B5; index i of dimension d is AT<d> + i of the result, and START<d> + i * TIMES<d> /

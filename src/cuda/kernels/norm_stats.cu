@@ -69,7 +69,7 @@ template <class I> CVY_INLINE I turned(I i)
 }
 
 // WIDTH elements of a slice from number i on, counted over everything the slice holds. A place is found by
-// divisions, which cost little of 32-bit numbers alone.
+// divisions, which are cheap only for 32-bit numbers.
 CVY_INLINE void elements(const cvy_args &a, long long slice, long long i, bool is_short, float *x)
 {
     const long long inside = OVER_OUTER ? i % PER_GROUP : i, outer = OVER_OUTER ? i / PER_GROUP * GROUPS : 0;

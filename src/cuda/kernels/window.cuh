@@ -2,7 +2,7 @@
 //
 // An ordinary convolution reads tap m of output o at o * STRIDE - PAD + m * DIL. A transposed one meets, at output
 // o, only the taps r with (o + PAD - r * DIL) divisible by STRIDE: every EVERY-th one, from one that depends on the
-// phase o % STRIDE alone. Seen phase by phase it is an ordinary convolution with fewer taps, read backwards:
+// phase o % STRIDE only. Seen phase by phase it is an ordinary convolution with fewer taps, read backwards:
 //
 //   tap m of phase f: r = first(f) + m * EVERY, at (o + PAD - first(f) * DIL) / STRIDE - m * DIL / gcd(STRIDE, DIL)
 #ifndef CVY_WINDOW_CUH
