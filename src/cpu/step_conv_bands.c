@@ -20,14 +20,14 @@ static void channels_of(const conv_tiling *t, const conv_span *span, int64_t *k0
 static void finish_band(const conv_step *c, const cpu_unit *u, const conv_span *span, const prog_band *band,
                         char *scratch)
 {
-    const float *y;
-    cpu_moments *m;
-    cvyi_program_run_band(&c->prog, u, band, scratch);
-    if (c->prog_stats == CVY_NONE) return;
-    y = cvyi_unit_data(u, u->run->plan->graph->nodes[c->how->along.prog + c->how->along.n_prog - 1].out);
-    m = (cpu_moments *)cvyi_in_slices(u, c->band_sums) + span->band * c->how->geom.K;
-    for (int64_t k = band->k0; k < band->k1; k++)
-        m[k] = u->run->state->red->moments(y + k * c->prog.inner + band->i0, band->i1 - band->i0);
+    const int last = c->how->along.prog + c->how->along.n_prog - 1;
+    prog_moments m = {0};
+
+    if (c->prog_stats != CVY_NONE) {
+        m.y = cvyi_unit_data(u, u->run->plan->graph->nodes[last].out);
+        m.of = (cpu_moments *)cvyi_in_slices(u, c->band_sums) + span->band * c->how->geom.K;
+    }
+    cvyi_program_run_band(&c->prog, u, band, &m, scratch);
 }
 
 /* To memory that takes no floats from the kernel: words, past the caches if they are many, or with strides. */
