@@ -2,7 +2,8 @@
 
 Only the operators of the suites are known here, and for ONNX only those of the CPU's. The data of a chain depend on its
 text alone, so that every process that measures it makes the same tensors: inputs uniform in [0, 1), weights as PyTorch
-initialises them, norms and scales away from their trivial values.
+initialises them, norms and scales away from their trivial values. Tensors of a chain in half precision (`x[2,3]:bf16`,
+every declaration alike) are float32 arrays of values that its dtype has.
 """
 
 import ast
@@ -33,8 +34,10 @@ class Chain:
     shape: tuple
     steps: list
     params: dict  # name -> shape
+    dtype: str = "fp32"
 
 
+DECLARED = re.compile(r"(?<=\]):(fp16|bf16)")
 REDUCTIONS = ("logsumexp", "max", "mean", "min", "sum")
 
 
@@ -43,9 +46,10 @@ def _shape_of(text):
 
 
 def parse(text):
-    head, *stages = [s.strip() for s in text.split("|")]
+    dtype = (DECLARED.findall(text) or ["fp32"])[0]
+    head, *stages = [s.strip() for s in DECLARED.sub("", text).split("|")]
     name, extents = re.fullmatch(r"(\w+)\[([\d,\s]+)\]", head).groups()
-    chain = Chain(text, name, _shape_of(extents), [], {})
+    chain = Chain(text, name, _shape_of(extents), [], {}, dtype)
     extents = chain.shape
     taken = set()
     for stage in stages:
@@ -126,11 +130,31 @@ def _param(rng, name, shape, shapes):
     return rng.normal(0, 1 if "." not in name else 0.1, shape)
 
 
+def words(array, dtype):
+    """Float32 as the 16 bits of fp16 or bf16, rounded to nearest, ties to even; no NaN."""
+    if dtype == "fp16":
+        return array.astype(np.float16).view(np.uint16)
+    bits = array.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def floats(words, dtype):
+    """The inverse."""
+    if dtype == "fp16":
+        return words.view(np.float16).astype(np.float32)
+    return (words.astype(np.uint32) << 16).view(np.float32)
+
+
+def rounded(array, dtype):
+    return array if dtype == "fp32" else floats(words(array, dtype), dtype)
+
+
 def data_of(chain, n_inputs=2):
     """The inputs (several, so that no run repeats the one before) and the parameters, by name, float32."""
     rng = np.random.default_rng(zlib.crc32(chain.text.encode()))
     params = {n: _param(rng, n, s, chain.params).astype(np.float32) for n, s in chain.params.items()}
-    return [rng.random(chain.shape, np.float32) for _ in range(n_inputs)], params
+    params = {n: rounded(p, chain.dtype) for n, p in params.items()}
+    return [rounded(rng.random(chain.shape, np.float32), chain.dtype) for _ in range(n_inputs)], params
 
 
 # ---- PyTorch: the module as a person would write it ----
@@ -169,6 +193,12 @@ def torch_source(chain):
     return "\n".join(lines + [f"    return {x}"])
 
 
+def torch_dtype(chain):
+    import torch
+
+    return {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[chain.dtype]
+
+
 def torch_module(chain, params, dtype=None):
     import torch
     import torch.nn.functional as F
@@ -177,7 +207,7 @@ def torch_module(chain, params, dtype=None):
     exec(compile(torch_source(chain), "<chain>", "exec"), space)
     module = type("Model", (torch.nn.Module,), {"forward": space["forward"]})()
     for name, value in params.items():
-        tensor = torch.from_numpy(value).to(dtype or torch.float32)
+        tensor = torch.from_numpy(value).to(dtype or torch_dtype(chain))
         module.register_parameter(name.replace(".", "_"), torch.nn.Parameter(tensor, requires_grad=False))
     return module.eval()
 

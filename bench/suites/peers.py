@@ -62,25 +62,30 @@ class Convoy:
 
 
 class ConvoyPeer:
-    def __init__(self, fuse="on", library=lib):
-        self.fuse, self.library = fuse == "on", library
+    """wide: a chain in half precision as one in float32, on the same values."""
+
+    def __init__(self, fuse="on", library=lib, wide=False):
+        self.fuse, self.library, self.wide = fuse == "on", library, wide
 
     def version(self):
         return {"convoy": lib.cvy_version().decode()}
 
     def prepare(self, chain, inputs, params, threads):
-        convoy = Convoy(chain.text, threads=threads, fuse=self.fuse, library=self.library)
+        text, dtype = (chains.DECLARED.sub("", chain.text), "fp32") if self.wide else (chain.text, chain.dtype)
+        convoy = Convoy(text, threads=threads, fuse=self.fuse, library=self.library)
         raw = np.empty(convoy.workspace + CVY_ALIGN, np.uint8)
         workspace = raw.ctypes.data + -raw.ctypes.data % CVY_ALIGN
-        out = next(np.empty(shape, np.float32) for _, role, shape in convoy.tensors if role == CVY_OUTPUT)
-        known = dict(params)
+        made = np.float32 if dtype == "fp32" else np.uint16
+        out = next(np.empty(shape, made) for _, role, shape in convoy.tensors if role == CVY_OUTPUT)
+        stored = (lambda a: a) if dtype == "fp32" else (lambda a: chains.words(a, dtype))
+        known, inputs = {name: stored(a) for name, a in params.items()}, [stored(x) for x in inputs]
 
         def buffers(x):
             known[chain.source] = x
             arrays = [out if role == CVY_OUTPUT else known[name] for name, role, _ in convoy.tensors]
             return convoy.buffers([a.ctypes.data for a in arrays])
 
-        sets, state = [buffers(x) for x in inputs], {"flags": 0, "alive": (raw, known)}
+        sets, state = [buffers(x) for x in inputs], {"flags": 0, "alive": (raw, known, inputs)}
 
         def run(i):
             convoy.run(sets[i], workspace, state["flags"])
@@ -88,6 +93,7 @@ class ConvoyPeer:
             return out
 
         run.extra = convoy.cost()
+        run.floats = lambda: out if dtype == "fp32" else chains.floats(out, dtype)
         run.close = convoy.close
         return run
 
@@ -106,7 +112,7 @@ class TorchPeer:
 
         torch.set_num_threads(threads)
         module = chains.torch_module(chain, params)
-        xs = [torch.from_numpy(x) for x in inputs]
+        xs = [torch.from_numpy(x).to(chains.torch_dtype(chain)) for x in inputs]
         if self.layout == "channels_last":
             module = module.to(memory_format=torch.channels_last)
             xs = [x.to(memory_format=torch.channels_last) for x in xs]
@@ -119,6 +125,7 @@ class TorchPeer:
             with torch.inference_mode():
                 return module(xs[i])
 
+        run.floats = lambda: run(0).float().numpy()
         return run
 
 
@@ -186,6 +193,7 @@ class OpenVinoPeer:
 PEERS = {
     "convoy": lambda: ConvoyPeer(),
     "convoy unfused": lambda: ConvoyPeer("off"),
+    "convoy float32": lambda: ConvoyPeer(wide=True),
     "torch eager": lambda: TorchPeer("eager"),
     "torch eager channels_last": lambda: TorchPeer("eager", "channels_last"),
     "torch.compile": lambda: TorchPeer("compile"),

@@ -82,7 +82,7 @@ def reference(case, folder):
 def traffic(chain, want):
     """Bytes that must move: inputs and parameters read once, outputs written once."""
     size = np.prod(chain.shape) + sum(np.prod(s) for s in chain.params.values())
-    return int(4 * (size + want[0].size * chain.shape[0]))
+    return int((4 if chain.dtype == "fp32" else 2) * (size + want[0].size * chain.shape[0]))
 
 
 # ---- the suite ----
@@ -128,7 +128,8 @@ class Run:
 
     def row(self, case, peer):
         return {"block": case.block, "chain": case.chain, "series": case.series, "size": case.size, "peer": peer,
-                "device": "cpu", "precision": "fp32", "threads": self.args.threads, "ms": None, "max_abs_error": None}
+                "device": "cpu", "precision": "fp32", "dtype": chains.parse(case.chain).dtype,
+                "threads": self.args.threads, "ms": None, "max_abs_error": None}
 
     def measure(self, case, peer, ref):
         worker = self.worker(peer)
@@ -189,10 +190,14 @@ class Run:
 
 
 def table(rows):
-    """The full-size rows for people."""
-    rows = [r for r in rows if r["series"] == "full"]
+    """The full-size rows for people, dtype by dtype."""
+    full = [r for r in rows if r["series"] == "full"]
+    return "\n".join(table_of([r for r in full if r["dtype"] == d], d) for d in dict.fromkeys(r["dtype"] for r in full))
+
+
+def table_of(rows, dtype):
     blocks = sorted({r["block"] for r in rows})
-    lines = [f"{'ms, median':<30}" + "".join(f"{b:>12}" for b in blocks) + "   max abs error"]
+    lines = [f"{f'{dtype}, ms, median':<30}" + "".join(f"{b:>12}" for b in blocks) + "   max abs error"]
     for peer in dict.fromkeys(r["peer"] for r in rows):
         mine = {r["block"]: r for r in rows if r["peer"] == peer}
         times = "".join(f"{mine[b]['ms']:12.2f}" if b in mine and mine[b]["ms"] else f"{'-':>12}" for b in blocks)

@@ -1,6 +1,7 @@
 """What is measured: the three blocks at full size, each of them growing in one direction, single operators, and on a GPU
 chains drawn at random."""
 
+import re
 from dataclasses import dataclass
 
 BLOCKS = {
@@ -89,6 +90,8 @@ TINY_OPERATORS = {
 # Peers of the full-size rows; series and operators take one form of each.
 ALL = ("convoy", "convoy unfused", "torch eager", "torch eager channels_last", "torch.compile",
        "torch.compile channels_last", "torch.compile max-autotune", "onnxruntime", "openvino")
+HALF = ("convoy", "convoy float32", "torch eager", "torch eager channels_last", "torch.compile",
+        "torch.compile channels_last", "torch.compile max-autotune")
 FEW = ("convoy", "torch eager", "torch.compile", "onnxruntime", "openvino")
 
 
@@ -138,6 +141,15 @@ def blocks():
     return [Case(block_chain(b, *e), b, "full", e[0], ALL) for b, e in FULL.items()]
 
 
+def in_half(chain, dtype):
+    """Every declaration in a dtype of 16 bits."""
+    return re.sub(r"(?<=\w)\[[\d,]+\]", lambda m: f"{m[0]}:{dtype}", chain)
+
+
+def halves():
+    return [Case(in_half(c.chain, dtype), c.block, "full", c.size, HALF) for dtype in ("bf16", "fp16") for c in blocks()]
+
+
 def operators():
     return [Case(chain, None, "operator", name, FEW) for name, chain in OPERATORS.items()]
 
@@ -170,4 +182,5 @@ def smoke():
     return cases
 
 
-SUITES = {"full": full, "blocks": blocks, "operators": operators, "filters": filters, "series": series, "smoke": smoke}
+SUITES = {"full": full, "blocks": blocks, "halves": halves, "operators": operators, "filters": filters, "series": series,
+          "smoke": smoke}

@@ -99,9 +99,9 @@ struct cpu_row {
     double (*seconds)(const question *q, const cpu_row *row);
     /* Fills in the row's own part of the choice (how); chunk, units and twice are set. NULL: it has none. */
     void (*decide)(const question *q, cpu_choice *c);
-    /* May the first operand of a node be words of 16 bits where they lie, and does it store its result itself, as
-     * words or with strides? NULL: no, it wants floats. */
-    bool (*words)(const cvy_graph *g, const node *n);
+    /* May the first operand of the operator at `index` be words of 16 bits where they lie, and does it store its
+     * result itself, as words or with strides? NULL: no, it wants floats. */
+    bool (*words)(const builder *b, int index);
     /* Adds the steps of the operator at `index`, and of those that it leads. */
     cvy_status (*make)(builder *b, int index);
 };

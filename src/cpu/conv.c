@@ -453,10 +453,10 @@ void cvyi_conv_split(const conv_tiling *t, const float *plane, float *split)
 
 /* ---- means first ---- */
 
-bool cvyi_conv_window_sums(const cpu_conv_kernels *k, const conv_geom *g, const float *src, int64_t c,
+bool cvyi_conv_window_sums(const cpu_conv_kernels *k, const conv_geom *g, const conv_input *x, int64_t c,
                            const conv_window *out)
 {
-    return k->window_sums(g, src, c, out);
+    return k->window_sums(g, x, c, out);
 }
 
 void cvyi_conv_means(const cpu_conv_kernels *k, const conv_geom *g, const float *weight, const float *bias,

@@ -69,11 +69,11 @@ typedef struct conv_tiling {
     int64_t chunk, chunks; /* input channels (times kernel depth) transformed at once; patches: input channels */
 } conv_tiling;
 
-/* One sample. All arrays are float32 and row-major. */
+/* One sample. All arrays are row-major, and float32 but for src. */
 typedef struct conv_job {
     const conv_tiling *tiling;
     const float *packed; /* from cvyi_conv_pack() */
-    const float *src;    /* [C][D][H][W]; [C][D][split_floats] where the tiling has some */
+    const void *src;     /* [C][D][H][W] of `dtype`; floats [C][D][split_floats] where the tiling has some */
     const float *bias;   /* [K], where the sums start; or NULL */
     const float *xmean;  /* [C], Winograd only, or NULL: dst becomes conv(x - xmean), with zero padding read as
                             -xmean,  so that it differs from conv(x) by a constant per channel: `shift` of
@@ -83,6 +83,7 @@ typedef struct conv_job {
     int64_t dst_chan, dst_plane, dst_row; /* strides; dst_row >= Q */
     float *pool;                          /* [K][O][P / ph][Q / pw] contiguous: maxima of whole windows */
     double *sumsq;                        /* [bands][K]: squares of the values produced, band by band; or NULL */
+    cvy_dtype dtype;                      /* of src */
 } conv_job;
 
 /* What the cost of an algorithm is made of. */
@@ -135,6 +136,11 @@ typedef struct conv_window {
     double *sums;  /* [C][taps] */
     double *xmean; /* [C] */
 } conv_window;
+typedef struct conv_input {
+    const void *data; /* [C][D][H][W] */
+    cvy_dtype dtype;
+    float *row; /* room for W floats; NULL: data are floats */
+} conv_input;
 static inline int64_t cvyi_conv_taps(const conv_geom *g)
 {
     return g->kernel[0] * g->kernel[1] * g->kernel[2];
@@ -142,7 +148,7 @@ static inline int64_t cvyi_conv_taps(const conv_geom *g)
 /* Of channel c of a sample. False where the channel holds a NaN, an inf or a value beyond 1e15: the sample must
  * then take CONV_DIRECT, since a Winograd tile would spread it. (In 3-D, too: the bound leaves room for 36
  * products.) */
-bool cvyi_conv_window_sums(const struct cpu_conv_kernels *k, const conv_geom *g, const float *src, int64_t c,
+bool cvyi_conv_window_sums(const struct cpu_conv_kernels *k, const conv_geom *g, const conv_input *x, int64_t c,
                            const conv_window *out);
 /* mean[k] = bias[k] + mean of conv(x)[k], k0 <= k < k1; shift[k] = the constant that conv(x - xmean) lacks, for
  * xmean rounded to float as in conv_job. bias may be NULL, shift may be NULL. */
@@ -160,7 +166,7 @@ typedef struct cpu_conv_kernels {
     int wino_nt;
     void (*run[CONV_ALGO_COUNT])(const conv_job *job, int64_t part, void *scratch);
     const char *name[CONV_ALGO_COUNT]; /* of these entries */
-    bool (*window_sums)(const conv_geom *g, const float *src, int64_t c, const conv_window *out);
+    bool (*window_sums)(const conv_geom *g, const conv_input *x, int64_t c, const conv_window *out);
     void (*window_means)(const conv_geom *g, const float *weight, const float *bias, const conv_window *w,
                          int64_t k, double *mean, double *shift);
     double (*fma_peak)(

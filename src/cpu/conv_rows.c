@@ -112,6 +112,13 @@ static cvy_status make_product(builder *b, int index)
     return c->along.centred ? cvyi_lower_conv(b, index) : cvyi_lower_product(b, index);
 }
 
+/* Kernels widen x as they load it, and bands leave as words; but a product is one of floats. */
+static bool words(const builder *b, int index)
+{
+    const conv_choice *c = &cvyi_own_choice(b->out->pass, b->choice, index)->how.conv;
+    return !c->product || c->centres;
+}
+
 #define CONV_ROW(variable, title, id)                                                                              \
     const cpu_row variable = {.name = title,                                                                       \
                               .kinds = 1u << KIND_CONV,                                                            \
@@ -120,6 +127,7 @@ static cvy_status make_product(builder *b, int index)
                               .refuse = refuse_conv,                                                               \
                               .seconds = conv_seconds,                                                             \
                               .decide = decide,                                                                    \
+                              .words = words,                                                                      \
                               .make = cvyi_lower_conv}
 
 CONV_ROW(cvyi_row_conv_direct, "direct", CONV_DIRECT);
@@ -135,4 +143,5 @@ const cpu_row cvyi_row_conv_product = {.name = "1x1 as a matrix product",
                                        .refuse = refuse_product,
                                        .seconds = product_seconds,
                                        .decide = decide,
+                                       .words = words,
                                        .make = make_product};

@@ -1,5 +1,5 @@
 /* convert.h - fp16 and bf16 in memory, float32 in the arithmetic: words are widened where a value is read and
- * narrowed where it is stored.
+ * narrowed where it is stored. Runs of elements with a stride between them, floats among them.
  *
  * The rounding is that of util/half.h, the same bits under every instruction set. Every loop takes any n >= 0, any
  * alignment, and touches no byte outside of its n elements. */
@@ -16,8 +16,14 @@ typedef void cpu_narrow_fn(uint16_t *dst, const float *src, int64_t n);
 /* dst[i] = (src[i] - p[0]) * p[1] + p[2], narrowed: the bits of pointwise.h's pivot. */
 typedef void cpu_pivot_words_fn(uint16_t *dst, const float *src, int64_t n, const float p[3]);
 
-/* By cvy_dtype; NULL for CVY_FLOAT32. */
+/* dst[i] = element i * stride of src, as a float; and back. */
+typedef void cpu_take_fn(float *dst, const void *src, int64_t stride, int64_t n);
+typedef void cpu_put_fn(void *dst, int64_t stride, const float *src, int64_t n);
+
+/* By cvy_dtype; those of runs without a stride are NULL for CVY_FLOAT32. */
 typedef struct cpu_convert_kernels {
+    cpu_take_fn *take[DTYPE_COUNT];
+    cpu_put_fn *put[DTYPE_COUNT];
     cpu_widen_fn *widen[DTYPE_COUNT];
     cpu_narrow_fn *narrow[DTYPE_COUNT];
     cpu_narrow_fn

@@ -83,6 +83,13 @@ uint16_t *cvyi_unit_words(const cpu_unit *u, int v)
     return (uint16_t *)(void *)memory_of(u, s);
 }
 
+const void *cvyi_unit_elements(const cpu_unit *u, int v, cvy_dtype *dtype)
+{
+    const float *data = cvyi_unit_data(u, v);
+    *dtype = data ? CVY_FLOAT32 : cvyi_unit_dtype(u, v);
+    return data ? (const void *)data : cvyi_unit_words(u, v);
+}
+
 const float *cvyi_unit_floats(const cpu_unit *u, int v, int64_t first, int64_t n, float *room)
 {
     const float *data = cvyi_unit_data(u, v);
@@ -134,8 +141,7 @@ static void gather(const cpu_run *r, const stretch *t, float *dst)
         if (dtype != CVY_FLOAT32 && p.stride == 1)
             r->state->convert->widen[dtype](dst + done, (const uint16_t *)(const void *)p.memory, p.count);
         else
-            for (int64_t i = 0; i < p.count; i++)
-                dst[done + i] = (float)cvyi_element(dtype, p.memory, i * p.stride);
+            r->state->convert->take[dtype](dst + done, p.memory, p.stride, p.count);
         done += p.count;
     }
 }
@@ -150,7 +156,7 @@ static void scatter(const cpu_run *r, const stretch *t, const float *src)
         if (dtype != CVY_FLOAT32 && p.stride == 1)
             r->state->convert->narrow[dtype]((uint16_t *)(void *)p.memory, src + done, p.count);
         else
-            for (int64_t i = 0; i < p.count; i++) cvyi_element_set(dtype, p.memory, i * p.stride, src[done + i]);
+            r->state->convert->put[dtype](p.memory, p.stride, src + done, p.count);
         done += p.count;
     }
 }

@@ -119,6 +119,8 @@ static inline spot *cvyi_unit_spot(const cpu_unit *u, int v)
 float *cvyi_unit_data(const cpu_unit *u, int v);
 /* The same of a value of fp16 or bf16 where it lies. NULL: it is strided, or cvyi_unit_data has it. */
 uint16_t *cvyi_unit_words(const cpu_unit *u, int v);
+/* The unit's part of a value that steps read as it lies: floats, or words of *dtype. */
+const void *cvyi_unit_elements(const cpu_unit *u, int v, cvy_dtype *dtype);
 static inline cvy_dtype cvyi_unit_dtype(const cpu_unit *u, int v)
 {
     return u->run->plan->graph->values[u->run->plan->root[v]].dtype;

@@ -163,15 +163,16 @@ static void place_shifts(builder *b)
 static bool takes_words(const builder *b, int index)
 {
     const cpu_row *row = choice_of(b, index)->row;
-    return row->words && row->words(b->g, &b->g->nodes[index]);
+    return row->words && row->words(b, index);
 }
 
-/* Steps that are programs write strided outputs and words themselves, and so do kernels that say so. */
+/* Steps that are programs write strided outputs and words themselves, and so do kernels that say so; of what a
+ * convolution takes along, its program's results, but no maxima. */
 static bool written_by_step(const builder *b, int v)
 {
     const int by = b->g->values[v].node, lead = choice_of(b, by)->lead;
-    if (cvyi_info(&b->g->nodes[lead])->kind == KIND_CONV)
-        return cvyi_own_choice(b->out->pass, b->choice, lead)->how.conv.along.n_prog && by != lead;
+    if (cvyi_info(&b->g->nodes[lead])->kind == KIND_CONV && by != lead)
+        return cvyi_own_choice(b->out->pass, b->choice, lead)->how.conv.along.n_prog;
     return choice_of(b, lead)->row == &cvyi_row_program || takes_words(b, lead);
 }
 

@@ -169,6 +169,12 @@ typedef struct prog_band {
     float *data;
     int64_t k0, k1, i0, i1;
 } prog_band;
-void cvyi_program_run_band(const program *p, const cpu_unit *u, const prog_band *band, char *scratch);
+/* Moments of every channel's columns of the band, taken while they are in the first-level cache. */
+typedef struct prog_moments {
+    const float *y;  /* the last result, [channels][inner]; NULL: none are taken */
+    cpu_moments *of; /* by channel */
+} prog_moments;
+void cvyi_program_run_band(const program *p, const cpu_unit *u, const prog_band *band, const prog_moments *m,
+                           char *scratch);
 
 #endif

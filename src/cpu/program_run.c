@@ -416,13 +416,15 @@ static void finish_streams(const tiles *t)
     if (t->streams) t->vec->stream_end();
 }
 
-void cvyi_program_run_band(const program *p, const cpu_unit *u, const prog_band *band, char *scratch)
+void cvyi_program_run_band(const program *p, const cpu_unit *u, const prog_band *band, const prog_moments *m,
+                           char *scratch)
 {
     tiles t = begin(p, u, scratch);
     t.band = band;
     for (int64_t k = band->k0; k < band->k1; k++) {
         cvyi_tiles_seek(&t, k);
         run_columns(&t, band->i0, band->i1);
+        if (m->y) m->of[k] = u->run->state->red->moments(m->y + k * p->inner + band->i0, band->i1 - band->i0);
     }
     finish_streams(&t);
 }

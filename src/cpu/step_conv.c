@@ -57,7 +57,15 @@ static int64_t band_floats(const conv_tiling *t)
     return channels * cvyi_min64(t->rows, t->geom.out[1]) * t->geom.out[2];
 }
 
-/* The program that runs on bands, and the scratch it needs after the kernel's. */
+/* Does the result go to memory by bands that are converted or scattered there? */
+static bool stored_by_bands(const builder *b, const conv_step *c)
+{
+    const spot *at = cvyi_spot(b, c->out);
+    const bool words = at->kind == SPOT_WORKSPACE && b->g->values[at->v].dtype != CVY_FLOAT32;
+    return c->pool == CVY_NONE && !c->how->along.n_prog && at->shadow < 0 && (words || at->kind == SPOT_TENSOR);
+}
+
+/* The program that runs on bands, and the scratch that it and a band need after the kernel's. */
 static cvy_status add_program(builder *b, int index, conv_step *c, int64_t *scratch)
 {
     const conv_choice *how = c->how;
@@ -65,16 +73,18 @@ static cvy_status add_program(builder *b, int index, conv_step *c, int64_t *scra
     program_room room;
     cvy_status st = CVY_OK;
 
+    if (how->along.n_prog || stored_by_bands(b, c))
+        c->band_bytes =
+            cvyi_align64((int64_t)sizeof(float) *
+                         cvyi_max64(band_floats(&how->tiling[0]), how->means ? band_floats(&how->tiling[1]) : 0));
+    *scratch += c->band_bytes;
     if (!how->along.n_prog) return CVY_OK;
     c->prog = cvyi_program_in(&room);
     if (!cvyi_band_program(&at, c->out, how->along.prog, how->along.n_prog, &how->geom, &c->prog))
         return cvyi_fail(CVY_UNSUPPORTED, "%s: its band program does not build",
                          b->g->values[b->g->nodes[index].out].name);
     TRY(cvyi_program_keep(b->plan, &c->prog));
-    c->band_bytes =
-        cvyi_align64((int64_t)sizeof(float) *
-                     cvyi_max64(band_floats(&how->tiling[0]), how->means ? band_floats(&how->tiling[1]) : 0));
-    *scratch += c->band_bytes + cvyi_program_scratch(&c->prog);
+    *scratch += cvyi_program_scratch(&c->prog);
 fail:
     return st;
 }

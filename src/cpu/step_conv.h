@@ -32,7 +32,7 @@ typedef struct conv_step {
     int64_t mean, constant, plain; /* double [K], double [K], int32: this sample takes the direct form */
     int64_t band_sums;             /* double [bands][K]; prog_stats: cpu_moments [bands][K] */
     program prog;
-    int64_t band_bytes; /* of the scratch, after the kernel's own */
+    int64_t band_bytes; /* of the scratch, after the kernel's own: where a program or a conversion takes it from */
 } conv_step;
 
 /* ---- a record in a unit's slices ---- */

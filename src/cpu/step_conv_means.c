@@ -19,8 +19,9 @@ static void run_window(const step *s, const cpu_unit *u, int64_t part, char *scr
     const conv_step *c = s->data;
     const conv_window w = window_of(c, u);
     int32_t *usable = cvyi_in_slices(u, c->usable);
-    (void)scratch;
-    usable[part] = cvyi_conv_window_sums(u->run->state->conv, &c->how->geom, cvyi_unit_data(u, c->x), part, &w);
+    conv_input x = {.row = (float *)(void *)scratch};
+    x.data = cvyi_unit_elements(u, c->x, &x.dtype);
+    usable[part] = cvyi_conv_window_sums(u->run->state->conv, &c->how->geom, &x, part, &w);
 }
 
 /* Where the sums of channel k start, and how far the result then is from y. A channel without a mean is not
@@ -93,16 +94,15 @@ static void run_centre(const step *s, const cpu_unit *u, int64_t part, char *scr
     const cpu_vector_kernels *vec = u->run->state->vec;
     const int64_t *in = g->in, *to = c->how->copy.in;
     const float mean = ((const float *)cvyi_in_slices(u, c->xmean32))[part];
-    const float *src = cvyi_unit_data(u, c->x) + part * in[0] * in[1] * in[2];
     float *dst = (float *)cvyi_in_slices(u, c->centred_x) + part * to[0] * to[1] * to[2];
 
-    (void)scratch;
     if (cvyi_conv_second(c, u)) return;
     if (has_padding(g, to)) vec->fill(dst, to[0] * to[1] * to[2], -mean);
     for (int64_t d = 0; d < in[0] && d + g->pad[0] < to[0]; d++)
         for (int64_t h = 0; h < in[1] && h + g->pad[1] < to[1]; h++)
             vec->pivot(dst + ((d + g->pad[0]) * to[1] + h + g->pad[1]) * to[2] + g->pad[2],
-                       src + (d * in[1] + h) * in[2], cvyi_min64(in[2], to[2] - g->pad[2]), mean, 1, 0);
+                       cvyi_unit_floats(u, c->x, ((part * in[0] + d) * in[1] + h) * in[2], in[2], (float *)(void *)scratch),
+                       cvyi_min64(in[2], to[2] - g->pad[2]), mean, 1, 0);
 }
 
 /* One channel of x, split by columns. */
@@ -111,23 +111,26 @@ static void run_split(const step *s, const cpu_unit *u, int64_t part, char *scra
     const conv_step *c = s->data;
     const conv_tiling *t = &c->how->tiling[0];
     const int64_t *in = t->geom.in, plane = in[1] * in[2];
-    const float *src = cvyi_unit_data(u, c->x) + part * in[0] * plane;
     float *dst = (float *)cvyi_in_slices(u, c->split_x) + part * in[0] * t->split_floats;
 
-    (void)scratch;
     if (cvyi_conv_second(c, u)) return;
-    for (int64_t z = 0; z < in[0]; z++) cvyi_conv_split(t, src + z * plane, dst + z * t->split_floats);
+    for (int64_t z = 0; z < in[0]; z++)
+        cvyi_conv_split(t, cvyi_unit_floats(u, c->x, (part * in[0] + z) * plane, plane, (float *)(void *)scratch),
+                        dst + z * t->split_floats);
 }
 
 cvy_status cvyi_conv_add_means(builder *b, conv_step *c)
 {
+    const int64_t *in = c->how->geom.in;
+    const bool half = b->g->values[b->plan->root[c->x]].dtype != CVY_FLOAT32;
+    const int64_t row = half ? cvyi_floats(in[2]) : 0, plane = row * in[1]; /* room to widen one */
     cvy_status st = CVY_OK;
 
-    TRY(cvyi_add_conv_step(b, c, "window sums", window_parts, run_window, 0));
+    TRY(cvyi_add_conv_step(b, c, "window sums", window_parts, run_window, row));
     TRY(cvyi_add_conv_step(b, c, "means", means_parts, run_means, 0));
     TRY(cvyi_add_conv_step(b, c, "starts", cvyi_one_part, run_starts, 0));
-    if (c->how->centres) TRY(cvyi_add_conv_step(b, c, "centre", window_parts, run_centre, 0));
-    if (c->how->tiling[0].split_line) TRY(cvyi_add_conv_step(b, c, "split", window_parts, run_split, 0));
+    if (c->how->centres) TRY(cvyi_add_conv_step(b, c, "centre", window_parts, run_centre, row));
+    if (c->how->tiling[0].split_line) TRY(cvyi_add_conv_step(b, c, "split", window_parts, run_split, plane));
 fail:
     return st;
 }

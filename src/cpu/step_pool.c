@@ -79,10 +79,10 @@ static double seconds(const question *q, const cpu_row *row)
     return cvyi_vector_elements(q) * 0.06e-9;
 }
 
-static bool words(const cvy_graph *g, const node *n)
+static bool words(const builder *b, int index)
 {
-    (void)g;
-    (void)n;
+    (void)b;
+    (void)index;
     return true;
 }
 

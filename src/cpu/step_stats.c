@@ -167,10 +167,10 @@ static double seconds(const question *q, const cpu_row *row)
 }
 
 /* Short rows are widened together, once for the statistics and for who applies them. */
-static bool words(const cvy_graph *g, const node *n)
+static bool words(const builder *b, int index)
 {
     norm_geom e;
-    cvyi_norm_geom(g, n, &e);
+    cvyi_norm_geom(b->g, &b->g->nodes[index], &e);
     return e.chan * e.inner >= 512;
 }
 

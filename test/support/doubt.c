@@ -142,6 +142,8 @@ static bool doubt_overflows(const doubt_run *d, const node *n)
     if (cvyi_info(n)->kind == KIND_NORM) {
         norm_geom e;
         cvyi_norm_geom(d->r->g, n, &e);
+        /* Of single elements that are not centred it is their sign, and jumps at 0. */
+        if (d->by.move > 0x1p-20 && !e.centred && e.chan * e.inner == 1 && !e.over_outer) return true;
         return e.eps == 0 || doubt_no_float(e.eps) ||
                doubt_largest(d->value[x], cvyi_elements(cvyi_shape_of(d->r->g, x))) > 1e18;
     }

@@ -27,10 +27,16 @@ static bool chance(maker *m, int of)
     return !random_below(&m->seed, of);
 }
 
+/* At least 1: a slice may have left none. */
+static int64_t channels_of(const shape *x)
+{
+    return x->rank > 1 && x->dim[1] ? x->dim[1] : 1;
+}
+
 static void write_conv(maker *m, const shape *x, char *out, size_t size)
 {
     const int spatial = x->rank - 2;
-    const int64_t C = x->rank > 1 ? x->dim[1] : 1;
+    const int64_t C = channels_of(x);
     const int groups = chance(m, 4) && C % 2 == 0 ? 2 : chance(m, 6) ? (int)C : 1;
     const int K = groups * pick(m, 1, chance(m, 3) ? 20 / groups + 1 : 4);
     const int kernel = chance(m, 2) ? 3 : pick(m, 1, 5);
@@ -63,7 +69,7 @@ static void write_matmul(maker *m, const shape *x, char *out, size_t size)
 }
 static void write_norm(maker *m, const shape *x, char *out, size_t size)
 {
-    const int C = x->rank > 1 ? (int)x->dim[1] : 1, last = x->rank ? (int)x->dim[x->rank - 1] : 1;
+    const int C = (int)channels_of(x), last = x->rank ? (int)x->dim[x->rank - 1] : 1;
     const char *affine = chance(m, 3) ? "False" : "True";
     int groups = pick(m, 1, C);
     while (C % groups) groups--;

@@ -16,6 +16,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "../../src/cpu/conv.h"
+#include "../../src/util/half.h"
 
 enum { GUARD = 64, CASES = 250 };
 static const float guard_value = -12345.75f;
@@ -289,6 +290,33 @@ static void run_units(const conv_job *job)
     release(scratch);
 }
 
+/* x in fp16 and bf16, widened by the kernel: the bits of x that was widened before. */
+static void check_words(const conv_job *of, const float *x, int64_t n)
+{
+    const conv_geom *g = &of->tiling->geom;
+    const int64_t ny = of->dst_chan * g->K, ns = of->tiling->bands * g->K;
+    for (cvy_dtype dtype = CVY_FLOAT16; dtype <= CVY_BFLOAT16; dtype++) {
+        float *wide = fenced(n), *room = fenced((n + 1) / 2), *y[2] = {guarded(ny), guarded(ny)};
+        double *squares[2] = {calloc((size_t)ns, sizeof(double)), calloc((size_t)ns, sizeof(double))};
+        uint16_t *words = (uint16_t *)room + n % 2;
+        for (int64_t i = 0; i < n; i++) {
+            words[i] = cvyi_narrow(dtype, (double)x[i]);
+            wide[i] = cvyi_widen(dtype, words[i]);
+        }
+        for (int i = 0; i < 2; i++) {
+            conv_job job = *of;
+            job.src = i ? (const void *)words : wide, job.dtype = i ? dtype : CVY_FLOAT32;
+            job.dst = y[i], job.sumsq = squares[i];
+            run_units(&job);
+            check_guards(y[i], ny, "dst");
+        }
+        MUST(!memcmp(y[0], y[1], (size_t)ny * sizeof *y[0]));
+        MUST(!memcmp(squares[0], squares[1], (size_t)ns * sizeof *squares[0]));
+        release(y[0]), release(y[1]), unfence(wide, n), unfence(room, (n + 1) / 2);
+        free(squares[0]), free(squares[1]);
+    }
+}
+
 /* Runs a sample twice: to dst with wide rows, with statistics; then maxima and statistics alone. */
 static void run_case(conv_algo_id algo, const cpu_conv_kernels *isa, const sample *s, bool exact, int64_t ph,
                      int64_t pw, bool centre)
@@ -305,7 +333,8 @@ static void run_case(conv_algo_id algo, const cpu_conv_kernels *isa, const sampl
     float *packed = guarded(t.packed), *dst = guarded(chan * g->K), *pool_to = guarded(np), *xmean = guarded(g->C);
     double *stats = malloc((size_t)ns * sizeof *stats), *again = malloc((size_t)ns * sizeof *stats);
 
-    for (int64_t c = 0; c < g->C; c++) assert_true(isa->window_sums(g, s->x, c, &win));
+    const conv_input x = {s->x, CVY_FLOAT32, NULL};
+    for (int64_t c = 0; c < g->C; c++) assert_true(isa->window_sums(g, &x, c, &win));
     for (int64_t c = 0; c < g->C; c++) xmean[c] = (float)win.xmean[c];
     if (centre) cvyi_conv_means(isa, g, s->w, s->bias, &win, 0, g->K, mean, shift);
     cvyi_conv_pack(&t, s->w, packed);
@@ -315,11 +344,12 @@ static void run_case(conv_algo_id algo, const cpu_conv_kernels *isa, const sampl
         cvyi_conv_split(&t, s->x + i * g->in[1] * g->in[2], split + i * t.split_floats);
     conv_job job = {
         &t,   packed, t.split_line ? split : s->x, s->bias, centre ? xmean : NULL, dst, chan, plane, row,
-        NULL, stats};
+        NULL, stats,  CVY_FLOAT32};
     run_units(&job);
     check_guards(dst, chan * g->K, "dst");
     check_dst(algo, s, &job, exact, shift);
     check_stats(s, &job, stats);
+    if (!t.split_line) check_words(&job, s->x, s->nx);
 
     conv_job lean = job;
     lean.dst = NULL, lean.sumsq = again, lean.pool = pool ? pool_to : NULL;
@@ -396,7 +426,8 @@ static void test_window_means(void **unused)
             double *mean = malloc((size_t)g.K * 8);
             const conv_window win = {sums, xmean};
             describe("window sums", isa[k]->isa, (uint64_t)i, &g);
-            for (int64_t c = 0; c < g.C; c++) MUST(cvyi_conv_window_sums(isa[k], &g, s.x, c, &win));
+            const conv_input x = {s.x, CVY_FLOAT32, NULL};
+            for (int64_t c = 0; c < g.C; c++) MUST(cvyi_conv_window_sums(isa[k], &g, &x, c, &win));
             cvyi_conv_means(isa[k], &g, s.w, s.bias, &win, 0, g.K, mean, NULL);
             const int64_t each = s.ny / g.K;
             for (int64_t c = 0; c < g.K; c++) {
@@ -436,6 +467,7 @@ static void test_window_flags(void **unused)
     float x[2 * 5 * 37];
     double sums[18], xmean[2];
     const conv_window win = {sums, xmean};
+    const conv_input in = {x, CVY_FLOAT32, NULL};
     (void)unused;
     for (int k = 0; k < n; k++)
         for (int b = 0; b < COUNT_OF(bad); b++)
@@ -443,7 +475,7 @@ static void test_window_flags(void **unused)
                 for (int j = 0; j < COUNT_OF(x); j++) x[j] = 1;
                 x[i] = bad[b];
                 for (int c = 0; c < 2; c++)
-                    assert_int_equal(cvyi_conv_window_sums(isa[k], &g, x, c, &win), i / (5 * 37) != c);
+                    assert_int_equal(cvyi_conv_window_sums(isa[k], &g, &in, c, &win), i / (5 * 37) != c);
             }
 }
 
@@ -464,7 +496,7 @@ static void test_direct_nan(void **unused)
         cvyi_conv_tile(CONV_DIRECT, &g, isa[k], 4, 4, &t);
         float *packed = guarded(t.packed), *y = guarded(s.ny), *pool = guarded(9 * 5 * 10);
         cvyi_conv_pack(&t, s.w, packed);
-        conv_job job = {&t, packed, s.x, s.bias, NULL, y, 800, 800, 40, NULL, NULL};
+        conv_job job = {&t, packed, s.x, s.bias, NULL, y, 800, 800, 40, NULL, NULL, CVY_FLOAT32};
         run_units(&job);
         job.dst = NULL, job.pool = pool;
         run_units(&job);

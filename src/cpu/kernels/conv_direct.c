@@ -274,7 +274,7 @@ void CONV_ENTRY(direct, DIRECT_TILE)(const conv_job *job, int64_t part, void *sc
             if (w.block.group != group) {
                 conv_part p = {w.block.group, w.span.plane, w.span.row0, w.span.rows, w.col0, w.cols, 0};
                 p.reach = (p.rows - 1) * g->in[2] + p.cols + VL;
-                view_make(t, job->src, &p, &w.view);
+                view_make(job, &p, &w.view);
                 group = w.block.group;
             }
             block_rows(&w);

@@ -85,17 +85,17 @@ static void place(work *w)
 }
 
 /* VL values of a row from x on, every stride-th; zeros outside. */
-INLINE vf every(const float *row, int64_t W, int64_t x, const int stride)
+INLINE vf every(const void *row, int64_t W, int64_t x, const int stride, const cvy_dtype type)
 {
     vf v[4];
-    UNROLL for (int i = 0; i < stride; i++) v[i] = view_load(row, x + i * VL, W);
+    UNROLL for (int i = 0; i < stride; i++) v[i] = view_load(row, x + i * VL, W, type);
     if (stride == 4) v[0] = v_even(v[0], v[1]), v[1] = v_even(v[2], v[3]);
     return stride == 1 ? v[0] : v_even(v[0], v[1]);
 }
 
 /* Up to VL outputs of a row, in some channels. */
 typedef struct lanes {
-    const float *row; /* of x, in the first channel */
+    const void *row;  /* of x, in the first channel */
     int64_t from;     /* where the first output reads it */
     float *dst;       /* B of the first channel; the next ones are `width` apart */
     int64_t width, n; /* outputs */
@@ -103,14 +103,14 @@ typedef struct lanes {
 } lanes;
 
 /* Strides 1, 2 and 4: vectors. */
-INLINE void gather_vectors(const work *w, const lanes *l, int64_t channels, const int stride)
+INLINE void gather_vectors(const work *w, const lanes *l, int64_t channels, const int stride, const cvy_dtype type)
 {
     const conv_geom *g = &w->t->geom;
     const int64_t W = g->in[2], chan = g->in[0] * g->in[1] * W;
     const bool whole = l->from >= 0 && l->from + stride * VL <= W;
     for (int64_t c = 0; c < channels; c++) {
-        const float *row = l->row + c * chan;
-        const vf v = whole ? every(row, INT64_MAX, l->from, stride) : every(row, W, l->from, stride);
+        const void *row = source_at(l->row, c * chan, type);
+        const vf v = whole ? every(row, INT64_MAX, l->from, stride, type) : every(row, W, l->from, stride, type);
         if (l->room >= VL)
             v_store(l->dst + c * l->width, v);
         else
@@ -118,21 +118,32 @@ INLINE void gather_vectors(const work *w, const lanes *l, int64_t channels, cons
     }
 }
 
-static void gather(const work *w, const lanes *l, int64_t channels)
+INLINE void gather_strided(const work *w, const lanes *l, int64_t channels, const cvy_dtype type)
 {
     const int64_t stride = w->t->geom.stride[2];
+    if (stride == 1)
+        gather_vectors(w, l, channels, 1, type);
+    else if (stride == 2)
+        gather_vectors(w, l, channels, 2, type);
+    else
+        gather_vectors(w, l, channels, 4, type);
+}
+
+static void gather(const work *w, const lanes *l, int64_t channels)
+{
     if (!l->row)
         for (int64_t c = 0; c < channels; c++) v_store_n(l->dst + c * l->width, l->n, v_zero());
-    else if (stride == 1)
-        gather_vectors(w, l, channels, 1);
-    else if (stride == 2)
-        gather_vectors(w, l, channels, 2);
+    else if (w->job->dtype == CVY_FLOAT16)
+        gather_strided(w, l, channels, CVY_FLOAT16);
+    else if (w->job->dtype == CVY_BFLOAT16)
+        gather_strided(w, l, channels, CVY_BFLOAT16);
     else
-        gather_vectors(w, l, channels, 4);
+        gather_strided(w, l, channels, CVY_FLOAT32);
 }
 
 /* Other strides: all taps of a row for n outputs from column col on, float by float. B is that of the first tap. */
-static void gather_floats(const work *w, const float *row, int64_t col, int64_t n, float *B, int64_t width)
+INLINE void gather_each(const work *w, const void *row, int64_t col, int64_t n, float *B, int64_t width,
+                        const cvy_dtype type)
 {
     const conv_geom *g = &w->t->geom;
     const int64_t W = g->in[2], stride = g->stride[2], dil = g->dil[2];
@@ -140,19 +151,27 @@ static void gather_floats(const work *w, const float *row, int64_t col, int64_t 
     float *dst = B + w->columns.first * w->cn * width;
     for (int64_t s = w->columns.first; s < w->columns.end; s++, x += dil, dst += w->cn * width) {
         if (x >= 0 && x + (n - 1) * stride < W)
-            for (int64_t j = 0; j < n; j++) dst[j] = row[x + j * stride];
+            for (int64_t j = 0; j < n; j++) dst[j] = source_one(row, x + j * stride, type);
         else
             for (int64_t j = 0; j < n; j++) {
                 const int64_t at = x + j * stride;
-                dst[j] = at >= 0 && at < W ? row[at] : 0;
+                dst[j] = at >= 0 && at < W ? source_one(row, at, type) : 0;
             }
     }
+}
+
+static void gather_floats(const work *w, const void *row, int64_t col, int64_t n, float *B, int64_t width)
+{
+    if (w->job->dtype == CVY_FLOAT32)
+        gather_each(w, row, col, n, B, width, CVY_FLOAT32);
+    else
+        gather_each(w, row, col, n, B, width, w->job->dtype);
 }
 
 /* What a row of taps reads for the outputs of a panel, in some channels, the first of which has its planes at
  * `plane` (NULL: in the padding) and its patches of the row's first tap at B: output row 0 reads row y of x.
  * Vectors that run over the end of a row write where the next one is written later. */
-static void patch_row(const work *w, const panel *p, const float *plane, int64_t y, float *B, int64_t channels)
+static void patch_row(const work *w, const panel *p, const void *plane, int64_t y, float *B, int64_t channels)
 {
     const conv_geom *g = &w->t->geom;
     const int64_t W = g->in[2], size = g->in[0] * g->in[1] * W, width = p->vt * VL, stride = g->stride[2];
@@ -160,10 +179,11 @@ static void patch_row(const work *w, const panel *p, const float *plane, int64_t
     for (int64_t i = 0, at = 0; i < p->n_runs; at += p->runs[i++].n) {
         const run *o = &p->runs[i];
         const int64_t row = o->row * g->stride[1] + y;
-        lanes l = {.row = plane && row >= 0 && row < g->in[1] ? plane + row * W : NULL, .width = width};
+        const bool in = plane && row >= 0 && row < g->in[1];
+        lanes l = {.row = in ? source_at(plane, row * W, w->job->dtype) : NULL, .width = width};
         if (floats && l.row) {
             for (int64_t c = 0; c < channels; c++)
-                gather_floats(w, l.row + c * size, o->col, o->n, B + at + c * width, width);
+                gather_floats(w, source_at(l.row, c * size, w->job->dtype), o->col, o->n, B + at + c * width, width);
             continue;
         }
         for (int64_t s = w->columns.first; s < w->columns.end; s++)
@@ -179,7 +199,7 @@ static void patch_row(const work *w, const panel *p, const float *plane, int64_t
 
 /* The patches of the chunk's channels, which begin at src, for one panel; a few channels at a time, whose rows stay
  * in L1 from tap to tap. */
-static void patches(const work *w, const panel *p, const float *src)
+static void patches(const work *w, const panel *p, const void *src)
 {
     enum { FEW = 16 };
     const conv_geom *g = &w->t->geom;
@@ -187,7 +207,8 @@ static void patches(const work *w, const panel *p, const float *src)
     for (int64_t c = 0; c < w->cn; c += FEW)
         for (int64_t d = w->planes.first; d < w->planes.end; d++) {
             const int64_t z = w->span.plane * g->stride[0] - g->pad[0] + d * g->dil[0];
-            const float *x = z >= 0 && z < g->in[0] ? src + (c * g->in[0] + z) * plane : NULL;
+            const bool in = z >= 0 && z < g->in[0];
+            const void *x = in ? source_at(src, (c * g->in[0] + z) * plane, w->job->dtype) : NULL;
             for (int64_t r = p->rows.first; r < p->rows.end; r++)
                 patch_row(w, p, x, r * g->dil[1] - g->pad[1],
                           w->B + ((d * g->kernel[1] + r) * g->kernel[2] * w->cn + c) * width,
@@ -261,7 +282,7 @@ static void strip_of_group(work *w, int64_t b0, int64_t b1)
         w->cn = cvyi_min64(t->chunk, w->channels - w->c0);
         for (int i = 0; i < w->n_panels; i++) {
             const panel *p = &w->panels[i];
-            patches(w, p, w->job->src + (group * w->channels + w->c0) * size);
+            patches(w, p, source_at(w->job->src, (group * w->channels + w->c0) * size, w->job->dtype));
             for (int64_t b = b0; b < b1; b++) {
                 const conv_block k = cvyi_conv_block(t, b);
                 tiles[CONV_TILE_KT(k.kt)][CONV_TILE_VT(p->vt)](w, p, W + (k.slot - group * slots) * w->cn * w->taps,

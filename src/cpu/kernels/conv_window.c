@@ -6,7 +6,7 @@
  * adds nothing. One read of x, at memory speed. Numerics: rows are float runs of at most 64 values per lane, all
  * else double. */
 #include <math.h>
-#include "../conv.h"
+#include "../conv_source.h"
 #include "../conv_tiles.h"
 
 /* Sums of the n floats of a row, by their column modulo `classes`, a divisor of VL; *most becomes at least the
@@ -94,17 +94,19 @@ INLINE double columns_sum(const conv_geom *g, const float *x, const double *clas
     return c.lo < cvyi_min64(c.hi, W) ? whole : 0;
 }
 
-/* Taps s0 ... s0 + n - 1 along W of all rows of a channel; returns the sum of the channel. */
+/* Taps s0 ... s0 + n - 1 along W of all rows of channel c; returns the sum of the channel. */
 enum { MOST = 32 };
-static double sum_taps(const conv_geom *g, const float *x, int64_t s0, int64_t n, double *sums, vf *most)
+static double sum_taps(const conv_geom *g, const conv_input *in, int64_t c, int64_t s0, int64_t n, double *sums,
+                       vf *most)
 {
     const int64_t R = g->kernel[1], S = g->kernel[2], rows = g->in[0] * g->in[1], W = g->in[2];
-    const int64_t n_classes = classes_of(g);
-    const float pivot = rows > 0 && W > 0 ? x[0] : 0;
+    const int64_t n_classes = classes_of(g), first = c * rows * W;
+    const float pivot = rows > 0 && W > 0 ? source_one(in->data, first, in->dtype) : 0;
     double total = 0, one[MOST], classes[VL];
     columns seen[MOST];
     for (int64_t s = 0; s < n; s++) seen[s] = columns_of(g, s0 + s);
-    for (int64_t i = 0; i < rows; i++, x += W) {
+    for (int64_t i = 0; i < rows; i++) {
+        const float *x = source_floats(in->data, first + i * W, W, in->dtype, in->row);
         row_sums(x, W, n_classes, pivot, classes, most);
         for (int64_t k = 0; k < n_classes; k++) total += classes[k];
         for (int64_t s = 0; s < n; s++) one[s] = columns_sum(g, x, classes, n_classes, seen[s]);
@@ -115,7 +117,7 @@ static double sum_taps(const conv_geom *g, const float *x, int64_t s0, int64_t n
     return total;
 }
 
-static bool window_sums(const conv_geom *g, const float *src, int64_t c, const conv_window *out)
+static bool window_sums(const conv_geom *g, const conv_input *x, int64_t c, const conv_window *out)
 {
     const int64_t S = g->kernel[2], pixels = g->in[0] * g->in[1] * g->in[2];
     double *sums = out->sums + c * cvyi_conv_taps(g), total = 0;
@@ -123,7 +125,7 @@ static bool window_sums(const conv_geom *g, const float *src, int64_t c, const c
 
     memset(sums, 0, sizeof *sums * (size_t)cvyi_conv_taps(g));
     for (int64_t s0 = 0; s0 < S; s0 += MOST)
-        total = sum_taps(g, src + c * pixels, s0, cvyi_min64(MOST, S - s0), sums, &most);
+        total = sum_taps(g, x, c, s0, cvyi_min64(MOST, S - s0), sums, &most);
     out->xmean[c] = total / (double)cvyi_max64(pixels, 1);
     return isfinite(total) && (double)v_hmax(most) <= 1e15; /* a NaN never enters `most`, but the total */
 }

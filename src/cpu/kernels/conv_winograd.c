@@ -22,6 +22,7 @@
  * the chains of a chunk, then of chunks. xmean and zero padding: padding is read as -xmean,
  * which makes the result conv of the padded x, less a constant per channel. A NaN or inf would spread over its
  * whole tile: callers send such samples to the direct form. */
+#include "../conv_source.h"
 #include "winograd_store.h"
 
 #define PA 0.625f
@@ -75,15 +76,29 @@ INLINE void output_1d(const int m, const int j, vf z, vf *keep, vf *y, const vf 
 /* VL columns from x on of `rows` rows from y on, dil[1] apart; zeros outside the plane (NULL: all of it is
  * outside).
  */
-static __attribute__((noinline)) void load_edge(float *edge, const float *plane, int64_t y, int64_t x, int rows,
-                                                const conv_geom *g)
+INLINE void load_edge(float *edge, const void *plane, int64_t y, int64_t x, int rows, const conv_geom *g,
+                      const cvy_dtype type)
 {
     const int64_t H = g->in[1], W = g->in[2];
     for (int i = 0; i < rows; i++, y += g->dil[1]) {
         const bool in = plane && y >= 0 && y < H;
-        v_store(edge + i * VL, in ? v_load_range(plane + y * W + x, -x, W - x) : v_zero());
+        v_store(edge + i * VL, in ? source_load_range(plane, y * W + x, -x, W - x, type) : v_zero());
     }
 }
+
+#define LOAD_EDGE(type)                                                                                            \
+    static __attribute__((noinline)) void load_edge_##type(float *edge, const void *plane, int64_t y, int64_t x,   \
+                                                           int rows, const conv_geom *g)                           \
+    {                                                                                                              \
+        load_edge(edge, plane, y, x, rows, g, type);                                                               \
+    }
+LOAD_EDGE(CVY_FLOAT32)
+LOAD_EDGE(CVY_FLOAT16)
+LOAD_EDGE(CVY_BFLOAT16)
+static void (*const load_edges[DTYPE_COUNT])(float *, const void *, int64_t, int64_t, int, const conv_geom *) = {
+    [CVY_FLOAT32] = load_edge_CVY_FLOAT32,
+    [CVY_FLOAT16] = load_edge_CVY_FLOAT16,
+    [CVY_BFLOAT16] = load_edge_CVY_BFLOAT16};
 
 /* m + 2 vectors of tile columns from interleaved ones: d[j] = p[m * lane + j]. */
 INLINE void split(const int m, const float *p, vf *d)
@@ -100,8 +115,8 @@ INLINE void split(const int m, const float *p, vf *d)
 
 /* A piece of one channel plane (NULL: outside, zeros) -> V. Writes whole vectors: what is too much is overwritten
  * by the next piece or channel, or falls on the slack after a point's rows. */
-INLINE void input_tiles(work *w, const float *plane, vf mean, const piece *from, float *V, const int mh,
-                        const int mw)
+INLINE void input_tiles(work *w, const void *plane, vf mean, const piece *from, float *V, const int mh,
+                        const int mw, const cvy_dtype type)
 {
     const conv_geom *g = &w->t->geom;
     const int64_t H = g->in[1], W = g->in[2], y0 = from->row - g->pad[1], x0 = from->col - g->pad[2], n = from->n;
@@ -114,11 +129,14 @@ INLINE void input_tiles(work *w, const float *plane, vf mean, const piece *from,
 
     for (int64_t x = 0; x < n * mw + 2; x += VL) {
         const bool inside = rows_inside && x0 + x >= 0 && x0 + x + VL <= W;
-        const float *src = inside ? plane + y0 * W + x0 + x : edge;
-        const int64_t pitch = inside ? W * dil : VL;
-        if (!inside) load_edge(edge, plane, y0, x0 + x, mh + 2, g);
-        UNROLL for (int i = 0; i < mh + 2; i++) d[i] = v_sub(v_load(src + i * pitch), mean);
-        if (inside) UNROLL for (int i = 0; i < mh + 2; i++) __builtin_prefetch(src + i * pitch + ahead);
+        if (inside) {
+            const void *src = source_at(plane, y0 * W + x0 + x, type);
+            UNROLL for (int i = 0; i < mh + 2; i++) d[i] = v_sub(source_load(src, i * W * dil, type), mean);
+            UNROLL for (int i = 0; i < mh + 2; i++) __builtin_prefetch(source_at(src, i * W * dil + ahead, type));
+        } else {
+            load_edges[type](edge, plane, y0, x0 + x, mh + 2, g);
+            UNROLL for (int i = 0; i < mh + 2; i++) d[i] = v_sub(v_load(edge + i * VL), mean);
+        }
         input_1d(mh, d, v);
         UNROLL for (int i = 0; i < mh + 2; i++) v_store(w->rows + i * ROW + x, v[i]);
     }
@@ -132,7 +150,7 @@ INLINE void input_tiles(work *w, const float *plane, vf mean, const piece *from,
     }
 }
 
-/* The same of a split plane, in which all that a tile reads exists. */
+/* The same of a split plane of floats, in which all that a tile reads exists. */
 INLINE void input_split(work *w, const float *plane, vf mean, const piece *from, float *V, const int mh,
                         const int mw)
 {
@@ -159,21 +177,22 @@ INLINE void input_split(work *w, const float *plane, vf mean, const piece *from,
 }
 
 /* A channel's plane for kernel plane d, or its split copy; NULL: it lies in the padding. */
-INLINE const float *plane_of(const work *w, int64_t c, int64_t d)
+INLINE const void *plane_of(const work *w, int64_t c, int64_t d, const cvy_dtype type)
 {
     const conv_geom *g = &w->t->geom;
     const int64_t z = w->span.plane * g->stride[0] - g->pad[0] + d * g->dil[0];
     const int64_t each = w->t->split_line ? w->t->split_floats : g->in[1] * g->in[2];
-    return z >= 0 && z < g->in[0] ? w->job->src + (c * g->in[0] + z) * each : NULL;
+    return z >= 0 && z < g->in[0] ? source_at(w->job->src, (c * g->in[0] + z) * each, type) : NULL;
 }
 
 /* Transforms channels c0... of the strips that begin at tile t0 of the band and have n tiles. */
-INLINE void input_strip(work *w, int64_t t0, int64_t n, int64_t c0, int64_t channels, const int mh, const int mw)
+INLINE void input_strip(work *w, int64_t t0, int64_t n, int64_t c0, int64_t channels, const int mh, const int mw,
+                        const cvy_dtype type)
 {
     const int64_t depth = w->t->geom.kernel[0];
     for (int64_t c = 0; c < channels; c++) {
         const int64_t ci = (c0 + c) / depth;
-        const float *src = plane_of(w, ci, (c0 + c) % depth);
+        const void *src = plane_of(w, ci, (c0 + c) % depth, type);
         const vf mean = v_set1(w->job->xmean ? w->job->xmean[ci] : 0);
         for (int64_t i = 0; i < n;) {
             const int64_t lane = i % STRIP;
@@ -182,7 +201,7 @@ INLINE void input_strip(work *w, int64_t t0, int64_t n, int64_t c0, int64_t chan
             if (src && w->t->split_line)
                 input_split(w, src, mean, &p, V, mh, mw);
             else
-                input_tiles(w, src, mean, &p, V, mh, mw);
+                input_tiles(w, src, mean, &p, V, mh, mw, type);
             i += p.n;
         }
     }
@@ -301,10 +320,11 @@ static void merge(work *w)
     }
 }
 
-/* The three steps, compiled for one size of tile: each by itself, so that each has all registers to itself. */
+/* The three steps, compiled for one size of tile and, the first, for the dtype of x: each by itself, so that each
+ * has all registers to itself. */
 typedef struct form {
     int mh, mw;
-    void (*input)(work *w, int64_t t0, int64_t n, int64_t c0, int64_t channels);
+    void (*input[DTYPE_COUNT])(work *w, int64_t t0, int64_t n, int64_t c0, int64_t channels);
     void (*products)(const float *U, const float *V, float *M, int64_t channels, int64_t point, bool first);
     void (*output)(work *w, const float *M, int64_t k0, int64_t i);
 } form;
@@ -332,7 +352,7 @@ static void group(work *w, const form *f, int64_t t0, int64_t n)
     }
     for (int64_t c0 = 0; c0 < w->channels; c0 += t->chunk) {
         const int64_t channels = cvyi_min64(t->chunk, w->channels - c0);
-        f->input(w, t0, n, c0, channels);
+        f->input[w->job->dtype](w, t0, n, c0, channels);
         w->lanes = w->group[0];
         for (int64_t i = 0; w->job->dst && i < AHEAD && first + i < t->geom.K; i++)
             expect_dst(w, first + i, f->mh, f->mw);
@@ -368,11 +388,16 @@ static void winograd(const conv_job *job, int64_t part, float *scratch, const fo
         job->sumsq[w.span.band * K + first + k] = w.total[k];
 }
 
-#define WINOGRAD(mh, mw)                                                                                           \
-    static void input_##mh##x##mw(work *w, int64_t t0, int64_t n, int64_t c0, int64_t channels)                    \
+#define INPUT(mh, mw, type)                                                                                        \
+    static void input_##mh##x##mw##_##type(work *w, int64_t t0, int64_t n, int64_t c0, int64_t channels)           \
     {                                                                                                              \
-        input_strip(w, t0, n, c0, channels, mh, mw);                                                               \
-    }                                                                                                              \
+        input_strip(w, t0, n, c0, channels, mh, mw, type);                                                         \
+    }
+#define INPUT_OF(mh, mw, type) [type] = input_##mh##x##mw##_##type
+#define WINOGRAD(mh, mw)                                                                                           \
+    INPUT(mh, mw, CVY_FLOAT32)                                                                                     \
+    INPUT(mh, mw, CVY_FLOAT16)                                                                                     \
+    INPUT(mh, mw, CVY_BFLOAT16)                                                                                    \
     static void products_##mh##x##mw(const float *U, const float *V, float *M, int64_t channels, int64_t point,    \
                                      bool first)                                                                   \
     {                                                                                                              \
@@ -384,7 +409,12 @@ static void winograd(const conv_job *job, int64_t part, float *scratch, const fo
     }                                                                                                              \
     void CONV_ENTRY(winograd_##mh##x##mw, WINO_TILE)(const conv_job *job, int64_t part, void *scratch)             \
     {                                                                                                              \
-        static const form f = {mh, mw, input_##mh##x##mw, products_##mh##x##mw, output_##mh##x##mw};               \
+        static const form f = {                                                                                    \
+            mh,                                                                                                    \
+            mw,                                                                                                    \
+            {INPUT_OF(mh, mw, CVY_FLOAT32), INPUT_OF(mh, mw, CVY_FLOAT16), INPUT_OF(mh, mw, CVY_BFLOAT16)},        \
+            products_##mh##x##mw,                                                                                  \
+            output_##mh##x##mw};                                                                                   \
         winograd(job, part, scratch, &f);                                                                          \
     }
 WINOGRAD(4, 4)

@@ -91,7 +91,46 @@ INLINE vf pivot_one(vf x, const vf p[3])
 PIVOT(fp16)
 PIVOT(bf16)
 
+/* A vector of words comes together on the stack. */
+#define STRIDED(name)                                                                                              \
+    static void take_##name(float *dst, const void *src, int64_t stride, int64_t n)                                \
+    {                                                                                                              \
+        const uint16_t *from = src;                                                                                \
+        for (int64_t i = 0; i < n; i += VL, from += VL * stride) {                                                 \
+            uint16_t some[VL] = {0};                                                                               \
+            const int64_t most = cvyi_min64(n - i, VL);                                                            \
+            for (int64_t k = 0; k < most; k++) some[k] = from[k * stride];                                         \
+            v_store_n(dst + i, most, v_load_##name(some));                                                         \
+        }                                                                                                          \
+    }                                                                                                              \
+    static void put_##name(void *dst, int64_t stride, const float *src, int64_t n)                                 \
+    {                                                                                                              \
+        uint16_t *to = dst;                                                                                        \
+        for (int64_t i = 0; i < n; i += VL, to += VL * stride) {                                                   \
+            uint16_t some[VL];                                                                                     \
+            const int64_t most = cvyi_min64(n - i, VL);                                                            \
+            v_store_##name(some, v_load_n(src + i, most));                                                         \
+            for (int64_t k = 0; k < most; k++) to[k * stride] = some[k];                                           \
+        }                                                                                                          \
+    }
+STRIDED(fp16)
+STRIDED(bf16)
+
+static void take_floats(float *dst, const void *src, int64_t stride, int64_t n)
+{
+    const float *from = src;
+    for (int64_t i = 0; i < n; i++) dst[i] = from[i * stride];
+}
+
+static void put_floats(void *dst, int64_t stride, const float *src, int64_t n)
+{
+    float *to = dst;
+    for (int64_t i = 0; i < n; i++) to[i * stride] = src[i];
+}
+
 const cpu_convert_kernels ISA(cvyi_convert) = {
+    .take = {[CVY_FLOAT32] = take_floats, [CVY_FLOAT16] = take_fp16, [CVY_BFLOAT16] = take_bf16},
+    .put = {[CVY_FLOAT32] = put_floats, [CVY_FLOAT16] = put_fp16, [CVY_BFLOAT16] = put_bf16},
     .widen = {[CVY_FLOAT16] = widen_fp16, [CVY_BFLOAT16] = widen_bf16},
     .narrow = {[CVY_FLOAT16] = narrow_store_fp16, [CVY_BFLOAT16] = narrow_store_bf16},
     .pivot = {[CVY_FLOAT16] = pivot_fp16, [CVY_BFLOAT16] = pivot_bf16},
