@@ -222,13 +222,20 @@ INLINE void multiply(vf acc[KT][NT], const float *U, const float *v, const int n
     }
 }
 
+/* Weights from afar are called for two points before they are needed. */
+INLINE void expect_weights(const float *U, int64_t floats)
+{
+    for (int64_t i = 0; i < floats; i += 64 / (int64_t)sizeof(float)) __builtin_prefetch(U + 2 * floats + i);
+}
+
 /* M[kt][point][strip] = (first: 0, else M) + U[point][c][kt] V[point][c][strip]. Chains of CHAIN channels are
  * added up before they meet M. */
 INLINE void products(const float *U, const float *V, float *M, int64_t channels, int64_t point, bool first,
-                     const int points)
+                     bool afar, const int points)
 {
     for (int p = 0; p < points; p++, V += point, M += STRIP) {
         vf acc[KT][NT], sum[KT][NT];
+        if (afar) expect_weights(U, channels * KT);
         UNROLL for (int i = 0; i < KT * NT; i++) sum[i / NT][i % NT] = v_zero();
         for (int64_t c = 0; c < channels;) {
             const int64_t end = cvyi_min64(channels, c + CHAIN);
@@ -325,7 +332,8 @@ static void merge(work *w)
 typedef struct form {
     int mh, mw;
     void (*input[DTYPE_COUNT])(work *w, int64_t t0, int64_t n, int64_t c0, int64_t channels);
-    void (*products)(const float *U, const float *V, float *M, int64_t channels, int64_t point, bool first);
+    void (*products)(const float *U, const float *V, float *M, int64_t channels, int64_t point, bool first,
+                      bool afar);
     void (*output)(work *w, const float *M, int64_t k0, int64_t i);
 } form;
 
@@ -337,7 +345,7 @@ static void block(work *w, const form *f, int64_t strip, int64_t b, int64_t c0, 
     const float *U = w->job->packed + (k0 * w->channels + c0 * KT) * points;
     float *M = w->M + strip * t->tmp_floats + (t->chunks > 1 ? b * KT * points * STRIP : 0);
     w->lanes = w->group[strip];
-    f->products(U, w->V + strip * t->view_floats, M, channels, point, c0 == 0);
+    f->products(U, w->V + strip * t->view_floats, M, channels, point, c0 == 0, t->chunks > 1 && strip == 0);
     if (c0 + channels == w->channels) f->output(w, M, k0, b * KT);
 }
 
@@ -399,9 +407,9 @@ static void winograd(const conv_job *job, int64_t part, float *scratch, const fo
     INPUT(mh, mw, CVY_FLOAT16)                                                                                     \
     INPUT(mh, mw, CVY_BFLOAT16)                                                                                    \
     static void products_##mh##x##mw(const float *U, const float *V, float *M, int64_t channels, int64_t point,    \
-                                     bool first)                                                                   \
+                                     bool first, bool afar)                                                        \
     {                                                                                                              \
-        products(U, V, M, channels, point, first, (mh + 2) * (mw + 2));                                            \
+        products(U, V, M, channels, point, first, afar, (mh + 2) * (mw + 2));                                      \
     }                                                                                                              \
     static void output_##mh##x##mw(work *w, const float *M, int64_t k0, int64_t i)                                 \
     {                                                                                                              \
