@@ -1,5 +1,5 @@
 """Two gloo processes train and infer: equal to one process on all the data, loss by loss. By
-DistributedDataParallel, and with sharded parameters, compiled as a whole or in part."""
+DistributedDataParallel, with sharded parameters, compiled as a whole or in part, and as two stages of a pipeline."""
 
 import os
 
@@ -8,7 +8,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 
 import convoy
@@ -56,7 +57,35 @@ def sharded_in_part():
     return fully_shard(model, mesh=init_device_mesh("cpu", (2,))), model[0]
 
 
-WAYS = (replicated, sharded, sharded_in_part)
+def flattened():
+    """Sharded the older way: no region, since what a trace sees of its parameters are pieces."""
+    fast = convoy.compile(network())
+    return FullyShardedDataParallel(fast, device_id=torch.device("cpu")), fast
+
+
+WAYS = (replicated, sharded, sharded_in_part, flattened)
+
+
+def piped(rank):
+    """Losses and results of a pipeline of two stages, which the last of them has; None for the first."""
+    model, cpu = network(), torch.device("cpu")
+    part = convoy.compile(model[0] if rank == 0 else model[1:], regions="all")
+    schedule = ScheduleGPipe(PipelineStage(part, rank, 2, cpu), 2, loss_fn=nn.functional.mse_loss)
+    optimizer, x, y = torch.optim.SGD(part.parameters(), 0.1, momentum=0.9), *data()
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        if rank == 0:
+            schedule.step(x)
+        else:
+            schedule.step(target=y, losses=(parts := []))
+            losses.append(torch.stack(parts).detach().mean())
+        optimizer.step()
+    schedule = ScheduleGPipe(PipelineStage(part, rank, 2, cpu), 2)
+    with torch.no_grad():
+        out = schedule.eval(x) if rank == 0 else schedule.eval()
+    assert any(entry.runners for entry in part._convoy.entries.values())
+    return (torch.stack(losses), out) if rank else None
 
 
 def worker(rank, meeting, results):
@@ -71,8 +100,11 @@ def worker(rank, meeting, results):
             dist.all_reduce(losses)
             with torch.no_grad():
                 out = model(x)
-            assert any(entry.runners for entry in fast._convoy.entries.values())
+            entries = fast._convoy.entries.values()
+            assert all(e.reason for e in entries) if make is flattened else any(e.runners for e in entries)
             results[rank, make.__name__] = losses / 2, out
+        if (stage := piped(rank)) is not None:
+            results[rank, "piped"] = stage
     finally:
         dist.destroy_process_group()
 
@@ -86,7 +118,7 @@ def test_two_processes_are_one(tmp_path):
     model = network()
     x, y = data()
     losses = train(model, x, y)
-    assert losses[-1] < losses[0] and len(got) == 2 * len(WAYS)
+    assert losses[-1] < losses[0] and len(got) == 2 * len(WAYS) + 1
     with torch.no_grad():
         want = model(x)
     for theirs, out in got.values():
