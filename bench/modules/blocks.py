@@ -111,6 +111,11 @@ def double_conv(c_in, c_out):
     return nn.Sequential(conv_norm(c_in, c_out), conv_norm(c_out, c_out))
 
 
+def diffusion_head(channels, groups):
+    """The end of a diffusion UNet or of a VAE's decoder."""
+    return nn.Sequential(nn.GroupNorm(groups, channels), nn.SiLU(), nn.Conv2d(channels, 3, 3, padding=1))
+
+
 class ASPP(nn.Module):
     """Dilated convolutions side by side and the average of the image, as in DeepLab v3."""
 

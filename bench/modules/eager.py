@@ -4,12 +4,15 @@
     python bench/modules/eager.py --device cuda --dtype bf16 --alone [--out bench/results/eager/cuda-half-DATE.json]
 
 Every case is one operator, or two pointwise ones, at one size. Both sides run interleaved; a time is the median of their
-rounds. On the GPU a kernel that does nothing for a while goes in front, so that the host has issued every call of a round
+rounds. On the CPU a module with parameters takes turns with copies of itself, so that its weights come from where they would in a
+network: from memory, or from the last cache. On the GPU a kernel that does nothing for a while goes in front, so that the host has issued every call of a round
 before the device begins: events then tell the device's time alone, and the clock of the host its own.
 """
 
 import argparse
+import copy
 import datetime
+import itertools
 import json
 import os
 import statistics
@@ -31,6 +34,9 @@ from convoy.problem import machine_name
 from convoy.program import DTYPE_OF
 from convoy.purify import purify
 from convoy.work import work_of
+
+
+COLD, COPIES, LEAST = 64 << 20, 7, 64 << 10  # bytes of parameters in all; copies at most; bytes of a module's worth it
 
 
 # ---- cases: (name, module, shapes of the inputs) -----------------------------------------------------------------
@@ -105,12 +111,14 @@ def product_cases(cuda):
 def conv_cases(cuda):
     batch = 16 if cuda else 1
     for n in (1, batch) if cuda else (1, 4):
-        for c, k, size in [(32, 64, 56), (64, 64, 56), (128, 128, 28), (256, 256, 14), (512, 512, 7)]:
+        small = [(128, 128, 12), (256, 256, 6), (512, 512, 3), (512, 512, 2)]  # the last stages of a network on small images
+        for c, k, size in [(32, 64, 56), (64, 64, 56), (128, 128, 28), (256, 256, 14), (512, 512, 7), *small]:
             yield "conv 3x3", nn.Conv2d(c, k, 3, padding=1), [(n, c, size, size)]
             yield "conv 1x1", nn.Conv2d(c, k, 1), [(n, c, size, size)]
             yield "depthwise 3x3", nn.Conv2d(c, c, 3, padding=1, groups=c), [(n, c, size, size)]
         yield "conv 1x1 wide", nn.Conv2d(64, 256, 1), [(n, 64, 56, 56)]
         yield "conv 3x3 stride 2", nn.Conv2d(64, 128, 3, 2, 1), [(n, 64, 56, 56)]
+        yield "conv 3x3 stride 2", nn.Conv2d(256, 512, 3, 2, 1), [(n, 256, 6, 6)]
         yield "depthwise 3x3 stride 2", nn.Conv2d(96, 96, 3, 2, 1, groups=96), [(n, 96, 112, 112)]
         yield "depthwise 7x7", nn.Conv2d(96, 96, 7, padding=3, groups=96), [(n, 96, 56, 56)]
         yield "depthwise 5x5", nn.Conv2d(240, 240, 5, padding=2, groups=240), [(n, 240, 28, 28)]
@@ -121,6 +129,7 @@ def conv_cases(cuda):
         yield "patches 16", nn.Conv2d(3, 192, 16, 16), [(n, 3, 224, 224)]
         yield "patches 4", nn.Conv2d(3, 96, 4, 4), [(n, 3, 224, 224)]
         yield "transposed 4x4 stride 2", nn.ConvTranspose2d(64, 32, 4, 2, 1), [(n, 64, 16, 16)]
+        yield "transposed 4x4 stride 2", nn.ConvTranspose2d(512, 256, 4, 2, 1), [(n, 512, 4, 4)]
         yield "transposed 2x2 stride 2", nn.ConvTranspose2d(128, 64, 2, 2), [(n, 128, 28, 28)]
         yield "conv1d 9", nn.Conv1d(64, 64, 9, padding=4), [(n, 64, 1000)]
         yield "conv1d 1", nn.Conv1d(64, 128, 1), [(n, 64, 2048)]
@@ -135,27 +144,28 @@ GROUPS = {"pointwise": pointwise_cases, "rows": row_cases, "images": image_cases
 # ---- time --------------------------------------------------------------------------------------------------------
 
 
-def time_cpu(calls, inputs, budget):
-    """Medians in µs, interleaved, each round about 2 ms of one side."""
+def time_cpu(sides, inputs, budget):
+    """Medians in µs, interleaved, each round about 2 ms of one side, whose calls take turns."""
     once = []
-    for call in calls:
-        for _ in range(3):
+    for calls in sides:
+        for call in calls * 2:
             start = time.perf_counter()
             call(*inputs)
             once.append(time.perf_counter() - start)
-    count = max(1, min(50, int(2e-3 / max(once[-1], 1e-7))))
-    times, end = [[] for _ in calls], time.perf_counter() + budget
+    count = max(1, min(50, int(2e-3 / max(min(once), 1e-7))))
+    times, turns, end = [[] for _ in sides], [itertools.cycle(calls) for calls in sides], time.perf_counter() + budget
     while len(times[0]) < 5 or (time.perf_counter() < end and len(times[0]) < 60):
-        for call, found in zip(calls, times):
+        for turn, found in zip(turns, times):
             start = time.perf_counter()
-            for _ in range(count):
+            for call in itertools.islice(turn, count):
                 call(*inputs)
             found.append(1e6 * (time.perf_counter() - start) / count)
     return [(statistics.median(t), 0.0) for t in times]
 
 
-def time_cuda(calls, inputs, budget):
+def time_cuda(sides, inputs, budget):
     """Medians in µs of the device and of the host, interleaved."""
+    calls = [side[0] for side in sides]
     for call in calls:
         for _ in range(3):
             call(*inputs)
@@ -189,19 +199,27 @@ def works_of(module, inputs):
     return [w for w in found if w is not None]
 
 
+def copies_of(module, device):
+    """The module, and on the CPU as many copies as fill its caches, if it has parameters worth the name."""
+    size = sum(p.numel() * p.element_size() for p in module.parameters())
+    more = min(COPIES, COLD // size) if device.type == "cpu" and size >= LEAST else 0
+    return [module, *(copy.deepcopy(module) for _ in range(more))]
+
+
 def measure(name, module, shapes, options):
     device, dtype = torch.device(options.device), DTYPE_OF[options.dtype]
     module = module.eval().to(device, dtype)
     inputs = [torch.rand(s, device=device).to(dtype) for s in shapes]
     works = works_of(module, inputs)
-    fast, runners = convoy.compile(module), []
+    modules = copies_of(module, device)
+    fast, runners = [convoy.compile(m) for m in modules], []
     if not options.alone:
-        fast(*inputs)
-        runners = list(fast._convoy.entries.values())[-1].runners
+        fast[0](*inputs)
+        runners = list(fast[0]._convoy.entries.values())[-1].runners
     if options.warm:
         return None
-    calls = [module, fast] if runners else [module]
-    times = (time_cuda if options.device == "cuda" else time_cpu)(calls, inputs, options.budget)
+    sides = [modules, fast] if runners else [modules]
+    times = (time_cuda if options.device == "cuda" else time_cpu)(sides, inputs, options.budget)
     row = {"case": name, "shapes": shapes, "works": [[w.kind, w.bytes, w.flops, w.lanes] for w in works], "eager_us": times[0][0], "eager_host_us": times[0][1]}
     if runners:
         cost = [r.plan.cost() for r in runners]

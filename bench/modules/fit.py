@@ -1,7 +1,7 @@
 """Fits python/convoy/rates.py to what bench/modules/eager.py measured.
 
-    python bench/modules/fit.py bench/results/eager/cpu-DATE.json bench/results/eager/cuda-DATE.json bench/results/eager/cuda-tf32-DATE.json \
-        bench/results/eager/cuda-half-DATE.json
+    python bench/modules/fit.py bench/results/eager/cpu-DATE.json bench/results/eager/cpu-half-DATE.json bench/results/eager/cuda-DATE.json \
+        bench/results/eager/cuda-tf32-DATE.json bench/results/eager/cuda-half-DATE.json
 
 Every kind of operator gets the numbers for which the formulas of worth.py come nearest to its rows, by the mean of the
 logarithms of the errors, which a disturbed row does not spoil: a search along one number at a time, in steps that shrink. Prints what is left of the errors.
@@ -24,6 +24,7 @@ from convoy.worth import Model
 
 TARGET = Path(__file__).resolve().parents[2] / "python/convoy/rates.py"
 CACHES = {"cpu": 8 << 20, "cuda": 32 << 20}
+BY_PASS = {"cpu": 1, "cuda": 0}  # is the cache each pass's anew? On the GPU that was not measured
 FIRST = {
     "cpu": Rate(0.0, 4e-6, 6e10, 2e10, 1.5e11, 1e3, 1.0),
     "cuda": Rate(8e-6, 3e-6, 4e12, 3e12, 3e13, 1e5, 1.0),
@@ -74,7 +75,7 @@ class Fit:
         self.rows = [dict(r, works=[Work(*w) for w in r["works"]]) for r in self.data["rows"]]
         self.device = "cuda" if "cuda" in self.data["command"] else "cpu"
         known = next(r for r in [*self.rows, *others] if "bandwidth" in r)
-        self.rates = {"cache": CACHES[self.device], "peak": known["peak"], "bandwidth": known["bandwidth"], "eager": {}, "convoy": {}}
+        self.rates = {"cache": CACHES[self.device], "by_pass": BY_PASS[self.device], "peak": known["peak"], "bandwidth": known["bandwidth"], "eager": {}, "convoy": {}}
         self.model = Model(self.rates, known["peak"], known["bandwidth"])
 
     def eager(self, kind):
@@ -126,7 +127,7 @@ def text_of(name, fit, path):
     data, rates = fit.data, fit.rates
     lines = [f"    # {data['device']}, {data['threads']} threads, PyTorch {data['torch']}, {data['date']}: {data['command']}",
              f"    # then: python bench/modules/fit.py {path}", f'    "{name}": {{']
-    lines += [f'        "{key}": {rates[key]:.4g},' for key in ("cache", "peak", "bandwidth")]
+    lines += [f'        "{key}": {rates[key]:.4g},' for key in ("cache", "by_pass", "peak", "bandwidth")]
     for side in ("eager", "convoy"):
         lines.append(f'        "{side}": {{')
         for kind, rate in rates[side].items():
@@ -145,7 +146,7 @@ def main():
         fit = Fit(path, of_device.get(device, ()))
         of_device[device] = fit.data["rows"]
         fit.run()
-        if fit.half:  # measured is PyTorch alone: our own rates are those of the file before, for the kinds that were measured
+        if not fit.rates["convoy"]:  # PyTorch alone was measured: our own rates are those of the file before, for the kinds that were
             fit.rates["convoy"] = {kind: rate for kind, rate in convoy.items() if kind in fit.rates["eager"]}
         convoy = fit.rates["convoy"]
         name = fit.device + (" half" if fit.half else " tf32" if fit.data["tf32"] and fit.device == "cuda" else "")

@@ -24,9 +24,6 @@ from .rates import RATES
 from .work import work_of
 
 MARGIN = 1.25
-# PyTorch's products in half precision were not measured on the CPU. They are taken to be this many times as fast as in float32,
-# twice what the units' peaks allow, so that nothing is taken that might be slower. Bytes are counted as they are.
-HALF = 4.0
 LAUNCH = 4e-6  # seconds of the host for one more pass
 ROUNDS = 5  # of both, when they are timed
 MOST_REMEMBERED = 4096
@@ -56,9 +53,8 @@ class Verdict:
 class Model:
     """The rates of a device, scaled from the machine they were fitted on to the plan's machine."""
 
-    def __init__(self, rates, peak, bandwidth, faster=1.0):
-        """faster: how many times as fast as their rates products are."""
-        self.rates, self.faster = rates, faster
+    def __init__(self, rates, peak, bandwidth):
+        self.rates = rates
         self.flops_scale, self.bytes_scale = peak / rates["peak"], bandwidth / rates["bandwidth"]
 
     def memory(self, nbytes, rate):
@@ -69,8 +65,7 @@ class Model:
     def eager(self, work):
         """Seconds of the device for one operator in PyTorch. Few results leave lanes idle."""
         rate = self.rate("eager", work)
-        speed = rate.flops * self.flops_scale * (self.faster if work.half else 1.0)
-        arithmetic = work.flops / speed * (1 + rate.full / work.lanes) if work.flops else 0.0
+        arithmetic = work.flops / (rate.flops * self.flops_scale) * (1 + rate.full / work.lanes) if work.flops else 0.0
         return rate.start + max(self.memory(work.bytes, rate), arithmetic)
 
     def rate(self, side, work):
@@ -93,7 +88,8 @@ class Model:
         heaviest = max(shares, key=lambda s: s[0])[1]
         start, factor = (sum(s * getattr(r, name) for s, r in shares) for name in ("start", "factor"))
         arithmetic = max(cost.seconds - cost.bytes / cost.bandwidth, 0.0)
-        device = cost.passes * start + factor * arithmetic + self.memory(cost.bytes, heaviest)
+        rounds = max(cost.passes, 1) if self.rates["by_pass"] else 1
+        device = cost.passes * start + factor * arithmetic + rounds * self.memory(cost.bytes / rounds, heaviest)
         return device, heaviest.host and heaviest.host + LAUNCH * (cost.passes - 1)
 
     def verdict(self, works, cost):
@@ -106,14 +102,13 @@ class Model:
 
 def rates_of(device, half):
     if device.type == "cpu":
-        return RATES["cpu"]
+        return RATES["cpu half" if half else "cpu"]
     return RATES["cuda half" if half else "cuda tf32" if torch.backends.cudnn.allow_tf32 else "cuda"]
 
 
 def predict(region, plan, device):
     works, cost = [w for w in map(work_of, region.nodes) if w is not None], plan.cost()
-    faster = HALF if device.type == "cpu" else 1.0
-    model = Model(rates_of(device, any(w.half for w in works)), cost.peak, cost.bandwidth, faster)
+    model = Model(rates_of(device, any(w.half for w in works)), cost.peak, cost.bandwidth)
     return model.verdict(works, cost) if works and model.knows(works) else Verdict(float("inf"), 0.0)
 
 

@@ -1,6 +1,7 @@
 """What is left to PyTorch because Convoy would not speed it up, and that the rest is computed as before."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 import convoy
 from agree import assert_agrees, kept, regions
 from convoy import capture, module, passing, partition, work, worth
-from convoy.rates import RATES
+from convoy.rates import RATES, Rate
 from random_modules import Plain, assert_chain_agrees, make
 
 
@@ -206,7 +207,7 @@ def test_work_of_operators():
 
 
 def test_every_device_has_rates():
-    assert list(RATES) == ["cpu", "cuda", "cuda tf32", "cuda half"]
+    assert list(RATES) == ["cpu", "cpu half", "cuda", "cuda tf32", "cuda half"]
     assert all(set(r["convoy"]) <= set(r["eager"]) for r in RATES.values())  # what is taken was measured in PyTorch
 
 
@@ -223,17 +224,24 @@ def test_predictions_grow_with_the_work(device):
 
 
 def test_half_precision_counts_its_bytes_and_has_rates_of_its_own():
-    """On the CPU nothing of it was measured: products are taken to be faster than the units' peaks would make them."""
     a, b = (works(lambda x: (x @ x).relu(), torch.zeros(64, 64, dtype=d)) for d in (torch.float32, torch.bfloat16))
     for single, half in zip(a, b, strict=True):
         assert (half.bytes, half.flops, half.half, single.half) == (single.bytes / 2, single.flops, True, False)
-    assert worth.rates_of(torch.device("cuda"), True) is RATES["cuda half"]
-    assert RATES["cuda half"]["eager"]["conv"].flops > RATES["cuda tf32"]["eager"]["conv"].flops
-    rates = RATES["cpu"]
-    for faster in (1.0, worth.HALF):
-        model = worth.Model(rates, rates["peak"], rates["bandwidth"], faster)
-        slow, fast = (model.eager(work.Work("conv", 1e6, 1e15, 1e9, half)) for half in (False, True))
-        assert 0.97 * faster < slow / fast < 1.03 * faster
+    for device, single in (("cpu", "cpu"), ("cuda", "cuda tf32")):
+        assert worth.rates_of(torch.device(device), True) is RATES[f"{device} half"]
+        assert RATES[f"{device} half"]["eager"]["conv"].flops > RATES[single]["eager"]["conv"].flops
+
+
+@pytest.mark.parametrize("device, times", [("cpu", 40), ("cuda", 1)])
+def test_passes_that_fit_the_cache_one_by_one_come_from_the_cache(device, times):
+    """On the CPU, whose rates were fitted so: a network is not one operator that reads all of its weights at once."""
+    rates = {**RATES[device], "bandwidth": 1.0, "peak": 1.0}
+    rates["convoy"] = {"conv": Rate(0, 1e-6, 1e10, 1e8, 1, 1, 1)}
+    model, conv = worth.Model(rates, 1.0, 1.0), [work.Work("conv", 1e6, 1e9, 1e4)]
+    one, many = (SimpleNamespace(seconds=1.0, bytes=n * rates["cache"], bandwidth=n * rates["cache"], passes=n) for n in (1, 40))
+    ours = [model.ours(conv, cost)[0] - cost.passes * 1e-6 for cost in (one, many)]
+    beyond = (39 if times == 1 else 0) * rates["cache"] / 1e8
+    assert ours[1] == pytest.approx(times * ours[0] + beyond)
 
 
 @torch.no_grad()
