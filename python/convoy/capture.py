@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from torch._subclasses import FakeTensorMode
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
@@ -29,7 +29,7 @@ from .converted import conversions, keep_conversions
 from .direct import direct
 from .partition import Chooser, candidates, frozen_apart, partition
 from .purify import changed_in_place, purify, settle_strides
-from .state import Changed
+from .reasons import Changed
 from .training import needing_gradients, saving_is_watched
 from .vocabulary import RULES
 
@@ -81,6 +81,8 @@ def trace(function, params, tensors, mode, around=contextlib.nullcontext()):
     with around, unwatched_saving():
         captured = contextvars.copy_context().run(tracer, *distinct([*params, *tensors]))
     forget_source(source_name(captured))
+    if any(isinstance(getattr(captured, n.target), FakeTensor) for n in captured.graph.nodes if n.op == "get_attr"):
+        raise RuntimeError("a tensor that was made in a way that its trace does not see")
     return captured, spec
 
 

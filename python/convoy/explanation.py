@@ -7,7 +7,9 @@ import time
 import torch
 
 from .module import Compiled, Dispatcher, compile_module, dispatcher_of
-from .state import Changed, State, Unseen, same_random_numbers
+from .random_numbers import same_random_numbers
+from .reasons import Changed, Unseen
+from .state import State
 from .worth import random_sources
 
 RUNS = 5

@@ -7,7 +7,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .capture import capture
 from .module import stateless
 from .ops import inserter
-from .state import Changed, State, Unseen
+from .reasons import Changed, Unseen
+from .state import State
 
 
 def portable(module, forward, args, kwargs, settings):

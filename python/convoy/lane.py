@@ -16,7 +16,7 @@ from .versions import watcher
 
 MOST = 4  # lanes of a module: shapes in turn
 MISS = object()  # the long way, please
-_depth, _grad = native._len_torch_dispatch_stack, torch.is_grad_enabled
+_depth, _modes, _grad = native._len_torch_dispatch_stack, native._len_torch_function_stack, torch.is_grad_enabled
 
 
 class Lane:
@@ -54,7 +54,7 @@ class Lane:
         return True
 
     def run(self, args):
-        if _grad() or _depth() or forward_ad._current_level >= 0 or not self.kinds(*self.fixed):
+        if _grad() or _depth() or _modes() or forward_ad._current_level >= 0 or not self.kinds(*self.fixed):
             return MISS
         if (self.views or not self.same()) and not self.holds():
             return MISS

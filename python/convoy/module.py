@@ -17,15 +17,17 @@ from torch.nn.modules import module as nn_module
 from torch.utils import _pytree as pytree
 
 from . import kinds, lane
+from .attended import Attended
 from .capture import capture
 from .engine import ConvoyError, compile_plans
 from .gate import TRACING, Busy, in_pytorch, taken
 from .invoke import invoker, only_region
 from .passing import IN_A_ROW, Passing
+from .reasons import Changed, Unseen
 from .region import Runner, described
 from .replay import replaying
-from .settings import Settings, autocast_state
-from .state import ATOMS, PLAIN, Changed, State, Unseen
+from .settings import Settings, autocast_state, only_devices
+from .state import ATOMS, PLAIN, State
 from .training import Trained, gradients_everywhere, leaves_of, saving_is_watched
 from .worth import judge
 
@@ -49,10 +51,15 @@ class Entry:
         self.capture, self.runners, self.verdicts, self.invoke = None, [], [], None
         self.fixed, self.whole = [], None  # the first placeholders; only_region() where a lane may run it
         self.replays = []  # of the call, where CUDA graphs are wanted (replay.py)
+        self.asked = None  # requires_grad of params, loose and tensors, if the forward read it of any
         self.leaves = []  # per region: the placeholders that it depends on (training.py)
 
     def holds(self):
         return not self.doubts and (self.state is None or self.state.unchanged())
+
+    def wanted(self, tensors):
+        """requires_grad of everything that the call reads. tensors: those after the parameters."""
+        return tuple(t.requires_grad for t in (*self.params, *self.loose, *tensors))
 
     def left_to_autograd(self, tensors):
         """Does every region need gradients, and does PyTorch then compute each? tensors: those after the parameters."""
@@ -133,6 +140,9 @@ class Dispatcher:
 
     def dispatch(self, module, forward, key, tensors, args, nested):
         entry = self.entries.get(key)
+        if entry is not None and entry.asked is not None and entry.asked != (wanted := entry.wanted(tensors)):
+            key = (*key, wanted)
+            entry = self.entries.get(key)
         if self.rest > 0 or entry is None or not entry.holds():
             entry = self.make(module, forward, key, tensors, nested)
         else:
@@ -214,7 +224,7 @@ class Dispatcher:
 
 def ordinary_world():
     """Nothing watches, transforms or rewrites PyTorch's calls: tensors are ordinary tensors."""
-    return not (
+    return only_devices() and not (
         native._len_torch_dispatch_stack()
         or native._functorch.peek_interpreter_stack() is not None
         or native._is_tracing()
@@ -233,7 +243,7 @@ def flatten_call(key, args, kwargs):
         elif isinstance(leaf, torch.Tensor):
             return None, None, None
         else:
-            key.append((type(leaf), leaf))
+            key.append((type(leaf), repr(leaf) if type(leaf) in (float, complex) else leaf))  # 0.0 is not -0.0
     key.append(str(spec))
     constants = [None if type(leaf) in PLAIN else leaf for leaf in leaves]
     where = [i for i, leaf in enumerate(leaves) if type(leaf) in PLAIN]
@@ -277,11 +287,14 @@ def build_entry(module, forward, tensors, nested, settings, others=()):
         if type(tensor) in PLAIN:
             is_param = isinstance(tensor, nn.Parameter) or id(tensor) in entry.state.buffers
             (entry.params if is_param else entry.loose).append(tensor)
-    run = stateless(module, forward, entry.state, [*entry.params, *entry.loose], nesting)
-    return fill_entry(entry, run, tensors, settings)
+    attended = Attended()
+    run = stateless(module, forward, entry.state, [*entry.params, *entry.loose], nesting, attended)
+    fill_entry(entry, run, tensors, settings)
+    entry.asked = entry.wanted(tensors) if attended.asked else None
+    return entry
 
 
-def stateless(module, forward, state, replaced, nesting):
+def stateless(module, forward, state, replaced, nesting, attended=None):
     """run(params, tensors): the call as a function of tensors only, `replaced` ones of the state first."""
 
     def run(params, given):
@@ -294,8 +307,11 @@ def stateless(module, forward, state, replaced, nesting):
                 leaves[i] = tensor
             args, kwargs = pytree.tree_unflatten(leaves, spec)
         arguments = State((args, kwargs))
+        mode = attended or Attended()
         with state.replaced(replaced, stand_ins):
-            result = forward(module, *args, **kwargs)
+            with mode:
+                result = forward(module, *args, **kwargs)
+            mode.judge(pytree.tree_leaves(result))
         if (name := arguments.difference()) is not None:
             raise Changed(f"its forward changes an argument{name and ': ' + name}")
         return result

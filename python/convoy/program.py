@@ -6,7 +6,9 @@ tensors. It becomes a graph of the library (`build`), PyTorch calls (`evaluate`,
 """
 
 import contextlib
+import functools
 import json
+import operator
 from dataclasses import dataclass, field
 
 import torch
@@ -57,6 +59,13 @@ class Program:
     def order(self):
         """Numbers of the sources in the order of the library's tensors."""
         return [i for wanted in (False, True) for i, p in enumerate(self.params) if p == wanted]
+
+    def depends(self):
+        """Per output: the sources that it depends on, as bits."""
+        bits = [1 << i for i in range(len(self.params))]
+        for step in self.steps:
+            bits.append(functools.reduce(operator.or_, (bits[a] for a in step.args if a is not None), 0))
+        return [bits[v] for v in self.outputs]
 
     def evaluate(self, tensors):
         """The same by PyTorch, differentiable, in any dtype and on any device; each result in memory of its own, as the

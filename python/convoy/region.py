@@ -162,6 +162,7 @@ class Runner:
         self.misaligned = 15 if dense and device.type == "cuda" else 0  # bits of an address that must be 0
         self.plan = Plan(self.graph, strided=strided, deferred=deferred, **settings.options(device))
         self.training, self.trained = settings.training, False
+        self.depends = program.depends()
         self.slots, self.doubts = {}, []  # slots by stream
         self.stream = stream_reader(device)
         self.__name__ = self.__qualname__ = "convoy_region"  # fx writes code that calls this object by its name
@@ -289,7 +290,11 @@ class Fused(torch.autograd.Function):
     def forward(ctx, runner, *tensors):
         ctx.runner = runner
         ctx.save_for_backward(*tensors)
-        return tuple(runner.run(tensors))
+        ctx.set_materialize_grads(False)  # of a result that nobody reads there is no gradient, not one of zeros
+        results = tuple(runner.run(tensors))
+        wanted = sum(1 << i for i, n in enumerate(ctx.needs_input_grad[1:]) if n)
+        ctx.mark_non_differentiable(*[y for y, bits in zip(results, runner.depends) if not bits & wanted])
+        return results
 
     @staticmethod
     def backward(ctx, *grads):

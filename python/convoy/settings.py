@@ -5,6 +5,8 @@ import os
 from dataclasses import dataclass, field, fields
 
 import torch
+from torch import _C as native
+from torch.utils._device import DeviceContext
 
 from . import binding as b
 
@@ -26,6 +28,21 @@ def autocast_state():
     if not torch._C._is_any_autocast_enabled():
         return None
     return tuple(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in ("cpu", "cuda"))
+
+
+def function_modes():
+    """Those through which PyTorch's functions are called now."""
+    return [native._get_function_stack_at(i) for i in range(native._len_torch_function_stack())]
+
+
+def only_devices():
+    """Is there no such mode but those of torch.set_default_device() and `with torch.device(...)`?"""
+    return all(type(mode) is DeviceContext for mode in function_modes())
+
+
+def default_devices():
+    """Where tensors are made that a forward makes, None where nobody said."""
+    return tuple(mode.device for mode in function_modes()) or None
 
 
 def default_regions():
@@ -76,8 +93,8 @@ class Settings:
         """What of PyTorch's global state a capture or its plans depend on."""
         if self.precision == "torch":
             tf32 = torch.backends.cudnn.allow_tf32 and torch.backends.cuda.matmul.allow_tf32
-            return torch.get_num_threads(), tf32, autocast_state()
-        return torch.get_num_threads(), autocast_state()
+            return torch.get_num_threads(), tf32, autocast_state(), default_devices()
+        return torch.get_num_threads(), autocast_state(), default_devices()
 
     def options(self, device):
         """Keywords of engine.Plan for a torch.device."""

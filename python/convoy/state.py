@@ -12,12 +12,11 @@ import argparse
 import contextlib
 import functools
 import operator
-import os
-import random
 import sys
 import types
 import weakref
-from collections import deque
+from collections import ChainMap, UserDict, UserList, deque
+from collections.abc import Iterator
 from itertools import chain
 
 import torch
@@ -26,6 +25,8 @@ from torch import nn
 from . import versions
 from .gate import alone
 from .kinds import Kinds
+from .random_numbers import same_random_numbers, ways_of
+from .reasons import Changed, Unseen
 
 MOST_CONTAINERS = 20_000  # of a module, else it is not captured
 MOST_ELEMENTS = 5_000  # in lists, sets, deques: these are compared one by one, 20 ns each
@@ -34,17 +35,9 @@ KINDS = ("_parameters", "_buffers", "_modules")
 ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size,
                    torch.memory_format, torch.layout, types.FunctionType, types.BuiltinFunctionType, type})  # fmt: skip
 VALUES = ATOMS | {tuple}  # equal ones are interchangeable
-NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+NAMESPACES = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList, ChainMap)
 OWN = frozenset(nn.Module().__dict__) - {"training", *KINDS}  # hooks and the like: nothing that a forward reads
 LAZY = frozenset({"__annotations__", "__doc__", "__slotnames__", "__abstractmethods__", "__weakref__", "__dict__"})
-
-
-class Changed(Exception):
-    """What a forward changes, besides the tensors that it makes."""
-
-
-class Unseen(Exception):
-    """What of it cannot be looked at in every call."""
 
 
 # ---- containers --------------------------------------------------------------------------------------------------
@@ -82,6 +75,47 @@ def read_class(cls):
     return read_dict(found)
 
 
+class Slots:
+    """An object's `__slots__`, as keys and values."""
+
+    def __init__(self, thing):
+        self.thing = thing
+        self.names = [n for c in type(thing).__mro__ for n in member_names(c)]
+
+    def keys(self):
+        return self.names
+
+    def values(self):
+        return self
+
+    def __len__(self):
+        return len(self.names)
+
+    def __iter__(self):
+        return (getattr(self.thing, name, EMPTY) for name in self.names)
+
+
+EMPTY = object()  # what is in a slot that was never written
+
+
+def member_names(cls):
+    """What a class of Python's adds: those of C have no `__slots__`."""
+    own = cls.__dict__
+    return [n for n, v in own.items() if type(v) is types.MemberDescriptorType] if "__slots__" in own else []
+
+
+def read_slots(slots):
+    return [*slots.names, *slots]
+
+
+def write_slots(slots, items):
+    for name, now, value in zip(slots.names, slots, items[len(slots) :]):
+        if value is EMPTY and now is not EMPTY:
+            object.__delattr__(slots.thing, name)
+        elif value is not now:
+            object.__setattr__(slots.thing, name, value)
+
+
 def write_class(cls, items):
     n = len(items) // 2
     before = dict(zip(items[:n], items[n:]))
@@ -93,7 +127,8 @@ def write_class(cls, items):
 
 
 WAYS = ((dict, read_dict, write_dict), (list, list, write_list), (set, list, write_set), (deque, list, write_deque),
-        (type, read_class, write_class))  # fmt: skip
+        (type, read_class, write_class), (Slots, read_slots, write_slots))  # fmt: skip
+KEYED = (dict, type, Slots)
 
 
 class Held:
@@ -110,7 +145,7 @@ class Held:
 
     def named(self, i):
         """What the element with this number is called."""
-        if not isinstance(self.container, (dict, type)):
+        if not isinstance(self.container, KEYED):
             return self.name("") + f"[{i}]"
         return self.name(self.before[i % (len(self.before) // 2)])
 
@@ -121,7 +156,7 @@ class Held:
             if all(map(operator.is_, now, before)):
                 return None
             return next((self.named(i) for i, (a, b) in enumerate(zip(now, before)) if not same(a, b)), None)
-        if not isinstance(self.container, (dict, type)):
+        if not isinstance(self.container, KEYED):
             return self.name("")
         keys, old = now[: len(now) // 2], set(before[: len(before) // 2])
         return self.name(next((k for k in [*keys, *old] if (k in old) != (k in keys)), ""))
@@ -171,6 +206,10 @@ def has_contents(value):
     return isinstance(value, (nn.Module, *NAMESPACES)) or not foreign(type(value))
 
 
+def has_slots(value):
+    return not isinstance(value, type) and not foreign(type(value)) and any(map(member_names, type(value).__mro__))
+
+
 class State:
     def __init__(self, root, *more):
         """root: a module. more: what else its forward is given, call for call the same."""
@@ -194,8 +233,8 @@ class State:
         self.seen.add(id(value))
         if isinstance(value, torch.Tensor):
             self.tensors[id(value)], self.names[id(value)] = value, path
-        elif isinstance(value, torch.Generator):
-            self.generators[path] = value
+        elif (ways := ways_of(value)) is not None:
+            self.generators[path] = ways
         elif isinstance(value, (dict, list, set, deque)):
             self.hold(value, path, functools.partial(entry_of, path))
         elif isinstance(value, (tuple, frozenset)):
@@ -204,8 +243,15 @@ class State:
             self.references.append(value)
         elif isinstance(value, types.MethodType):
             self.expect([value.__self__], lambda i: path)
+        elif isinstance(value, functools.partial):
+            self.expect([value.func, *value.args, value.keywords], lambda i: path)
         elif has_contents(value):
             self.visit_object(value, path)
+        elif has_slots(value):
+            self.objects.append(value)
+            self.visit_slots(value, path)
+        elif isinstance(value, Iterator):
+            raise Unseen(f"{path or 'it'} is an iterator, which does not show how far it is")
 
     def visit_object(self, value, path):
         if isinstance(value, torch.jit.ScriptModule):
@@ -216,6 +262,7 @@ class State:
         self.seen.add(id(here))
         if not isinstance(value, nn.Module):
             self.hold(here, path, name)
+            self.visit_slots(value, path)
         else:
             for container in [here[k] for k in OWN if k in here]:
                 if isinstance(container, (dict, set)) and id(container) not in self.seen:
@@ -225,6 +272,14 @@ class State:
                 self.hold(here[kind], path, name)
             self.buffers.update(map(id, here["_buffers"].values()))
             self.hold(here, path, name)
+            self.visit_classes(value)
+
+    def visit_slots(self, value, path):
+        if has_slots(value):
+            self.hold(Slots(value), path, functools.partial(member, path))
+        self.visit_classes(value)
+
+    def visit_classes(self, value):
         for cls in type(value).__mro__[:-1]:
             if id(cls) not in self.seen and not (foreign(cls) and not issubclass(cls, nn.Module)):
                 self.seen.add(id(cls))
@@ -249,7 +304,7 @@ class State:
         """ours: not PyTorch's own classes, which its tracer changes while it runs."""
         held = Held(container, name, restored=ours)
         self.held.append(held)
-        keyed = isinstance(container, (dict, type))
+        keyed = isinstance(container, KEYED)
         if not keyed:
             self.elements_left -= len(held.before)
         if len(self.held) > MOST_CONTAINERS or self.elements_left < 0:
@@ -272,7 +327,7 @@ class State:
             if type(x) in versions.watcher.kinds:  # an OrderedDict can be put into another order without a write
                 seen.append(x)
             else:
-                views += [x.keys(), x.values()] if isinstance(x, dict) else [x]
+                views += [x.keys(), x.values()] if isinstance(x, KEYED) else [x]
         return seen, views
 
     def watch(self):
@@ -320,6 +375,8 @@ class State:
     def replaced(self, tensors, stand_ins):
         """stand_ins in the place of tensors, everywhere. Afterwards all is as it was; Changed says what was not."""
         by = {id(t): s for t, s in zip(tensors, stand_ins)}
+        for stand_in in (s for t, s in zip(tensors, stand_ins) if isinstance(t, nn.Parameter)):
+            stand_in._is_param = True  # for isinstance()
         by.update((id(r), weakref.ref(by[id(r())])) for r in self.references if id(r()) in by)
         during = [(held, [by.get(id(x), x) for x in held.before]) for held in self.held if held.restored]
         try:
@@ -341,46 +398,8 @@ class State:
             yield
 
     def restore(self):
-        for held in self.held:
-            if held.restored:
-                held.restore()
-
-
-# ---- random numbers ----------------------------------------------------------------------------------------------
-
-
-def sources_of_random_numbers(generators):
-    """(name, how to read the state, how to put it back, how to seed) of each."""
-    found = [("Python's", random.getstate, random.setstate, random.seed)]
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        there = numpy.random
-        found.append(("NumPy's", there.get_state, there.set_state, lambda n: there.seed(n % 2**32)))
-    ours = {"PyTorch's": torch.default_generator, **generators}
-    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
-        ours.update((f"cuda:{i}'s", g) for i, g in enumerate(torch.cuda.default_generators))
-    return found + [(name, g.get_state, g.set_state, g.manual_seed) for name, g in ours.items()]
-
-
-def alike(a, b):
-    if isinstance(a, tuple):
-        return all(map(alike, a, b))
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else bytes(a) == bytes(b) if hasattr(a, "data") else a == b
-
-
-@contextlib.contextmanager
-def same_random_numbers(generators):
-    """Inside, every generator is in a state that nothing else produces, so setting a seed is detected."""
-    sources = sources_of_random_numbers(generators)
-    saved = [(write, read()) for _, read, write, _ in sources]
-    try:
-        for *_, seed in sources:
-            seed(int.from_bytes(os.urandom(7), "little"))
-        strange = [read() for _, read, *_ in sources]
-        yield
-        drawn = [name for (name, read, *_), state in zip(sources, strange) if not alike(read(), state)]
-    finally:
-        for write, state in saved:
-            write(state)
-    if drawn:
-        raise Changed(f"its forward sets or draws {drawn[0]} random numbers")
+        """Everything that can be, whatever of it objects: stand-ins must not stay."""
+        with contextlib.ExitStack() as stack:
+            for held in self.held[::-1]:
+                if held.restored:
+                    stack.callback(held.restore)
