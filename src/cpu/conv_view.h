@@ -57,6 +57,15 @@ INLINE vf view_load(const float *row, int64_t x, int64_t W)
     return x >= 0 && x + VL <= W ? v_load(row + x) : v_load_range(row + x, -x, W - x);
 }
 
+/* The first n lanes. */
+INLINE void view_store(float *p, int64_t n, vf a)
+{
+    if (n >= VL)
+        v_store(p, a);
+    else
+        v_store_n(p, n, a);
+}
+
 /* Where n floats of a row begin in x, and how far they are from each other. */
 typedef struct view_cut {
     int64_t x, stride, n;
