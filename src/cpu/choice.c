@@ -7,6 +7,7 @@ static const cpu_row *const rows[] = {
     &cvyi_row_conv_direct,
     &cvyi_row_conv_depthwise,
     &cvyi_row_conv_patches,
+    &cvyi_row_conv_channels,
     &cvyi_row_conv_winograd_4x4,
     &cvyi_row_conv_winograd_2x4,
     &cvyi_row_conv_winograd_2x2,
@@ -28,6 +29,7 @@ static const cpu_row *forced_row(int tuning)
     static const cpu_row *const forced[TUNE_COUNT] = {
         [TUNE_DIRECT] = &cvyi_row_conv_direct,
         [TUNE_PATCHES] = &cvyi_row_conv_patches,
+        [TUNE_CHANNELS] = &cvyi_row_conv_channels,
         [TUNE_WINOGRAD_4X4] = &cvyi_row_conv_winograd_4x4,
         [TUNE_WINOGRAD_2X4] = &cvyi_row_conv_winograd_2x4,
         [TUNE_WINOGRAD_2X2] = &cvyi_row_conv_winograd_2x2,

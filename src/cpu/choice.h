@@ -107,7 +107,7 @@ struct cpu_row {
 };
 
 /* One for each kernel, next to its make(). */
-extern const cpu_row cvyi_row_conv_direct, cvyi_row_conv_depthwise, cvyi_row_conv_patches;
+extern const cpu_row cvyi_row_conv_direct, cvyi_row_conv_depthwise, cvyi_row_conv_patches, cvyi_row_conv_channels;
 extern const cpu_row cvyi_row_conv_winograd_4x4, cvyi_row_conv_winograd_2x4, cvyi_row_conv_winograd_2x2;
 extern const cpu_row cvyi_row_conv_product, cvyi_row_conv_transposed, cvyi_row_matmul, cvyi_row_pool;
 extern const cpu_row cvyi_row_stats, cvyi_row_program, cvyi_row_gather, cvyi_row_alias, cvyi_row_move;

@@ -16,6 +16,7 @@ typedef enum conv_algo_id {
     CONV_DIRECT,
     CONV_DEPTHWISE,
     CONV_PATCHES,
+    CONV_CHANNELS,
     CONV_WINOGRAD_4X4,
     CONV_WINOGRAD_2X4,
     CONV_WINOGRAD_2X2,
@@ -23,8 +24,8 @@ typedef enum conv_algo_id {
 } conv_algo_id;
 
 /* Terms of a chain of additions, at most. Patches: output pixels whose patches are made at once (a multiple of
- * every panel's width), and terms of a chunk. */
-enum { CONV_CHAIN = 256, PATCH_PIXELS = 240, PATCH_TERMS = 256 };
+ * every panel's width), and terms of a chunk. By channels: outputs of a strip. */
+enum { CONV_CHAIN = 256, PATCH_PIXELS = 240, PATCH_TERMS = 256, CHANNELS_STRIP = 112 };
 
 /* Winograd: strips of tiles that share a read of the weights, at most. */
 enum { CONV_GROUP = 4 };
@@ -35,6 +36,11 @@ typedef struct conv_column {
     int64_t off;    /* of the first, in the view */
     int32_t tap, n; /* number of the first in the filter; how many */
 } conv_column;
+
+static inline bool cvyi_is_winograd(conv_algo_id algo)
+{
+    return algo >= CONV_WINOGRAD_4X4 && algo <= CONV_WINOGRAD_2X2;
+}
 
 struct cpu_conv_kernels;
 
@@ -110,6 +116,24 @@ const char *cvyi_conv_refuses(conv_algo_id algo, const conv_geom *g);
 /* NULL where maxima over windows of (ph, pw) can be taken while convolving; else why not. */
 const char *cvyi_conv_pool_legal(conv_algo_id algo, const conv_geom *g, int64_t ph, int64_t pw);
 
+/* Is anything read beside x: padding, before it or after it? */
+static inline bool cvyi_conv_padded(const conv_geom *g)
+{
+    bool padded = false;
+    for (int a = 0; a < 3; a++)
+        padded |= g->pad[a] || (g->out[a] - 1) * g->stride[a] + (g->kernel[a] - 1) * g->dil[a] >= g->in[a];
+    return padded;
+}
+
+/* Is x copied before a direct form reads it (conv_view.h)? */
+static inline bool cvyi_conv_needs_copy(const conv_geom *g)
+{
+    return g->stride[1] > 1 || g->stride[2] > 1 || cvyi_conv_padded(g);
+}
+
+/* Winograd: sets the tiles of t->geom. */
+void cvyi_conv_cut_tiles(conv_tiling *t, const conv_algo *a);
+
 /* Cuts the work of a legal algorithm. ph = pw = 1 without pooling. Cannot fail for geometries the verifier passed.
  */
 void cvyi_conv_tile(conv_algo_id algo, const conv_geom *g, const struct cpu_conv_kernels *kernels, int64_t ph,
@@ -164,6 +188,8 @@ typedef struct cpu_conv_kernels {
     int direct_vt;
     int wino_kt; /* register tile of Winograd's products: channels x vectors of tiles */
     int wino_nt;
+    int channels_px; /* register tile of the form by channels: outputs x vectors of channels */
+    int channels_kv;
     void (*run[CONV_ALGO_COUNT])(const conv_job *job, int64_t part, void *scratch);
     const char *name[CONV_ALGO_COUNT]; /* of these entries */
     bool (*window_sums)(const conv_geom *g, const conv_input *x, int64_t c, const conv_window *out);

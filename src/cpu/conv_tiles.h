@@ -9,26 +9,35 @@
 /* DIRECT: output channels x vectors of outputs. WINO: output channels x vectors of tiles; V and M of 8 input
  * channels must stay in 32 KiB of L1, which is why WINO tiles are small. */
 #if defined(CVY_ISA_AVX512)
-#define CONV_ISA    "avx512"
-#define DIRECT_TILE 8x3
-#define WINO_TILE   8x1
-enum { DIRECT_KT = 8, DIRECT_VT = 3, WINO_KT = 8, WINO_NT = 1 };
+#define CONV_ISA          "avx512"
+#define DIRECT_TILE       8x3
+#define WINO_TILE         8x1
+#define CHANNELS_TILE     14x2
+#define CHANNELS_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
+enum { DIRECT_KT = 8, DIRECT_VT = 3, WINO_KT = 8, WINO_NT = 1, CHANNELS_PX = 14 };
 #elif defined(CVY_ISA_AVX2)
-#define CONV_ISA    "avx2"
-#define DIRECT_TILE 6x2
-#define WINO_TILE   4x2
-enum { DIRECT_KT = 6, DIRECT_VT = 2, WINO_KT = 4, WINO_NT = 2 };
+#define CONV_ISA          "avx2"
+#define DIRECT_TILE       6x2
+#define WINO_TILE         4x2
+#define CHANNELS_TILE     6x2
+#define CHANNELS_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6)
+enum { DIRECT_KT = 6, DIRECT_VT = 2, WINO_KT = 4, WINO_NT = 2, CHANNELS_PX = 6 };
 #elif defined(CVY_ISA_NEON) /* 24 sums, 3 vectors of x and a weight of 32 registers */
-#define CONV_ISA    "neon"
-#define DIRECT_TILE 8x3
-#define WINO_TILE   8x2
-enum { DIRECT_KT = 8, DIRECT_VT = 3, WINO_KT = 8, WINO_NT = 2 };
+#define CONV_ISA          "neon"
+#define DIRECT_TILE       8x3
+#define WINO_TILE         8x2
+#define CHANNELS_TILE     14x2
+#define CHANNELS_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
+enum { DIRECT_KT = 8, DIRECT_VT = 3, WINO_KT = 8, WINO_NT = 2, CHANNELS_PX = 14 };
 #else
-#define CONV_ISA    "portable"
-#define DIRECT_TILE 4x2
-#define WINO_TILE   4x2
-enum { DIRECT_KT = 4, DIRECT_VT = 2, WINO_KT = 4, WINO_NT = 2 };
+#define CONV_ISA          "portable"
+#define DIRECT_TILE       4x2
+#define WINO_TILE         4x2
+#define CHANNELS_TILE     4x2
+#define CHANNELS_TILES(X) X(1) X(2) X(3) X(4)
+enum { DIRECT_KT = 4, DIRECT_VT = 2, WINO_KT = 4, WINO_NT = 2, CHANNELS_PX = 4 };
 #endif
+enum { CHANNELS_KV = 2 };
 
 /* Entries are named <kernel>_<types>_<tile>_<isa>: conv_direct_f32_8x3_avx512. In the order of conv_algo_id. */
 #define DEPTHWISE_TILE 4x2 /* rows x vectors */
@@ -36,6 +45,7 @@ enum { DIRECT_KT = 4, DIRECT_VT = 2, WINO_KT = 4, WINO_NT = 2 };
     X(direct, DIRECT_TILE)                                                                                         \
     X(depthwise, DEPTHWISE_TILE)                                                                                   \
     X(patches, DIRECT_TILE)                                                                                        \
+    X(channels, CHANNELS_TILE)                                                                                     \
     X(winograd_4x4, WINO_TILE)                                                                                     \
     X(winograd_2x4, WINO_TILE)                                                                                     \
     X(winograd_2x2, WINO_TILE)

@@ -57,6 +57,15 @@ INLINE vf view_load(const void *row, int64_t x, int64_t W, const cvy_dtype type)
     return x >= 0 && x + VL <= W ? source_load(row, x, type) : source_load_range(row, x, -x, W - x, type);
 }
 
+/* The first n lanes. */
+INLINE void view_store(float *p, int64_t n, vf a)
+{
+    if (n >= VL)
+        v_store(p, a);
+    else
+        v_store_n(p, n, a);
+}
+
 /* Where n floats of a row begin in x, and how far they are from each other. */
 typedef struct view_cut {
     int64_t x, stride, n;
@@ -210,11 +219,10 @@ INLINE bool view_is_source(const conv_geom *g, const conv_part *p, const int64_t
            last[1] + p->rows <= g->in[1] && last[2] + p->cols <= g->in[2] && end + p->reach <= g->C * size;
 }
 
-/* The view of the next part of a sample. Offsets of taps are those of the copy or of the caller's tensor; true where
- * they are others than before. */
-INLINE bool view_make(const conv_job *job, const conv_part *p, conv_view *v)
+/* The view of the next part of a sample, cut as t has it. Offsets of taps are those of the copy or of the caller's
+ * tensor; true where they are others than before. */
+INLINE bool view_make(const conv_tiling *t, const conv_job *job, const conv_part *p, conv_view *v)
 {
-    const conv_tiling *t = job->tiling;
     const conv_geom *g = &t->geom;
     const int64_t size = g->in[0] * g->in[1] * g->in[2];
     const int64_t at[3] = {p->plane * g->stride[0] - g->pad[0], p->row0 * g->stride[1] - g->pad[1],

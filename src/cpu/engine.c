@@ -72,9 +72,9 @@ static void print_packing(const cvy_plan *p, text *t)
     for (int i = 0; i < s->pack.n_steps; i++) s->pack.steps[i].print(&s->pack.steps[i], t);
 }
 
-static const char *const tunings[TUNE_COUNT + 1] = {"by cost",      "direct convolution", "patches",
-                                                    "winograd 4x4", "winograd 2x4",       "winograd 2x2",
-                                                    "recompute",    "operators apart",    NULL};
+static const char *const tunings[TUNE_COUNT + 1] = {
+    "by cost",      "direct convolution", "patches",   "channels",        "winograd 4x4",
+    "winograd 2x4", "winograd 2x2",       "recompute", "operators apart", NULL};
 
 const engine cvyi_engine_cpu = {.device = CVY_CPU,
                                 .name = "cpu",

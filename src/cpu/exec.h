@@ -191,11 +191,6 @@ static inline spot *cvyi_spot(const builder *b, int v)
 }
 /* ---- steps ---- */
 
-static inline bool cvyi_is_winograd(conv_algo_id algo)
-{
-    return algo >= CONV_WINOGRAD_4X4 && algo <= CONV_WINOGRAD_2X2;
-}
-
 /* The statistics of a slice as float fields. */
 void cvyi_store_stats(const norm_geom *e, cpu_moments m, float *out);
 
@@ -204,6 +199,7 @@ enum {
     TUNE_COST,
     TUNE_DIRECT,
     TUNE_PATCHES,
+    TUNE_CHANNELS,
     TUNE_WINOGRAD_4X4,
     TUNE_WINOGRAD_2X4,
     TUNE_WINOGRAD_2X2,

@@ -101,10 +101,4 @@ extern const cpu_gemm_kernels cvyi_gemm_portable, cvyi_gemm_avx2, cvyi_gemm_avx5
 
 const cpu_gemm_kernels *cvyi_gemm_kernels(cpu_isa isa);
 
-/* Part number i of `total` things cut into `parts` that differ by one at most, the larger first. */
-static inline int64_t cvyi_part_start(int64_t total, int64_t parts, int64_t i)
-{
-    return i * (total / parts) + cvyi_min64(i, total % parts);
-}
-
 #endif

@@ -82,6 +82,11 @@ static inline int64_t cvyi_ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
 }
+/* Part number i of `total` things cut into `parts` that differ by one at most, the larger first. */
+static inline int64_t cvyi_part_start(int64_t total, int64_t parts, int64_t i)
+{
+    return i * (total / parts) + cvyi_min64(i, total % parts);
+}
 static inline int64_t cvyi_round_up(int64_t a, int64_t b)
 {
     return (a + b - 1) / b * b;

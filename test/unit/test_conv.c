@@ -218,7 +218,7 @@ static double bound_of(conv_algo_id algo, const sample *s, int64_t i)
 {
     static const double grow[3][2] = {{23.7, 23.7}, {8, 23.7}, {8, 8}};
     const double n = (double)(s->g.C / s->g.groups * cvyi_conv_taps(&s->g)), u = FLT_EPSILON / 2;
-    if (algo <= CONV_PATCHES) return (n + 2) * u * s->size[i];
+    if (algo <= CONV_CHANNELS) return (n + 2) * u * s->size[i];
     const double *f = grow[algo - CONV_WINOGRAD_4X4];
     return (n / 9 + 20) * u * f[0] * f[1] * n / 9 * s->max_x * 2 * s->max_w + 4 * u * fabs(s->y[i]);
 }
@@ -373,6 +373,7 @@ static void sweep(conv_algo_id algo, uint64_t seed, int cases)
         state = (seed + (uint64_t)i) * UINT64_C(0x9e3779b97f4a7c15) | 1;
         for (int k = 0; k < 8; k++) next();
         random_geom(&g, winograd, algo == CONV_DEPTHWISE);
+        if (algo == CONV_CHANNELS) g.K = g.groups * between(1, 70); /* beyond a block of any instruction set */
         const bool whole = between(0, 3) > 0, centre = winograd && !whole && between(0, 1);
         const bool exact = whole && (!winograd || algo == CONV_WINOGRAD_2X2); /* F(2x2) halves and quarters only */
         const int64_t ph = winograd ? 1 << between(0, 2) : between(1, 5),
@@ -401,6 +402,11 @@ static void test_patches(void **unused)
 {
     (void)unused;
     sweep(CONV_PATCHES, 9000, CASES);
+}
+static void test_channels(void **unused)
+{
+    (void)unused;
+    sweep(CONV_CHANNELS, 12000, CASES);
 }
 static void test_winograd(void **unused)
 {
@@ -584,12 +590,12 @@ static void entries_are_named(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_direct),       cmocka_unit_test(test_depthwise),
-        cmocka_unit_test(test_patches),      cmocka_unit_test(test_winograd),
-        cmocka_unit_test(test_window_means), cmocka_unit_test(test_window_flags),
-        cmocka_unit_test(test_direct_nan),   cmocka_unit_test(test_direct_columns),
-        cmocka_unit_test(test_refusals),     cmocka_unit_test(entries_are_named),
-        cmocka_unit_test(test_inaccurate),
+        cmocka_unit_test(test_direct),         cmocka_unit_test(test_depthwise),
+        cmocka_unit_test(test_patches),        cmocka_unit_test(test_channels),
+        cmocka_unit_test(test_winograd),       cmocka_unit_test(test_window_means),
+        cmocka_unit_test(test_window_flags),   cmocka_unit_test(test_direct_nan),
+        cmocka_unit_test(test_direct_columns), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(entries_are_named),   cmocka_unit_test(test_inaccurate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

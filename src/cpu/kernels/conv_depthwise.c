@@ -186,7 +186,7 @@ void CONV_ENTRY(depthwise, DEPTHWISE_TILE)(const conv_job *job, int64_t part, vo
             if (block.group != group) {
                 conv_part p = {block.group, s.plane, s.row0, s.rows, col0, w.cols, 0};
                 p.reach = (p.rows - 1) * g->in[2] + p.cols + VT * VL;
-                if (view_make(job, &p, &w.view)) find_columns(&w, t);
+                if (view_make(t, job, &p, &w.view)) find_columns(&w, t);
                 group = block.group;
             }
             for (int i = 0; i < block.kn; i++) {

@@ -35,14 +35,6 @@ typedef struct work {
     double total[KT];
 } work;
 
-INLINE void store_first(float *p, int64_t n, vf a)
-{
-    if (n >= VL)
-        v_store(p, a);
-    else
-        v_store_n(p, n, a);
-}
-
 /* Adds the squares of the first n of vt vectors of values to a channel's runs. */
 INLINE void count(float part[VL], const vf *y, int64_t n, const int vt)
 {
@@ -116,7 +108,7 @@ INLINE void tile(work *w, const float *x, float *dst, int64_t chan, int64_t left
         if (stats) count(w->part[k], acc[k], left, vt);
         if (!dst) continue;
         UNROLL for (int v = 0; v < vt; v++)
-            store_first(dst + k * chan + v * VL, w->tmp ? VL : left - v * VL, acc[k][v]);
+            view_store(dst + k * chan + v * VL, w->tmp ? VL : left - v * VL, acc[k][v]);
     }
 }
 
@@ -148,12 +140,12 @@ static void pool_rows(const float *y, int64_t pitch, int64_t ph, int64_t pw, flo
             vf a[4], b[4];
             UNROLL for (int j = 0; j < 4; j++) a[j] = v_load(row + i * 4 + j * VL);
             v_unzip4(a, b);
-            store_first(dst + i, n - i, v_max_nan(v_max_nan(b[0], b[1]), v_max_nan(b[2], b[3])));
+            view_store(dst + i, n - i, v_max_nan(v_max_nan(b[0], b[1]), v_max_nan(b[2], b[3])));
         }
     } else if (pw == 2) {
         for (; i < n; i += VL) {
             const vf a = v_load(row + i * 2), b = v_load(row + i * 2 + VL);
-            store_first(dst + i, n - i, v_max_nan(v_even(a, b), v_odd(a, b)));
+            view_store(dst + i, n - i, v_max_nan(v_even(a, b), v_odd(a, b)));
         }
     }
     for (; i < n; i++) {
@@ -274,7 +266,7 @@ void CONV_ENTRY(direct, DIRECT_TILE)(const conv_job *job, int64_t part, void *sc
             if (w.block.group != group) {
                 conv_part p = {w.block.group, w.span.plane, w.span.row0, w.span.rows, w.col0, w.cols, 0};
                 p.reach = (p.rows - 1) * g->in[2] + p.cols + VL;
-                view_make(job, &p, &w.view);
+                view_make(t, job, &p, &w.view);
                 group = w.block.group;
             }
             block_rows(&w);
