@@ -1,5 +1,5 @@
 """What forwards do besides calling operators: attributes of tensors, hooks, derivatives of their own, errors that they catch.
-Each module is compared with a twin that is not compiled, results, gradients and all that is left behind."""
+Each module is compared with an uncompiled twin: results, gradients, and the state after the call."""
 
 import itertools
 import math
