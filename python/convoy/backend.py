@@ -104,4 +104,4 @@ def kind_of(argument):
 
 def compile_graph(module, examples, **options):
     """options: those of convoy.compile()."""
-    return CompiledGraph(module, examples, Settings(**(options.get("options") or {})))
+    return CompiledGraph(module, examples, Settings.of(options.get("options") or {}))

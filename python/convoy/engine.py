@@ -2,6 +2,7 @@
 
 import ctypes as C
 import json
+import os
 
 from . import binding as b
 from .binding import lib
@@ -139,6 +140,14 @@ class Plan:
 
     def __str__(self):
         return text_of(lib.cvy_plan_print, self.handle)
+
+
+def check_environment():
+    """Raises ConvoyError if a variable of the library has an invalid value. The library checks them when it makes a plan."""
+    if any(name.startswith("CVY_") for name in os.environ):
+        graph = Graph()
+        graph.apply("relu", [graph.source("x", (1,), False)], {})
+        Plan(graph, "cpu")
 
 
 def compile_plans(plans):

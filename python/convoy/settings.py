@@ -9,6 +9,7 @@ from torch import _C as native
 from torch.utils._device import DeviceContext
 
 from . import binding as b
+from .engine import check_environment
 
 PRECISIONS = ("fp32", "tf32", "torch")
 REGIONS = ("faster", "all")
@@ -24,24 +25,24 @@ def meant(word, words):
 
 
 def autocast_state():
-    """None outside of autocast, else what it does where."""
+    """None outside of autocast, else its dtype on each device."""
     if not torch._C._is_any_autocast_enabled():
         return None
     return tuple(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in ("cpu", "cuda"))
 
 
 def function_modes():
-    """Those through which PyTorch's functions are called now."""
+    """The modes through which calls of PyTorch's functions pass now."""
     return [native._get_function_stack_at(i) for i in range(native._len_torch_function_stack())]
 
 
 def only_devices():
-    """Is there no such mode but those of torch.set_default_device() and `with torch.device(...)`?"""
+    """Are all of these modes those of torch.set_default_device() and `with torch.device(...)`?"""
     return all(type(mode) is DeviceContext for mode in function_modes())
 
 
 def default_devices():
-    """Where tensors are made that a forward makes, None where nobody said."""
+    """The devices on which a forward creates tensors, if such a mode says so, else None."""
     return tuple(mode.device for mode in function_modes()) or None
 
 
@@ -65,7 +66,9 @@ class Settings:
 
     @classmethod
     def of(cls, options):
-        """From the keywords of compile(); a name that is none of them is an error that proposes the nearest one."""
+        """From the keywords of compile(). An unknown name is an error that proposes the nearest one, and so is an invalid value
+        of an environment variable: every region would stay in PyTorch."""
+        check_environment()
         names = [f.name for f in fields(cls)]
         for name in options:
             if name not in names:
@@ -73,7 +76,7 @@ class Settings:
         return cls(**options)
 
     def told(self):
-        """What was chosen, as compile()'s keywords: the precision, and whatever is not the default."""
+        """The choices as compile()'s keywords: the precision, and everything that is not the default."""
         plain = Settings()
         chosen = [f.name for f in fields(self) if f.name == "precision" or getattr(self, f.name) != getattr(plain, f.name)]
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in chosen)
@@ -87,10 +90,10 @@ class Settings:
             if getattr(self, name) not in (True, False):
                 raise ValueError(f"convoy.compile: {name} takes True or False, not {getattr(self, name)!r}")
         if self.threads is not None and not (isinstance(self.threads, int) and self.threads >= 1):
-            raise ValueError(f"convoy.compile: threads takes a number from 1 on, not {self.threads!r}")
+            raise ValueError(f"convoy.compile: threads takes a whole number, at least 1, not {self.threads!r}")
 
     def ambient(self):
-        """What of PyTorch's global state a capture or its plans depend on."""
+        """The part of PyTorch's global state that a capture or its plans depend on."""
         if self.precision == "torch":
             tf32 = torch.backends.cudnn.allow_tf32 and torch.backends.cuda.matmul.allow_tf32
             return torch.get_num_threads(), tf32, autocast_state(), default_devices()

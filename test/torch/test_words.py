@@ -6,6 +6,7 @@ from torch import nn
 
 import convoy
 from convoy import problem
+from convoy.backend import compile_graph
 
 
 def test_an_option_that_is_misspelt():
@@ -32,6 +33,22 @@ def test_a_variable_that_is_misspelt(monkeypatch):
     monkeypatch.setenv("CONVOY_REGIONS", "al")
     with pytest.raises(ValueError, match="CONVOY_REGIONS is 'al', expected faster or all; did you mean 'all'"):
         convoy.compile(nn.ReLU())
+
+
+def test_a_variable_of_the_library_with_an_invalid_value(monkeypatch):
+    """Otherwise every region would stay in PyTorch, and only explain() would say why."""
+    monkeypatch.setenv("CVY_THREADS", "abc")
+    with pytest.raises(convoy.ConvoyError, match="CVY_THREADS is 'abc', expected a whole number, at least 0"):
+        convoy.compile(nn.ReLU())
+    monkeypatch.delenv("CVY_THREADS")
+    monkeypatch.setenv("CVY_ISA", "avx51")
+    with pytest.raises(convoy.ConvoyError, match="CVY_ISA is 'avx51', expected portable"):
+        convoy.compile(nn.ReLU())
+
+
+def test_an_option_of_the_backend_that_is_misspelt():
+    with pytest.raises(Exception, match="convoy.compile has no option 'precison'; did you mean 'precision'"):
+        torch.compile(nn.ReLU(), backend=compile_graph, options={"precison": "tf32"})(torch.rand(2))
 
 
 def test_an_option_of_bench_that_is_misspelt(capsys):
