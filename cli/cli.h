@@ -56,7 +56,7 @@ bool options_each(unsigned command, int *at, const char **name, const char **val
 typedef struct load {
     int processors; /* that this process may use */
     double others;  /* of them, on average, taken by other processes; NAN: not known */
-    bool is_busy;   /* they took so much that times mean little */
+    bool is_busy;   /* so many that times are not reliable */
     double busy, own, start;
 } load;
 void load_start(load *l);

@@ -100,7 +100,7 @@ static void print_text(const job *j, const platform *p, const options *o, const 
     if (p->fma_gflops > 0) printf("  limits (%s): %.0f GFLOP/s, %.1f GB/s\n", p->source, p->fma_gflops, p->gbps);
     if (u) printf("  %-18s%12s%12s\n", "", "fused", "unfused");
     row("ms, median", 3, f->ms, u, v->ms);
-    row("ms, least", 3, f->ms_min, u, v->ms_min);
+    row("ms, minimum", 3, f->ms_min, u, v->ms_min);
     row("  spread, %", 1, 100 * f->ms_spread / f->ms, u, 100 * v->ms_spread / v->ms);
     row("ms, first run", 3, f->first, u, v->first);
     row("ms, predicted", 3, 1e3 * f->cost.seconds, u, 1e3 * v->cost.seconds);
@@ -116,7 +116,7 @@ static void print_text(const job *j, const platform *p, const options *o, const 
     printf("  %s%s\n", oracle_extent(&f->verdict, extent),
            f->verdict.checked ? f->verdict.ok ? " against float64: agrees" : " against float64: DISAGREES" : "");
     if (f->load.is_busy || v->load.is_busy)
-        printf("  BUSY: other processes took %.1f of %d processors meanwhile; these times mean little\n",
+        printf("  BUSY: other processes used %.1f of %d processors; these times are not reliable\n",
                fmax(f->load.others, v->load.others), f->load.processors);
     else if (u)
         printf("  fused is %.2f times as fast\n", u->ms / f->ms);

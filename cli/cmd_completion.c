@@ -26,11 +26,17 @@ static void print_values(const char *indent, const char *before, const char *aft
     }
 }
 
+/* What a command takes instead of a chain; "": nothing. */
+static const char *arguments_of(const command_row *command)
+{
+    return command->bit == CMD_CACHE ? "list verify clear size" : command->bit == CMD_COMPLETION ? "bash zsh" : "";
+}
+
 static void print_options(const char *indent, const char *before, const char *after)
 {
     const char *name, *value;
     for (int i = 0; command_at(i); i++) {
-        printf("%s%s) %s", indent, command_at(i)->name, before);
+        printf("%s%s) %s%s", indent, command_at(i)->name, before, arguments_of(command_at(i)));
         for (int at = 0; options_each(command_at(i)->bit, &at, &name, &value);) printf(" %s", name);
         printf("%s ;;\n", after);
     }

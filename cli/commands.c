@@ -12,22 +12,20 @@ static const command_row commands[] = {
      "misplaced.\n",
      CMD_CHECK, true, cmd_check},
     {"bench", " CHAIN", "time a chain and compare it with the machine's limits",
-     "Prints the median and the least time of runs on prepared parameters, and the spread: half the interquartile\n"
-     "range, as a share of the median. GFLOP/s count convolutions as direct ones.\n\n"
-     "convoy bench FILE.py (with the Python package) checks and times a problem file as in KernelBench, with "
-     "Model,\n"
-     "get_inputs() and get_init_inputs(), against eager PyTorch and torch.compile.\n",
+     "Prints the median and the minimum time of runs on prepared parameters, and the spread (half the\n"
+     "interquartile range, as a share of the median). GFLOP/s count convolutions as direct ones.\n\n"
+     "convoy bench FILE.py (with the Python package) checks a problem file as in KernelBench, with Model,\n"
+     "get_inputs() and get_init_inputs(), and times it against eager PyTorch and torch.compile.\n",
      CMD_BENCH, true, cmd_bench},
     {"run", " CHAIN", "run a chain on .npy files",
-     "Files have the element type of their tensor: '<f4' for fp32, '<f2' for fp16, '<u2' for bf16 as words of 16\n"
-     "bits; C or Fortran order. Parameters that are not given are an error, unless --seed asks for random ones.\n"
+     "A file has the element type of its tensor, in C or Fortran order: '<f4' for fp32, '<f2' for fp16, '<u2' for\n"
+     "bf16 (the upper 16 bits of a float32). A missing tensor is an error; with --seed it is random.\n"
      "Outputs are written to temporary files, then renamed.\n",
      CMD_RUN, true, cmd_run},
     {"ops", "", "list the operators with their arguments and defaults", "", CMD_OPS, false, cmd_ops},
     {"cache", " ACTION", "compiled kernels on disk: list, verify, clear or size",
-     "list: every entry, the least recently used first. verify: read all entries and remove damaged ones (then "
-     "exit "
-     "status 1).\nsize: how much the cache holds, and its limit (CVY_CACHE_MB).\n",
+     "list: print all entries, the least recently used first. verify: read all entries and remove damaged ones\n"
+     "(exit status 1 if there are any). clear: remove all. size: print the size and the limit (CVY_CACHE_MB).\n",
      CMD_CACHE, false, cmd_cache},
     {"completion", " SHELL", "print a script that completes this command in bash or zsh",
      "bash: eval \"$(convoy completion bash)\"; zsh: save the output as _convoy in a folder of $fpath\n",

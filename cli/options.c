@@ -62,7 +62,7 @@ static void *field_at(options *o, size_t offset)
     return (char *)o + offset;
 }
 
-/* The number of `value` among "a|b|c"; -1 where it is none of them. */
+/* The number of `value` among "a|b|c"; -1 if it is none of them. */
 static int word_number(const char *words, const char *value)
 {
     const size_t len = strlen(value);
@@ -86,7 +86,7 @@ static int set_option(options *o, const option *d, const char *value)
         char *end = NULL;
         const long number = strtol(value, &end, 10);
         if (!*value || *end || number < d->base || number > INT_MAX)
-            return cli_error("%s takes a whole number from %d on, not '%s'", d->name, d->base, value);
+            return cli_error("%s takes a whole number, at least %d, not '%s'", d->name, d->base, value);
         *(int32_t *)field_at(o, d->field) = (int32_t)number;
     } else {
         int32_t *count = field_at(o, d->count);
@@ -106,12 +106,12 @@ static const option *find_option(const char *argument, unsigned command)
     return NULL;
 }
 
-/* The option that may be meant, or that there is one for other commands. */
+/* Proposes the nearest option, or says that other commands have this one. */
 static int unknown_option(const char *argument, unsigned command)
 {
     nearest near = {.word = argument, .length = strcspn(argument, "=")};
     if (find_option(argument, UINT_MAX))
-        return cli_error("unknown option '%s': other commands have it, this one does not (--help)", argument);
+        return cli_error("unknown option '%s': other commands have it, this one does not; see --help", argument);
     for (int i = 0; i < N_OPTIONS; i++)
         if (table[i].commands & command) cvyi_near_try(&near, table[i].name);
     return near.best ? cli_error("unknown option '%s'; did you mean %s?", argument, near.best)
@@ -134,7 +134,8 @@ int options_parse(options *o, unsigned command, int argc, char **argv)
             continue;
         }
         if (!names || argv[i][0] != '-' || !argv[i][1]) {
-            if (o->chain) return cli_error("one chain at a time: '%s' is a second one (quote the chain)", argv[i]);
+            if (o->chain)
+                return cli_error("one chain at a time: '%s' is a second one (put the chain in quotes)", argv[i]);
             o->chain = argv[i];
             continue;
         }

@@ -8,15 +8,15 @@ from .binding import candidates
 
 MORE = """
 With Python and PyTorch:
-  bench FILE.py    check a problem file's Model and time it against eager PyTorch and torch.compile
-  eject FILE.py    write a problem file's model as one file that does not need Convoy
-  report           draw bench/results, or files of bench --json, as one page
+  bench FILE.py    check the model of a problem file, and time it against eager PyTorch and torch.compile
+  eject FILE.py    write the model and its CUDA kernels to one file that does not need Convoy
+  report           draw benchmark results as one page
 """
 
 BENCH = """
 With a problem file, convoy bench FILE.py takes
   --device auto|cpu|cuda, --precision fp32|tf32|torch, --threads N, --json
-  --seconds S      how long to time each of eager PyTorch, torch.compile and Convoy (default 2)
+  --seconds S      seconds to time each of eager PyTorch, torch.compile and Convoy (default 2)
   --no-compile     leave torch.compile out
 """
 

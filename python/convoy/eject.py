@@ -1,4 +1,4 @@
-"""`convoy eject FILE.py`: a problem file's model as one Python file with its CUDA kernels as text, without Convoy.
+"""`convoy eject FILE.py`: writes the model of a problem file and its CUDA kernels to one file that does not need Convoy.
 
 The model is traced on fake tensors, planned for this machine's GPU exactly as convoy.compile() does it, and the
 launches of each region are written down (eject_text.py). What Convoy leaves to PyTorch is written as PyTorch calls. No
@@ -126,7 +126,7 @@ def eject(arguments):
     parser = argparse.ArgumentParser("convoy eject", description=__doc__.split("\n\n")[0])
     parser.add_argument("file", metavar="FILE.py", help="defines Model, get_init_inputs() and get_inputs()")
     parser.add_argument("-o", "--output", metavar="FILE.py", default="model_new.py", help="default: model_new.py")
-    parser.add_argument("--precision", choices=("fp32", "tf32"), default="fp32")
+    parser.add_argument("--precision", choices=("fp32", "tf32"), default="fp32", help="default: fp32")
     options = parsed(parser, arguments)
     try:
         text, told = eject_file(options.file, options.precision)

@@ -1,8 +1,8 @@
-"""`convoy bench FILE.py`: a problem file's model against eager PyTorch, torch.compile and the memory's speed.
+"""`convoy bench FILE.py`: checks a problem file's model, then times it against eager PyTorch and torch.compile.
 
-A problem file has `Model`, `get_init_inputs()` and `get_inputs()`; optionally `ModelNew`, by default
-`convoy.compile(Model(...))`. Both are built from the same random state. Before anything is timed, results must agree with
-float64 and with eager PyTorch for the inputs times 1, 3, 0.01 and -1.
+A problem file defines `Model`, `get_init_inputs()` and `get_inputs()`, and optionally `ModelNew`, which is
+`convoy.compile(Model(...))` by default. Both models are built from the same random state. Their results are compared with float64
+and with eager PyTorch for the inputs times 1, 3, 0.01 and -1.
 """
 
 import argparse
@@ -23,6 +23,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from . import compile as compile_module
+from .engine import ConvoyError
 from .module import Compiled, dispatcher_of
 from .settings import meant
 
@@ -324,21 +325,21 @@ def progress(what):
 def print_text(result):
     what = ", ".join(str(result[key]) for key in ("device", "machine", "precision"))
     print(f"{result['file']}: {what}, {result['threads']} threads")
-    print(f"  {'inputs':>8} {'error':>10} {'relative':>10} {'by eager':>10} {'from eager':>10}")
+    print(f"  {'inputs':>8} {'error':>11} {'relative':>11} {'eager error':>11} {'difference':>11}")
     for e in result["errors"]:
-        numbers = " ".join(f"{e.get(k, float('nan')):10.2e}" for k in ("max_abs", "rel", "eager_max_abs", "from_eager"))
+        numbers = " ".join(f"{e.get(k, float('nan')):11.2e}" for k in ("max_abs", "rel", "eager_max_abs", "from_eager"))
         print(f"  {'x ' + format(e['factor'], 'g'):>8} {numbers}  {'agrees' if e['agree'] else 'DISAGREES'}")
     ours = result["ms"]["convoy"]
-    print(f"  {'ms':>8} {'median':>10} {'least':>10} {'spread':>10}")
+    print(f"  {'ms':>8} {'median':>10} {'minimum':>10} {'spread':>10}")
     for name, ms in result["ms"].items():
         if ms is None:
-            print(f"  {name:>8} {'-':>10}  {result['compile_error'] or 'not asked for'}")
+            print(f"  {name:>8} {'-':>10}  {result['compile_error'] or 'left out (--no-compile)'}")
             continue
         ratio = "" if name == "convoy" or result["busy"] else f"  {ms / ours:6.2f} times Convoy's"
         print(f"  {name:>8} {ms:10.3f} {result['ms_least'][name]:10.3f} {result['ms_spread'][name]:10.3f}{ratio}")
     if result["busy"]:
-        print(f"  BUSY: other processes took {result['others']:.1f} of {len(os.sched_getaffinity(0))} processors meanwhile; "
-              "these times mean little")
+        print(f"  BUSY: other processes used {result['others']:.1f} of {len(os.sched_getaffinity(0))} processors; "
+              "these times are not reliable")
     if result["roofline_ms"]:
         print(f"  {'memory':>8} {result['roofline_ms']:10.3f} ms  inputs read once, outputs written once")
 
@@ -357,7 +358,7 @@ def bench(arguments):
         torch.set_num_threads(options.threads)
     try:
         result = measure(options.file, options)
-    except Bad as error:
+    except (Bad, ConvoyError) as error:
         print(f"convoy: {error}", file=sys.stderr)
         return 2
     if options.json:

@@ -61,7 +61,7 @@ def speedup_figures(cases, device, precision):
                      if r.get("command")] or commands_of([case]), note)
 
 
-BUSY = "Other processes used the processors during this measurement: these times mean little."
+BUSY = "Other processes used the processors during this measurement; these times are not reliable."
 
 
 def chain_figures(cases, device, precision):

@@ -50,7 +50,7 @@ cvy_status cvyi_env_check(void)
         const char *name = variables[i].name, *takes = variables[i].takes, *value = cvyi_env((env_var)i);
         if (!value || !*takes) continue;
         if (!strcmp(takes, "N") && !is_whole(value))
-            return cvyi_fail(CVY_INVALID, "%s is '%s', expected a whole number from 0 on", name, value);
+            return cvyi_fail(CVY_INVALID, "%s is '%s', expected a whole number, at least 0", name, value);
         if (strcmp(takes, "N") && !is_listed(takes, value))
             return cvyi_fail(CVY_INVALID, "%s is '%s', expected %s", name, value, takes);
     }
