@@ -1,6 +1,6 @@
 """A small U-shaped network with GroupNorm, before and after: `python examples/unet.py`.
 
-Convolutions with everything after them run through Convoy, concatenation and upsampling stay in PyTorch.
+The whole network, concatenation and nearest upsampling included, becomes one region of Convoy.
 """
 
 import time
