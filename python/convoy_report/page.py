@@ -111,10 +111,11 @@ def section(cases, device, precision):
 
 def page(cases):
     tabs = devices(cases)
-    out = ['<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Convoy: measured</title>'
+    out = ['<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Convoy benchmarks</title>'
            '<meta name="viewport" content="width=device-width,initial-scale=1">'
-           f"<style>{STYLE}{tab_style(tabs)}</style></head><body><h1>Convoy, measured</h1>"
-           '<p class="dim">Time for a whole block; shorter is faster.</p><div class="both">', summary(cases, "cuda"), summary(cases, "cpu"), "</div>"]
+           f"<style>{STYLE}{tab_style(tabs)}</style></head><body><h1>Convoy benchmarks</h1>"
+           '<p class="dim">Time of a whole block: shorter is faster, and × says how many times as long as Convoy.</p><div class="both">',
+           summary(cases, "cuda"), summary(cases, "cpu"), "</div>"]
     first = next((t for t in tabs if t[0] == "cuda"), tabs[0])
     for device, precision in tabs:
         checked = " checked" if (device, precision) == first else ""

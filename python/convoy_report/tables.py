@@ -218,7 +218,7 @@ def md_sample(cases, device, precision):
     parts = ", ".join(f"{p} {told_of(d for (_, q), d in drawn.items() if p == q)}" for p in precisions)
     ratios = [d.ratio for d in drawn.values() if d.ratio]
     middle, missing = statistics.median(ratios or [math.nan]), run.get("left_out")
-    lines = [f"Faster than {RIVAL} in {told_of(drawn.values())} ({parts}), {fmt(middle)} times as fast in the middle; "
+    lines = [f"Faster than {RIVAL} in {told_of(drawn.values())} ({parts}), a median of {fmt(middle)} times as fast; "
              f"{sum(d.exact for d in drawn.values())} of {len(drawn)} are within the error bound."
              + (f" {len(missing)} rows were not measured." if missing else ""), ""]
     columns = [f"{p}: Convoy, ms | {RIVAL}, ms | × | error (eager's)" for p in precisions]

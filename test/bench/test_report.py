@@ -104,7 +104,7 @@ def test_a_sample_is_shown_whole(results, tmp_path):
     (results / "old.json").write_text(json.dumps(old))
     told = report.render(report.load(results), "sample-cuda-all")
     assert told.startswith("Faster than torch.compile in 3 of 6 (fp32 1 of 3, tf32 2 of 3), "
-                           "2.50 times as fast in the middle; 3 of 6 are within the error bound. 2 rows were not measured.\n")
+                           "a median of 2.50 times as fast; 3 of 6 are within the error bound. 2 rows were not measured.\n")
     assert r"| 1 | `x[1,8,9,9] \| conv2d(4,3) \| relu` | 1.00 | 3.00 | 3.00 | 3.0e-06 (1.0e-07) | 1.00 | 5.00 |" in told
     assert "| 2.00 | 1.00 | **0.500** | 9.0e-06 (5.0e-06) | 1.00 | 2.00 | 2.00 | **3.0e-04** (1.0e-04) |" in told
     assert "| – | 1.00 | **–** | **–** (1.0e-07) | 1.00 | – | **–** | **nan** (1.0e-04) |" in told
