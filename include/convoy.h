@@ -1,4 +1,5 @@
-/* convoy.h - fuses convolutions with the operators that follow them: data crosses memory as few times as possible.
+/* convoy.h - fuses convolutions with the operators that follow them, so data crosses memory as few times as
+ * possible.
  *
  * A complete program (cc demo.c -lconvoy):
  *
@@ -28,11 +29,11 @@
  *         return st != CVY_OK;
  *     }
  *
- * The order is always graph -> plan -> run -> free. Tensors are float32 unless declared otherwise; their order is
- * logical N C [D] [H] W, as in PyTorch; operators, arguments and defaults are those of torch.nn.functional. Every
- * call that can fail returns a status, leaves its result untouched or NULL on failure, and leaves a message for
- * cvy_last_error(). A graph is built by one thread; a plan never changes and may run from several threads at once,
- * each with its own workspace.
+ * The order of calls is always graph -> plan -> run -> free. Tensors are float32 unless declared otherwise, and
+ * their dimensions are N C [D] [H] W, as in PyTorch. Operators, arguments and defaults are those of
+ * torch.nn.functional. Every call that can fail returns a status. If it fails, its result is unchanged or NULL, and
+ * cvy_last_error() returns a message. A graph is built by one thread. A plan never changes and may run on several
+ * threads at once, each with its own workspace.
  */
 #ifndef CONVOY_H
 #define CONVOY_H
@@ -48,7 +49,7 @@ extern "C" {
 #define CVY_MAX_RANK      6     /* dimensions of a tensor */
 #define CVY_MAX_OPERATORS 65536 /* of a graph that is planned */
 #define CVY_ALIGN         256   /* alignment of a workspace, in bytes; its size is a multiple of this */
-#define CVY_NONE          (-1)  /* no value: an optional argument left out */
+#define CVY_NONE          (-1)  /* no value: an optional argument that is left out */
 
 #if defined(CVY_BUILD) && defined(__GNUC__)
 #define CVY_API __attribute__((visibility("default")))
@@ -62,10 +63,10 @@ typedef enum cvy_status {
     CVY_OK = 0,
     CVY_INVALID = 1,     /* the caller's text, shape or argument is wrong */
     CVY_NO_MEMORY = 2,   /* an allocation failed; nothing was kept */
-    CVY_UNSUPPORTED = 3, /* a legal graph that this device or precision does not support */
+    CVY_UNSUPPORTED = 3, /* the graph is legal, but this device or precision does not support it */
     CVY_NO_DEVICE = 4,   /* the device, its driver or its compiler is missing */
     CVY_FAILED = 5,      /* a call of the device or of the system failed */
-    CVY_STALE = 6        /* cvy_plan_repeat(): what the run relied on has changed; nothing was done */
+    CVY_STALE = 6        /* cvy_plan_repeat(): something that the run relies on has changed; nothing was done */
 } cvy_status;
 
 /* The version of the library that is running; compare with CVY_VERSION, the version of this header. */
@@ -92,12 +93,12 @@ typedef struct cvy_attr {
     const char *name;           /* "stride" */
     const char *text;           /* a word ("same"), or NULL for numbers */
     int32_t count;              /* how many numbers */
-    double value[CVY_MAX_RANK]; /* the numbers; whole if the attribute is */
+    double value[CVY_MAX_RANK]; /* the numbers; whole if the attribute is an integer */
 } cvy_attr;
 
-/* An operator applied to values. args[0] is the input; then come the operator's tensors in the order
- * of torch.nn.functional (weight, bias; running_mean, running_var, weight, bias). A tensor that is CVY_NONE or
- * missing is created as a parameter with its natural shape, the dtype of args[0] and the name "<node>.weight". */
+/* An operator applied to values. args[0] is the input. The operator's other tensors follow in the order of
+ * torch.nn.functional (weight, bias; running_mean, running_var, weight, bias). A tensor that is CVY_NONE or missing
+ * is created as a parameter with its natural shape, the dtype of args[0], and a name such as "<node>.weight". */
 typedef struct cvy_call {
     size_t size;           /* sizeof(cvy_call) */
     const char *op;        /* "conv2d" */
@@ -124,7 +125,7 @@ CVY_API cvy_status cvy_graph_apply(cvy_graph *graph, const cvy_call *call, cvy_v
 /* Appends operators written as chain text after a value: cvy_graph_chain(g, x, "conv2d(64,3) | relu", &y). */
 CVY_API cvy_status cvy_graph_chain(cvy_graph *graph, cvy_value from, const char *text, cvy_value *out);
 
-/* Makes a value an output. If no value was made one, the last value is the output. */
+/* Makes a value an output. If no value is made an output, the last value is the output. */
 CVY_API cvy_status cvy_graph_output(cvy_graph *graph, cvy_value value);
 
 /* The extents of any value. */
@@ -134,7 +135,7 @@ CVY_API cvy_status cvy_graph_dtype(const cvy_graph *graph, cvy_value value, cvy_
 
 typedef enum cvy_role { CVY_INPUT = 0, CVY_PARAM = 1, CVY_OUTPUT = 2 } cvy_role;
 
-/* A tensor that run() takes. */
+/* A tensor that cvy_plan_run() takes. */
 typedef struct cvy_tensor {
     const char *name; /* owned by the graph */
     cvy_value value;
@@ -144,7 +145,8 @@ typedef struct cvy_tensor {
     int64_t dims[CVY_MAX_RANK];
 } cvy_tensor;
 
-/* The tensors that run() takes, in its order: inputs and parameters as they were created, then outputs. */
+/* The tensors that cvy_plan_run() takes, in its order: inputs and parameters in the order of their creation, then
+ * outputs. */
 CVY_API int32_t cvy_graph_tensors(const cvy_graph *graph);
 CVY_API cvy_status cvy_graph_tensor(const cvy_graph *graph, int32_t index, cvy_tensor *out);
 
@@ -152,9 +154,9 @@ CVY_API cvy_status cvy_graph_tensor(const cvy_graph *graph, int32_t index, cvy_t
  * NUL if capacity > 0, and stores in *needed (may be NULL) the size of the whole text, including NUL. */
 CVY_API cvy_status cvy_graph_print(const cvy_graph *graph, char *text, size_t capacity, size_t *needed);
 
-/* Operator number index (0, 1, ...) as "name(argument, argument=default)", NULL after the last. */
+/* The signature of an operator, by number (0, 1, ...): "name(argument, argument=default)". NULL after the last. */
 CVY_API const char *cvy_op_signature(int32_t index);
-/* 1: operator number index needs an exponential, a logarithm or the like for every element; else 0. */
+/* 1 if the operator with this number needs an exponential, a logarithm or the like for every element, else 0. */
 CVY_API int32_t cvy_op_slow(int32_t index);
 
 /* ---- plan: how to compute it ------------------------------------------------------------------------------ */
@@ -166,7 +168,7 @@ typedef enum cvy_precision { CVY_FP32 = 0, CVY_TF32 = 1 } cvy_precision;
 typedef enum cvy_effort { CVY_ESTIMATE = 0, CVY_MEASURE = 1 } cvy_effort;
 typedef enum cvy_switch { CVY_DEFAULT = 0, CVY_ON = 1, CVY_OFF = 2 } cvy_switch;
 
-/* All zero but size: the defaults. */
+/* Zero in a member other than size selects its default. */
 typedef struct cvy_options {
     size_t size;       /* sizeof(cvy_options) */
     int32_t device;    /* cvy_device; CVY_AUTO: the GPU if there is one, else the CPU */
@@ -180,17 +182,18 @@ typedef struct cvy_options {
     int32_t strided;   /* cvy_switch; CVY_OFF: run() gets contiguous buffers, on the GPU at multiples of 16 bytes,
                           and the workspace has no room for copies of others */
     int32_t deferred;  /* cvy_switch; CVY_ON: kernels are compiled by cvy_plans_compile(), which must come before
-                          the plan's first run; until then its workspace and what it prepares are not known */
+                          the plan's first run; until then the sizes of its workspace and of its prepared part are
+                          not known */
 } cvy_options;
 
-/* What a plan expects to cost. */
+/* The predicted cost of a plan. */
 typedef struct cvy_cost {
     double seconds;   /* predicted */
     double flops;     /* operations, convolutions counted as direct ones */
     double bytes;     /* through memory: inputs, outputs, parameters, and what the plan stores between passes */
     double floor;     /* seconds for inputs read once and outputs written once */
     double peak;      /* operations per second that the device is assumed to reach */
-    double bandwidth; /* bytes per second through its memory, likewise */
+    double bandwidth; /* bytes per second through memory that the device is assumed to reach */
     int32_t passes;   /* trips through memory */
 } cvy_cost;
 
@@ -200,14 +203,15 @@ CVY_API cvy_status cvy_plan_create(const cvy_graph *graph, const cvy_options *op
 CVY_API void cvy_plan_free(cvy_plan *plan);
 
 /* Compiles the kernels of deferred plans on all cores, each kernel once. No other plan changes. If it fails, plans
- * that had no code still have none. One thread at a time for each plan. */
+ * that had no code still have none. Only one thread at a time may pass a plan. */
 CVY_API cvy_status cvy_plans_compile(cvy_plan *const *plans, int32_t n_plans);
 
-/* Bytes of memory that run() needs on the plan's device, aligned to CVY_ALIGN. Never 0. */
+/* Bytes of memory that cvy_plan_run() needs on the plan's device, aligned to CVY_ALIGN. Never 0. */
 CVY_API size_t cvy_plan_workspace(const cvy_plan *plan);
 
-/* What a plan derives only from parameters: folded, packed and transformed weights. Plans with the same digest use
- * the same layout: what one has prepared, from the same parameters with the same strides, serves the others. */
+/* The values that a plan derives only from parameters: folded, packed and transformed weights. Plans with the same
+ * digest use the same layout, so values that one plan has prepared can be used by the others, if the parameters and
+ * their strides are the same. */
 typedef struct cvy_prepared {
     size_t bytes;    /* a part of cvy_plan_workspace(); may be 0 */
     char digest[65]; /* 64 hexadecimal digits and NUL */
@@ -221,11 +225,11 @@ CVY_API cvy_status cvy_plan_cost(const cvy_plan *plan, cvy_cost *out);
  * Text as in cvy_graph_print(). */
 CVY_API cvy_status cvy_plan_print(const cvy_plan *plan, char *text, size_t capacity, size_t *needed);
 
-/* Runs every pass several times, on random data in its own memory. Then cvy_plan_print() shows the measured (least)
- * and the predicted time. Not for CVY_REF. */
+/* Runs every pass several times, on random data in memory that it allocates. Afterwards cvy_plan_print() shows the
+ * measured (minimum) and the predicted time. Not for CVY_REF. */
 CVY_API cvy_status cvy_plan_measure(cvy_plan *plan);
 
-/* Why each pass runs as it does: for every kernel (or algorithm) of the device its predicted time, or its
+/* Explains how each pass was decided: for every kernel (or algorithm) of the device its predicted time, or its
  * reason to refuse the pass. Text as in cvy_graph_print(). */
 CVY_API cvy_status cvy_plan_why(const cvy_plan *plan, char *text, size_t capacity, size_t *needed);
 
@@ -236,15 +240,14 @@ typedef struct cvy_buffer {
                                same address); NULL: contiguous */
 } cvy_buffer;
 
-/* Flags of run(). */
+/* Flags of cvy_plan_run(). */
 #define CVY_KEEP_PREPARED 1u /* this workspace was used last by this plan, and no parameter has changed since */
 
 /* Runs the plan on the tensors of cvy_graph_tensors(), in that order. workspace_size is the size of workspace in
- * bytes; less than cvy_plan_workspace() is refused. Allocates nothing, except if a NaN or an infinity requires
- * another plan on the CPU. Outputs must not overlap anything else. On the CPU it returns when the outputs are
- * complete, and stream is NULL; on the GPU it enqueues on the CUstream and returns. Without
- * CVY_KEEP_PREPARED everything derived from parameters (folded, packed and transformed weights) is computed again.
- */
+ * bytes; less than cvy_plan_workspace() is refused. Allocates nothing, unless a NaN or an infinity requires another
+ * plan on the CPU. Outputs must not overlap anything else. On the CPU, stream is NULL and the call returns when the
+ * outputs are complete; on the GPU, it enqueues its work on the CUstream and returns. Without CVY_KEEP_PREPARED,
+ * everything derived from parameters (folded, packed and transformed weights) is computed again. */
 CVY_API cvy_status cvy_plan_run(const cvy_plan *plan, const cvy_buffer *buffers, int32_t n_buffers, void *workspace,
                                 size_t workspace_size, uint32_t flags, void *stream);
 
@@ -258,13 +261,13 @@ typedef struct cvy_memory {
 } cvy_memory;
 
 /* A flag of cvy_plan_run_in() only, where CVY_KEEP_PREPARED refers to the prepared buffer. */
-#define CVY_KEEP_WORKSPACE 2u /* the workspace is as this plan's last run left it; the GPU then clears no words */
+#define CVY_KEEP_WORKSPACE 2u /* unchanged since this plan's last run; the GPU then clears no words in it */
 
 /* The same as cvy_plan_run(), for callers who run several plans on the same parameters. */
 CVY_API cvy_status cvy_plan_run_in(const cvy_plan *plan, const cvy_buffer *buffers, int32_t n_buffers,
                                    const cvy_memory *memory, uint32_t flags, void *stream);
 
-/* A word of memory with the value that it must still have, and bytes with a copy of what they were. */
+/* A word of memory and the value that it must still have; bytes of memory and a copy that they must still equal. */
 typedef struct cvy_word {
     const uint64_t *at;
     uint64_t value;
@@ -275,32 +278,33 @@ typedef struct cvy_copy {
     size_t size; /* in bytes */
 } cvy_copy;
 
-/* 1 if every word has its value, else 0; stops at the first that has not. */
+/* 1 if every word has its value, else 0; stops at the first one that differs. */
 CVY_API int32_t cvy_words_hold(const cvy_word *words, size_t n_words);
 
-/* A run that is repeated. From call to call only the words at `call` change: in a language in which arguments are
- * expensive, the caller writes a few numbers and passes one pointer. */
+/* A run that is repeated. Only the words at `call` change from call to call, so in a language in which passing
+ * arguments is slow, the caller writes a few numbers and passes one pointer. */
 typedef struct cvy_repeat {
     size_t size;          /* sizeof(cvy_repeat) */
-    const cvy_plan *plan; /* CVY_KEEP_PREPARED holds */
-    cvy_buffer *buffers;  /* strides are the caller's, data is written by the call */
+    const cvy_plan *plan; /* runs with CVY_KEEP_PREPARED */
+    cvy_buffer *buffers;  /* the caller sets strides, the call sets data */
     int32_t n_buffers;
     uint32_t flags;         /* of cvy_plan_run_in() */
-    cvy_memory memory;      /* workspace is written by the call */
+    cvy_memory memory;      /* the call sets workspace */
     const uint64_t *call;   /* n_buffers addresses, the address of the workspace, the stream */
-    const cvy_word *words;  /* n_words that must hold, such as addresses and versions of parameters */
-    const cvy_copy *copies; /* n_copies that must be equal */
+    const cvy_word *words;  /* n_words that must have their values, such as addresses and versions of parameters */
+    const cvy_copy *copies; /* n_copies that must be equal to their memory */
     size_t n_words;
     size_t n_copies;
 } cvy_repeat;
 
-/* cvy_plan_run_in() on what the call names, or CVY_STALE: a word or a copy differs, or a plan made for aligned
- * buffers (option strided) got another one. One call at a time for each cvy_repeat. */
+/* Calls cvy_plan_run_in() with the buffers, workspace and stream at `call`. Returns CVY_STALE if a word or a copy
+ * differs, or if the plan was made for aligned buffers (option strided) and a buffer is not. Only one call at a
+ * time for each cvy_repeat. */
 CVY_API cvy_status cvy_plan_repeat(cvy_repeat *repeat);
 
-/* What cvy_plan_run() launches on buffers with these strides (of data only the alignment matters), as JSON:
- * for each launch the kernel with its text, grid, block and arguments, in order, and the texts they include. Plans
- * for CVY_CUDA only. Text as in cvy_graph_print(). */
+/* The launches of cvy_plan_run() on buffers with these strides, as JSON: for each launch, in order, the kernel with
+ * its text, grid, block and arguments; and the files that the texts include. Only the alignment of data matters.
+ * Only for plans for CVY_CUDA. Text as in cvy_graph_print(). */
 CVY_API cvy_status cvy_plan_launches(const cvy_plan *plan, const cvy_buffer *buffers, int32_t n_buffers, char *text,
                                      size_t capacity, size_t *needed);
 
