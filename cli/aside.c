@@ -22,7 +22,7 @@ static void take_away(int number)
     raise(number);
 }
 
-/* Those that are ignored (nohup) stay so. */
+/* Signals that are ignored (nohup) stay ignored. */
 static void catch_signals(void)
 {
     struct sigaction now, ours = {.sa_handler = take_away};
@@ -76,7 +76,7 @@ static void forget(aside *a)
     errno = why;
 }
 
-/* A new file under the first free name; nothing that lies there is opened, no link is followed. */
+/* A new file under the first free name; existing files are not opened and links are not followed. */
 static int create_beside(aside *a)
 {
     const size_t folder = strlen(a->name);
@@ -90,7 +90,7 @@ static int create_beside(aside *a)
     return fd;
 }
 
-/* The same, and from now on a signal takes it away. old: the file that it replaces, whose mode it gets; or NULL. */
+/* The same; from now on a signal removes it. old: the file that it replaces, whose mode it gets; or NULL. */
 static int open_beside(aside *a, const struct stat *old)
 {
     sigset_t before;
@@ -110,7 +110,7 @@ static int open_beside(aside *a, const struct stat *old)
     return fd;
 }
 
-/* What is no regular file. /dev/stdout is what standard output was opened as, which appends under >>; opened again
+/* Anything but a regular file. /dev/stdout is the open standard output, which appends under >>; opened again
  * it would be cut. */
 static int open_in_place(const char *path)
 {

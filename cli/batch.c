@@ -1,6 +1,6 @@
-/* batch.c - parts a graph into samples, where its samples do not see each other.
+/* batch.c - splits a graph into samples, if its samples are independent.
  *
- * The reference is slow; where samples are independent, some of them can be checked, in parallel, on the same data.
+ * The reference is slow. If samples are independent, some of them can be checked, in parallel, on the same data.
  * The test is conservative: all inputs and all results have the batch as first dimension, also when the graph is
  * made for one sample instead of all, and no operator takes sums, maxima or statistics along it, or moves samples.
  */
@@ -19,7 +19,7 @@ static bool aligned(const cvy_graph *g, const node *n)
     return cvyi_shape_of(g, n->arg[0])->rank == cvyi_shape_of(g, n->arg[1])->rank;
 }
 
-/* Does the operator work on every sample by itself? `batch` is the extent of the first dimension. */
+/* Does the operator work on every sample independently? `batch` is the extent of the first dimension. */
 static bool keeps_apart(const cvy_graph *g, const node *n, int64_t batch)
 {
     const op_kind kind = cvyi_info(n)->kind;

@@ -1,7 +1,7 @@
-/* busy.c - what other processes took of the machine while something was measured.
+/* busy.c - how much of the machine other processes used during a measurement.
  *
  * /proc/stat counts what every processor did since the system began, in ticks of a hundredth of a second; the
- * process knows what it took itself. The rest is other people's. Only processors that this process may use are
+ * process knows its own share, and the rest is that of others. Only processors that this process may use are
  * counted. */
 #include <math.h>
 #include <sched.h>
@@ -12,7 +12,7 @@
 static const double busy_share = 0.2,
                     shortest = 0.2; /* of the processors; seconds, below which ticks are too coarse */
 
-/* Seconds that the processors of the mask were not idle; NAN where the system does not tell. */
+/* Seconds for which the processors of the mask were not idle; NAN if the system does not say. */
 static double busy_seconds(const cpu_set_t *mask)
 {
     FILE *file = fopen("/proc/stat", "re");

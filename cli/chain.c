@@ -1,4 +1,4 @@
-/* chain.c - the chain that an argument means, and the three blocks by name. */
+/* chain.c - the chain that an argument names, and the three blocks. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -47,7 +47,7 @@ enum { SEED_UNSET = -1 };
 int options_parse(options *o, unsigned command, int argc, char **argv);
 /* The options that a command takes, for its help. */
 void options_print(FILE *to, unsigned command);
-/* The next of them from number *at on: its value's words "a|b", "" where it takes any value, NULL where none.
+/* The next of them from number *at on: its value's words "a|b", "" if it takes any value, NULL if none.
  * False: there are no more. */
 bool options_each(unsigned command, int *at, const char **name, const char **value);
 
@@ -112,8 +112,8 @@ void hint(const cvy_graph *g);
 typedef struct tensor {
     cvy_tensor info;
     int64_t count; /* elements */
-    float *host;   /* count floats, contiguous, that its dtype can hold; not NULL, even where empty */
-    void *words;   /* the elements in a dtype other than float32; NULL where it is that */
+    float *host;   /* count floats, contiguous, that its dtype can hold; not NULL, even if empty */
+    void *words;   /* the elements in a dtype other than float32; NULL if it is that */
     bool loaded;   /* from a file */
     void *remote;  /* the copy in the device's own memory; NULL: words or host itself are handed to run() */
 } tensor;
@@ -137,7 +137,7 @@ int job_open(job *j, const char *chain_text, cvy_dtype dtype);
 int job_fill(job *j, const options *o, bool random);
 /* Plans, in place of a plan that is there. */
 int job_plan(job *j, const cvy_options *o);
-/* Workspace, and tensors where the plan wants them. After job_fill and job_plan. */
+/* Workspace, and tensors if the plan wants them. After job_fill and job_plan. */
 int job_place(job *j, int ordinal);
 /* Runs once and waits for the end. *seconds may be NULL. */
 int job_run(job *j, uint32_t flags, double *seconds);
@@ -148,7 +148,7 @@ void job_close(job *j);
 char *job_plan_text(const job *j);
 char *job_why_text(const job *j);
 /* The tensor that "NAME=FILE" or "FILE" means (without a name: number `position` of its role), and the file. NULL
- * and a message where there is none. */
+ * and a message if there is none. */
 tensor *job_tensor_of(job *j, cvy_role role, const char *argument, int position, const char **path);
 
 /* ---- device.c, gpu.c: memory, time and limits where a plan runs ---- */
@@ -168,7 +168,7 @@ typedef struct device {
     void (*free)(void *memory);
     cvy_status (*upload)(void *dst, const void *src, size_t bytes);
     cvy_status (*download)(void *dst, const void *src, size_t bytes);
-    cvy_status (*time_start)(void);              /* caches are cold after it, where that is possible */
+    cvy_status (*time_start)(void);              /* caches are cold after it, if that is possible */
     cvy_status (*time_stop)(double *seconds);    /* waits */
     void (*describe)(platform *p, bool measure); /* name, and the limits if `measure` */
 } device;
@@ -179,7 +179,7 @@ cvy_status gpu_open(int ordinal, const device **out);
 const char *device_name(cvy_device id);
 /* Name, threads, and the limits if `measure`. */
 void platform_describe(platform *p, const job *j, const options *o, bool measure);
-/* Host memory, aligned to CVY_ALIGN, on huge pages where there is enough of it; freed by free(). */
+/* Host memory, aligned to CVY_ALIGN, on huge pages if there is enough of it; freed by free(). */
 void *host_alloc(size_t bytes);
 
 /* ---- data.c ---- */
@@ -192,8 +192,8 @@ void data_nudge_double(double *data, int64_t count, cvy_dtype dtype, uint64_t se
 
 /* ---- batch.c ---- */
 
-/* The same graph for one sample, where every output sample depends only on the input samples of its number: *batch
- * tells how many there are. NULL where that cannot be shown, or there are not two samples to part. */
+/* The same graph for one sample, if every output sample depends only on the input samples of its number: *batch
+ * tells how many there are. NULL if that cannot be shown, or there are not two samples to part. */
 cvy_graph *batch_split(const cvy_graph *graph, int64_t *batch);
 
 /* ---- oracle.c: comparison with float64 ---- */
@@ -209,7 +209,7 @@ typedef struct verdict {
 
 enum { CHECK_ALL = 0, CHECK_QUICKLY = -1 };
 /* Compares the outputs in tensors[].host. samples: how many to check, spread over the batch; CHECK_QUICKLY: a
- * second's worth or so, nothing where even that is too long. */
+ * second's worth or so, nothing if even that is too long. */
 int oracle_check(const job *j, const options *o, int64_t samples, verdict *out);
 /* "6 of 128 samples" */
 const char *oracle_extent(const verdict *v, char text[64]);

@@ -36,7 +36,7 @@ static int list(const held *h)
     return size(h);
 }
 
-/* A damaged entry costs time only: it is compiled again. Here it is named and removed. */
+/* A damaged entry only costs time, because it is compiled again. Here it is reported and removed. */
 static int verify(const held *h)
 {
     int damaged = 0;

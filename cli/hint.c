@@ -1,8 +1,8 @@
-/* hint.c - a word about a chain that is legal and probably not what was meant.
+/* hint.c - a note about a chain that is legal but probably not what was meant.
  *
- * nn.Conv2d(3, 64, 3) has the input's channels first, the chain text has not: conv2d(3,64,3) on an image of 3
- * channels has 3 output channels, a kernel of 64 and stride 3. Where the kernel does not fit the parser says so;
- * where it does, this is all that a reader would see of it. */
+ * nn.Conv2d(3, 64, 3) begins with the input's channels, chain text does not: conv2d(3,64,3) on an image of 3
+ * channels has 3 output channels, a kernel of 64 and stride 3. If the kernel does not fit, the parser refuses it;
+ * if it does, only this note shows the mistake. */
 #include <stdio.h>
 #include "../src/graph/graph.h"
 #include "cli.h"

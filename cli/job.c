@@ -82,7 +82,7 @@ int job_open(job *j, const char *chain_text, cvy_dtype dtype)
 
 /* ---- data ---- */
 
-/* What the chain has of a role, as a list, and which of it may be meant by a name. */
+/* A list of the chain's tensors of a role, and the one that a misspelt name may mean. */
 static void list_role(const job *j, cvy_role role, nearest *near, text *all)
 {
     for (int32_t i = 0; i < j->n; i++) {
@@ -122,7 +122,7 @@ static int no_file(const job *j, const char *argument)
     return st;
 }
 
-/* Tensor of a role by name; without a name, number `position` of the role. NULL and a message where there is none.
+/* Tensor of a role by name; without a name, number `position` of the role. NULL and a message if there is none.
  */
 static tensor *find_tensor(job *j, cvy_role role, const char *name, size_t len, int position)
 {
@@ -183,13 +183,14 @@ static int load_files(job *j, cvy_role role, const char *const *files, int n)
     return EXIT_FINE;
 }
 
-/* What run() is handed of a tensor. */
+/* A tensor as cvy_plan_run() takes it. */
 static size_t tensor_bytes(const tensor *t)
 {
     return (size_t)(t->count * cvyi_dtype_bytes((cvy_dtype)t->info.dtype));
 }
 
-/* All bits set is a NaN in every dtype: an output element that no pass writes is found. Touches every page, too. */
+/* All bits set is a NaN in every dtype, so an output element that no pass writes is detected. Also touches every
+ * page. */
 static void *filled(size_t bytes)
 {
     void *memory = host_alloc(bytes);

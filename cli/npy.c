@@ -19,7 +19,7 @@
 static const char magic[6] = {'\x93', 'N', 'U', 'M', 'P', 'Y'};
 enum { HEADER_MULTIPLE = 64, FOUND = 32 /* characters of a header that a message quotes */ };
 
-/* What is left of the header, and where refusals go. */
+/* The rest of the header, and the place for an error message. */
 typedef struct cursor {
     const char *at, *end;
     char *message;
@@ -34,7 +34,7 @@ __attribute__((format(printf, 2, 3))) static bool refuse(char *message, const ch
     return false;
 }
 
-/* The next characters as a message may show them: printable, a few. */
+/* The next few characters in a form that a message may show. */
 static const char *found(const cursor *c, char text[FOUND + 1])
 {
     int n = 0;

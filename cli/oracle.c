@@ -9,7 +9,7 @@
  * reference runs again on data in which every number has moved by at most one unit in its last place, and what this
  * changes is the least that float32 can lose per operator.
  *
- * Where that is not enough, or a NaN or inf is misplaced, every operator's result is rounded and moved likewise.
+ * If that is not enough, or a NaN or inf is misplaced, every operator's result is rounded and moved likewise.
  * This shows what cancels (the mean of normalised values, 0 but for rounding, has no magnitude of its own), and
  * what an operator's result, stored in fp16, is too large for: there a plan that fuses has a number where another
  * has inf, and elements that the moved reference has otherwise are not compared.
@@ -79,7 +79,8 @@ static void compare(tally *t, cvy_dtype dtype, double want, double got)
     }
 }
 
-/* The two references, and what was got. Where the references are not of one kind nothing is right or wrong. */
+/* The two references and the result. If the references differ in kind (a number, NaN, inf), any result is accepted.
+ */
 static void compare_nudged(tally *t, cvy_dtype dtype, double want, double nudged, double got)
 {
     const float w = held(dtype, want), n = held(dtype, nudged), g = held(dtype, got);
@@ -173,7 +174,7 @@ static double reduce_units(const cvy_graph *g, const node *n)
     return sum_units(in / fmax(1, (double)cvyi_elements(cvyi_shape_of(g, n->out))));
 }
 
-/* What an operator may lose, in units of half the last place. */
+/* The rounding error that an operator may add, in units of half the last place. */
 static double node_units(const cvy_graph *g, const node *n)
 {
     switch (cvyi_info(n)->kind) {
@@ -215,7 +216,7 @@ static double units_of(const cvy_graph *g, cvy_precision precision)
     return units;
 }
 
-/* Of the operator that may lose most. */
+/* The largest of them over all operators. */
 static double worst_units(const cvy_graph *g, cvy_precision precision)
 {
     double worst = 2;
@@ -226,7 +227,7 @@ static double worst_units(const cvy_graph *g, cvy_precision precision)
     return worst;
 }
 
-/* What rounding to fp16 and bf16 may lose, and in how many operators. */
+/* The error that rounding to fp16 and bf16 may add, and in how many operators. */
 static double half_units(const cvy_graph *g, int *operators)
 {
     static const double lost[] = {[CVY_FLOAT32] = 0, [CVY_FLOAT16] = 0x1p-11, [CVY_BFLOAT16] = 0x1p-8};
@@ -314,8 +315,8 @@ static double graph_flops(const cvy_graph *g)
     return flops;
 }
 
-/* How many samples: all, those asked for, or a second's worth of a reference that does about 10^9 operations in it.
- * 0: not even one. */
+/* How many samples to check: all, as many as requested, or what a reference of about 10^9 operations per second
+ * does in one. 0: not even one. */
 static int64_t choose_samples(const oracle *o, int64_t asked)
 {
     const double quick = 1e9, patience = 8e9, flops = fmax(1, graph_flops(o->graph));
@@ -330,7 +331,8 @@ static bool agrees(const verdict *v)
     return !v->mismatches && v->rel_error <= v->bound;
 }
 
-/* What nudged data, and then nudged results of operators too, change: factor times that is allowed. */
+/* How much nudged data, and then also nudged results of operators, change the result: `factor` times that is
+ * allowed. */
 static cvy_status excuse(oracle *o, bool moved, double factor, double scale, verdict *v)
 {
     tally total;

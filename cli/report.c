@@ -21,7 +21,7 @@ int cli_library_error(const char *what)
     return cli_error("%s%s", what, cvy_last_error());
 }
 
-enum { QUIET_SECONDS = 4 }; /* between two lines where there is no terminal */
+enum { QUIET_SECONDS = 4 }; /* between two lines if there is no terminal */
 
 void progress(const char *format, ...)
 {

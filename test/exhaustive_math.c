@@ -60,7 +60,7 @@ static void *run_job(void *arg)
     return NULL;
 }
 
-/* The errors over all floats, by `threads` threads over equal parts; 0 where within the bound. */
+/* The errors over all floats, by `threads` threads over equal parts; 0 if within the bound. */
 static int check(const cpu_vector_kernels *const *kernels, int n, const math_case *what, int threads, uint64_t step)
 {
     job jobs[MAX_THREADS];

@@ -1,7 +1,7 @@
 #!/bin/sh
 # halves.sh BUILD [GRAPHS [SEED]] - random graphs in fp16 and bf16, with casts and mixed dtypes: GRAPHS (default 2,000) of each on
 # the CPU engine, and as many as GPU kernels on the emulator (compute capability 8.0 and 9.0 in turn; about an hour on two
-# cores for all). Prints one line for each part; ends with 1 where a graph failed. Logs stay in BUILD/halves.
+# cores for all). Prints one line for each part; ends with 1 if a graph failed. Logs stay in BUILD/halves.
 set -u
 build=$1 graphs=${2:-2000} seed=${3:-1} bad=0 jobs=$(nproc)
 logs=$build/halves

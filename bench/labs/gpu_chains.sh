@@ -2,7 +2,7 @@
 # gpu_chains.sh CONVOY - blocks A, B, C and twenty other chains on this machine's GPU, in both precisions: time, error and passes.
 #
 # Kernels are compiled first, several plans at a time, into a cache of their own (CVY_CACHE, if set). One line per chain and
-# precision: state (ok, or the exit status), ms, ms predicted, ms first run, passes, relative error, chain. Exit status 1 where one
+# precision: state (ok, or the exit status), ms, ms predicted, ms first run, passes, relative error, chain. Exit status 1 if one
 # failed. REPEAT (default 15) timed runs each. NVRTC is looked for where wheels and toolkits put it, unless CVY_NVRTC_LIB names it.
 set -u
 convoy=${1:-build/convoy}

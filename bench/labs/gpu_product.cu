@@ -9,7 +9,7 @@
 // build: compiles all of it and reports spills and serialised wgmma; needs no GPU.
 //
 // Variants are compiled by nvcc, in parallel; each kind of cluster runs in a process of its own, so that one that
-// hangs takes no other along. Exit status 1 where a check failed.
+// hangs takes no other along. Exit status 1 if a check failed.
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <algorithm>

@@ -8,7 +8,7 @@
 // sweep: many shapes against float64.
 // build: compiles all of it and reports spills and serialised wgmma; needs no GPU.
 //
-// Every case is compiled by nvcc, in parallel. Exit status 1 where a check failed.
+// Every case is compiled by nvcc, in parallel. Exit status 1 if a check failed.
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <algorithm>

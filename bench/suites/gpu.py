@@ -125,7 +125,7 @@ class Run:
         return None
 
     def measure(self, worker, row):
-        """The row, or None where the time of the whole run was up in the middle of it; and is the process still there?"""
+        """The row, or None if the time of the whole run was up in the middle of it; and is the process still there?"""
         limit = min(self.args.row_seconds, max(self.seconds_left(), SHORTEST))
         task = {"chain": row["chain"], "precision": row["precision"], "repeats": self.args.repeats}
         row = row | worker.ask(task, limit)
@@ -185,7 +185,7 @@ class Run:
         return shlex.join(["python", "bench/suites/gpu.py", *words])
 
     def save(self):
-        """What has been measured so far; None where that is nothing."""
+        """What has been measured so far; None if that is nothing."""
         keys = [Partial.key(row) for _, rows in self.stages() for row in rows]
         rows = [self.partial.rows[k] for k in keys if k in self.partial.rows]
         if not rows:

@@ -69,7 +69,7 @@ class Gpu:
         torch.cuda.synchronize()
 
     def tidy(self):
-        """Gives memory back. False where the device is lost to this process, as it is after a kernel's wrong access."""
+        """Gives memory back. False if the device is lost to this process, as it is after a kernel's wrong access."""
         gc.collect()
         try:
             self.wait()

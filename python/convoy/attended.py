@@ -31,19 +31,19 @@ REASONS = {
 
 
 class Attended(TorchFunctionMode):
-    """asked: did the forward read requires_grad, by which it may decide?"""
+    """asked: did the forward read requires_grad, on which it may depend?"""
 
     def __init__(self):
         super().__init__()
         self.asked, self.found = False, None
-        self.seed, self.grad = None, None  # of random numbers; are gradients enabled, as far as the trace knows?
+        self.seed, self.grad = None, None  # of random numbers; whether the trace expects gradients to be enabled
 
     def __enter__(self):
         self.seed, self.grad = torch.default_generator.initial_seed(), torch.is_grad_enabled()
         return super().__enter__()
 
     def unwritten(self, function):
-        """What the trace does not write down of a call, or of what happened before it; None if there is nothing."""
+        """Why the trace does not record a call, or something before it; None if it records everything."""
         if function in REASONS:
             return REASONS[function]
         if torch.default_generator.initial_seed() != self.seed:
@@ -69,7 +69,7 @@ class Attended(TorchFunctionMode):
         return result
 
     def judge(self, outputs):
-        """After the forward: raises what it did that cannot be captured. outputs: its tensors."""
+        """After the forward: raises the first thing it did that cannot be captured. outputs: its tensors."""
         if self.found is not None:
             raise self.found
         if any(map(has_own_derivative, outputs)):
@@ -77,7 +77,7 @@ class Attended(TorchFunctionMode):
 
 
 def has_own_derivative(output):
-    """Is an autograd.Function among what the output was made by?"""
+    """Was an autograd.Function used to compute the output?"""
     waiting, seen = [getattr(output, "grad_fn", None)], {None}
     while waiting:
         made = waiting.pop()

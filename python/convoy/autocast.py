@@ -20,7 +20,7 @@ CAST = torch.ops.aten._to_copy.default
 
 
 def as_it_runs(graph):
-    """The nodes in order, each under the autocast that it runs under: a forward may enter and leave autocast itself."""
+    """The nodes in order, each inside the autocast that it runs in: a forward may enter and leave autocast itself."""
     entered = {}
     try:
         for node in list(graph.nodes):
@@ -58,13 +58,13 @@ def run(node, values):
 
 
 def converted(node):
-    """{argument: dtype} of what autocast converts for a node."""
+    """{argument: dtype} for the arguments of a node that autocast converts."""
     values = {n: n.meta.get("val") for n in node.all_input_nodes}
     tensors = {n: v for n, v in values.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
     with Watch() as watch:
         result = run(node, values)
     seen = {n: dtype for tensor, dtype in watch.seen for n, value in tensors.items() if value is tensor}
-    # Sums and softmax are told the dtype of their result instead, which is as if their argument had it.
+    # For sums and softmax autocast sets the dtype of the result instead, which is as if their argument had it.
     widened = {n: result.dtype for n, v in tensors.items() if v.dtype != result.dtype and result.dtype == torch.float32}
     for choice in (seen, widened):
         if choice and gives(node, {**values, **cast(tensors, choice)}, result.dtype):
@@ -86,13 +86,13 @@ def gives(node, values, dtype):
 
 
 def fake_mode(graph):
-    """Of the graph's fake tensors; None where it has none."""
+    """Of the graph's fake tensors; None if it has none."""
     fakes = (n.meta.get("val") for n in graph.nodes)
     return next((v.fake_mode for v in fakes if isinstance(v, FakeTensor)), None)
 
 
 def write_casts(graph, wanted):
-    """Adds nodes for what autocast converts for the operators in `wanted`."""
+    """Adds nodes for autocast's conversions before the operators in `wanted`."""
     mode, made = fake_mode(graph), {}
     if mode is None or not any_autocast(graph):
         return
@@ -118,7 +118,7 @@ def write(graph, node, source, dtype):
 def erase_idle_casts(graph, is_region):
     """Removes the nodes of write_casts() for operators that stay in PyTorch after all."""
     for node in list(graph.nodes):
-        if node.target is not CAST or "autocast" not in node.meta:  # a region's result, too, is what it stands for
+        if node.target is not CAST or "autocast" not in node.meta:  # a region's result is also replaced
             continue
         for user in list(node.users):
             if not is_region(user):

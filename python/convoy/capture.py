@@ -2,7 +2,7 @@
 
 1. trace       the module runs once on fake tensors of the given shapes; its operators come out as an fx graph whose
                placeholders are the parameters, the buffers and the tensors among the arguments
-2. purify      in-place operators become plain ones where the difference cannot be seen, identities and constants are resolved (purify.py)
+2. purify      in-place operators become plain ones if the difference cannot be seen, identities and constants are resolved (purify.py)
 3. casts       what autocast converts becomes nodes (autocast.py)
 4. partition   every operator of the vocabulary joins the regions it reads from, as long as no path leaves and
                returns, and nothing with side effects lies between
@@ -51,7 +51,7 @@ class Capture:
     converted: list = field(default_factory=list)  # parameters in another dtype (converted.py)
 
     def forget_trace(self):
-        """Frees what only the choice of regions needed: their operators, and a fake tensor for every value."""
+        """Frees data that only the choice of regions needed: their operators, and a fake tensor for every value."""
         self.regions = []
         for node in self.graph.graph.nodes:
             node.meta.clear()
@@ -77,7 +77,7 @@ def trace(function, params, tensors, mode, around=contextlib.nullcontext()):
 
     # Tensors that are neither parameters nor arguments, kept in plain attributes, become constants of the graph.
     tracer = make_fx(flat, tracing_mode=mode, pre_dispatch=True, _allow_non_fake_inputs=True)
-    # In a context of its own: PyTorch's settings leave a variable in it for every trace, for ever.
+    # In a separate context, because PyTorch's settings leave a variable in it after every trace.
     with around, unwatched_saving():
         captured = contextvars.copy_context().run(tracer, *distinct([*params, *tensors]))
     forget_source(source_name(captured))
@@ -104,7 +104,7 @@ def unwatched_saving():
 
 
 def forget_operators():
-    """Fake tensors remember the result of every operator for every shape, for ever: 130 KB for one trace of a ResNet-18."""
+    """Fake tensors never forget the result of any operator for any shape: 130 KB for one trace of a ResNet-18."""
     getattr(FakeTensorMode, "cache_clear", lambda: None)()
 
 
@@ -113,7 +113,7 @@ def source_name(module):
 
 
 def forget_source(name):
-    """fx keeps the text of every function that it writes, for tracebacks, for ever."""
+    """fx never frees the text of the functions that it writes; it keeps them for tracebacks."""
     linecache.cache.pop(name, None)
     getattr(getattr(torch.fx.graph_module, "_loader", None), "eval_cache", {}).pop(name, None)
 

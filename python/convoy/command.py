@@ -30,7 +30,7 @@ def program():
 
 
 def helped(path, arguments):
-    """The C program's help and ours after it. A reader that has seen enough (head) is no error."""
+    """The C program's help, then ours. It is no error if the reader (head) stops early."""
     status = subprocess.run([path, *arguments]).returncode
     try:
         sys.stdout.write(BENCH if arguments[0] == "bench" else MORE)

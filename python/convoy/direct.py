@@ -1,4 +1,4 @@
-"""Operators that stay in PyTorch, called by its own Python functions.
+"""Operators that stay in PyTorch, called by PyTorch's Python functions.
 
 A traced graph names an operator by its overload, torch.ops.aten.view.default. Such a call looks up the overload and passes
 its arguments one by one, which takes 1 to 15 µs that the module's own code does not spend: as much as the operator. The functions
@@ -12,7 +12,7 @@ import torch
 
 aten = torch.ops.aten
 
-# The Python module that has the function, and the overloads it stands for.
+# The Python module that has the function, and its overloads.
 FUNCTIONS = {
     torch._C._nn: """linear gelu silu hardtanh hardswish hardsigmoid leaky_relu softplus avg_pool2d avg_pool3d
         adaptive_avg_pool2d adaptive_avg_pool3d scaled_dot_product_attention""",

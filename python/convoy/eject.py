@@ -24,7 +24,7 @@ from .settings import Settings
 
 
 def checks_text(names, inputs, training, looked_at):
-    """looked_at: names of tensors that need no check here."""
+    """looked_at: names of tensors that are not checked here."""
     lines = []
     if training:
         lines += ["if self.training:", '    raise RuntimeError("ModelNew was made for evaluation: call .eval() first")']
@@ -84,13 +84,13 @@ def file_text(path, model_text, names, inputs, writer, plans, training, precisio
 
 
 def plan_of(runner):
-    """What a run of the region launches: sources and results with the strides that they have."""
+    """The launches of a run of the region, for the strides that its sources and results have."""
     described = [runner.sources[i] for i in runner.program.order()] + list(runner.outputs)
     return runner.plan.launches([strides_of(shape, stride) for shape, stride, _ in described])
 
 
 def check_gpu():
-    """The library's own message where there is no GPU, no driver or no compiler."""
+    """The library's own message if there is no GPU, no driver or no compiler."""
     graph = Graph()
     x = graph.source("x", (4,), False)
     graph.output(graph.apply("relu", [x], {}))

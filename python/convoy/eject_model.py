@@ -1,4 +1,4 @@
-"""A problem file's model for eject.py: the file's own text, the traced call, and forward() as text."""
+"""A problem file's model for eject.py: the file's text, the traced call, and forward() as text."""
 
 import ast
 import inspect
@@ -30,7 +30,7 @@ GRAD_MODE = torch._C._set_grad_enabled  # in the graph for torch.no_grad(); ther
 
 
 def problem_text(path):
-    """The file without ModelNew, without Convoy, and without what runs only as a program."""
+    """The file without ModelNew, without Convoy, and without code that runs only as a program."""
     text = Path(path).read_text()
     tree, lines = ast.parse(text), text.splitlines()
     dropped = [node for node in tree.body if is_dropped(node)]
@@ -163,7 +163,7 @@ class Traced:
             try:
                 with torch.no_grad():
                     codes.append(trace(self.run, self.params, self.tensors, "fake")[0].code)
-            except Exception as error:  # whatever it is, it is not what evaluation does
+            except Exception as error:  # any error: in training it does something else than in evaluation
                 codes.append(str(error))
             finally:
                 self.model.eval()

@@ -36,7 +36,7 @@ class Region:
         return self.run(module, tensors)
 
     def again(self, module, inputs):
-        """The previous call once more, on inputs like its own; None if anything has changed since."""
+        """Repeats the previous call on inputs of the same kind; None if anything has changed since."""
         kept = module.__dict__.get("_workspaces")
         if not kept or GRADIENTS():
             return None
@@ -63,7 +63,7 @@ class Region:
         try:
             last.launches(pointers, last.start, False, stream)
         except RuntimeError:
-            kept.pop(key, None)  # nobody knows what its workspace holds
+            kept.pop(key, None)  # the contents of its workspace are unknown
             raise
         return tuple(results)
 
@@ -96,7 +96,7 @@ class Region:
 
 
 class Last:
-    """A call that was made: its workspace, and what its parameters and inputs were."""
+    """A call that was made: its workspace, its parameters and its inputs."""
 
     __slots__ = ("memory", "start", "state", "fits", "find", "makers", "launches")
 
@@ -106,7 +106,7 @@ class Last:
 
 def checker(tensors):
     """A function that says of as many arguments whether they are of the same types, sizes, strides, dtypes and devices:
-    PyTorch's own check, one call of C, where it has one."""
+    PyTorch's own check, one call of C, if it has one."""
     kinds, strides = list(map(KIND, tensors)), list(map(STRIDE, tensors))
     try:
         from torch._C._dynamo.guards import TensorGuards
@@ -119,7 +119,7 @@ def checker(tensors):
 
 def finder(module, names):
     """A function that finds tensors of these dotted names in the dictionaries where they are now: one expression, since a
-    call has no time to lose. KeyError where one is somewhere else."""
+    call has no time to lose. KeyError if one is somewhere else."""
     places = []
     for name in names:
         *path, last = name.split(".")
@@ -171,7 +171,7 @@ def public_stream(index):
     return torch.cuda.current_stream(index).cuda_stream
 
 
-# PyTorch's short ways to these have no public names; the public ones make objects first.
+# PyTorch's fast functions for these have no public names; the public ones create objects first.
 current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", public_stream)
 current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
@@ -224,7 +224,7 @@ def compiled():
     name = "model_new_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     before, quick = os.environ.get(variable), "no_implicit_headers"  # nvcc reads PyTorch's for most of a minute
     more = {quick: True} if quick in inspect.signature(load_inline).parameters else {}
-    os.environ[variable] = ARCHITECTURE  # the only way that every PyTorch listens to
+    os.environ[variable] = ARCHITECTURE  # the only way that works in every PyTorch
     try:
         return load_inline(name, DECLARATIONS, text, functions=FUNCTIONS, extra_cuda_cflags=FLAGS, **more)
     finally:
@@ -250,7 +250,7 @@ def kernel(number):
 
 
 def expand(name, files, seen):
-    """A file with what it includes in the place of the #include, each once."""
+    """A file with every #include replaced by the included text, each once."""
 
     def include(match):
         other = match[1] or "epilogue.cuh"

@@ -145,7 +145,7 @@ static tensor_map tiles(void *x, CUtensorMapDataType type, cuuint32_t rank, std:
 
 
 class Kernels:
-    """Every kernel once, however often it is launched; numbered k0, k1, ..."""
+    """Every kernel once, regardless of how often it is launched; numbered k0, k1, ..."""
 
     def __init__(self):
         self.number, self.all, self.files = {}, [], {}
@@ -172,7 +172,7 @@ def included(text):
 
 
 def view_names(launch):
-    """What each view is called, from the generated text's first comment."""
+    """The names of the views, from the first comment of the generated text."""
     told = dict(re.findall(r"^//   t\[(\d+)\]  ([^\[\n]+)", launch["epilogue"], flags=re.M))
     return [v.get("name") or told.get(str(i), "").strip() for i, v in enumerate(launch["views"])]
 
@@ -202,7 +202,7 @@ def map_line(tc, x, name="map", of=""):
 
 
 def product_lines(launch, pointers):
-    """A tensor-core matrix product or wide convolution: the tensor map, and what any kernel gets."""
+    """A tensor-core matrix product or wide convolution: the tensor map, and the arguments of any kernel."""
     tc = launch["tc"]
     maps = [map_line(tc, pointers[tc["x"]])]
     if tc["pair"]:
@@ -211,7 +211,7 @@ def product_lines(launch, pointers):
 
 
 def tc_lines(launch, pointers):
-    """A tensor-core convolution: the tensor map, arguments of its own, the tensors of what follows it."""
+    """A tensor-core convolution: the tensor map, its special arguments, and the tensors of the operators after it."""
     tc = launch["tc"]
     at = {k: "nullptr" if tc[k] < 0 else pointers[tc[k]] for k in
           ("x", "w", "packed", "unscale", "bias", "gamma", "beta", "y", "part", "state")}  # fmt: skip

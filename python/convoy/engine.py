@@ -71,7 +71,7 @@ class Graph:
         return value.value
 
     def apply(self, op, args, attrs):
-        """args: values of this graph or None; attrs: by name, those that are None left out."""
+        """args: values of this graph or None; attrs: by name, None ones are left out."""
         given = [attribute(k, v) for k, v in attrs.items() if v is not None]
         values = (C.c_int32 * len(args))(*(b.CVY_NONE if a is None else a for a in args))
         call = b.cvy_call(
@@ -112,12 +112,12 @@ class Plan:
             self.settle()
 
     def settle(self):
-        """What is known once there is code."""
+        """Reads the properties that are known once there is code."""
         found = b.cvy_prepared()
         check(lib.cvy_plan_prepared(self.handle, C.byref(found)))
         self.digest, self.prepared = found.digest, found.bytes
         self.workspace = lib.cvy_plan_workspace(self.handle)
-        self.scratch = self.workspace - self.prepared  # bytes of a workspace beside what is prepared
+        self.scratch = self.workspace - self.prepared  # bytes of a workspace besides the prepared part
         self.ready = True
 
     def __del__(self):
@@ -130,11 +130,11 @@ class Plan:
         return cost
 
     def measure(self):
-        """Runs every pass some times: from then on the plan's text shows their measured times. See cvy_plan_measure()."""
+        """Runs every pass a few times; afterwards the plan's text shows the measured times. See cvy_plan_measure()."""
         check(lib.cvy_plan_measure(self.handle))
 
     def launches(self, strides):
-        """What a run launches, in order; strides: of the library's tensors, arrays or None. See cvy_plan_launches()."""
+        """The launches of a run, in order. strides: of the library's tensors, arrays or None. See cvy_plan_launches()."""
         buffers = (b.cvy_buffer * len(strides))(*(b.cvy_buffer(None, s) for s in strides))
         return json.loads(text_of(lib.cvy_plan_launches, self.handle, buffers, len(strides)))
 

@@ -90,7 +90,7 @@ def measured_ms(runner):
 
 @contextlib.contextmanager
 def unharmed(module):
-    """Restores whatever a call changes (batch statistics, what the forward assigns, random numbers)."""
+    """Restores everything that a call changes (batch statistics, assignments of the forward, random numbers)."""
     try:
         state = State(module)
     except Unseen:
@@ -100,7 +100,7 @@ def unharmed(module):
     try:
         with same_random_numbers(state.generators):
             yield
-    except Changed:  # random numbers were drawn, as they are
+    except Changed:  # the forward draws random numbers
         pass
     finally:
         state.restore()
@@ -121,12 +121,12 @@ def named_in_errors():
 
 
 def explain_module(module, inputs, keywords):
-    """The module may be compiled already, or not: then with the default settings. Nothing of it changes."""
+    """The module may be compiled or not; if not, the default settings apply. The module does not change."""
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"convoy.explain takes an nn.Module and its inputs, not {type(module).__name__}")
     settings = dispatcher_of(module).settings if isinstance(module, Compiled) else None
     compiled = module if settings else compile_module(module)
-    probe = Dispatcher(settings or dispatcher_of(compiled).settings)  # plans of its own: the timing leaves no trace
+    probe = Dispatcher(settings or dispatcher_of(compiled).settings)  # separate plans, so the timing leaves no trace
     with torch.no_grad(), unharmed(module), named_in_errors():
         probe.call(compiled, type(compiled)._original.forward, inputs, keywords)
     entry = list(probe.entries.values())[-1] if probe.entries else None

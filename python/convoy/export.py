@@ -25,12 +25,12 @@ def portable(module, forward, args, kwargs, settings):
         run = stateless(module, forward, State(module), list(state.values()), (spec, constants, where))
         with _disable_current_modes():
             found = capture(run, params, given, device, lambda region: (inserter(region, settings), None), mode="real")
-    except (Changed, Unseen):  # torch.export has its own opinion of such a module
+    except (Changed, Unseen):  # torch.export decides what to do with such a module
         return forward(module, *args, **kwargs)
     return pytree.tree_unflatten(found.graph(*state.values(), *tensors), found.out_spec)
 
 
 def unwatched(tensor):
-    """A fake tensor of the same kind that nobody is tracing."""
+    """A fake tensor of the same kind that is not being traced."""
     made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
     return made.requires_grad_(tensor.requires_grad)

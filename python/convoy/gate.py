@@ -15,7 +15,7 @@ from threading import get_ident
 
 PATIENCE = 2.0  # seconds
 
-TRACING = threading.RLock()  # one trace at a time, and nobody else finds out a module's state: modules may share parts
+TRACING = threading.RLock()  # one trace or inspection of a module's state at a time, because modules may share parts
 INSIDE = {}  # threads that run a forward in PyTorch; each operation on it is atomic
 
 
@@ -24,7 +24,7 @@ class Busy(Exception):
 
 
 class Tracer:
-    """The thread whose stand-ins are, or are about to be, in the modules."""
+    """The thread whose placeholders are, or are about to be, in the modules."""
 
     thread = 0
 
@@ -34,7 +34,7 @@ def in_pytorch(forward, module, args, kwargs):
     me = get_ident()
     if me in INSIDE:
         return forward(module, *args, **kwargs)
-    INSIDE[me] = True  # first: who wants to trace says so and looks here then
+    INSIDE[me] = True  # first: a thread that wants to trace announces it and then looks here
     try:
         if Tracer.thread and Tracer.thread != me:
             wait_outside(me)
@@ -53,7 +53,7 @@ def wait_outside(me):
 
 @contextlib.contextmanager
 def taken(lock):
-    """A lock, for which a thread inside does not wait: then it is Busy."""
+    """A lock. A thread that is inside a module does not wait for it, but raises Busy."""
     if not lock.acquire(blocking=get_ident() not in INSIDE):
         raise Busy
     try:
@@ -64,7 +64,7 @@ def taken(lock):
 
 @contextlib.contextmanager
 def alone():
-    """Nobody else traces or runs a compiled module in PyTorch, or Busy."""
+    """Waits until no other thread traces or runs a compiled module in PyTorch; raises Busy if that takes too long."""
     me = get_ident()
     with taken(TRACING):
         before, Tracer.thread = Tracer.thread, me

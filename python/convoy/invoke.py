@@ -26,7 +26,7 @@ def only_region(found):
 
 
 def invoker(found, params, whole):
-    """tensors -> results. The captured graph as a function, by the shortest way. params: the first of its
+    """tensors -> results. The captured graph as a function with the least overhead. params: the first of its
     placeholders, the same in every call. whole: of only_region()."""
     spec = found.out_spec
     nested = not spec.is_leaf()
@@ -40,7 +40,7 @@ def invoker(found, params, whole):
         return through_graph
     runner, positions, picks = whole
     n = len(params)
-    # Parameters are objects that do not change (the state sees to that): they are ready in the list.
+    # Parameters are always the same objects (the state guarantees that), so the list already contains them.
     template = [params[p] if p < n else None for p in positions]
     inputs = [(i, p - n) for i, p in enumerate(positions) if p >= n]
 

@@ -15,7 +15,7 @@ def kind_of(tensor):
 
 def checker(tensors):
     """A function that says of as many arguments whether they are of the same types, sizes, strides, dtypes and devices,
-    outside of autocast, transforms and traces as now. None where PyTorch's check is missing or sees less."""
+    outside of autocast, transforms and traces as now. None if PyTorch's check is missing or sees less."""
     if not tensors:
         return lambda: True
     try:
@@ -42,7 +42,7 @@ USABLE = sees_enough()
 
 
 class Kinds:
-    """Of tensors as they are now."""
+    """Records the tensors' present kinds."""
 
     __slots__ = ("tensors", "kinds", "check")
 

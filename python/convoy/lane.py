@@ -15,7 +15,7 @@ from .kinds import checker
 from .versions import watcher
 
 MOST = 4  # lanes of a module: shapes in turn
-MISS = object()  # the long way, please
+MISS = object()  # the call must take the long way
 _depth, _modes, _grad = native._len_torch_dispatch_stack, native._len_torch_function_stack, torch.is_grad_enabled
 
 
@@ -32,7 +32,7 @@ class Lane:
         self.cls, self.entry, self.count = cls, entry, len(tensors)
         self.check, self.kinds, self.hooks = checker(tensors), checker(entry.fixed), hooks
         self.same, self.views = self.watch()
-        self.threads = torch.get_num_threads() if runner.device.type == "cpu" else None  # a plan is made for so many
+        self.threads = torch.get_num_threads() if runner.device.type == "cpu" else None  # the number that the plan was made for
         self.again, self.pick, self.fixed = runner.again, picks[0], entry.fixed
         wanted = [positions[i] for i in order if not program.params[i]]
         self.inputs = None if wanted == [*range(first, first + len(tensors))] else wanted
@@ -44,13 +44,13 @@ class Lane:
         return watcher(seen, self.entry.state.objects, self.hooks), views
 
     def holds(self):
-        """Is everything unchanged, although something was written or cannot be watched?"""
+        """Is everything unchanged, even if something was written or cannot be watched?"""
         if any(self.hooks):
             return False
         now = (self.same, self.views) if self.same() else self.watch()  # before the look
         if not self.entry.holds():
             return False
-        self.same, self.views = now  # the same again was written
+        self.same, self.views = now  # the same values were written again
         return True
 
     def run(self, args):

@@ -17,7 +17,7 @@ import torch
 
 ALIGNED = 256  # of a workspace: CVY_ALIGN
 HUGE_PAGE = 2 << 20
-SMALLEST = 8 << 20  # bytes of a result that the pool serves; below, malloc reuses memory by itself
+SMALLEST = 8 << 20  # bytes of a result that the pool serves; malloc reuses smaller blocks itself
 IDLE_SECONDS = 5.0
 try:
     from torch._C._dynamo import guards
@@ -74,7 +74,7 @@ class Pool:
             self.timer.start()
 
     def sweep(self):
-        """Returns to the system what has not been used for a while."""
+        """Returns memory that has not been used for a while to the system."""
         with self.lock:
             oldest = time.monotonic() - IDLE_SECONDS
             self.idle = [b for b in self.idle if b.since > oldest]
@@ -99,7 +99,7 @@ def pooled(shape, stride, dtype, size):
 
 
 class Own(threading.local):
-    """A thread's workspace: its contents mean nothing from run to run, so all runs of the thread share it."""
+    """A thread's workspace: its contents are not needed after a run, so all runs of the thread share it."""
 
     memory, address, size = None, 0, 0
 
@@ -137,8 +137,8 @@ def allocator(shape, stride, dtype, device):
 
 
 def empty(shape, stride, dtype, device):
-    """A function that makes one tensor after another. PyTorch's compiled code has a way of its own, which takes no names
-    of arguments and asks no dispatcher: half the time, less where caches are cold. It serves the current device."""
+    """A function that makes one tensor after another. PyTorch's compiled code has its own function, which takes no names
+    of arguments and bypasses the dispatcher: half the time, less if caches are cold. It serves the current device."""
     usual = functools.partial(torch.empty_strided, shape, stride, dtype=dtype, device=device)
     short = SHORT_WAYS.get(device.type)
     if short is None:

@@ -7,7 +7,7 @@ import torch
 from .vocabulary import agree, plain, refuse_if, rule, shape_of
 from .work import product
 
-# Views that move elements where they are taken: PyTorch has them for nothing.
+# Views that Convoy computes as copies; in PyTorch they cost nothing.
 MOVED_VIEWS = {"slice", "narrow", "select", "permute", "transpose", "swapaxes", "swapdims", "t", "numpy_T", "mT", "movedim",
                "expand", "contiguous", "alias"}  # fmt: skip
 MOST_JOINED = 8  # tensors of one cat
@@ -117,7 +117,7 @@ def pad(emit, a):
 
 
 def nearest_sources(size, out, scale):
-    """Which element each result takes, in PyTorch's arithmetic."""
+    """The element that each result is copied from, in PyTorch's arithmetic."""
     step = torch.tensor(1.0 / scale if scale else size / out, dtype=torch.float32)
     return torch.floor(torch.arange(out, dtype=torch.float32) * step).clamp(max=size - 1).long()
 

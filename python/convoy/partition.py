@@ -18,7 +18,7 @@ from .vocabulary import SHAPES, Emitter, emit_node, why_not
 
 @dataclass
 class Region:
-    """What one call computes: a program, the nodes it reads in the order of its sources, and shapes as they came."""
+    """One call: a program, the nodes it reads in the order of its sources, and their original shapes."""
 
     program: Program
     nodes: list  # of the captured graph
@@ -28,7 +28,7 @@ class Region:
 
 
 def shown(node, inside):
-    """From a node over what it is a view of, inside a region, to the one whose memory it shows."""
+    """Follows views inside a region from a node to the one whose memory it shows."""
     chain = [node]
     while shape_only(chain[-1]) and chain[-1].all_input_nodes[0] in inside:
         chain.append(chain[-1].all_input_nodes[0])
@@ -67,7 +67,7 @@ def pair(node):
 
 
 def unique_outputs(region):
-    """The library gives every value once."""
+    """Removes repeated outputs: the library returns every value once."""
     return len(set(region.program.outputs)) == len(region.outputs)
 
 
@@ -75,7 +75,7 @@ def unique_outputs(region):
 
 
 class Groups:
-    """Regions as they grow: disjoint sets of nodes, with every set's inputs, to find paths that leave and return."""
+    """Growing regions: disjoint sets of nodes, with every set's inputs, to find paths that leave and return."""
 
     def __init__(self):
         self.of, self.members, self.inputs = {}, {}, {}
@@ -106,7 +106,7 @@ class Groups:
 
 
 def negated(node):
-    """PyTorch may keep the imaginary part of a conjugate as it was, and a bit that says so: its memory has the other sign."""
+    """PyTorch may store the imaginary part of a conjugate unchanged, with a bit that says so: its memory has the other sign."""
     values = [n.meta.get("val") for n in node.all_input_nodes]
     if any(isinstance(v, torch.Tensor) and v.is_neg() for v in values):
         return "a tensor with PyTorch's negative bit"
@@ -187,7 +187,7 @@ def frozen_apart(nodes, trained):
 
 
 class Chooser:
-    """Which nodes become regions. `make_call(region)` gives what inserts its call, or None and the reason."""
+    """Chooses the nodes that become regions. `make_call(region)` returns the function that inserts its call, or None and the reason."""
 
     def __init__(self, graph, is_param, make_call, kept):
         self.order = {n: i for i, n in enumerate(graph.nodes)}
@@ -205,7 +205,7 @@ class Chooser:
         return ((region, call), None) if call is not None else (None, reason)
 
     def choose(self, nodes):
-        """Regions of these nodes: one of all of them, or of the pieces that are worth it, or none."""
+        """Regions of these nodes: all of them as one, or the pieces that are worth it, or none."""
         whole, reason = self.attempt(nodes)
         if whole:
             return [whole]
@@ -226,7 +226,7 @@ class Chooser:
         return found
 
     def join(self, parts, taken):
-        """Pieces next to each other as one region, if that is worth it too."""
+        """Joins adjacent pieces into one region, if that is also worth it."""
         nodes = sorted((n for part in parts for n in part), key=self.order.get)
         whole = self.attempt(nodes)[0] if len(parts) > 1 else None
         return [whole] if whole else taken

@@ -4,11 +4,11 @@ from torch import _C as native
 
 from .state import ATOMS, PLAIN
 
-IN_A_ROW, FREE = 16, 64  # calls that pass: with a look at each, then without
+IN_A_ROW, FREE = 16, 64  # calls that pass: first each is checked, then none
 
 
 def told(argument):
-    """What an argument is recognised by; TypeError if it cannot be."""
+    """The properties by which an argument is recognised; TypeError if it cannot be."""
     if type(argument) in PLAIN:
         return argument.numel(), argument.dtype
     if type(argument) in ATOMS:

@@ -17,7 +17,7 @@ import torch
 
 from .binding import CVY_ALIGN, cvy_copy
 
-COMPARED = 1 << 16  # bytes of a parameter that are compared with what they were
+COMPARED = 1 << 16  # bytes of a parameter that are compared with a copy
 MOST_LAYOUTS = 4
 
 TICKS = itertools.count()
@@ -33,7 +33,7 @@ def seen(tensors):
 
 
 class Contents:
-    """What was prepared from parameters as they were then. It never changes; whoever runs on it holds it.
+    """Values prepared from parameters. They never change; a run holds them while it uses them.
 
     On the CPU the parameters' bytes are kept as well, since `parameter.data` changes without a new version; of large ones
     that is the beginning."""
@@ -41,7 +41,7 @@ class Contents:
     __slots__ = ("token", "memory", "address", "seen", "bytes", "copies")
 
     def __init__(self, memory, tensors):
-        self.token = object()  # by which slots know it: holding it itself they would hold the memory
+        self.token = object()  # slots recognise it by this: a reference to it would keep the memory alive
         self.memory, self.seen = memory, seen(tensors)
         self.address = -(-memory.data_ptr() // CVY_ALIGN) * CVY_ALIGN
         sizes = [compared(t) for t in tensors]
@@ -50,7 +50,7 @@ class Contents:
         self.copies = (cvy_copy * len(places))(*((at, C.cast(b, C.c_void_p), n) for (at, n), b in zip(places, self.bytes)))
 
     def fits(self, tensors):
-        """Do these parameters still give it?"""
+        """Would these parameters give the same values?"""
         if self.seen is None or seen(tensors) != self.seen:
             return False
         return all(C.string_at(c.at, c.size) == b for c, b in zip(self.copies, self.bytes))
@@ -70,21 +70,21 @@ class Prepared:
     def __init__(self, size, tensors, kinds, family, device):
         self.size, self.kinds, self.family, self.device = size, kinds, family, device
         self.tensors = [weakref.ref(t) for t in tensors]
-        self.lock = threading.Lock()  # held by who prepares
+        self.lock = threading.Lock()  # held by the thread that prepares
         self.memory, self.used = None, next(TICKS)
-        self.contents = None  # of the memory; None while it holds nothing of use
+        self.contents = None  # of the memory; None while it contains nothing useful
 
     def fits(self, tensors):
-        """Are they what the plan was made for?"""
+        """Are these the parameters that the plan was made for?"""
         return all((t.shape, t.stride(), t.dtype, t.device) == kind for t, kind in zip(tensors, self.kinds))
 
     def ready(self, tensors):
-        """The contents that these parameters give now, else None. Other threads may drop them at any time."""
+        """The contents if these parameters still give them, else None. Other threads may drop them at any time."""
         contents = self.contents
         return contents if contents is not None and contents.fits(tensors) else None
 
     def take(self, tensors):
-        """Contents that the caller prepares, then stores here."""
+        """New contents, which the caller prepares and then stores here."""
         self.contents = None
         memory = self.memory
         if memory is None:
@@ -111,7 +111,7 @@ class Family:
 
 
 class Store:
-    """All there is: families by parameters and stream."""
+    """All families, by parameters and stream."""
 
     def __init__(self):
         self.lock = threading.Lock()

@@ -30,10 +30,10 @@ from .settings import meant
 FACTORS = (1, 3, 0.01, -1)
 SEED = 42
 SECONDS = 2.0  # of timed runs
-# Largest error allowed, as a share of the largest value; or a few times eager's own, where that is more.
+# Largest error allowed, as a share of the largest value; or a few times eager's own, if that is more.
 TOLERANCES = {"fp32": 5e-6, "tf32": 5e-3, "torch": 5e-3}
 OWN_ERROR = 4
-BUSY_SHARE, BUSY_SECONDS = 0.2, 0.2  # of the processors that others may take; of time that says something
+BUSY_SHARE, BUSY_SECONDS = 0.2, 0.2  # share of the processors that others may use; shortest time that can be judged
 CHECKED_BYTES = 64 << 20  # of inputs that are also computed in float64
 
 
@@ -64,7 +64,7 @@ def load(path):
 
 @contextlib.contextmanager
 def about(path, what):
-    """Errors of the file's own code, with the place where they occurred."""
+    """Errors of the file's code, with the place where they occurred."""
     try:
         yield
     except Bad:
@@ -89,7 +89,7 @@ def build(problem, path, precision, device):
     with about(path, "ModelNew cannot be built"):
         torch.manual_seed(SEED)
         new = getattr(problem, "ModelNew", problem.Model)(*arguments).to(device).eval()
-    if isinstance(new, Compiled) or type(new) is problem.Model:  # a subclass has a forward of its own
+    if isinstance(new, Compiled) or type(new) is problem.Model:  # a subclass has its own forward
         new = compile_module(new, precision=precision)
     with about(path, "get_inputs() fails"):
         torch.manual_seed(SEED)
@@ -167,7 +167,7 @@ def to_double(value):
 
 
 def taken(processors):
-    """Seconds for which these processors were not idle, and those of this process; nan if the system does not tell."""
+    """Seconds for which these processors were not idle, and those of this process; nan if the system does not say."""
     try:
         lines = [line.split() for line in open("/proc/stat") if line.startswith("cpu")]
     except OSError:
@@ -179,8 +179,8 @@ def taken(processors):
 
 
 class Load:
-    """`others`: how many processors other processes took while something was timed; `busy`: so many that times mean
-    little. Ticks are hundredths of a second: of a short time nothing is known."""
+    """`others`: how many processors other processes used during a measurement; `busy`: so many that the times are not
+    reliable. Ticks are hundredths of a second, so short measurements are not judged."""
 
     def __enter__(self):
         self.processors = os.sched_getaffinity(0)
@@ -203,7 +203,7 @@ class Times:
 
 
 def times_of(function, inputs, device, seconds=SECONDS):
-    """On the CPU from call to return. On the GPU what the device takes, after writes of a GiB: nothing of the inputs
+    """On the CPU, the time from call to return. On the GPU, the device's time after writes of a GiB: nothing of the inputs
     is left in the L2 cache, and the host has issued everything before the device gets to it."""
     function(*inputs)
     function(*inputs)
@@ -237,7 +237,7 @@ def compiled_times(model, inputs, device, seconds):
 
 
 def roofline_ms(new):
-    """Inputs read once and outputs written once, as the plans count it; None if there is no region."""
+    """The time to read inputs once and write outputs once, from the plans; None if there is no region."""
     if not isinstance(new, Compiled):
         return None
     entries = list(dispatcher_of(new).entries.values())
@@ -259,7 +259,7 @@ def machine_name(device):
 
 
 def parsed(parser, arguments):
-    """As parse_args(), with the nearest option in the message about one that there is not."""
+    """Like parse_args(), but the message about an unknown option proposes the nearest one."""
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
         known = [name for action in parser._actions for name in action.option_strings]
@@ -290,7 +290,7 @@ def measure(path, options):
         if options.compile:
             progress("torch.compile: compiling, then timing")
             times["compile"], why = compiled_times(model, inputs, device, options.seconds)
-        with Load() as meanwhile:  # without what torch.compile's workers took
+        with Load() as meanwhile:  # without torch.compile's workers
             progress("timing eager PyTorch")
             times["eager"] = times_of(model, inputs, device, options.seconds)
             progress("timing Convoy")
@@ -315,7 +315,7 @@ def measure(path, options):
 
 
 def progress(what):
-    """One line on standard error, which on a terminal the next one overwrites; None: there is no next one."""
+    """One line on standard error; on a terminal the next one overwrites it. None: clears the line."""
     if sys.stderr.isatty():
         print(f"\r\033[K{what or ''}", end="", file=sys.stderr, flush=True)
     elif what:

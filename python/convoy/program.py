@@ -20,7 +20,7 @@ from .engine import Graph
 @dataclass
 class Step:
     op: str
-    args: list  # values, None where a tensor is left out
+    args: list  # values, None if a tensor is left out
     attrs: dict  # numbers, lists of numbers, words; None: the default
 
 
@@ -68,8 +68,8 @@ class Program:
         return [bits[v] for v in self.outputs]
 
     def evaluate(self, tensors):
-        """The same by PyTorch, differentiable, in any dtype and on any device; each result in memory of its own, as the
-        library's are. What autocast converts is converted outside of programs."""
+        """The same by PyTorch, differentiable, in any dtype and on any device. Each result has its own memory, as the
+        library's results do. Autocast's conversions are outside of programs."""
         values = list(tensors)
         with no_autocast():
             for step in self.steps:
@@ -83,7 +83,7 @@ class Program:
         return results
 
     def origin(self, value):
-        """The value whose memory PyTorch may return for this one."""
+        """The value whose memory PyTorch may return as this one's."""
         n = len(self.params)
         while value >= n and self.steps[value - n].op in SHOWN:
             value = self.steps[value - n].args[0]
@@ -99,7 +99,7 @@ class Program:
         return Program(params, [Step(*s) for s in steps], outputs)
 
 
-# Steps whose result PyTorch may give in their argument's memory.
+# Steps whose result PyTorch may return in their argument's memory.
 SHOWN = {"reshape", "flatten", "squeeze", "unsqueeze", "slice", "permute", "expand", "dropout", "cast"}
 DTYPE_OF = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}  # by the words of `cast`
 
@@ -139,7 +139,7 @@ def binary(op, args, attrs):
     kept = dict(attrs)
     other = args[1] if len(args) > 1 else kept.pop("other")
     if op in ("maximum", "minimum") and not isinstance(other, torch.Tensor):
-        # clamp gives NaN where x is NaN, as maximum does
+        # clamp gives NaN if x is NaN, as maximum does
         return torch.clamp(args[0], **{"min" if op == "maximum" else "max": other})
     return getattr(torch, op)(args[0], other, **kept)
 

@@ -1,4 +1,4 @@
-"""Captured graphs without what would prevent regions: in-place operators become plain ones where the difference cannot be seen,
+"""Captured graphs without what would prevent regions: in-place operators become plain ones if the difference cannot be seen,
 identities and constants are resolved, and results have the strides that they will have.
 """
 
@@ -39,7 +39,7 @@ def is_mutable(node):
 
 
 def is_barrier(node):
-    """Nothing may be moved across it: it changes a tensor, or PyTorch's state."""
+    """It changes a tensor or PyTorch's state, so nothing may be moved across it."""
     if node.op != "call_function" or node.target is operator.getitem:
         return False
     return is_mutable(node) or not isinstance(node.target, torch._ops.OpOverload)
@@ -50,7 +50,7 @@ def is_pointwise(node):
 
 
 def keeps_dtype(node, target):
-    """Would the plain operator give the target's dtype? Beside a wider tensor it would not; in place, the result has to fit."""
+    """Would the plain operator give the target's dtype? With a wider tensor it would not; in place, the result is converted."""
     tensors = [n.meta["val"] for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
     return all(t.dtype == target.meta["val"].dtype or t.dim() == 0 for t in tensors)
 
@@ -150,7 +150,7 @@ def origin(node):
 
 
 def written(node):
-    """What an operator changes in place."""
+    """The arguments that an operator changes in place."""
     given = {**dict(zip((a.name for a in node.target._schema.arguments), node.args)), **node.kwargs}
     marked = [given.get(a.name) for a in node.target._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     return [x for x in marked if isinstance(x, Node)]

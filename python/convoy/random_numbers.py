@@ -59,7 +59,7 @@ def alike(a, b):
 
 @contextlib.contextmanager
 def same_random_numbers(generators):
-    """Inside, every generator is in a state that nothing else would bring it into, so that a seed set there shows."""
+    """Inside, every generator is in a state that nothing else would produce, so setting a seed is detected."""
     sources = sources_of(generators)
     saved = {name: read() for name, (read, _, _) in sources.items()}
     try:

@@ -2,8 +2,8 @@
 
 
 class Changed(Exception):
-    """What a forward does besides making tensors."""
+    """The forward does something besides making tensors."""
 
 
 class Unseen(Exception):
-    """What of its state cannot be looked at in every call."""
+    """A part of the module's state cannot be checked in every call."""

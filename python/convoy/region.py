@@ -37,7 +37,7 @@ def strides_of(shape, stride):
 
 
 def described(tensors):
-    """What a runner is made for, of each."""
+    """(shape, stride, dtype) of each tensor, which a runner is made for."""
     return tuple((tuple(t.shape), tuple(t.stride()), t.dtype) for t in tensors)
 
 
@@ -81,7 +81,7 @@ class Slot:
         self.prepared = STORE.find(plan, [tensors[i] for i in self.params], kinds, stream, runner.device)
         self.take, self.give_back = workspace_of(plan.scratch, runner.device)
         self.owns = runner.device.type == "cuda" and plan.scratch <= OWN_WORKSPACE
-        self.kept = False  # the workspace is as the plan's last run left it
+        self.kept = False  # the workspace has not changed since the plan's last run
         self.token = None  # contents that addresses and versions of parameters were written down for
         self.describe_call(plan)
 
@@ -111,9 +111,9 @@ class Slot:
         self.token = contents.token if contents.seen else None
 
     def again(self, inputs, params, stream):
-        """The last run once more, on these tensors; None if something that it relied on has changed."""
+        """Repeats the last run on these tensors; None if something that it relied on has changed."""
         prepared = self.prepared
-        contents = prepared.contents  # held while this runs, whoever drops it meanwhile
+        contents = prepared.contents  # held during the run, even if another thread drops it
         if contents is None or contents.token is not self.token:
             return None
         results = [make() for make in self.makers]
@@ -175,7 +175,7 @@ class Runner:
         return self.run(tensors)
 
     def recomputes(self):
-        """If gradients are needed: does Convoy compute the region now, and PyTorch again in backward?"""
+        """If gradients are needed: does Convoy compute the region now, and PyTorch again in the backward?"""
         if self.training == "auto":
             return not self.trained and not saving_is_watched()
         return self.training == "recompute"
@@ -230,7 +230,7 @@ class Runner:
                 contents = prepared.take(params)
             slot.rely_on(contents)
             results = self.launch(slot, inputs, params, b.CVY_KEEP_PREPARED if done else 0, stream)
-            # A captured run has prepared nothing yet: its graph does that whenever it is replayed.
+            # A captured run has prepared nothing yet; its graph does that at every replay.
             if not done and prepared.memory is contents.memory and not (stream and capturing(self.device)):
                 prepared.contents = contents
         return results
@@ -265,7 +265,7 @@ class Runner:
         return self.run(copies)
 
     def leave(self, slot, tensors, free):
-        """By PyTorch, because the plan was not made for these tensors."""
+        """Runs the region in PyTorch, because the plan was not made for these tensors."""
         free.append(slot)
         self.doubts.append("tensors of another kind")
         return self.program.evaluate(tensors)

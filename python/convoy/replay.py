@@ -27,7 +27,7 @@ class Recorded:
         side.wait_stream(self.stream)
         with torch.cuda.stream(side):
             self.inputs = [restride(t, t.shape, t.stride()) for t in tensors]
-            for _ in range(WARM):  # what is derived from parameters is made once for every stream, and not in the graph
+            for _ in range(WARM):  # values derived from parameters are prepared once per stream, outside the graph
                 invoke(self.inputs)
         self.stream.wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
@@ -62,7 +62,7 @@ class Replay:
         self.lock, self.calls, self.recorded, self.versions, self.reason = threading.Lock(), 0, None, None, None
         if changes_argument(entry.capture.graph.graph):
             self.reason = "it changes an argument in place, and a graph would change its copy"
-        self.slots = []  # of the regions, whose workspaces the graph knows: nobody else runs in them
+        self.slots = []  # of the regions: the graph contains their workspaces, so no other run may use them
 
     def __call__(self, tensors):
         if self.reason is not None or not self.lock.acquire(blocking=False):

@@ -99,7 +99,7 @@ EMPTY = object()  # what is in a slot that was never written
 
 
 def member_names(cls):
-    """What a class of Python's adds: those of C have no `__slots__`."""
+    """The attributes that a Python class adds; C classes have no `__slots__`."""
     own = cls.__dict__
     return [n for n, v in own.items() if type(v) is types.MemberDescriptorType] if "__slots__" in own else []
 
@@ -144,7 +144,7 @@ class Held:
         self.before = self.read(container)
 
     def named(self, i):
-        """What the element with this number is called."""
+        """The name of the element with this number."""
         if not isinstance(self.container, KEYED):
             return self.name("") + f"[{i}]"
         return self.name(self.before[i % (len(self.before) // 2)])
@@ -288,14 +288,14 @@ class State:
                 self.classes += [] if foreign(cls) else [cls]
 
     def visit_hooks(self, container, path):
-        """Empty ones are not watched here: whether there are any now is asked at every call as it is."""
+        """Empty ones are not watched here, because every call checks whether there are any."""
         self.seen.add(id(container))
         self.held.append(Held(container, lambda _: member(path, "a hook"), guarded=bool(container)))
         for hook in container.values() if isinstance(container, dict) else ():
             self.expect([hook, *closure_of(hook)], lambda i: member(path, "a hook"))
 
     def owns(self, function):
-        """Does this code belong to the module's own classes? Then it is part of its forward, whoever calls it."""
+        """Does this code belong to the module's classes? Then it is part of its forward, regardless of its caller."""
         function = getattr(function, "__func__", function)
         name, where = getattr(function, "__qualname__", ""), getattr(function, "__module__", None)
         return any(where == c.__module__ and name.startswith(c.__qualname__ + ".") for c in self.classes)
@@ -351,7 +351,7 @@ class State:
         return self.alone is not None and self.alone() is module
 
     def untouched(self):
-        """Is everything as it was found, hooks and all that no capture relies on included?"""
+        """Is everything unchanged, including hooks and other things that no capture relies on?"""
         return self.kinds.hold() and all(held.difference(held.before) is None for held in self.held) and \
             list(map(type, self.objects)) == self.types  # fmt: skip
 
@@ -373,7 +373,7 @@ class State:
 
     @contextlib.contextmanager
     def replaced(self, tensors, stand_ins):
-        """stand_ins in the place of tensors, everywhere. Afterwards all is as it was; Changed says what was not."""
+        """Replaces tensors with stand_ins everywhere. Afterwards everything is restored; Changed says what had changed."""
         by = {id(t): s for t, s in zip(tensors, stand_ins)}
         for stand_in in (s for t, s in zip(tensors, stand_ins) if isinstance(t, nn.Parameter)):
             stand_in._is_param = True  # for isinstance()
@@ -398,7 +398,7 @@ class State:
             yield
 
     def restore(self):
-        """Everything that can be, whatever of it objects: stand-ins must not stay."""
+        """Restores everything, even if some of it raises an error: no placeholder may stay."""
         with contextlib.ExitStack() as stack:
             for held in self.held[::-1]:
                 if held.restored:

@@ -39,7 +39,7 @@ def leaves_of(graph, is_region):
 
 
 def needing_gradients(graph, given):
-    """Nodes that depend on a tensor that wants a gradient, where gradients are enabled. given: tensors by placeholder."""
+    """Nodes that depend on a tensor that wants a gradient, if gradients are enabled. given: tensors by placeholder."""
     found, given = set(), iter(given if torch.is_grad_enabled() else ())
     for node in graph.nodes:
         if node.op == "placeholder":
@@ -57,7 +57,7 @@ def gradients_everywhere(leaves, given):
 
 
 class Trained:
-    """What the last call with gradients found: PyTorch computes all of it."""
+    """The last call with gradients, all of which PyTorch computes."""
 
     __slots__ = ("mode", "witness")
 

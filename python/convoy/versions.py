@@ -20,7 +20,7 @@ WORD = C.sizeof(C.c_void_p)
 CLASS, LENGTH = WORD, 2 * WORD  # after the reference count; of dictionaries and lists
 TAG, ELEMENTS = 3 * WORD, 3 * WORD  # of a dictionary: its latest write; of a list: where its elements are
 
-_hold = C.PyDLL(str(lib.path)).cvy_words_hold  # keeps the lock: nobody else writes meanwhile
+_hold = C.PyDLL(str(lib.path)).cvy_words_hold  # keeps the GIL, so no other thread writes during the check
 _hold.restype, _hold.argtypes = C.c_int32, [C.c_void_p, C.c_void_p]
 
 
@@ -90,7 +90,7 @@ def class_dictionary(cls):
     return found
 
 
-# ---- which of them is right here ---------------------------------------------------------------------------------
+# ---- the watcher for this interpreter -----------------------------------------------------------------------------
 
 
 class Probe:
@@ -136,7 +136,7 @@ def list_writes(some):
 
 
 def shows(watcher, rounds=24):
-    """Does every kind of write show, and nothing else?"""
+    """Is every kind of write detected, and nothing else?"""
     probe, plain, some, hooks = Probe(), {"key": 0}, [0], OrderedDict()
     probe.value = 0
     owned, shared = probe.__dict__, class_dictionary(Probe)

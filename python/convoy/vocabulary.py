@@ -24,7 +24,7 @@ def rule(*names):
     def register(function):
         for name in names:
             packet, _, overload = name.partition(".")
-            # a name that this PyTorch does not have is simply never met
+            # a name that this PyTorch does not have never occurs
             found = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
             if found is not None:
                 RULES[found] = function
@@ -63,7 +63,7 @@ def shape_of(node):
 
 
 def even(numbers):
-    """One number if it is the same along all axes, as people write it."""
+    """One number if it is the same along all axes."""
     same = isinstance(numbers, (list, tuple)) and numbers and all(n == numbers[0] for n in numbers)
     return numbers[0] if same else numbers
 
@@ -74,7 +74,7 @@ def refuse_if(condition, reason):
 
 
 def agree(first, *others, mixed=False):
-    """PyTorch's products take one dtype; mixed: its norms take float32 parameters beside other data as well."""
+    """PyTorch's products take one dtype; mixed: its norms also take float32 parameters with data of another dtype."""
     data, given = first.meta["val"].dtype, {n.meta["val"].dtype for n in others if n is not None}
     refuse_if(given - {data} and not (mixed and given == {torch.float32}), "arguments of several dtypes")
 

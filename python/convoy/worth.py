@@ -173,7 +173,7 @@ def recalled(runner, text):
 
 
 def judge(region, runner, settings):
-    """The verdict on a region whose plan is made; None where every region is wanted."""
+    """The verdict on a region whose plan is made; None if every region is wanted."""
     if settings.regions == "all":
         return None
     if settings.effort == "measure":

@@ -3,7 +3,7 @@
     python -m convoy_report [--results DIR] [-o report.html]    draw the page
     python -m convoy_report --screenshots DIR                   the first screen, 1280 and 375 wide, light and dark
     python -m convoy_report --update FILE...                    write the figures into Markdown files
-    python -m convoy_report --check FILE...                     exit 1 where a figure there is not the results'
+    python -m convoy_report --check FILE...                     exit 1 if a figure there is not the results'
 
 Nothing but the standard library, and none of Convoy; figures are inline SVG, coloured by the page's style for light
 and dark. In a Markdown file everything between `<!-- figures: NAME -->` and `<!-- end -->` is written by this program.
@@ -38,7 +38,7 @@ def filled(document, cases):
 
 
 def documents(paths, cases, write):
-    """0, or 1 where a file's figures are not those of the results."""
+    """0, or 1 if a file's figures are not those of the results."""
     status = 0
     for path in map(Path, paths):
         old = path.read_text()

@@ -41,7 +41,7 @@ class Case:
 
 
 def kind_of(row):
-    """The section a row belongs to: its precision, or the dtype of 16 bits, and the layout where it is not NCHW."""
+    """The section a row belongs to: its precision, or the dtype of 16 bits, and the layout if it is not NCHW."""
     dtype = row.get("dtype") or "fp32"
     return (row["precision"] if dtype == "fp32" else dtype) + ("-nhwc" if row.get("layout") == "channels_last" else "")
 

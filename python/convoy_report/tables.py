@@ -50,7 +50,7 @@ def md_operators(cases, device, precision):
 
 
 def md_series(cases, device, precision):
-    """Convoy's cost per size, and what the fastest peer takes where peers were measured."""
+    """Convoy's cost per size, and what the fastest peer takes if peers were measured."""
     lines = []
     for series in ("batch", "image", "channels"):
         found = select(cases, device=device, precision=precision, series=series)
@@ -184,7 +184,7 @@ ALLOWED = {"fp32": (2.0, ("torch eager",)), "tf32": (1.5, ("torch eager", RIVAL)
 
 
 class Drawn:
-    """One chain of a sample in one precision. `rows`: by peer; where Convoy failed or was left out there is no ratio."""
+    """One chain of a sample in one precision. `rows`: by peer; if Convoy failed or was left out there is no ratio."""
 
     def __init__(self, rows, precision):
         self.ours, self.rival, self.eager = (rows.get(p, {}) for p in (OURS, RIVAL, "torch eager"))

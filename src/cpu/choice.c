@@ -23,7 +23,7 @@ static const cpu_row *const rows[] = {
 };
 enum { ROWS = COUNT_OF(rows), BEFORE_ALL = -2 };
 
-/* The row that a tuning asks for; NULL: none. */
+/* The row that a tuning requests; NULL: none. */
 static const cpu_row *forced_row(int tuning)
 {
     static const cpu_row *const forced[TUNE_COUNT] = {
@@ -43,8 +43,8 @@ static const char *refusal(const question *q, const cpu_row *row)
     return row->refuse ? row->refuse(q, row) : NULL;
 }
 
-/* What the row is chosen by, the least first: its seconds, or dice where the plan has a seed, so that any legal row
- * may win. The one that a tuning asks for comes before all others. */
+/* The key by which the row is chosen, the smallest first: its seconds, or a random number if the plan has a seed,
+ * so any legal row may win. The row that a tuning requests comes before all others. */
 static double rank_of(const question *q, int row, double seconds)
 {
     const uint32_t seed = q->plan->options.seed;
@@ -56,7 +56,7 @@ static double rank_of(const question *q, int row, double seconds)
     return (double)(cvyi_hash(dice, &row, sizeof row) >> 40);
 }
 
-/* The row of the least rank above *rank that does not refuse, its rank and seconds; NULL: there is none. */
+/* The row with the lowest rank above *rank that does not refuse, its rank and seconds; NULL: there is none. */
 static const cpu_row *next_row(const question *q, double *rank, double *seconds)
 {
     const double above = *rank;

@@ -15,7 +15,7 @@
 
 typedef struct cpu_row cpu_row;
 
-/* What a row is asked about: a node of a pass. */
+/* The node of a pass that a row judges. */
 typedef struct question {
     const cvy_plan *plan;
     const pass *pass;
@@ -33,13 +33,13 @@ static inline question cvyi_ask(const cvy_plan *p, const pass *s, int index)
     return q;
 }
 
-/* What a convolution does while its result is still in registers or in a band of rows. */
+/* What is computed while a convolution's result is still in registers or in a band of rows. */
 typedef struct conv_along {
     int pool;         /* node of the maximum taken along; -1: none */
     int stats;        /* node of the statistics taken of the result itself; -1 */
     int prog, n_prog; /* pointwise nodes run on each band */
     int prog_stats;   /* node of the statistics taken of the last of those; -1 */
-    bool centred;     /* the result lies in memory less its channel means (spot.shift) */
+    bool centred;     /* the result is stored minus its channel means (spot.shift) */
     bool twice;       /* it runs for the statistics, and again through the program */
 } conv_along;
 
@@ -51,7 +51,7 @@ typedef struct conv_choice {
     bool means;            /* means come first: statistics follow, or Winograd's form was chosen */
     bool centres;          /* means, and not Winograd's: it works on a centred copy of x */
     conv_geom copy;        /* its geometry: the padding is part of the copy */
-    conv_tiling tiling[2]; /* as chosen; direct, for samples with special values, where means come first */
+    conv_tiling tiling[2]; /* as chosen; direct, for samples with special values, if means come first */
     gemm_plan gemm;
 } conv_choice;
 
@@ -67,9 +67,9 @@ typedef struct node_choice {
     const cpu_row *row;
     int lead;     /* the node whose steps compute it */
     bool read_on; /* its value is read by other steps of the pass: it lies in a slice, unless it is stored */
-    bool awaited; /* an operator reads it that needs all of it before it can start: it is no program's */
-    bool centred; /* its value lies in memory less its channels' means */
-    const cpu_choice *own; /* of a producer among the prepared nodes; else NULL: the pass's choice is its first's */
+    bool awaited; /* an operator that reads it needs all of it before it can start, so no program computes it */
+    bool centred; /* its value is stored minus its channels' means */
+    const cpu_choice *own; /* of a producer among the prepared nodes; else NULL: its choice is the pass's */
 } node_choice;
 
 /* What pass.choice points to. */
@@ -99,8 +99,8 @@ struct cpu_row {
     double (*seconds)(const question *q, const cpu_row *row);
     /* Fills in the row's own part of the choice (how); chunk, units and twice are set. NULL: it has none. */
     void (*decide)(const question *q, cpu_choice *c);
-    /* May the first operand of the operator at `index` be words of 16 bits where they lie, and does it store its
-     * result itself, as words or with strides? NULL: no, it wants floats. */
+    /* May the first operand of the operator at `index` be read in place as 16-bit words, and does it store its
+     * result itself, as words or with strides? NULL: no, it takes floats. */
     bool (*words)(const builder *b, int index);
     /* Adds the steps of the operator at `index`, and of those that it leads. */
     cvy_status (*make)(builder *b, int index);
@@ -130,7 +130,7 @@ static inline node_choice *cvyi_node_choice(const pass *s, const cpu_choice *c, 
     return &c->nodes[index - s->first];
 }
 
-/* How the producer at node `index` runs: as the pass, which it begins, or by itself, among the prepared. */
+/* How the producer at node `index` runs: at the start of its pass, or among the prepared nodes. */
 static inline const cpu_choice *cvyi_own_choice(const pass *s, const cpu_choice *c, int index)
 {
     const cpu_choice *own = cvyi_node_choice(s, c, index)->own;
@@ -147,9 +147,9 @@ const cpu_row *cvyi_only_row(const question *q);
 const char *cvyi_decide_pass(const cvy_plan *p, pass *s, cpu_choice *c);
 /* Decides which nodes the steps of node `index` compute. */
 void cvyi_lead(const cvy_plan *p, const pass *s, cpu_choice *c, int index);
-/* Finds the values that other steps than their own read, and those that are awaited. */
+/* Finds the values that are read by steps other than their own, and those that are awaited. */
 void cvyi_mark_reads(const cvy_plan *p, const pass *s, cpu_choice *c);
-/* In a reshape that shares memory nothing is computed. */
+/* A reshape that shares memory computes nothing. */
 static inline bool cvyi_is_alias(const cvy_plan *p, int index)
 {
     const node *n = &p->graph->nodes[index];
@@ -158,11 +158,11 @@ static inline bool cvyi_is_alias(const cvy_plan *p, int index)
 
 /* ---- conv_along.c ---- */
 
-/* Is a convolution taken sample by sample? Else (a whole batch of parameters at once) it takes nothing along. */
+/* Is a convolution computed sample by sample? Else (a whole batch of parameters at once) it takes nothing along. */
 bool cvyi_conv_by_sample(const question *q);
 /* What the convolution would take along. */
 conv_along cvyi_conv_take(const question *q, const cpu_choice *c, bool product);
-/* May the convolution that the pass begins with run twice, instead of its result being kept? */
+/* May the convolution at the start of the pass run twice, so its result need not be kept? */
 bool cvyi_conv_twice_fits(const cvy_plan *p, const pass *s);
 
 /* ---- cost.c ---- */
@@ -178,11 +178,11 @@ void cvyi_pass_cost(const cvy_plan *p, pass *s, cpu_choice *c);
 /* The seconds of a finished pass, on the threads of the plan. */
 void cvyi_cpu_predict(const cvy_plan *p, pass *s);
 
-/* What rows predict with: elements of the node's first argument, times how much longer this machine's vectors take
- * than AVX-512's; and a product's operations at a share of the peak. */
+/* For the predictions of rows: elements of the node's first argument, times how much longer this machine's vectors
+ * take than AVX-512's; and a product's operations at a share of the peak. */
 double cvyi_vector_elements(const question *q);
 double cvyi_product_seconds(const question *q, double share);
-/* seconds() of pointwise operators, copies, reductions and softmax, however they are taken. (step_program.c) */
+/* seconds() of pointwise operators, copies, reductions and softmax. (step_program.c) */
 double cvyi_program_seconds(const question *q, const cpu_row *row);
 
 #endif

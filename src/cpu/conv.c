@@ -1,12 +1,12 @@
-/* conv.c - how the work of a convolution is cut into parts. Nothing here depends on the instruction set but through
- * numbers of cpu_conv_kernels. */
+/* conv.c - how the work of a convolution is divided into parts. Nothing here depends on the instruction set except
+ * through numbers of cpu_conv_kernels. */
 #include <string.h>
 #include "conv.h"
 
 enum {
     PART_FLOPS = 4000000,   /* a part should not be smaller: about 40 us on one core */
     PARTS_WANTED = 16,      /* of one sample: enough for 16 threads */
-    BATCH_PARTS = 64,       /* of all samples: where there are so many, channels are not split */
+    BATCH_PARTS = 64,       /* of all samples: if there are so many, channels are not split */
     COPY_CHANNELS = 64,     /* a copy of the input serves at least so many output channels */
     PATCH_CHANNELS = 128,   /* patches serve at least so many output channels */
     VIEW_BYTES = 256 << 10, /* input of a part: a quarter of a usual L2 */
@@ -47,7 +47,7 @@ static void cut_channels(conv_tiling *t, int kt)
     t->blocks = t->full + t->tails;
 }
 
-/* How many parts a sample is worth. Depthwise operations take longer, and parts of 10 us are worth their claiming:
+/* The number of parts for a sample. Depthwise operations take longer, and parts of 10 us are worth claiming:
  * a whole layer is often no longer than 50. */
 static int64_t parts_wanted(const conv_tiling *t)
 {
@@ -130,7 +130,8 @@ static void cut_direct(conv_tiling *t)
     if (t->algo == CONV_DEPTHWISE) t->scratch += (size_t)cvyi_round_up(cvyi_conv_taps(g), 4) * sizeof(conv_column);
 }
 
-/* Patches: bands of about a strip at least, so that every weight read from afar meets all of its pixels. */
+/* Patches: bands of at least about a strip, so that every weight from an outer cache is used for all of its pixels.
+ */
 static void cut_patches(conv_tiling *t)
 {
     const cpu_conv_kernels *k = t->kernels;
@@ -251,7 +252,7 @@ static void cut_winograd(conv_tiling *t)
     t->packed = t->blocks * t->kt * points * channels;
     t->view_floats = points * (t->chunk * strip + k->vl);
     t->tmp_floats = sums;
-    const int64_t runs = t->blocks_per_part * t->kt; /* sums of squares in the making: in double, and a vector */
+    const int64_t runs = t->blocks_per_part * t->kt; /* partial sums of squares: in double, and a vector */
     const int64_t strips = cvyi_ceil_div(t->tile_rows * t->tiles[1], strip);
     t->group = 1;
     while (t->chunks > 1 && t->group < CONV_GROUP && t->group < strips &&

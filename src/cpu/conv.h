@@ -44,7 +44,7 @@ static inline bool cvyi_is_winograd(conv_algo_id algo)
 
 struct cpu_conv_kernels;
 
-/* How one convolution is cut up; made by cvyi_conv_tile(). Lengths are floats unless said otherwise. */
+/* How one convolution is divided; made by cvyi_conv_tile(). Lengths are in floats unless stated otherwise. */
 typedef struct conv_tiling {
     conv_geom geom;
     conv_algo_id algo;
@@ -75,11 +75,11 @@ typedef struct conv_tiling {
     int64_t chunk, chunks; /* input channels (times kernel depth) transformed at once; patches: input channels */
 } conv_tiling;
 
-/* One sample. All arrays are row-major, and float32 but for src. */
+/* One sample. All arrays are row-major, and float32 except for src. */
 typedef struct conv_job {
     const conv_tiling *tiling;
     const float *packed; /* from cvyi_conv_pack() */
-    const void *src;     /* [C][D][H][W] of `dtype`; floats [C][D][split_floats] where the tiling has some */
+    const void *src;     /* [C][D][H][W] of `dtype`; floats [C][D][split_floats] if the tiling has some */
     const float *bias;   /* [K], where the sums start; or NULL */
     const float *xmean;  /* [C], Winograd only, or NULL: dst becomes conv(x - xmean), with zero padding read as
                             -xmean,  so that it differs from conv(x) by a constant per channel: `shift` of
@@ -92,10 +92,10 @@ typedef struct conv_job {
     cvy_dtype dtype;                      /* of src */
 } conv_job;
 
-/* What the cost of an algorithm is made of. */
+/* The quantities from which an algorithm's cost is computed. */
 typedef struct conv_machine {
     double fma_flops;   /* FMA peak of one core, flop/s */
-    double cache_bytes; /* what one core reads from its outer cache, byte/s */
+    double cache_bytes; /* bytes per second that one core reads from its outer cache */
     const struct cpu_conv_kernels *kernels;
 } conv_machine;
 
@@ -110,13 +110,13 @@ typedef struct conv_algo {
 
 extern const conv_algo cvyi_conv_algos[CONV_ALGO_COUNT];
 
-/* NULL where the algorithm is legal and as accurate as doc/DESIGN.md, Numerics, promises; else why not. */
+/* NULL if the algorithm is legal and as accurate as doc/DESIGN.md, Numerics, promises; else why not. */
 const char *cvyi_conv_refuses(conv_algo_id algo, const conv_geom *g);
 
-/* NULL where maxima over windows of (ph, pw) can be taken while convolving; else why not. */
+/* NULL if maxima over windows of (ph, pw) can be taken while convolving; else why not. */
 const char *cvyi_conv_pool_legal(conv_algo_id algo, const conv_geom *g, int64_t ph, int64_t pw);
 
-/* Is anything read beside x: padding, before it or after it? */
+/* Does it read padding, before x or after it? */
 static inline bool cvyi_conv_padded(const conv_geom *g)
 {
     bool padded = false;
@@ -155,7 +155,7 @@ void cvyi_conv_run(const conv_job *job, int64_t part, void *scratch);
 
 /* ---- means of the output before it is computed ("means first") ----
  * mean(conv(x)) is linear in the sums of x over the window that each tap sees. Per sample: sums of every channel
- * (parts of work: channels), then the means of any range of output channels. All in double. */
+ * (in parts by channels), then the means of any range of output channels. All in double. */
 typedef struct conv_window {
     double *sums;  /* [C][taps] */
     double *xmean; /* [C] */
@@ -169,7 +169,7 @@ static inline int64_t cvyi_conv_taps(const conv_geom *g)
 {
     return g->kernel[0] * g->kernel[1] * g->kernel[2];
 }
-/* Of channel c of a sample. False where the channel holds a NaN, an inf or a value beyond 1e15: the sample must
+/* Of channel c of a sample. False if the channel holds a NaN, an inf or a value beyond 1e15: the sample must
  * then take CONV_DIRECT, since a Winograd tile would spread it. (In 3-D, too: the bound leaves room for 36
  * products.) */
 bool cvyi_conv_window_sums(const struct cpu_conv_kernels *k, const conv_geom *g, const conv_input *x, int64_t c,

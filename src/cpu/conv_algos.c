@@ -44,7 +44,7 @@ static double plane_lanes(const conv_tiling *t, int64_t pitch, bool flat)
                     cvyi_round_up((last - 1) * pitch + Q, vl));
 }
 
-/* Floats that all parts copy of x, each as often as it is copied. */
+/* The number of floats of x that all parts copy, each counted as often as it is copied. */
 static double copied_floats(const conv_tiling *t)
 {
     const conv_geom *g = &t->geom;
@@ -54,7 +54,7 @@ static double copied_floats(const conv_tiling *t)
 
 /* Register tiles run at 0.96 of the peak and take 40 FMAs to begin and end, blocks of channels of a band 400; an
  * output that is separated from flat rows takes the time of 14; a
- * float of the view's copy takes the time of 8 lanes of an FMA, of 32 where it is gathered one by one; weights come
+ * float of the view's copy takes the time of 8 lanes of an FMA, of 32 if it is gathered one by one; weights come
  * from the outer cache once. 8 -> 64, 3x3, 126x126 on AVX-512 at 116 GFLOP/s: rows are 128 lanes, 8 x 3 tiles of 72
  * terms, 149 MFLOP and 3 % / 0.96 / 116e9 = 1.38 ms. 256 -> 512, 4x4, stride 2, 16x16 outputs: bands of 2 rows, 33
  * of 48 lanes used: 1.6 GFLOP instead of 1.07, 14.4 ms; measured 15.3. */
@@ -82,7 +82,8 @@ static int64_t live_outputs(const conv_geom *g, int axis, int64_t r)
     return cvyi_max64(cvyi_min64(end, g->out[axis]) - first, 0);
 }
 
-/* Share of the taps that patches are made of: planes and rows are skipped output by output, columns for all. */
+/* The share of the taps that patches contain: planes and rows are skipped output by output, columns for all
+ * outputs. */
 static double live_share(const conv_geom *g)
 {
     double share = 1;
@@ -97,7 +98,7 @@ static double live_share(const conv_geom *g)
     return share;
 }
 
-/* As the direct form, but for the terms that are skipped; chunks are added up in L2, which leaves 0.84 of the peak.
+/* As the direct form, less the terms that are skipped; chunks are added up in L2, which leaves 0.84 of the peak.
  * A patch takes the time of 4 FMAs, of 8 with stride 2, of 16 beyond, and serves the output channels of a part;
  * every chunk of a panel 30 FMAs for a tap and 60 for a block. 256 -> 256, 3x3, dilation and padding 12, 33x33, at
  * 116 GFLOP/s: 0.76 of 1.28 GFLOP, 3 % for the patches and 1 % for their beginnings, 10.4 ms; measured 10.7. */
@@ -116,7 +117,7 @@ static double cost_patches(const conv_geom *g, const conv_algo *a, const conv_ma
            4.0 * (double)g->K * terms / m->cache_bytes;
 }
 
-/* Register tiles run at 0.93 of the peak where they have 4 outputs or more, beginning a tile and turning its
+/* Register tiles run at 0.93 of the peak if they have 4 outputs or more, beginning a tile and turning its
  * results take the time of 8 terms, a float of the copy that of 8 lanes of an FMA. 64 -> 64, 7x7, 28x28 on AVX-512
  * at 263 GFLOP/s: 315 MFLOP and 3 % / 0.93 = 1.33 ms; measured 1.25. 256 -> 512, 1x1, stride 2: 0.87 ms; measured
  * 0.87. */
@@ -133,7 +134,7 @@ static double cost_channels(const conv_geom *g, const conv_algo *a, const conv_m
     return 2.0 * lanes / (0.93 * m->fma_flops) + 4.0 * (double)g->K * terms / m->cache_bytes;
 }
 
-/* FMAs of whole vectors at the peak, at half of it where no two taps lie below each other, copies as in the direct
+/* FMAs of whole vectors at the peak, at half of it if no two taps lie below each other, copies as in the direct
  * form, and 130 FMAs of a vector for every channel. 384
  * channels, 3x3, 14x14, on AVX-512 at 112 GFLOP/s: 126 + 128 + 130 FMAs a channel, 0.042 ms; measured 0.040. 240
  * channels, 5x5, 28x28: 1400 + 512 + 130, 0.14 ms; measured 0.17. */
@@ -154,8 +155,9 @@ static double cost_depthwise(const conv_geom *g, const conv_algo *a, const conv_
  * in a strip. The transformed weights, points / 9 of the weights, stream from the outer cache once per strip of 16
  * tiles. 8 -> 64, 126x126, F(4x4) on AVX-512 at 263 GFLOP/s: 32 * 32 tiles, 36 points: products 21.2 MFMA,
  * transforms 1.3 + 12.4 MFMA, 0.27 ms; measured 0.36. Weights that do not stay in L2 from sample to sample come
- * from afar once more, at a third of that speed and with nothing beside it: 512 -> 512, 7x7, F(2x2), 40 GB/s: 16.8
- * MB, 0.6 ms for the products and 1.3; measured 1.8, by channels 1.05. Dilated columns are stored in short pieces.
+ * from an outer cache once more, at a third of that speed and not overlapped: 512 -> 512, 7x7, F(2x2), 40
+ * GB/s: 16.8 MB, 0.6 ms for the products and 1.3; measured 1.8, by channels 1.05. Dilated columns are stored in
+ * short pieces.
  */
 static double cost_winograd(const conv_geom *g, const conv_algo *a, const conv_machine *m)
 {
@@ -173,8 +175,8 @@ static double cost_winograd(const conv_geom *g, const conv_algo *a, const conv_m
     return (stream > compute ? stream : compute) + afar;
 }
 
-/* Least channels: the transforms round off a fixed part of every input and output, the direct form the more the
- * more terms it has. Root mean squares of the error over the direct form's, C channels of normal data, in one
+/* The fewest channels: the transforms round off a fixed part of every input and output, the direct form the more
+ * the more terms it has. Root mean squares of the error over the direct form's, C channels of normal data, in one
  * chain: F(4x4) sqrt(3.0 + 24 / C), without FMA sqrt(3.5 + 37 / C); F(2x4) sqrt(1.2 + 8 / C), F(2x2) at most 1.7.
  * From the numbers below on each is at most 2.9 (3 is promised). */
 const conv_algo cvyi_conv_algos[CONV_ALGO_COUNT] = {

@@ -55,7 +55,7 @@ static int stats_of(const cvy_graph *graph, int v, int from, int end, const conv
     return -1;
 }
 
-/* Everyone who reads v can undo a shift per channel; a maximum hands it on to its own readers. */
+/* Can all readers of v undo a shift per channel? A maximum passes it on to its own readers. */
 static bool may_be_centred(const cvy_plan *p, const pass *s, int v, int stats)
 {
     if (cvyi_needed_after(p, s, v)) return false;

@@ -63,7 +63,7 @@ static conv_geom padded_geom(const conv_geom *g)
     return p;
 }
 
-/* A product sees pixels, not rows: one long row costs less than many short ones. */
+/* A product works on pixels, not rows: one long row costs less than many short ones. */
 static conv_geom one_row(const conv_geom *g)
 {
     conv_geom r = *g;
@@ -115,8 +115,8 @@ static cvy_status make_product(builder *b, int index)
     return c->along.centred ? cvyi_lower_conv(b, index) : cvyi_lower_product(b, index);
 }
 
-/* Kernels widen x as they load it, and bands leave as words; but a product is one of floats, and the form by channels
- * reads x where it lies if there is no padding. */
+/* Kernels widen x as they load it, and bands leave as words; but a product is one of floats, and the form by
+ * channels reads x in place if there is no padding. */
 static bool words(const builder *b, int index)
 {
     const cpu_choice *of = cvyi_own_choice(b->out->pass, b->choice, index);

@@ -1,7 +1,7 @@
-/* conv_source.h - elements of a convolution's input as vectors of floats, whatever their dtype: words of 16 bits are
- * widened where they are loaded. Included by kernels.
+/* conv_source.h - elements of a convolution's input as vectors of floats, for any dtype: words of 16 bits are
+ * widened when they are loaded. Included by kernels.
  *
- * `type` is a constant wherever a loop calls these, so that nothing is asked at run time. */
+ * `type` is a constant wherever a loop calls these, so it is not tested at run time. */
 #ifndef CVYI_CONV_SOURCE_H
 #define CVYI_CONV_SOURCE_H
 
@@ -36,7 +36,7 @@ INLINE vf source_load_range(const void *x, int64_t i, int64_t lo, int64_t hi, co
     return source_load(lanes, 0, type);
 }
 
-/* n elements from element i on as floats: where they lie, or widened into `room`. */
+/* n elements from element i on as floats: in place, or widened into `room`. */
 INLINE const float *source_floats(const void *x, int64_t i, int64_t n, cvy_dtype type, float *room)
 {
     if (type == CVY_FLOAT32) return (const float *)x + i;

@@ -79,7 +79,7 @@ CONV_ENTRIES(DECLARE_ENTRY)
     CONV_TILES_OF(DIRECT_KT, params, __VA_ARGS__)                                                                  \
     static void(*const tiles[4][3])                                                                                \
         params = {CONV_TILE_ROW(1), CONV_TILE_ROW(2), CONV_TILE_ROW(4), CONV_TILE_ROW(DIRECT_KT)};
-/* Where a shape is in the table. */
+/* The index of a shape in the table. */
 #define CONV_TILE_KT(kt) ((kt) == DIRECT_KT ? 3 : (kt) / 2)
 #define CONV_TILE_VT(vt) ((vt) == DIRECT_VT ? 2 : (vt)-1)
 

@@ -1,6 +1,6 @@
 /* conv_view.h - the input of a band in the form the direct kernels read: every filter tap is a constant offset.
  *
- * Where a band lies inside the image and the stride is 1, the view is the caller's tensor itself. Else the part
+ * If a band lies inside the image and the stride is 1, the view is the caller's tensor itself. Else the part
  * that the band needs is copied into scratch: padding becomes zeros, and a stride s is split into phases
  * (every s-th row or column), so that neighbouring outputs read neighbouring floats:
  *
@@ -71,7 +71,7 @@ typedef struct view_cut {
     int64_t x, stride, n;
 } view_cut;
 
-/* dst[j] = row[x + j stride] where that lies in 0...W-1, else 0. Writes whole vectors: what is too much falls on
+/* dst[j] = row[x + j stride] if that lies in 0...W-1, else 0. Writes whole vectors: what is too much falls on
  * the next row, which is written later, or on the slack after the copy. */
 INLINE void view_row(float *dst, const void *row, int64_t W, view_cut c, const cvy_dtype type)
 {
@@ -89,7 +89,7 @@ INLINE void view_row(float *dst, const void *row, int64_t W, view_cut c, const c
     }
 }
 
-/* Both phases of stride 2 from one look: even[j] = row[x + 2 j], odd[j] = row[x + 2 j + 1]. Writes whole vectors,
+/* Both phases of stride 2 in one pass: even[j] = row[x + 2 j], odd[j] = row[x + 2 j + 1]. Writes whole vectors,
  * but nothing from `end` of the even ones on: the odd plane's first row, written before, may follow. */
 INLINE void view_pair(float *even, float *odd, const float *end, const void *row, int64_t W, view_cut c,
                       const cvy_dtype type)
@@ -206,7 +206,7 @@ INLINE void view_fill(const conv_tiling *t, const void *src, const conv_part *p,
         }
 }
 
-/* True where every read of the part, vectors' overhang included, falls on the caller's floats and no padding is
+/* True if every read of the part, vectors' overhang included, falls on the caller's floats and no padding is
  * read. */
 INLINE bool view_is_source(const conv_geom *g, const conv_part *p, const int64_t at[3])
 {
@@ -219,8 +219,8 @@ INLINE bool view_is_source(const conv_geom *g, const conv_part *p, const int64_t
            last[1] + p->rows <= g->in[1] && last[2] + p->cols <= g->in[2] && end + p->reach <= g->C * size;
 }
 
-/* The view of the next part of a sample, cut as t has it. Offsets of taps are those of the copy or of the caller's
- * tensor; true where they are others than before. */
+/* The view of the next part of a sample, divided as in t. Offsets of taps are those of the copy or of the caller's
+ * tensor; returns true if they have changed. */
 INLINE bool view_make(const conv_tiling *t, const conv_job *job, const conv_part *p, conv_view *v)
 {
     const conv_geom *g = &t->geom;

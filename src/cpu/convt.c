@@ -15,7 +15,7 @@
  * over the positions that exist.
  *
  * packed: [groups][phase 0][phase 1][phase 2] of [K/groups][taps][C/groups]; each tap is in one phase. After it
- * one float: 0, or NaN where a weight is not finite. */
+ * one float: 0, or NaN if a weight is not finite. */
 #include <math.h>
 #include <string.h>
 #include "convt.h"
@@ -280,7 +280,7 @@ static void run_phase(const panel_work *w, float *result)
     } while (k0 < depth);
 }
 
-/* The same for weights that are not finite: no zeros are multiplied. */
+/* The same for weights that are not finite: it multiplies no zeros. */
 static void run_phase_plain(const panel_work *w, float *result)
 {
     const conv_geom *g = &w->p->g;

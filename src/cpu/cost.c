@@ -1,12 +1,12 @@
-/* cost.c - what the CPU engine takes as one pass, and what it costs. Seconds from operations and bytes. */
+/* cost.c - which nodes the CPU engine accepts as one pass, and its cost: seconds from operations and bytes. */
 #include <stdio.h>
 #include "choice.h"
 
 /* ---- legal ---- */
 
 /* Would the pass take statistics of values before they are rounded to fp16 or bf16, for another pass to apply to
- * them afterwards? Where they hardly differ from each other, that would leave the rounding alone, many times
- * enlarged. */
+ * them afterwards? If the values hardly differ from each other, only their rounding errors would remain, many times
+ * amplified. */
 static bool parts_statistics(const cvy_plan *p, const pass *s)
 {
     const cvy_graph *g = p->graph;
@@ -19,7 +19,7 @@ static bool parts_statistics(const cvy_plan *p, const pass *s)
     return false;
 }
 
-/* A slice may leave nothing. Programs have no room for such a value beside others; a pass of its own is free. */
+/* A slice may be empty. Programs have no room for such a value next to others; a separate pass costs nothing. */
 static bool has_empty_among_others(const cvy_plan *p, const pass *s)
 {
     int empty = 0;
@@ -78,7 +78,7 @@ double cvyi_slice_bytes(const cvy_plan *p, const pass *s, const cpu_choice *c)
     return bytes;
 }
 
-/* Always, where it does not stay in cache. A product of matrices is not run by bands, and never twice. */
+/* Always, if it does not stay in cache. A matrix product does not run in bands, and never twice. */
 bool cvyi_recomputes(const cvy_plan *p, const pass *s, const cpu_choice *c)
 {
     const cpu_state *state = p->state;
@@ -89,11 +89,11 @@ bool cvyi_recomputes(const cvy_plan *p, const pass *s, const cpu_choice *c)
     return c->seconds / state->host.threads < 2 * slices / p->machine.cache_bandwidth;
 }
 
-/* seconds = work of all nodes over the threads + what goes through memory + what goes through slices.
+/* seconds = work of all nodes over the threads + time of bytes through memory + time of bytes through slices.
  * A on two cores of 116 GFLOP/s and 28 GB/s: convolution 68 ms of one core -> 34 ms, pointwise on the pooled
  * sixteenth 1 ms, 98 MB -> 3.5 ms.
- * The choice is made for all threads of the machine, however many this plan may use: the bits of a result must not
- * depend on their number. */
+ * The choice assumes all threads of the machine, regardless of how many this plan may use: the bits of a result
+ * must not depend on their number. */
 void cvyi_pass_cost(const cvy_plan *p, pass *s, cpu_choice *c)
 {
     const cpu_state *state = p->state;

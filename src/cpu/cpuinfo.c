@@ -21,7 +21,7 @@ const char *cvyi_isa_name(cpu_isa isa)
 }
 
 #if defined(__x86_64__)
-/* A word that older compilers' own test does not know. */
+/* A feature that the test of older compilers does not know. */
 static bool has_f16c(void)
 {
     unsigned a = 0, b = 0, c = 0, d = 0;
@@ -59,7 +59,7 @@ cvy_status cvyi_isa_choose(cpu_isa *out)
 
 /* ---- small files of the system ---- */
 
-/* The beginning of <dir><name>; false where there is nothing to read. */
+/* The beginning of <dir><name>; false if there is nothing to read. */
 static bool read_file(const char *dir, const char *name, char *buffer, size_t capacity)
 {
     text path = {0};
@@ -81,7 +81,7 @@ static int cpus_by_affinity(void)
 {
     cpu_set_t *set = NULL;
     int count = 0;
-    /* More CPUs than the set has room for make the call fail: try larger ones. */
+    /* The call fails if there are more CPUs than the set has room for: try a larger one. */
     for (int room = CPU_SETSIZE; !count && room <= 64 * CPU_SETSIZE; room *= 8) {
         const size_t bytes = CPU_ALLOC_SIZE(room);
         set = cvyi_alloc(1, bytes);
@@ -112,7 +112,7 @@ static int tighter(int a, int b)
     return a > 0 && (b <= 0 || a < b) ? a : b;
 }
 
-/* The tightest quota of a cgroup and of those it lies in. */
+/* The smallest quota of a cgroup and of its parents. */
 static int tightest_quota(const char *mount, const char *path, bool v2)
 {
     text dir = {0};
@@ -167,7 +167,7 @@ int cvyi_threads_available(void)
 
 /* ---- caches ---- */
 
-/* Bytes of the data or unified cache of a level, as CPU 0 has it; `otherwise` where the system does not say. */
+/* Bytes of the data or unified cache of a level, as CPU 0 has it; `otherwise` if the system does not say. */
 static int64_t cache_bytes(int level, int64_t otherwise)
 {
     for (int index = 0; index < 8; index++) {
@@ -253,7 +253,7 @@ static void probe_unit(void *ctx, int64_t unit, int worker)
     w->sink[worker] += w->rounds ? w->probe->fma(w->rounds) : w->probe->read(w->data + unit * w->n, w->n);
 }
 
-/* The shortest of `repeats` runs of a job, in seconds: what disturbs only makes it longer. */
+/* The shortest of `repeats` runs of a job, in seconds, because disturbances only make a run longer. */
 static double best_of(int repeats, int threads, int64_t units, probe_work *w)
 {
     double best = 1e9;
@@ -269,7 +269,7 @@ static double best_of(int repeats, int threads, int64_t units, probe_work *w)
 
 enum { FMA_ROUNDS = 40000, READ_FLOATS = 1 << 15 }; /* 0.1 ms of FMA; units of 128 KiB */
 
-/* On one thread: others on this machine may keep the other cores from being had at this moment. */
+/* On one thread, because other processes may be using the other cores at this moment. */
 static void measure_fma(probe_work *w, machine *m)
 {
     w->rounds = FMA_ROUNDS;
@@ -284,7 +284,7 @@ static double read_gbps(probe_work *w, int threads, int64_t bytes, int repeats)
     return 1e-9 * (double)bytes / best_of(repeats, threads, units, w);
 }
 
-/* Memory: a buffer half as large again as the last cache, read in a circle, which leaves nothing of use in that
+/* Memory: a buffer 1.5 times as large as the last cache, read in a circle, so nothing useful is left in that
  * cache; at most 64 MiB (what fits into the time), else the estimate stays. The cache: a quarter of it, but more
  * than the inner caches hold. */
 static void measure_reads(probe_work *w, machine *m)
@@ -307,7 +307,7 @@ void cvyi_machine_measure(cpu_isa isa, machine *out)
     if (!known[isa].measured) {
         probe_work work = {.probe = probes[isa]};
         cvyi_machine_estimate(isa, &known[isa]);
-        cvyi_threads_reserve(known[isa].threads); /* measures with fewer, if fewer there are */
+        cvyi_threads_reserve(known[isa].threads); /* if there are fewer, measures with those */
         measure_reads(&work, &known[isa]);
         measure_fma(&work, &known[isa]);
         known[isa].measured = true;

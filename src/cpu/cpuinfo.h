@@ -6,7 +6,7 @@
 
 typedef enum cpu_isa { CPU_PORTABLE, CPU_NEON, CPU_AVX2, CPU_AVX512, CPU_ISA_COUNT } cpu_isa;
 
-/* The kernels of an area by instruction set: CPU_KERNELS(cvyi_gemm)[isa]; NULL where not built. */
+/* The kernels of an area by instruction set: CPU_KERNELS(cvyi_gemm)[isa]; NULL if not built. */
 #if defined(__x86_64__)
 #define CPU_KERNELS(area)                                                                                          \
     {                                                                                                              \
@@ -47,10 +47,10 @@ typedef struct machine {
  * CVY_MACHINE, which is the same everywhere. */
 cvy_status cvyi_machine_choose(machine *out);
 
-/* Sizes as the system tells them, rates as estimates for the instruction set. */
+/* Sizes from the system, rates as estimates for the instruction set. */
 void cvyi_machine_estimate(cpu_isa isa, machine *out);
 
-/* The same with measured rates. Measures once per process and instruction set (under 50 ms), also if several
+/* The same with measured rates. Measures once per process and instruction set (under 50 ms), even if several
  * threads ask; a rate that could not be measured stays an estimate. */
 void cvyi_machine_measure(cpu_isa isa, machine *out);
 

@@ -6,7 +6,7 @@
 
 /* ---- units ---- */
 
-/* A few units are an even number, from 4 on a multiple of 4, so that two and four threads have as much to do each.
+/* A small number of units is even, and from 4 on a multiple of 4, so two and four threads have equal work.
  */
 static int64_t even_chunk(int64_t chunk, int64_t samples)
 {

@@ -1,4 +1,4 @@
-/* engine.c - the CPU engine: what it is made of on this machine, and the functions plan.h asks for. */
+/* engine.c - the CPU engine: its state on this machine, and the functions that plan.h declares. */
 #include <stdio.h>
 #include "choice.h"
 #include "thread.h"

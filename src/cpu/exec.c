@@ -4,7 +4,7 @@
 #include "exec.h"
 #include "thread.h"
 
-/* ---- where things are ---- */
+/* ---- addresses ---- */
 
 static const shape *tensor_shape(const cpu_run *r, int64_t tensor)
 {
@@ -39,7 +39,7 @@ static char *memory_of(const cpu_unit *u, const spot *s)
     return base + unit_offset(u, s);
 }
 
-/* A parameter's contiguous floats; -1: it is used where it lies, or is none. */
+/* The contiguous floats of a parameter; -1: it is used in place, or is not a parameter. */
 static int64_t param_copy(const cpu_run *r, const spot *s)
 {
     const bool as_it_is = s->kind != SPOT_TENSOR || (dtype_of(r, s) == CVY_FLOAT32 && !spot_strided(r, s));
@@ -180,7 +180,7 @@ void cvyi_unit_scatter(const cpu_unit *u, int v, int64_t first, int64_t n, const
     scatter(u->run, &(stretch){value_of(u->run, s), &b, first + (s->sliced ? u->n0 * s->per : 0), n}, src);
 }
 
-/* Elements of a shadow that are copied at a time: as much as a part of a step does. */
+/* Elements of a shadow that are copied at a time: as many as a part of a step processes. */
 enum { SHADOW_PART = 32768 };
 
 /* Elements of the unit that go through the shadow of a spot: values that the pass reads (an earlier pass's output
@@ -285,7 +285,7 @@ static void run_team(void *context, int worker, cpu_team *team)
 
 bool cvyi_pass_many(const cpu_pass *s, int threads)
 {
-    /* Whole units leave no thread idle for long where they are many or divide evenly. */
+    /* Whole units leave no thread idle for long if they are many or divide evenly. */
     return threads == 1 || s->units >= 4 * threads || (s->units >= threads && s->units % threads == 0);
 }
 

@@ -33,7 +33,7 @@ typedef struct spot {
     int64_t at;
     int64_t per;    /* elements per sample; whole tensors and shared ones: all elements */
     bool sliced;    /* has one part per sample: a unit sees its own samples only */
-    int64_t shadow; /* byte of the slices: contiguous floats that stand in where the caller's tensor is strided, or
+    int64_t shadow; /* byte of the slices: contiguous floats that stand in if the caller's tensor is strided, or
                        the value is `staged`; -1: none */
     int64_t shift;  /* byte of the slices where double[channels] lies: the value is element + shift; -1: none */
     bool staged; /* fp16 or bf16 in memory, and a step that takes no words reads or makes it: the shadow is used */
@@ -117,15 +117,15 @@ static inline spot *cvyi_unit_spot(const cpu_unit *u, int v)
  * (then it is written by cvyi_unit_scatter) or not float32 (then cvyi_unit_words has it, unless it is strided,
  * too). */
 float *cvyi_unit_data(const cpu_unit *u, int v);
-/* The same of a value of fp16 or bf16 where it lies. NULL: it is strided, or cvyi_unit_data has it. */
+/* The same for an fp16 or bf16 value in place. NULL: it is strided, or cvyi_unit_data has it. */
 uint16_t *cvyi_unit_words(const cpu_unit *u, int v);
-/* The unit's part of a value that steps read as it lies: floats, or words of *dtype. */
+/* The unit's part of a value that steps read in place: floats, or words of *dtype. */
 const void *cvyi_unit_elements(const cpu_unit *u, int v, cvy_dtype *dtype);
 static inline cvy_dtype cvyi_unit_dtype(const cpu_unit *u, int v)
 {
     return u->run->plan->graph->values[u->run->plan->root[v]].dtype;
 }
-/* n floats from `first` on of a value: where they lie, or widened into `room`. */
+/* n floats of a value from `first` on: in place, or widened into `room`. */
 const float *cvyi_unit_floats(const cpu_unit *u, int v, int64_t first, int64_t n, float *room);
 /* Writes n elements from `first` on (counted in the unit's contiguous order) of an output with strides. */
 void cvyi_unit_scatter(const cpu_unit *u, int v, int64_t first, int64_t n, const float *src);
@@ -141,7 +141,7 @@ static inline float *cvyi_packed(const cpu_unit *u, int64_t at)
     return (float *)(void *)cvyi_at(u->run->memory, at);
 }
 
-/* How many samples of a batch of N the unit holds: its own, or all where the pass is taken as a whole. */
+/* How many samples of a batch of N the unit holds: its own, or all if the pass is taken as a whole. */
 static inline int64_t cvyi_unit_batch(const cpu_unit *u, int64_t N)
 {
     return u->pass->pass->samples > 1 ? u->m : N;
@@ -171,18 +171,18 @@ cvy_status cvyi_add_node_step(builder *b, const char *name, size_t bytes,
                               void **data);
 /* parts() of a step that is not cut. */
 int64_t cvyi_one_part(const step *s, const cpu_unit *u);
-/* The same among the steps that pack weights: run when parameters have changed, or before the pass where the
+/* The same among the steps that pack weights: run when parameters have changed, or before the pass if the
  * weight does not depend only on parameters. */
 step *cvyi_add_pack(builder *b, int weight, size_t data_bytes, void **data);
 int64_t cvyi_slice(builder *b, int64_t bytes);                   /* reserves, aligned to 64 */
 int64_t cvyi_packed_room(builder *b, int weight, int64_t bytes); /* of the run's memory, aligned to 64 */
-/* ---- fence.c: nothing in builds without the address sanitizer ---- */
+/* ---- fence.c: empty in builds without the address sanitizer ---- */
 
-/* Puts a fence after the slice at `at`, the last so far. */
+/* Puts a fence after the slice at `at`, which is the last one so far. */
 void cvyi_fence_slice(builder *b, int64_t at, int64_t bytes);
-/* A pass is complete: fences of slices that were given up go, and one comes after the scratch. */
+/* A pass is complete: removes the fences of abandoned slices, and puts one after the scratch. */
 void cvyi_fence_pass(cpu_pass *s);
-/* Puts up or takes down the fences of a pass with so many sets of slices and so many workers. */
+/* Poisons or unpoisons the fences of a pass with so many sets of slices and so many workers. */
 void cvyi_fence_run(const cpu_pass *s, char *slices, int sets, int workers, bool up);
 
 static inline spot *cvyi_spot(const builder *b, int v)
@@ -194,7 +194,7 @@ static inline spot *cvyi_spot(const builder *b, int v)
 /* The statistics of a slice as float fields. */
 void cvyi_store_stats(const norm_geom *e, cpu_moments m, float *out);
 
-/* Tunings that effort "measure" tries; those between force a convolution algorithm where it is legal. */
+/* Tunings that effort "measure" tries; those between force a convolution algorithm if it is legal. */
 enum {
     TUNE_COST,
     TUNE_DIRECT,

@@ -11,7 +11,7 @@ const cpu_gemm_kernels *cvyi_gemm_kernels(cpu_isa isa)
 /* ---- cutting ---- */
 
 /* Operations of a part: at least 1 M (10 us, so that claiming it costs nothing), at most 32 M (no thread waits long
- * for the last one), and no more than 128 parts where that allows. */
+ * for the last one), and no more than 128 parts if that allows. */
 static int64_t part_flops(const gemm_plan *p)
 {
     const double all = 2.0 * (double)p->batch * (double)p->M * (double)p->N * (double)p->K / 128;
@@ -93,7 +93,7 @@ size_t cvyi_gemm_scratch_bytes(const gemm_plan *p)
     return p->b == GEMM_PACKED || p->b == GEMM_DOTS ? 0 : (size_t)cvyi_floats(GEMM_KC * k->nv * k->vl);
 }
 
-/* Where panel `at` of B has its rows from k0 on, packed; for dot products, where it lies. */
+/* The packed rows of panel `at` of B from k0 on; for dot products, its rows in place. */
 static const float *block_of_b(const gemm_plan *p, const gemm_job *j, const float *b, panel at, int64_t k0,
                                int64_t kc, float *scratch)
 {

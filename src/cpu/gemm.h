@@ -57,7 +57,7 @@ void cvyi_gemm_plan(cpu_isa isa, gemm_b b, int64_t batch, int64_t M, int64_t N, 
 
 /* Bytes of one packed B; b_batch of several is that over sizeof(float). */
 size_t cvyi_gemm_packed_bytes(const gemm_plan *p);
-/* Packs one B, [N][K] or [K][N] with row stride ld. Work is cut into p->panels parts, each by itself. */
+/* Packs one B, [N][K] or [K][N] with row stride ld. The work has p->panels independent parts. */
 void cvyi_gemm_pack(const gemm_plan *p, gemm_b from, const float *b, int64_t ld, float *packed, int64_t panel);
 
 size_t cvyi_gemm_scratch_bytes(const gemm_plan *p); /* per worker, aligned to 64 */

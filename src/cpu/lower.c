@@ -92,7 +92,7 @@ static cvy_status begin_spots(const builder *b, int first, int count, cpu_pass *
 
 /* ---- packing ---- */
 
-/* Packing the weights of some nodes is a pass of its own, in which the values are where the plan has put them. */
+/* Packing the weights of some nodes is a separate pass, in which values are where the plan has placed them. */
 static cvy_status begin_pack(const builder *b, int first, int count, cpu_pass *out)
 {
     static const pass whole = {.samples = 1};
@@ -134,7 +134,7 @@ step *cvyi_add_pack(builder *b, int weight, size_t data_bytes, void **data)
     return to ? append(b->plan, to, "pack", data_bytes, data) : NULL;
 }
 
-/* ---- where values lie ---- */
+/* ---- the places of values ---- */
 
 static const node_choice *choice_of(const builder *b, int index)
 {
@@ -147,7 +147,7 @@ static bool read_elsewhere(const builder *b, int v)
     return choice_of(b, b->g->values[v].node)->read_on;
 }
 
-/* Values that lie less their channels' means share the shift of the convolution that made them. */
+/* Values that are stored minus their channels' means share the shift of the convolution that made them. */
 static void place_shifts(builder *b)
 {
     const pass *s = b->out->pass;
@@ -176,7 +176,7 @@ static bool written_by_step(const builder *b, int v)
     return choice_of(b, lead)->row == &cvyi_row_program || takes_words(b, lead);
 }
 
-/* Does node i of the pass run in a program, or, in a reshape that shares memory, not at all? */
+/* Does node i of the pass run in a program, or not at all because it is a reshape that shares memory? */
 static bool in_program(const builder *b, int i)
 {
     const cpu_row *row = choice_of(b, i)->row;
@@ -200,20 +200,20 @@ static bool read_by_kernel(const builder *b, int v)
 }
 
 /* Must v, a tensor or in the workspace, be there as contiguous floats while the pass runs? Programs read words of
- * 16 bits where they lie and write anything, unless somebody else reads what they made. */
+ * 16 bits in place and write any dtype and strides, unless another step reads their results. */
 static bool needs_floats(const builder *b, int v)
 {
     if (!cvyi_made_inside(b->plan, b->out->pass, v)) return read_by_kernel(b, v);
     return !written_by_step(b, v) || read_elsewhere(b, v) || read_by_kernel(b, v);
 }
 
-/* Is value w, one of those that share v's memory, seen with one part per sample? */
+/* Is value w, which shares v's memory, read or made with one part per sample? */
 static bool parted(const builder *b, int v, int w)
 {
     return w != CVY_NONE && b->plan->root[w] == v && cvyi_has_samples(b->plan, w, b->out->samples);
 }
 
-/* Does the pass see v with one part per sample? What counts is the shape in which it is read or made, not that of
+/* Does the pass read or make v with one part per sample? What counts is the shape in which it does so, not that of
  * the memory: [1,2,3,4] may be read as [2,3,4]. (interval.c sees to it that all readers agree.) */
 static bool by_sample(const builder *b, int v)
 {
@@ -227,7 +227,7 @@ static bool by_sample(const builder *b, int v)
     return false;
 }
 
-/* Of a unit's part of a value in slices: float32, whatever its dtype. */
+/* Bytes of a unit's part of a value in slices, which is always float32. */
 static int64_t unit_bytes(const builder *b, const spot *s)
 {
     return cvyi_floats(s->per * (s->sliced ? b->out->chunk : 1));
@@ -305,7 +305,7 @@ static cvy_status reserve_params(cvy_plan *p, cpu_state *s)
     return CVY_OK;
 }
 
-/* Slices and scratch of a pass while it runs, on however many of the plan's threads. */
+/* Slices and scratch of a pass while it runs, on any number of the plan's threads. */
 static int64_t room_of(const cpu_state *s, const cpu_pass *at)
 {
     int64_t most = 0;

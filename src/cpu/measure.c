@@ -5,7 +5,8 @@
 
 enum { RUNS = 3 };
 
-/* Values in 0 ... 1, no two alike nearby: what they are matters to no kernel's speed, that they are ordinary does.
+/* Values in 0 ... 1, no two equal ones near each other. Their exact values do not affect any kernel's speed, if
+ * they are normal numbers.
  */
 static void fill(cvy_dtype dtype, void *data, int64_t n)
 {
@@ -63,7 +64,7 @@ cvy_status cvyi_cpu_measure(const cvy_plan *p, double *seconds)
     return st;
 }
 
-/* In their order, so that each finds what the one before it has left. */
+/* In order, because each pass reads the results of those before it. */
 cvy_status cvyi_cpu_measure_passes(const cvy_plan *p, double *seconds)
 {
     bench b = {NULL, NULL};

@@ -23,15 +23,15 @@ static void note_fork(void)
     atomic_store(&process.forked, true);
 }
 
-/* When the library is loaded, not at the first call: the child of a fork in between has no team either. */
+/* When the library is loaded, not at the first call, because the child of a fork in between has no team either. */
 __attribute__((constructor)) static void watch_forks(void)
 {
     pthread_atfork(NULL, NULL, note_fork);
 }
 
-/* ---- looking ---- */
+/* ---- finding a runtime ---- */
 
-/* How many libraries the process has loaded so far: the first object's callback tells. */
+/* The number of libraries that the process has loaded so far, from the first object's callback. */
 static int read_loads(struct dl_phdr_info *info, size_t size, void *out)
 {
     (void)size;
@@ -76,7 +76,7 @@ static bool bind(void *scope)
         if (!address) return false;
         memcpy(symbols[i].entry, &address, sizeof address);
     }
-    /* One more reference, never dropped: the runtime cannot be unloaded under us. */
+    /* One more reference, never dropped, so the runtime cannot be unloaded. */
     if (!dladdr((void *)(uintptr_t)r->parallel, &where)) return false;
     dlopen(where.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
     cvyi_log(1, "cpu: parts run on the OpenMP team of %s", where.dli_fname);

@@ -62,10 +62,10 @@ typedef struct cpu_reduce_kernels {
     void (*max_to)(float *dst, const float *src, int64_t n);                     /* NaN if either is */
     void (*min_to)(float *dst, const float *src, int64_t n);                     /* NaN if either is */
     void (*add_exp_to)(float *dst, const float *src, const float *m, int64_t n); /* dst[i] += exp(src[i] - m[i]) */
-    /* logsumexp over several vectors: m by max_to, s by add_exp_to, then m[i] + log(s[i]), m[i] where it is
+    /* logsumexp over several vectors: m by max_to, s by add_exp_to, then m[i] + log(s[i]), m[i] if it is
      * infinite */
     void (*finish_logsumexp)(float *dst, const float *m, const float *s, int64_t n);
-    /* s[i], a sum with maximum m[i], for the maximum n[i] >= m[i]: s[i] * exp(m[i] - n[i]); 0 where m[i] is -inf */
+    /* s[i], a sum with maximum m[i], for the maximum n[i] >= m[i]: s[i] * exp(m[i] - n[i]); 0 if m[i] is -inf */
     void (*rescale)(float *s, const float *m, const float *n, int64_t count);
     /* dst[i] = exp(src[i] - m[i]), s[i] += dst[i] */
     void (*exp_sum_to)(float *dst, const float *src, const float *m, float *s, int64_t n);
@@ -73,12 +73,12 @@ typedef struct cpu_reduce_kernels {
 
 typedef struct cpu_vector_kernels {
     const char *isa;                               /* "avx512", "avx2", "neon", "portable" */
-    cpu_unary_fn *unary[OP_COUNT];                 /* by op_id; NULL where the operator is not UNARY */
-    cpu_binary_fn *binary[BINARY_FORMS][OP_COUNT]; /* by op_id; NULL where the operator is not BINARY */
+    cpu_unary_fn *unary[OP_COUNT];                 /* by op_id; NULL if the operator is not UNARY */
+    cpu_binary_fn *binary[BINARY_FORMS][OP_COUNT]; /* by op_id; NULL if the operator is not BINARY */
     const cpu_reduce_kernels *reduce;
-    /* dst[i] = src[i] * scale + shift, one rounding where there is an FMA */
+    /* dst[i] = src[i] * scale + shift, one rounding if there is an FMA */
     void (*affine)(float *dst, const float *src, int64_t n, float scale, float shift);
-    /* (src[i] - from) * scale + shift: what is near `from` loses nothing to rounding */
+    /* (src[i] - from) * scale + shift: values near `from` lose nothing to rounding */
     void (*pivot)(float *dst, const float *src, int64_t n, float from, float scale, float shift);
     /* ((src[i] - p[0]) * p[1] + p[2]) * scale[i] + shift[i] */
     void (*pivot_vec)(float *dst, const float *src, int64_t n, const float p[3], const float *scale,

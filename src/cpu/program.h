@@ -37,8 +37,8 @@ typedef struct operand {
     int64_t stride[PROG_DIMS]; /* per outer dimension, in elements */
     bool written;
     bool stream; /* stores go past the caches */
-    int reg;     /* register that stands in: written, where the tensor is strided, streamed or of another dtype than
-                    float32; read, where it is of another dtype; -1: none */
+    int reg;     /* register that stands in: written, if the tensor is strided, streamed or of another dtype than
+                    float32; read, if it is of another dtype; -1: none */
 } operand;
 
 typedef enum instr_kind {

@@ -32,7 +32,7 @@ static instr *emit(assembler *s, instr_kind kind)
     return i;
 }
 
-/* Does the root lie in memory less its channels' means? */
+/* Is the root stored minus its channels' means? */
 static bool lies_centred(const site *at, int root)
 {
     return at->choice && cvyi_made_inside(at->plan, at->pass, root) &&
@@ -51,7 +51,7 @@ static bool read_outside(const assembler *s, int v)
     return false;
 }
 
-/* Must the value be in memory: somebody beside this program's nodes and its sink reads it, or it is needed after
+/* Must the value be in memory, because a step other than this program reads it, or because it is needed after
  * the pass. */
 static bool leaves(const assembler *s, int v)
 {
@@ -108,15 +108,15 @@ static int copy_coef(assembler *s, int which)
     return made;
 }
 
-/* What stands for a value that an instruction is about to read; the first reading of an outside value makes it an
- * operand, with its shift as a pending chain where a convolution left it centred. */
+/* The argument for a value that an instruction is about to read; the first read of an outside value makes it an
+ * operand, with its shift as a pending chain if a convolution left it centred. */
 static holder *find(assembler *s, int v)
 {
     int which = -1, o;
     const int root = s->at->plan->root[v];
     for (int i = 0; i < s->n_held; i++)
         if (s->held[i].v == v) return &s->held[i];
-    /* A reshape inside the program never happens; one before it shares its root's memory. */
+    /* There are no reshapes inside a program; one before it shares its root's memory. */
     o = new_operand(s, v, false);
     if (s->g->values[root].dtype != CVY_FLOAT32 && s->g->values[root].kind != VALUE_PARAM)
         s->p->operands[o].reg = new_reg(s);
@@ -163,7 +163,7 @@ bool cvyi_applies_by_channel(const assembler *s, const node *n)
     return c >= 0 && e.groups * e.chan == s->sp.dim[c] && (e.inner > 1 || e.over_outer);
 }
 
-/* A careful plan's factors are not joined: their product may be beyond the floats where what they scale is 0. */
+/* A careful plan's factors are not joined: their product may be beyond the floats if what they scale is 0. */
 static bool extends_chain(const assembler *s, const node *n, const holder *h)
 {
     if (h->coef < 0 || s->at->plan->mode == REWRITE_CAREFUL) return false;
@@ -182,7 +182,7 @@ static void extend_chain(assembler *s, const node *n, int which)
         chain(s, which, (coef_op){.kind = kind, .v = CVY_NONE, .number = kind == COEF_MUL ? p[0] : p[0] * p[1]});
 }
 
-/* A value that only lives as a pending chain must be made real where memory wants it. */
+/* A value that exists only as a pending chain must be computed if it has to be stored. */
 static void finish_chain(assembler *s, int v, prog_arg base, int which)
 {
     if (leaves(s, v)) {

@@ -3,7 +3,7 @@
 #include "program_build.h"
 
 /* Columns of a vertical sink at a time. Long rows keep the prefetchers at work: B takes 95 ms with rows of 1024,
- * 123 ms with rows of 96 that would fit the first-level cache. Narrower where few columns would leave threads idle.
+ * 123 ms with rows of 96 that would fit the first-level cache. Narrower if few columns would leave threads idle.
  */
 static int64_t sink_width(const program *p, int64_t units)
 {

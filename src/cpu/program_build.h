@@ -20,7 +20,7 @@ typedef struct space {
     shape shape;
 } space;
 
-/* What stands for a value while building: an argument, or an affine chain on one that no instruction holds yet. */
+/* The form of a value while building: an argument, or an affine chain on one that is in no instruction yet. */
 typedef struct holder {
     int v;
     prog_arg arg;
@@ -48,14 +48,14 @@ typedef struct assembler {
 space cvyi_flat_space(const site *at, int v);
 /* chunk: samples of a unit */
 space cvyi_space_of(const pass *p, int64_t chunk, const shape *s);
-/* Strides of a value read in the space, 0 where it repeats. */
+/* Strides of a value read in the space, 0 if it repeats. */
 void cvyi_strides_in(const cvy_graph *g, const space *sp, int v, int64_t *out);
 /* The reduced dimensions [first, end) of the space. */
 void cvyi_sink_dims(const space *sp, int *first, int *end);
-/* Marks what the sink reduces; false where the space does not tell those dimensions apart, where they are not
- * neighbours, or where the samples are among them. */
+/* Marks what the sink reduces; false if the space does not tell those dimensions apart, if they are not
+ * neighbours, or if the samples are among them. */
 bool cvyi_mark_reduced(const cvy_graph *g, const node *n, space *sp);
-/* Splits the last dimension in two where a run may not be that long: [C] -> [C / limit][limit]. */
+/* Splits the last dimension in two if a run may not be that long: [C] -> [C / limit][limit]. */
 void cvyi_split_last(assembler *s);
 /* Joins dimensions from the last one down to `lowest` into the run; what is left before them are outer ones. */
 void cvyi_collapse(assembler *s, int lowest);

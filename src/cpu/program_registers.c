@@ -19,7 +19,7 @@ void cvyi_mark_last(program *p)
     }
 }
 
-/* Registers are numbered once each while building; here they are shared by those whose lives do not meet. */
+/* While building, every value has its own register; here values with disjoint lifetimes share them. */
 void cvyi_share_registers(program *p)
 {
     int end[PROG_INSTRS + PROG_OPERANDS], at[PROG_INSTRS + PROG_OPERANDS], used = 0;
@@ -36,7 +36,7 @@ void cvyi_share_registers(program *p)
         }
     }
     if (p->sink_arg.kind == ARG_REG) end[p->sink_arg.index] = p->n_instrs;
-    /* What is read through a register is there before the first instruction, and for all of them. */
+    /* A value read through a register is there before the first instruction, until the last. */
     for (int o = 0; o < p->n_operands; o++) {
         if (p->operands[o].written || p->operands[o].reg < 0) continue;
         at[p->operands[o].reg] = used;

@@ -6,8 +6,9 @@
 /* ---- coefficients ---- */
 
 /* x -> scale * x + shift, composed in double; pivot: the x that the first norm of the chain takes to zero.
- * A scale that is not finite asks for the sign of what it multiplies: x -> (x - pivot) * scale + shift then, the
- * pivot where the chain before it is zero. Results are NaN and infinities where operator by operator has them.
+ * A scale that is not finite needs the sign of what it multiplies, so the form is then x -> (x - pivot) * scale +
+ * shift, the pivot being the zero of the chain before it. Results are NaN and infinities in the same places as
+ * without composition.
  */
 typedef struct affine {
     double scale, shift, pivot;
@@ -134,7 +135,7 @@ static bool past_caches(const cpu_unit *u, int v)
     return at->kind == SPOT_TENSOR && cvyi_past_caches(u->run->state, bytes);
 }
 
-/* An affine whose result no instruction reads again leaves as words by itself. */
+/* An affine whose result no instruction reads again stores it as words directly. */
 static void find_direct_words(tiles *t)
 {
     const program *p = t->p;
@@ -196,7 +197,7 @@ void cvyi_tiles_seek(tiles *t, int64_t run)
     }
 }
 
-/* Where the tile of a register or of an operand lies. */
+/* The address of a register's or an operand's tile. */
 static float *tile_of(const tiles *t, const prog_arg *a)
 {
     const operand *o;
@@ -336,7 +337,7 @@ static void load_words(const tiles *t)
     }
 }
 
-/* What was set aside goes to memory: past the caches, as words, or element by element. */
+/* Stores what was set aside: past the caches, as words, or element by element. */
 static void store_aside(const tiles *t, int o)
 {
     const operand *w = &t->p->operands[o];
@@ -376,7 +377,7 @@ static int64_t tile_columns(const tiles *t)
     return straight ? INT64_MAX : TILE;
 }
 
-/* Columns of the first tile: fewer, where words are streamed, so that the others begin at a line of the caches. */
+/* Columns of the first tile: fewer, if words are streamed, so that the others begin at a line of the caches. */
 static int64_t first_columns(const tiles *t, int64_t from)
 {
     const int64_t columns = tile_columns(t);
@@ -410,7 +411,7 @@ static void run_tiles(tiles *t, int64_t first, int64_t end)
     }
 }
 
-/* What was streamed is there for others. */
+/* Makes streamed stores visible to others. */
 static void finish_streams(const tiles *t)
 {
     if (t->streams) t->vec->stream_end();

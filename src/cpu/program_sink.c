@@ -35,7 +35,7 @@ typedef struct columns {
     const float *row[BLOCK_ROWS]; /* the block: in `rows`, or where they lie in memory */
 } columns;
 
-/* Where the sink's results go: element `at` of the unit's part, or aside to be scattered. */
+/* The address of the sink's results: element `at` of the unit's part, or a buffer that is scattered later. */
 static void put(const tiles *t, int64_t at, int64_t n, const float *from)
 {
     if (t->sink)
@@ -51,7 +51,7 @@ static int held_by(const tiles *t, const prog_arg *a)
     return words ? t->p->operands[a->index].reg : -1;
 }
 
-/* Are the sink's rows there as floats, without an instruction? */
+/* Are the sink's rows already floats in memory, without an instruction? */
 static bool rows_in_memory(const tiles *t)
 {
     const prog_arg *a = &t->p->sink_arg;
@@ -76,7 +76,7 @@ static void fill_row(tiles *t, int64_t run, int64_t from, int64_t n, float *row)
     }
 }
 
-/* Rows that no instruction makes are read where they lie. */
+/* Rows that no instruction makes are read in place. */
 static void find_block(columns *c, int64_t first, int64_t count)
 {
     tiles *t = c->t;
@@ -188,7 +188,7 @@ static void reduce_rows(columns *c)
     put(c->t, c->pre * p->inner + c->from, c->n, c->out);
 }
 
-/* One block's part of the result. Exponentials that are still in `rows` (`kept`) are not taken again. */
+/* One block's part of the result. Exponentials that are still in `rows` (`kept`) are not computed again. */
 static void softmax_block(columns *c, int64_t first, int64_t count, bool kept)
 {
     const tiles *t = c->t;
@@ -263,15 +263,15 @@ float cvyi_reduce_row(const cpu_reduce_kernels *red, op_id op, const float *row,
     }
 }
 
-/* Where in `room` a row lies as its source does in a page. A load that is as far into its page as a store that is
- * still under way waits for it: with results just ahead of the source exponentials take a third longer. */
+/* The place in `room` with the same offset in a page as the row's source. A load at the same page offset as a store
+ * that is still in flight waits for it: with results just ahead of the source, exponentials take a third longer. */
 static float *beside(const float *src, float *room)
 {
     const uintptr_t page = 4096;
     return room + ((uintptr_t)src - (uintptr_t)room) % page / sizeof *room;
 }
 
-/* Exponentials are taken once and wait in `row`, in cache; src may be the row itself. */
+/* Exponentials are computed once and kept in `row`, in cache; src may be the row itself. */
 static void softmax_row(const tiles *t, const float *src, float *row, int64_t at)
 {
     const cpu_vector_kernels *vec = t->vec;

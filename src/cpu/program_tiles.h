@@ -4,7 +4,7 @@
 
 #include "program.h"
 
-/* A program at work on one unit, by one worker. */
+/* A program that runs on one unit, on one worker. */
 typedef struct tiles {
     const program *p;
     const cpu_unit *u;
@@ -30,7 +30,7 @@ typedef struct tiles {
 void cvyi_tiles_seek(tiles *t, int64_t run);
 /* All instructions for columns at ... at + n - 1 of the run. */
 void cvyi_tiles_run(tiles *t, int64_t at, int64_t n);
-/* Where the tile of an argument that is read lies, or the number that stands for all of it. */
+/* The address of the tile of an argument that is read, or of the one number that it repeats. */
 const float *cvyi_tiles_address(const tiles *t, const prog_arg *a);
 bool cvyi_tiles_scalar(const tiles *t, const prog_arg *a);
 

@@ -97,7 +97,7 @@ INLINE void v_stream_n(float *p, int64_t n, vf a)
     v_store(lanes, a);
     for (int64_t i = 0; i < n; i += 4) v_stream4(p + i, lanes + i);
 }
-/* NaN if either is: the comparison finds the NaN in a (v_max already returns b where b is NaN). */
+/* NaN if either is: the comparison finds the NaN in a (v_max already returns b if b is NaN). */
 INLINE vf v_max_nan(vf a, vf b)
 {
     return v_sel(v_isnan(a), a, v_max(a, b));

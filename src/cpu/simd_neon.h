@@ -73,7 +73,7 @@ INLINE vf v_quot_parts(vf a, vf a_lo, vf b, vf b_lo, vf *lo)
     *lo = v_mul(v_add(v_fnma(b, q, a), v_fnma(q, b_lo, a_lo)), v_rcp(b)); /* 12 bits are enough for a rest */
     return q;
 }
-INLINE vf v_max(vf a, vf b) { return vbslq_f32(vcgtq_f32(a, b), a, b); } /* b where either is NaN, as x86 has it */
+INLINE vf v_max(vf a, vf b) { return vbslq_f32(vcgtq_f32(a, b), a, b); } /* b if either is NaN, as x86 has it */
 INLINE vf v_min(vf a, vf b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 INLINE vf v_sqrt(vf a) { return vsqrtq_f32(a); }
 INLINE vf v_abs(vf a) { return vabsq_f32(a); }

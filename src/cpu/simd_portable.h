@@ -47,7 +47,7 @@ INLINE vf v_add(vf a, vf b) { return a + b; }
 INLINE vf v_sub(vf a, vf b) { return a - b; }
 INLINE vf v_mul(vf a, vf b) { return a * b; }
 INLINE vf v_div(vf a, vf b) { return a / b; }
-INLINE vf v_fma(vf a, vf b, vf c) { return a * b + c; } /* rounds twice where there is no FMA */
+INLINE vf v_fma(vf a, vf b, vf c) { return a * b + c; } /* rounds twice if there is no FMA */
 INLINE vf v_fnma(vf a, vf b, vf c) { return c - a * b; }
 /* Dekker's product: both factors cut into halves of 12 bits, whose products are exact */
 INLINE vf v_mul_err(vf a, vf b, vf ab)

@@ -13,7 +13,7 @@ typedef struct axis {
     int64_t times, over, stride;
 } axis;
 
-/* What one argument gives. */
+/* The window of one argument. */
 typedef struct piece {
     int x;
     int64_t first; /* element of x */
@@ -31,7 +31,7 @@ typedef struct move_step {
 
 /* ---- rows ---- */
 
-/* Rows of a piece run over its window; where the rest is filled, over all of the result. The first axis is that of
+/* Rows of a piece run over its window; if the rest is filled, over all of the result. The first axis is that of
  * the samples: a unit has some of them. */
 static int64_t rows_along(const move_step *c, const axis *a, bool samples, const cpu_unit *u)
 {
@@ -147,7 +147,7 @@ static void make_piece(const builder *b, const node *n, int arg, piece *out)
         const axis a = {y->dim[d], m.at[d], m.count[d], m.times[d], m.over[d], strides[m.from[d]]};
         axis *before = out->n_axes ? &out->axes[out->n_axes - 1] : NULL;
         out->first += m.start[d] * a.stride;
-        /* Samples stay by themselves where units have some of them each. */
+        /* Samples stay by themselves if units have some of them each. */
         if (before && !(d == 1 && b->out->samples > 1) && joins(before, &a))
             *before =
                 (axis){before->extent * a.extent, before->at * a.extent, before->count * a.count, 1, 1, a.stride};
@@ -178,7 +178,7 @@ fail:
     return st;
 }
 
-/* Runs are copied; elements that are not neighbours in x come one by one. */
+/* Runs are copied; elements that are not neighbours in x are copied one by one. */
 static double seconds(const question *q, const cpu_row *row)
 {
     const cvy_graph *g = q->plan->graph;

@@ -21,7 +21,7 @@ static int64_t pool_parts(const step *s, const cpu_unit *u)
     return cvyi_ceil_div(planes_of(c, u), c->per_part);
 }
 
-/* Planes of x as words are widened into scratch; so is the result narrowed, or scattered where it is strided. */
+/* Planes of x as words are widened into scratch; so is the result narrowed, or scattered if it is strided. */
 static void run_pool(const step *s, const cpu_unit *u, int64_t part, char *scratch)
 {
     const pool_step *c = s->data;

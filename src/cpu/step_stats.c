@@ -4,7 +4,7 @@
 typedef struct stats_step {
     norm_geom geom;
     int x, sign, out;
-    int64_t per_part; /* slices: short ones are not worth a part each */
+    int64_t per_part; /* slices: short ones do not get a part each */
 } stats_step;
 
 enum { PART_FLOATS = 4096, PIECE = 4096 };
@@ -39,7 +39,7 @@ static cpu_moments few_moments(const float *x, int64_t n)
     return (cpu_moments){(double)n, mean, few_sum(x, n, mean, true)};
 }
 
-/* The channels of one group in one outer: one run, or channel by channel where signs differ. */
+/* The channels of one group in one outer: one run, or channel by channel if signs differ. */
 static cpu_moments run_moments(const cpu_reduce_kernels *red, const norm_geom *e, const float *x, const float *sign)
 {
     cpu_moments m = {0, 0, 0};
@@ -72,7 +72,7 @@ static cpu_moments slice_moments(const cpu_reduce_kernels *red, const norm_geom 
     return m;
 }
 
-/* x as words of 16 bits, widened into `room` a piece at a time: it stays in L1 for both looks. */
+/* x as 16-bit words, widened into `room` a piece at a time, so it stays in L1 for both passes. */
 typedef struct stats_words {
     const cpu_reduce_kernels *red;
     const uint16_t *x;
@@ -118,7 +118,7 @@ static cpu_moments words_slice(const stats_words *w, const norm_geom *e, const f
     return m;
 }
 
-/* A few slices at a time: roots and quotients of several are under way at once. */
+/* A few slices at a time, so several roots and quotients are computed at once. */
 static void run_stats(const step *s, const cpu_unit *u, int64_t part, char *scratch)
 {
     enum { FEW = 8 };
@@ -166,7 +166,7 @@ static double seconds(const question *q, const cpu_row *row)
     return cvyi_vector_elements(q) * (cvyi_made_inside(q->plan, q->pass, x) ? 0.03e-9 : 0.08e-9);
 }
 
-/* Short rows are widened together, once for the statistics and for who applies them. */
+/* Short rows are widened together, once for the statistics and for the steps that apply them. */
 static bool words(const builder *b, int index)
 {
     norm_geom e;

@@ -93,7 +93,7 @@ static bool spin_while(futex_word *word, uint32_t value)
     return true;
 }
 
-/* ---- a worker's life ---- */
+/* ---- workers ---- */
 
 static void run_share(job *j, int worker)
 {
@@ -188,7 +188,7 @@ static int clamp_threads(int64_t threads)
     return (int)cvyi_max64(1, cvyi_min64(threads, CVYI_MAX_THREADS));
 }
 
-/* The OpenMP team, where it has so many threads for this caller. */
+/* The OpenMP team, if it has so many threads for this caller. */
 static const openmp *team_for(int threads)
 {
     const openmp *runtime = cvyi_openmp();
@@ -265,11 +265,11 @@ static void run_pool(int threads, const work *w)
     for (int i = 1; i < size; i++) finish(i, !w->team_fn);
 }
 
-/* Whether this call may use the pool; then it must give it back. */
+/* May this call use the pool? Then it must release it. */
 static bool take_pool(int threads)
 {
     if (atomic_flag_test_and_set(&pool.taken)) return false;
-    if (atomic_load(&pool.made) < threads - 1) make_workers(threads); /* fewer will do */
+    if (atomic_load(&pool.made) < threads - 1) make_workers(threads); /* fewer are enough */
     return true;
 }
 
@@ -279,10 +279,10 @@ typedef struct region {
     job job;
     const openmp *runtime;
     int threads;      /* wanted */
-    _Atomic int done; /* orders the job's fields between threads, whatever the runtime's own barriers are made of */
+    _Atomic int done; /* orders the job's fields between threads, independently of the runtime's barriers */
 } region;
 
-/* The runtime may send fewer threads than the team has, and sends the whole team where fewer are wanted. */
+/* The runtime may send fewer threads than the team has, and sends the whole team if fewer are wanted. */
 static void run_member(void *arg)
 {
     region *r = arg;
@@ -295,8 +295,8 @@ static void run_member(void *arg)
     atomic_fetch_add_explicit(&r->done, 1, memory_order_release);
 }
 
-/* The region always takes the whole team: libgomp ends the threads that a smaller one leaves over, and the next
- * operator of PyTorch would have to make them again. */
+/* The region always uses the whole team: libgomp ends the threads that a smaller one does not use, and the next
+ * operator of PyTorch would have to create them again. */
 static void run_region(const openmp *runtime, int threads, const work *w)
 {
     region r = {.runtime = runtime, .threads = threads};
@@ -366,7 +366,7 @@ void cvyi_team_barrier(cpu_team *team)
 
 void cvyi_team_begin(cpu_team *team, int worker, int64_t items)
 {
-    cvyi_team_barrier(team); /* nobody claims any more */
+    cvyi_team_barrier(team); /* no thread claims items any more */
     if (worker == 0) {
         atomic_store_explicit(&team->items, items, memory_order_relaxed);
         atomic_store_explicit(&team->next, 0, memory_order_relaxed);

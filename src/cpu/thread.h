@@ -5,7 +5,7 @@
  * call, or inside an OpenMP region, and a call while another thread's call has the pool, runs on its own thread
  * only: correct, only slower, and never a deadlock. (Every caller has a team of its own, so teams are never taken.)
  *
- * A call gets the team if it asks for no more threads than the team has: OMP_NUM_THREADS, torch.set_num_threads. */
+ * A call gets the team if it requests no more threads than the team has: OMP_NUM_THREADS, torch.set_num_threads. */
 #ifndef CVYI_THREAD_H
 #define CVYI_THREAD_H
 

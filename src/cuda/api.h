@@ -69,7 +69,7 @@ typedef struct CUlaunchConfig {
     unsigned n_attrs;
 } CUlaunchConfig;
 
-/* A tensor map is opaque to everybody but cuTensorMapEncodeTiled and the copy engine. */
+/* A tensor map is opaque except to cuTensorMapEncodeTiled and the copy engine. */
 typedef struct CUtensorMap {
     _Alignas(64) uint64_t opaque[16];
 } CUtensorMap;

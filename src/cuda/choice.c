@@ -12,7 +12,7 @@ static const kernel_row *const kernels[] = {
 };
 enum { KERNELS = COUNT_OF(kernels) };
 
-/* What a row says of a pass. */
+/* The answer of a row about a pass. */
 typedef struct answer {
     const char *why; /* it refuses */
     pass pass;       /* it does not: way, seconds, note */
@@ -48,14 +48,15 @@ static const char *reason_of(const kernel_row *row, const char *const *reasons)
     return NULL;
 }
 
-/* Of a pass that nobody takes: what is in the way of all; of a convolution, of the kernel that fuses most. */
+/* For a pass that no kernel takes: the condition that all of them miss; for a convolution, that of the kernel that
+ * fuses most. */
 static const char *common_reason(const cvy_plan *p, const pass *s, const pattern *form, const char *tensor_cores)
 {
     if (cvyi_info(&p->graph->nodes[s->first])->kind == KIND_CONV && tensor_cores) return tensor_cores;
     return form->why ? form->why : "no kernel takes a producer with operators before it here";
 }
 
-/* Somebody who wants to hear all answers. */
+/* Where to report all answers, if anywhere. */
 typedef struct listener {
     text *text;
     const kernel_row *chosen;

@@ -38,7 +38,7 @@ struct kernel_row { /* kernel_row of exec.h */
     /* Launches a step with arguments of its own (cuda_step.tc). NULL: it has none. */
     cvy_status (*launch)(const cuda_device *d, const cuda_step *s, int code, step_arguments *a, bool fresh,
                          CUstream stream);
-    /* Is it taken rather than the best of the rows before it? NULL: where it is predicted to take less. */
+    /* Is it taken instead of the best of the rows before it? NULL: if it is predicted to take less time. */
     bool (*beats)(const cvy_plan *p, const pass *mine, const pass *best);
     /* Do two passes of this kernel run alike? NULL: always. */
     bool (*same)(const cuda_choice *a, const cuda_choice *b);
@@ -48,11 +48,11 @@ struct kernel_row { /* kernel_row of exec.h */
     bool tensor_cores;        /* not for what is prepared, which is small */
     bool dense;               /* wants whole tensors, contiguous and aligned */
     bool images;              /* reads contiguous images so much faster that others are copied first */
-    /* Of a dense row: is this argument of the core taken however it lies? NULL: none is. */
+    /* For a dense row: is this argument of the core taken in any layout? NULL: none is. */
     bool (*any_strides)(const cuda_choice *c, int argument);
 };
 
-/* One for each kernel, beside its make(). */
+/* One for each kernel, next to its make(). */
 extern const kernel_row cvyi_kernel_conv_mma, cvyi_kernel_conv_direct, cvyi_kernel_conv_simple, cvyi_kernel_pool;
 extern const kernel_row cvyi_kernel_matmul_mma, cvyi_kernel_matmul_tc, cvyi_kernel_matmul, cvyi_kernel_matmul_thin;
 extern const kernel_row cvyi_kernel_norm, cvyi_kernel_norm_stats, cvyi_kernel_reduce;
@@ -67,7 +67,7 @@ void cvyi_cuda_why(const cvy_plan *p, const pass *s, text *t);
 
 /* The choice of a node that depends only on parameters. */
 const char *cvyi_cuda_judge_prepared(const cvy_plan *p, pass *s);
-/* The same kernel tuned again: the device turned out not to hold its blocks at once. */
+/* Tunes the same kernel again, because the device cannot hold all its blocks at once. */
 cvy_status cvyi_cuda_tune_again(const cvy_plan *p, pass *s);
 
 static inline const cuda_choice *cvyi_cuda_choice(const pass *s)

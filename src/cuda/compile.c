@@ -12,7 +12,7 @@ typedef struct job {
     const cuda_state *state;
     cuda_step *step;
     int which;
-    int like; /* the first job that asks for the same code: the one that has it */
+    int like; /* the first job that needs the same code, which holds it */
     bool wanted;
     cache_key key;
     jit_code code;
@@ -92,7 +92,7 @@ static cvy_status find_alike(workshop *w)
     return CVY_OK;
 }
 
-/* Takes what is loaded; the first of the others that are alike is wanted. */
+/* Uses code that is loaded; of jobs with the same code, the first one is compiled. */
 static cvy_status find_loaded(job *j, workshop *w)
 {
     const cuda_device *d = j->state->device;
@@ -110,9 +110,9 @@ fail:
     return st;
 }
 
-/* ---- progress, for people who wait ---- */
+/* ---- the progress line ---- */
 
-/* CVY_PROGRESS decides; else a terminal does. */
+/* CVY_PROGRESS decides; otherwise progress is printed on a terminal. */
 static void start_progress(workshop *w)
 {
     w->shows = cvyi_env_int(ENV_PROGRESS, isatty(STDERR_FILENO)) > 0;

@@ -22,7 +22,7 @@ static int parts_of(const wide_form *f)
     return f->products == 3 ? 2 : 1;
 }
 
-/* Lists that x is: one for each phase that its places have. */
+/* The number of lists of x: one for each phase. */
 static int lists_of(const wide_form *f)
 {
     return f->transposed ? 1 : f->phases;
@@ -152,7 +152,8 @@ static cvy_status add_prologue(maker *m, const wide_form *f)
     return cvyi_core_prologue(m, core, &in);
 }
 
-/* x into words with the usual scale; then the scale of each sample, and again what needs another one. */
+/* Converts x to words with the usual scale, finds the scale of each sample, and converts those again that need
+ * another one. */
 static cvy_status make_words(maker *m, const wide_form *f, const memory_map *at, bool again)
 {
     const int64_t N = f->geom.N, tiles = slices_of(f) * chunks_of(f);

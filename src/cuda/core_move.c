@@ -6,7 +6,7 @@
 
 enum { MOVE_THREADS = 256 };
 
-/* -DNAME=a,b,c,d,e,f; nothing where all are the default. */
+/* -DNAME=a,b,c,d,e,f; nothing if all are the default. */
 static void define_six(maker *m, const char *name, const move_geom *g, const int64_t *values, int64_t otherwise)
 {
     text t = {0};
@@ -58,7 +58,7 @@ static int straight(const maker *m, const move_geom *g, const shape *x, const sh
     return many;
 }
 
-/* Where the rest is filled the window is all of the result, and begins before the argument does. */
+/* If the rest is filled the window is all of the result, and begins before the argument does. */
 static void widen(move_geom *g, const shape *y)
 {
     for (int d = 0; g->fills && d < g->rank; d++) {

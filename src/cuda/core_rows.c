@@ -40,7 +40,7 @@ static void add_sign(maker *m, const space *over, int sign)
     cvyi_make_line(m, &m->pre, &mul);
 }
 
-/* Elements of 16 bytes; of 16 bits where some views have such. */
+/* Elements of 16 bytes; of 16 bits if some views have such. */
 static int neighbours_of(const maker *m)
 {
     int n = 4;
@@ -58,7 +58,7 @@ cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int
     const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
     const int64_t samples = cvyi_max64(in.extent[0], 1), slices = (e->over_outer ? 1 : e->outer) * e->groups;
     const int64_t size = e->chan * e->inner * (e->over_outer ? e->outer : 1);
-    /* Only by the size of a slice, so that no other sample changes a sample's bits. */
+    /* Depends only on the size of a slice, so no other sample changes a sample's bits. */
     const int64_t parts = cvyi_min64(cvyi_max64(size / STATS_PART, 1), 256);
     int64_t partials = 0;
     cvy_status st;
@@ -96,7 +96,7 @@ fail:
 
 /* ---- rows that stay on chip ---- */
 
-/* What held.cuh asks for; the rows of the space `in`. */
+/* The macros that held.cuh needs; the rows of the space `in`. */
 static void define_held(maker *m, const held_form *f, const space *in)
 {
     const int64_t rows = cvyi_elements(&in->logical) / f->row;
@@ -156,7 +156,7 @@ static void define_norm_rows(maker *m, const space *in)
     define_held(m, &m->choice->form.held, in);
 }
 
-/* The kernel leaves the affine to the epilogue. */
+/* The kernel leaves the affine operator to the epilogue. */
 static void add_norm_affine(maker *m, const space *in)
 {
     const node *n = &m->g->nodes[m->choice->form.core + 1];
@@ -201,7 +201,7 @@ static int64_t lower_power_of_two(int64_t n, int64_t most)
     return p;
 }
 
-/* How many threads share one result where they read neighbouring elements, `width` at a time. */
+/* How many threads share one result if they read neighbouring elements, `width` at a time. */
 static int64_t choose_lanes(int64_t inside, int64_t width)
 {
     const int64_t accesses = inside / width;
@@ -239,7 +239,7 @@ static int64_t kept_run(const space *s, unsigned reduced)
     return run;
 }
 
-/* How a reduction is spread over threads and blocks. It depends only on the extents of one sample (of all, where
+/* How a reduction is spread over threads and blocks. It depends only on the extents of one sample (of all, if
  * samples are reduced), so that no other sample changes a sample's bits. */
 typedef struct reduce_spread {
     bool trailing;         /* elements of a result are neighbours */
@@ -305,7 +305,7 @@ static void start_reduce(maker *m, const char *gather, const reduce_spread *f, i
     m->step.extent = in->extent[0];
 }
 
-/* Gatherers of every part, in memory of our own. */
+/* The partial results of every part, in the engine's memory. */
 static cvy_status make_parts(maker *m, int core, const char *gather, const reduce_spread *f, const space *in,
                              unsigned reduced, int64_t at)
 {
@@ -346,7 +346,7 @@ fail:
     return st;
 }
 
-/* Nothing is reduced but the parts of each result. */
+/* Reduces only the parts of each result. */
 cvy_status cvyi_core_add_many(maker *m, const space *out, const core_parts *p)
 {
     const int core = m->choice->form.core;

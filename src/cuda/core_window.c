@@ -233,7 +233,7 @@ static const char *refuse_tiles(const cvy_plan *p, const pass *s, cuda_choice *c
     return e->groups > GRID_YZ_MOST ? "more groups than a grid has blocks" : NULL;
 }
 
-/* A tile of 16 channels pays from about 4 on, if there are terms to share its cost. */
+/* A tile of 16 channels is worth it from about 4 channels on, if there are enough terms to share its cost. */
 static const char *refuse_conv_direct(const cvy_plan *p, const pass *s, cuda_choice *c)
 {
     conv_geom e;

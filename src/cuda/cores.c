@@ -6,7 +6,7 @@ void cvyi_core_grid(maker *m, int64_t x, int64_t y, int64_t z, unsigned threads)
 {
     cuda_launch *l = &m->step.launch;
     const int64_t grid[3] = {x, y, z};
-    /* What does not fit into the numbers of a launch is past its limits, too: cvyi_make_end() says so. */
+    /* Numbers that do not fit into a launch's integers exceed its limits, too: cvyi_make_end() reports that. */
     for (int i = 0; i < 3; i++) l->grid[i] = (unsigned)cvyi_min64(grid[i], UINT32_MAX);
     l->block[0] = threads;
     l->block[1] = l->block[2] = 1;
@@ -66,7 +66,7 @@ void cvyi_core_mma(maker *m, const mma_tile *t)
     m->step.launch.dynamic_shared = (unsigned)t->shared_bytes;
 }
 
-/* No view of the result tells how far its indices go. */
+/* No view of the result says how large its indices get. */
 void cvyi_core_parts_view(maker *m, const space *out, int64_t parts)
 {
     cvyi_make_own_view(m, parts, "parts of sums");

@@ -6,15 +6,15 @@
 #include "mma.h"
 
 void cvyi_core_grid(maker *m, int64_t x, int64_t y, int64_t z, unsigned threads);
-/* What follows the core: its result stored where it is needed, then the pass's other nodes. */
+/* The epilogue: the core's result is stored where it is needed, then the pass's other nodes follow. */
 cvy_status cvyi_core_epilogue(maker *m, int core, const space *over);
-/* What precedes it; the last line is the value the core reads. */
+/* The prologue; its last line is the value that the core reads. */
 cvy_status cvyi_core_prologue(maker *m, int core, const space *over);
 /* value + bias before everything else of the epilogue. */
 void cvyi_core_bias(maker *m, int core, const space *over, int bias, int slot);
 /* The view that takes the pass's first result is number 0. */
 void cvyi_core_first_view(maker *m, int core, const space *over);
-/* What both kernels on mma.sync have beside a tile. */
+/* What both kernels on mma.sync have in addition to a tile. */
 void cvyi_core_mma(maker *m, const mma_tile *t);
 /* reduce.cu: what `gather` makes of the dimensions `reduced`, a bit each. */
 cvy_status cvyi_core_reduction(maker *m, int core, const char *gather, const space *in, const space *out,

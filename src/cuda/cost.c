@@ -47,8 +47,8 @@ static double few_outputs(const cvy_plan *p, const node *n)
     return e.groups == 1 && e.K < 16 ? 16.0 / (double)cvyi_max64(e.K, 1) : 1;
 }
 
-/* Rows that stay on chip are a block's: a multiprocessor by itself moves 20 bytes a nanosecond, seen on an H200,
- * and where blocks are fewer the others have nothing to do. */
+/* Rows that stay on chip belong to a block: one multiprocessor moves 20 bytes per nanosecond, as seen on an H200,
+ * and if there are fewer blocks than multiprocessors, some are idle. */
 static double rows_seconds(const cvy_plan *p, const pass *s, const held_form *f)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;

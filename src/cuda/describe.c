@@ -49,7 +49,7 @@ static const char *word(bool truth)
 
 /* ---- parts of a launch ---- */
 
-/* Where a byte of the run's memory lies if the prepared part lies before the workspace. */
+/* The offset of a byte of the run's memory if the prepared part is stored before the workspace. */
 static long long in_one_buffer(const cvy_plan *p, int64_t at)
 {
     return at < WORKSPACE_BASE ? at : at - WORKSPACE_BASE + p->prepared_bytes;
@@ -135,7 +135,7 @@ static void add_launch(const cuda_run *r, const cuda_step *s, text *t)
     cvyi_text_add(t, "}");
 }
 
-/* ---- all of it ---- */
+/* ---- the whole object ---- */
 
 void cvyi_cuda_packing(const cvy_plan *p, text *t)
 {

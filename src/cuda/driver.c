@@ -16,7 +16,7 @@ static pid_t owner; /* the process that called cuInit */
 
 typedef CUresult (*get_proc)(const char *name, void **call, int version, uint64_t flags, int *status);
 
-/* A data pointer turned into a function pointer, as dlsym() obliges us to. */
+/* Converts a data pointer into a function pointer, as dlsym() requires. */
 static void set_call(void *slot, void *address)
 {
     memcpy(slot, &address, sizeof address);
@@ -81,8 +81,9 @@ cvy_status cvyi_cuda_driver(const cuda_api **out)
     return st;
 }
 
-/* NVRTC opens its builtins by bare name, which the loader does not find beside a library that was opened by path
- * (the wheel's). They are in the same directory and carry its version: open them, and they are found as loaded.
+/* NVRTC opens its builtins by file name only, which the loader does not find next to a library that was opened by
+ * path (the wheel's). They are in the same directory and carry its version: open them, and they are found as
+ * loaded.
  */
 static void load_builtins(void *inside_nvrtc, int major, int minor)
 {
@@ -242,7 +243,7 @@ cvy_status cvyi_cuda_enter(const cuda_device *d, CUstream stream)
     cvy_status st;
 
     TRY(cvyi_cuda_driver(&cu)); /* refuses a forked child */
-    /* Streams 0, 1 and 2 are the default ones, which belong to whatever context is current: ours, once pushed. */
+    /* Streams 0, 1 and 2 are default streams, which belong to the current context: ours, once it is pushed. */
     if ((uintptr_t)stream > 2) TRY(CU(cu, cuStreamGetCtx, stream, &ctx));
     if (ctx != d->ctx)
         return cvyi_fail(CVY_INVALID, "cuda: the stream does not belong to the primary context of device %d",

@@ -27,7 +27,7 @@ typedef struct cuda_device {
     int major, minor; /* compute capability */
     int sms;          /* multiprocessors */
     int l2_bytes;
-    int shared_block; /* bytes of shared memory a block may ask for */
+    int shared_block; /* bytes of shared memory that a block may have */
     int shared_sm;    /* bytes of shared memory of a multiprocessor */
     int registers_sm; /* 32-bit registers of a multiprocessor */
     int threads_sm;
@@ -39,7 +39,7 @@ typedef struct cuda_device {
     char name[96];
 } cuda_device;
 
-/* CVY_NO_DEVICE, with a message of what was looked for, where there is no driver, no GPU or no such ordinal. */
+/* CVY_NO_DEVICE, with a message of what was looked for, if there is no driver, no GPU or no such ordinal. */
 cvy_status cvyi_cuda_open(int ordinal, cuda_device **out);
 void cvyi_cuda_close(cuda_device *device); /* accepts NULL */
 

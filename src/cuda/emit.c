@@ -5,7 +5,7 @@
 #include <string.h>
 #include "emit.h"
 
-/* How many numbers follow the operand of a unary operator: its attributes, where those are numbers. */
+/* How many numbers follow the operand of a unary operator: its attributes, if those are numbers. */
 static int numbers_of(const op_info *op)
 {
     int n = 0;
@@ -24,7 +24,7 @@ static bool has_fast(const emit_line *l)
     return false;
 }
 
-/* Nine digits read back as the same float; a point makes it one. */
+/* Nine digits read back as the same float; the decimal point makes it a float literal. */
 static void add_number(text *t, double number)
 {
     char digits[40];
@@ -92,11 +92,11 @@ static void add_element(const emit_spec *spec, text *t, int number)
     cvyi_text_add(t, "%s]", any ? "" : "0");
 }
 
-/* ---- neighbours: where N elements of the space lie in a view ---- */
+/* ---- neighbours: the places of N elements of the space in a view ---- */
 
 typedef enum many_access { MANY_SINGLE, MANY_RUN, MANY_SAME } many_access;
 
-/* How many elements of the space, from a multiple of as many on, lie one after the other in a view; 0: all. */
+/* How many elements of the space, beginning at a multiple of that number, are contiguous in a view; 0: all. */
 static int64_t dense_run(const emit_view *v, const emit_program *p)
 {
     int64_t run = 1;
@@ -135,7 +135,7 @@ static void add_widened(const emit_spec *spec, text *t, int number)
     if (!single) cvyi_text_add(t, ")");
 }
 
-/* An element's value, or what was read of it before the loop over neighbours. */
+/* An element's value, or the variable that it was read into before the loop over neighbours. */
 static void add_read(const emit_spec *spec, const emit_program *p, text *t, int number)
 {
     switch (access_of(spec, p, number)) {
@@ -150,7 +150,7 @@ static void add_read(const emit_spec *spec, const emit_program *p, text *t, int 
     }
 }
 
-/* Beside stores that the compiler takes for others to the same memory, only a read-only load may go ahead. */
+/* Only a read-only load may move ahead of stores that the compiler assumes to be to the same memory. */
 static void add_load(const emit_spec *spec, const emit_program *p, text *t, int number)
 {
     const bool single = spec->views[number].dtype == CVY_FLOAT32;
@@ -164,7 +164,7 @@ static void add_load(const emit_spec *spec, const emit_program *p, text *t, int 
     cvyi_text_add(t, ")");
 }
 
-/* The number of the slice that an element's statistics belong to. Where the channels are one dimension of the space
+/* The number of the slice that an element's statistics belong to. If the channels are one dimension of the space
  * the coordinates tell it; else the element's own number does. */
 static void add_slice(const emit_program *p, const norm_geom *n, text *t)
 {
@@ -244,7 +244,7 @@ static void add_scale(const emit_spec *spec, const emit_program *p, const emit_l
     close_affine(spec, p, l, t);
 }
 
-/* gelu of the error function, or of tanh; where its result is of 16 bits, of fewer digits. */
+/* gelu of the error function, or of tanh; if its result is of 16 bits, of fewer digits. */
 static const char *gelu_form(const emit_spec *spec, const emit_line *l)
 {
     return l->p[0] != 0 ? "_tanh" : l->rough && !spec->fast ? "_half" : "";
@@ -281,7 +281,7 @@ static void add_call(const emit_spec *spec, const emit_line *l, text *t)
     cvyi_text_add(t, ")");
 }
 
-/* Into memory; among neighbours into what is stored after their loop. */
+/* Stores to memory; among neighbours, to the array that is stored after their loop. */
 static void add_store(const emit_spec *spec, const emit_program *p, const emit_line *l, text *t)
 {
     const bool later = access_of(spec, p, l->view) == MANY_RUN;
@@ -325,7 +325,7 @@ void cvyi_emit_body(const emit_spec *spec, const emit_program *p, text *out)
 
 /* ---- functions of N neighbours ---- */
 
-/* Views that a line reads; CVY_NONE where there is none. */
+/* Views that a line reads; CVY_NONE if there is none. */
 static void views_read(const emit_line *l, int out[4])
 {
     const bool affine = l->kind == EMIT_APPLY || l->kind == EMIT_NORM || l->kind == EMIT_SCALE;
@@ -336,7 +336,7 @@ static void views_read(const emit_line *l, int out[4])
     out[3] = affine ? l->bias : CVY_NONE;
 }
 
-/* What is read before the loop, by the first neighbour's place. */
+/* Reads before the loop, at the first neighbour's place. */
 static void add_reads(const emit_spec *spec, const emit_program *p, text *t)
 {
     uint64_t seen = 0;
@@ -361,7 +361,7 @@ static void add_reads(const emit_spec *spec, const emit_program *p, text *t)
     }
 }
 
-/* What is stored by one access: declared before the loop (`done` false), stored after it. */
+/* Values stored by one access: declared before the loop (`done` false), stored after it. */
 static void add_stores(const emit_spec *spec, const emit_program *p, bool done, text *t)
 {
     for (int i = 0; i < p->n_lines; i++) {

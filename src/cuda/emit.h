@@ -23,7 +23,7 @@ typedef enum emit_kind {
     EMIT_OP,    /* t = op(ta, tb or p[0]) */
     EMIT_APPLY, /* t = (ta - mean) / deviation * weight + bias; view: statistics */
     EMIT_NORM,  /* the same, view: running mean, var: running variance */
-    EMIT_SCALE, /* t = ta * weight + bias: what is left of a norm where the kernel has done the rest */
+    EMIT_SCALE, /* t = ta * weight + bias: what is left of a norm if the kernel has done the rest */
     EMIT_STORE  /* view = ta */
 } emit_kind;
 
@@ -56,7 +56,7 @@ typedef struct emit_spec {
     bool strided; /* strides come with the arguments; else all views are contiguous */
     bool fast;    /* fast.cuh's versions of the operators that it has */
     int many;     /* functions of so many neighbours: cvy_read and cvy_write, see below; 0: of one */
-    const emit_program *prologue; /* may be NULL: the kernel does not ask for one */
+    const emit_program *prologue; /* may be NULL: the kernel has none */
     const emit_program *epilogue; /* may be NULL */
 } emit_spec;
 

@@ -6,7 +6,7 @@
 #include "choice.h"
 #include "compile.h"
 
-/* ---- what the planner asks ---- */
+/* ---- the planner's functions ---- */
 
 static cvy_status open_cuda(cvy_plan *p)
 {
@@ -24,7 +24,8 @@ static cvy_status open_cuda(cvy_plan *p)
         return cvyi_fail(CVY_NO_DEVICE, "cuda: %s has compute capability %d.%d, 8.0 or newer is needed", d->name,
                          d->major, d->minor);
     snprintf(p->machine.name, sizeof p->machine.name, "%.63s", d->name);
-    /* What kernels reach: measured on an H200, 34 of 67 TFLOP/s (block A's convolution) and 4.3 of 4.9 TB/s. */
+    /* The share of the peak that kernels reach, measured on an H200: 34 of 67 TFLOP/s (block A's convolution)
+     * and 4.3 of 4.9 TB/s. */
     p->machine.flops = 0.51 * d->fp32_flops;
     p->machine.bandwidth = 0.87 * d->bytes_per_second;
     p->machine.cache_bandwidth = 3 * p->machine.bandwidth;
@@ -35,7 +36,7 @@ fail:
     return st;
 }
 
-/* ---- making ready ---- */
+/* ---- preparing ---- */
 
 /* Is there a launch whose blocks wait for each other, but do not all fit on the device at once? */
 static cvy_status ask_resident(const cuda_state *state, bool *crowded)
@@ -56,7 +57,7 @@ fail:
     return st;
 }
 
-/* Passes whose blocks wait for each other are tuned to launches that need not. */
+/* Passes whose blocks wait for each other are tuned to launches whose blocks do not. */
 static cvy_status part_launches(cvy_plan *p)
 {
     cuda_state *state = p->state;
@@ -70,7 +71,7 @@ fail:
     return st;
 }
 
-/* Steps that could not all be made are none: compile() makes them. */
+/* If not all steps could be made, there are none: compile() makes them. */
 static cvy_status lower(cvy_plan *p)
 {
     cuda_state *state = p->state;
@@ -82,7 +83,7 @@ static cvy_status lower(cvy_plan *p)
     return st;
 }
 
-/* What does not fit at once is made again. */
+/* Launches whose blocks do not fit at once are made again. */
 static cvy_status fit(cvy_plan *p)
 {
     cuda_state *state = p->state;
@@ -167,7 +168,7 @@ static bool tensor_turned(const cuda_run *r, int tensor)
     return is && (uintptr_t)r->buffers[tensor].data % 16 == 0;
 }
 
-/* Does it lie as the pass takes it where it is not contiguous? */
+/* Does it have the other layout that the pass takes? */
 static bool tensor_suits(const cuda_run *r, int tensor, int number)
 {
     const kernel_row *row = cvyi_cuda_choice(&r->plan->passes[number])->kernel;
@@ -179,7 +180,7 @@ static bool is_read(const cuda_run *r, int tensor)
     return r->plan->graph->values[r->plan->tensor_value[tensor]].kind == VALUE_INPUT;
 }
 
-/* Which steps of the pass run: how do the tensors lie that it could take otherwise than contiguous? */
+/* Which steps of the pass run: which layout do the tensors have that need not be contiguous? */
 static step_layout layout_of(const cuda_run *r, int number)
 {
     const int *last = ((const cuda_state *)r->plan->state)->last;
@@ -194,7 +195,7 @@ static step_layout layout_of(const cuda_run *r, int number)
     return any[0] && any[1] && all[1] ? LAYOUT_X_LAST : LAYOUT_PLAIN;
 }
 
-/* Must a copy stand in for the tensor, where it has one? */
+/* Must the tensor's shadow be used, if it has one? */
 static bool tensor_shadowed(const cuda_run *r, int tensor)
 {
     const int by = ((const cuda_state *)r->plan->state)->last[tensor];
@@ -235,7 +236,7 @@ bool cvyi_cuda_misaligned(const cuda_run *r, const cuda_step *s, int tensor)
     return s->aligned && tensor >= 0 && (uintptr_t)r->buffers[tensor].data % 16;
 }
 
-/* Fills one view; *strided is set where the first code cannot take it. */
+/* Fills one view; sets *strided if the contiguous code cannot take it. */
 static void fill_view(const cuda_run *r, const cuda_step *s, const step_view *view, view_argument *out,
                       bool *strided)
 {
@@ -289,7 +290,7 @@ cvy_status cvyi_cuda_run_pass(const cuda_run *r, int index)
     return st;
 }
 
-/* A step that does not run is made ready for a later run on the same workspace. */
+/* Prepares a step that does not run now for a later run on the same workspace. */
 static cvy_status pass_over(const cuda_run *r, const cuda_step *s)
 {
     const cuda_state *state = r->plan->state;

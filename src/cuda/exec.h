@@ -41,8 +41,8 @@ typedef struct kernel_row kernel_row;   /* choice.h */
 typedef enum step_layout {
     LAYOUT_ANY,
     LAYOUT_PLAIN, /* runs unless those tensors lie channels last */
-    LAYOUT_LAST,  /* runs where they do */
-    LAYOUT_X_LAST /* runs where what is read does, and what is written does not */
+    LAYOUT_LAST,  /* runs if they do */
+    LAYOUT_X_LAST /* runs if what is read does, and what is written does not */
 } step_layout;
 
 typedef struct cuda_step {
@@ -55,11 +55,11 @@ typedef struct cuda_step {
     int n_views;
     bool prepared;    /* depends only on parameters */
     int pass;         /* of the plan */
-    int only_strided; /* runs only where this tensor of run() is not contiguous; CVY_NONE: always */
+    int only_strided; /* runs only if this tensor of run() is not contiguous; CVY_NONE: always */
     step_layout layout;
-    bool aligned; /* the first code wants views to begin at multiples of 16 bytes */
+    bool aligned; /* the contiguous code needs views that begin at multiples of 16 bytes */
     bool any;     /* the first code takes any strides and extents, and is the only one */
-    /* Code for contiguous tensors, and for any strides; the second only where a tensor of run() is among the views.
+    /* Code for contiguous tensors, and for any strides; the second only if a tensor of run() is among the views.
      */
     const char *epilogue[2];
     const char *const *options[2];
@@ -107,7 +107,7 @@ typedef struct held_form {
     bool fits;
 } held_form;
 held_form cvyi_held_form(const cuda_device *d, int64_t row);
-/* Rows of a softmax; they do not fit where they do not lie in one piece. */
+/* Rows of a softmax; they do not fit if they do not lie in one piece. */
 held_form cvyi_held_softmax(const cuda_device *d, const cvy_graph *g, const node *n);
 
 /* The form of a pass. */
@@ -121,9 +121,9 @@ typedef struct pattern {
 } pattern;
 pattern cvyi_cuda_pattern(const cvy_plan *p, const pass *s);
 
-/* Products that a convolution or a matrix product is made of on tensor cores: 3 where float32's accuracy is asked
- * for. One has 11 bits of every operand, as many as fp16 has and more than bf16: data of those is exact in it, and
- * what a float32 weight beside it loses is less than the data has lost. */
+/* Products that a convolution or a matrix product is made of on tensor cores: 3 if float32's accuracy is asked
+ * for. One product has 11 bits of every operand, as many as fp16 has and more than bf16: such data is exact in it,
+ * and what a float32 weight beside it loses is less than the data has lost. */
 static inline int cvyi_cuda_products(const cvy_plan *p, const node *n)
 {
     const bool half = n->halved || p->graph->values[n->arg[0]].dtype != CVY_FLOAT32;
@@ -143,7 +143,7 @@ typedef struct cuda_run {
     CUstream stream;
 } cuda_run;
 
-/* Tensor number `tensor` of run(); where that is -1, byte `at` of the run's memory. */
+/* Tensor number `tensor` of run(); if that is -1, byte `at` of the run's memory. */
 typedef struct view_place {
     int tensor;
     int64_t at;
@@ -157,11 +157,11 @@ static inline int cvyi_cuda_code(const cuda_step *s, bool strided)
     return strided && !s->any && (!s->tc || s->epilogue[1]);
 }
 view_place cvyi_cuda_place(const cuda_run *r, const step_view *view);
-/* The strides of a view that lies in `tensor` (or, -1, in the run's memory); true where it is not contiguous. */
+/* The strides of a view that lies in `tensor` (or, -1, in the run's memory); true if it is not contiguous. */
 bool cvyi_cuda_strides(const cuda_run *r, const step_view *view, int tensor, int64_t out[EMIT_DIMS]);
-/* Does a step that wants its views aligned find one in `tensor` that is not? */
+/* Does a step that needs aligned views have one in `tensor` that is not aligned? */
 bool cvyi_cuda_misaligned(const cuda_run *r, const cuda_step *s, int tensor);
-/* The two codes of a step, 0 and 1, go by names of their own. */
+/* The two codes of a step, 0 and 1, have different names. */
 const char *cvyi_cuda_entry(const cuda_step *s, int which, char entry[ENTRY_BYTES + 8]);
 
 /* What prepared launches compute, and where to. (describe.c) */

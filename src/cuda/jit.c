@@ -70,7 +70,7 @@ static void add_text(sha256 *s, const char *string)
     cvyi_sha256_add(s, string, strlen(string) + 1);
 }
 
-/* Of all texts that came with the library: 240 KB, which need not be read again for every kernel. */
+/* The digest of all embedded texts, 240 KB, which need not be read again for every kernel. */
 static unsigned char embedded_digest[SHA256_BYTES];
 
 static void digest_embedded(void)
@@ -185,7 +185,7 @@ static cvy_status compile_failed(const job *j)
     const char *first = j->log.data ? strstr(j->log.data, "error") : NULL;
 
     while (first && first > j->log.data && first[-1] != '\n')
-        first--; /* the whole line, which begins with the file */
+        first--; /* to the start of the line, which begins with the file's name */
     return cvyi_fail(CVY_FAILED, "nvrtc: nvrtcCompileProgram: %s does not compile for %s:\n%.700s",
                      j->files[0].name, j->arch,
                      first         ? first

@@ -9,11 +9,11 @@
 #include "jit.h"
 
 typedef struct cuda_kernel {
-    struct cuda_loaded *loaded; /* what holds it (modules.h); NULL: whoever loaded it */
+    struct cuda_loaded *loaded; /* its record (modules.h); NULL: it belongs to its loader */
     CUmodule module;
     CUfunction function;
     int registers;    /* per thread */
-    int local_bytes;  /* per thread; not 0 where registers spill */
+    int local_bytes;  /* per thread; not 0 if registers spill */
     int shared_bytes; /* static */
     int max_threads;  /* of a block */
 } cuda_kernel;
@@ -22,7 +22,7 @@ typedef struct cuda_kernel {
 cvy_status cvyi_cuda_load(const cuda_device *d, const jit_code *code, const char *entry, int dynamic_shared,
                           cuda_kernel *out);
 void cvyi_cuda_unload(const cuda_device *d, cuda_kernel *k);
-/* Lets launches ask for so many bytes; refused where a block does not have them. */
+/* Allows launches with that many bytes; refused if a block does not have them. */
 cvy_status cvyi_cuda_allow_shared(const cuda_device *d, const cuda_kernel *k, int dynamic_shared);
 
 /* Limits that every device has. */
@@ -36,8 +36,8 @@ typedef struct cuda_launch {
     bool follows;            /* may begin before the launch before it has ended: the kernel waits (follow.cuh) */
 } cuda_launch;
 
-/* What of a launch no device, or not this one, would take, in words; NULL: nothing. Everything that is launched was
- * shown to it while the plan was made. */
+/* The property of a launch that no device, or not this one, accepts, in words; NULL: none. Everything that is
+ * launched was shown to it while the plan was made. */
 const char *cvyi_cuda_launch_refusal(const cuda_device *d, const cuda_launch *l);
 cvy_status cvyi_cuda_launch(const cuda_device *d, const cuda_kernel *k, const cuda_launch *l, CUstream stream,
                             void **arguments);
@@ -59,7 +59,7 @@ cvy_status cvyi_cuda_stream_create(const cuda_device *d, CUstream *out);
 void cvyi_cuda_stream_free(const cuda_device *d, CUstream stream); /* accepts NULL */
 cvy_status cvyi_cuda_wait(const cuda_device *d, CUstream stream);
 
-/* Times work on a stream with events, after a write of twice the L2 has thrown everything else out of it. */
+/* Times work on a stream with events, after a write of twice the L2 has evicted everything else from it. */
 typedef struct cuda_timer {
     CUevent start, stop;
     CUdeviceptr flush; /* flush_bytes that are overwritten before each timed run */

@@ -9,7 +9,7 @@
 enum { MAX_DIRS = 32, PATH_BYTES = 1024 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char dirs[MAX_DIRS][PATH_BYTES]; /* fixed: handed over once per process, and never freed under a reader */
+static char dirs[MAX_DIRS][PATH_BYTES]; /* fixed: set once per process, and never freed while in use */
 static int n_dirs;
 
 cvy_status cvyi_cuda_add_dir(const char *dir)
@@ -29,11 +29,11 @@ cvy_status cvyi_cuda_add_dir(const char *dir)
     return st;
 }
 
-/* One search: what is tried is written down as it goes, for the message if all fail. */
+/* One search; it records what it tries, for the message if all fails. */
 typedef struct search {
     const char *const *names;
     char tried[640];
-    char reason[256]; /* the loader's words about the last file that exists but would not open */
+    char reason[256]; /* the loader's message about the last file that exists but could not be opened */
     void *handle;
 } search;
 

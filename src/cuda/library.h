@@ -15,8 +15,8 @@
 cvy_status cvyi_library_open(const char *what, const char *variable, const char *path, const char *const *names,
                              void **out);
 
-/* A directory to look in, from the embedding language (the `nvidia` wheels beside torch). May be called any time
- * before the libraries are opened; a directory that is there already is not added again. */
+/* A directory to search, from the embedding language (the `nvidia` wheels next to torch). May be called at any time
+ * before the libraries are opened; a known directory is not added again. */
 cvy_status cvyi_cuda_add_dir(const char *dir);
 
 #endif

@@ -5,7 +5,7 @@
 
 enum { POINTWISE_THREADS = 256, STEPS_PER_NODE = 6 };
 
-/* Accesses are of 16 bytes: eight elements where some have two bytes. A thread has two of them under way. */
+/* Accesses are of 16 bytes: eight elements if some have two bytes. A thread has two of them under way. */
 static cvy_status end_pointwise(maker *m, const space *in, const space *out, const char *variant)
 {
     const int64_t total = cvyi_elements(&in->logical);
@@ -30,8 +30,8 @@ static cvy_status end_pointwise(maker *m, const space *in, const space *out, con
     return cvyi_make_end(m, variant);
 }
 
-/* What is prepared runs once, and a network has it in as many sizes as it has layers: one code for all of them.
- * Where a slice of statistics lies is written into the text. */
+/* Prepared steps run once, and a network has them in as many sizes as it has layers, so one code serves all sizes.
+ * The place of a slice of statistics is part of the text. */
 static bool takes_sizes(const maker *m)
 {
     const node *n = &m->g->nodes[m->pass->first];
@@ -77,7 +77,7 @@ static cvy_status make_copy(maker *m)
     return end_pointwise(m, &in, &out, "copy");
 }
 
-/* A norm that no rewrite split: statistics into memory of our own, then the affine. */
+/* A norm that no rewrite split: statistics into the engine's memory, then the affine operator. */
 static cvy_status make_norm_whole(maker *m)
 {
     const int index = m->pass->first;
@@ -110,7 +110,7 @@ fail:
 
 /* ---- their rows ---- */
 
-/* What has no core: a norm that is taken whole, a reshape, else pointwise operators. */
+/* Passes without a core: a whole norm, a reshape, or pointwise operators. */
 typedef enum coreless { POINTWISE, RESHAPE, WHOLE_NORM } coreless;
 
 static const char *coreless_refusal(const cvy_plan *p, const pass *s, const cuda_choice *c, coreless wanted)
@@ -158,7 +158,7 @@ static cvy_status make_pass(maker *m, const pass *s)
     return m->choice->kernel->make(m);
 }
 
-/* What depends only on parameters comes first, node by node: it is small, and does not count in the time of a run.
+/* Nodes that depend only on parameters come first, one by one: they are small, and not part of the time of a run.
  */
 static cvy_status make_prepared(maker *m)
 {
@@ -196,7 +196,7 @@ static void mark_tensor(const cvy_plan *p, int v, bool *wanted)
     if (v != CVY_NONE && p->places[v].kind == PLACE_TENSOR) wanted[p->places[v].at] = true;
 }
 
-/* Does the pass take argument `a` of its node number `k`, a tensor, however that lies? */
+/* Does the pass take argument `a` of its node number `k`, a tensor, in any layout? */
 static bool any_strides(const pass *s, int k, int a)
 {
     const cuda_choice *c = cvyi_cuda_choice(s);
@@ -210,7 +210,7 @@ static bool is_image(const shape *s)
     return channels >= 8 && sample >= 8 * channels && sample <= INT32_MAX;
 }
 
-/* Statistics of channels last are slow where a slice has pixels, not where it is a row of channels. */
+/* Statistics of channels last are slow if a slice has pixels, not if it is a row of channels. */
 static void mark_images(const cvy_plan *p, const pass *s, bool *wanted)
 {
     const cvy_graph *g = p->graph;
@@ -221,7 +221,7 @@ static void mark_images(const cvy_plan *p, const pass *s, bool *wanted)
     if (e.inner > 1 && is_image(cvyi_shape_of(g, x))) mark_tensor(p, x, wanted);
 }
 
-/* Tensor-core passes want whole tensors, contiguous and aligned. */
+/* Tensor-core passes need whole tensors, contiguous and aligned. */
 static void mark_dense(const cvy_plan *p, bool *wanted)
 {
     for (int i = p->n_prepare; i < p->n_passes; i++) {
@@ -233,14 +233,14 @@ static void mark_dense(const cvy_plan *p, bool *wanted)
                 if (!any_strides(s, k, a)) mark_tensor(p, a < 0 ? n->out : n->arg[a], wanted);
         }
         if (cvyi_cuda_choice(s)->kernel != &cvyi_kernel_conv_tc) continue;
-        mark_tensor(p, cvyi_cuda_choice(s)->tc.weight, wanted); /* not the pass's own, but packed for it */
+        mark_tensor(p, cvyi_cuda_choice(s)->tc.weight, wanted); /* not read by the pass, but packed for it */
         mark_tensor(p, cvyi_cuda_choice(s)->tc.factor, wanted);
     }
 }
 
-/* ---- tensors that a pass takes channels last, or transposed, as they lie ---- */
+/* ---- tensors that a pass takes in place, channels last or transposed ---- */
 
-/* How many passes and operands want the tensor whole: another one wants its copy in any case. */
+/* How many passes and operands need the whole tensor: any other one needs its copy in any case. */
 static int count_readers(const cvy_plan *p, int64_t tensor)
 {
     int readers = 0;
@@ -263,7 +263,7 @@ static bool is_alone(const cvy_plan *p, int v)
     return v != CVY_NONE && count_readers(p, p->places[v].at) == 1;
 }
 
-/* The second operand of a product of words, where tensor copies could read it transposed. */
+/* The second operand of a product of words, if tensor copies could read it transposed. */
 static void find_turned(const cvy_plan *p, int number, int *last)
 {
     const cuda_choice *c = cvyi_cuda_choice(&p->passes[number]);
@@ -294,7 +294,7 @@ static cvy_status find_last(cvy_plan *p, cuda_state *state)
     return CVY_OK;
 }
 
-/* A filter that lies channels last is copied once for as long as it stays. What lies contiguous wants no copy, and
+/* A filter in channels last is copied once until it changes. A contiguous tensor needs no copy, and
  * the room for one of a large matrix is better spent in every run's memory. */
 static bool shadow_stays(const cvy_plan *p, int v)
 {
@@ -331,7 +331,7 @@ fail:
     return st;
 }
 
-/* Both views are there: of any strides. */
+/* Both views are valid, with any strides. */
 static cvy_status end_turn(maker *m, const space *over, cvy_dtype dtype)
 {
     const int64_t side = 64, pixels = over->extent[2] * over->extent[3] * over->extent[4] * over->extent[5];

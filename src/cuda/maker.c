@@ -203,7 +203,7 @@ int cvyi_make_weight_view(maker *m, int v, const conv_geom *e, bool transposed)
     m->views[i].dim[0] = k;
     m->views[i].dim[1] = c;
     for (int a = 0; a < e->spatial; a++) m->views[i].dim[4 - a] = s->rank - 1 - a;
-    /* A group owns K / groups rows of the weights, or C / groups where they are transposed. */
+    /* A group owns K / groups rows of the weights, or C / groups if they are transposed. */
     m->views[i].dim[5] = 0;
     m->views[i].times[5] = (transposed ? e->C : e->K) / e->groups;
     return i;
@@ -384,7 +384,7 @@ static cvy_status make_options(maker *m, bool strided, cuda_step *s)
     return make_text(m, strided, &s->epilogue[which]);
 }
 
-/* What a step reads or writes beside float32; float32 where that is all. */
+/* The dtype that a step reads or writes besides float32; float32 if there is no other. */
 static const char *type_name(const maker *m)
 {
     static const char *const names[DTYPE_COUNT] = {
@@ -406,7 +406,7 @@ static void make_name(const maker *m, cuda_step *s, const char *variant)
              s->tc ? "a" : "", (unsigned)(h ^ h >> 32));
 }
 
-/* Kernels of compute capability 9.0 and newer wait by themselves for what came before (follow.cuh), conv_tc*.cu
+/* Kernels on compute capability 9.0 and newer wait for the launches before them (follow.cuh), conv_tc*.cu
  * excepted; drivers before 12.3 do not capture such launches. */
 static bool may_follow(const maker *m)
 {

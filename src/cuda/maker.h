@@ -8,7 +8,7 @@ enum { MAX_LINES = 160, MAX_DEFINES = 48, DEFINE_BYTES = 96, NAME_LENGTH = 96 };
 
 /* The space a kernel runs over: up to six extents, and where the dimensions of the values in it are. */
 typedef struct space {
-    int64_t extent[EMIT_DIMS]; /* 1 where there is nothing */
+    int64_t extent[EMIT_DIMS]; /* 1 if there is nothing */
     shape logical;             /* of the values */
     int place[CVY_MAX_RANK];   /* dimension d of the values is dimension place[d] of the space */
 } space;
@@ -40,7 +40,7 @@ typedef struct maker {
     program pre, post;
     char defines[MAX_DEFINES][DEFINE_BYTES];
     int n_defines;
-    const char *text; /* the epilogue, where it is not made of the two programs; there is no strided code then */
+    const char *text; /* the epilogue, if it is not made of the two programs; there is no strided code then */
     int many;         /* neighbours that the kernel takes at a time (emit.h); 0: elements one by one */
     bool far;         /* some contiguous tensor has more than 2^31 elements */
     bool fast;        /* the kernel includes fast.cuh; its loads may go ahead of its stores */
@@ -56,7 +56,7 @@ void cvyi_make_define(maker *m, const char *name, int64_t value);
 void cvyi_make_define_text(maker *m, const char *option); /* unchanged */
 void cvyi_make_define3(maker *m, const char *const names[3], const int64_t values[3]);
 void cvyi_make_define_extents(maker *m, char letter, const space *s); /* X1...X5 */
-/* X_TYPE and W_TYPE: elements of what a kernel reads by itself. Nothing where both are float32. */
+/* X_TYPE and W_TYPE: the element types of operands that a kernel reads itself. Nothing if both are float32. */
 void cvyi_make_define_types(maker *m, int x, int w);
 /* What a value is called in generated text: the operator that makes it, "input" or "parameter". Never its own name:
  * the text is part of the compile cache's key, and a renamed value must find the same code. */
@@ -67,17 +67,17 @@ int cvyi_make_view(maker *m, int v, const space *over);
 int cvyi_make_channel_view(maker *m, int v, int slot);
 /* The extents of a space, for a step that is sized. */
 void cvyi_make_sizes_view(maker *m, const space *s);
-/* A view whose elements a kernel finds by itself: no strides. */
+/* A view without strides, whose elements the kernel addresses itself. */
 int cvyi_make_raw_view(maker *m, int v);
 /* A view of a convolution's weights: k, c, t, r, s of a group, and the group. */
 int cvyi_make_weight_view(maker *m, int v, const conv_geom *e, bool transposed);
 /* A view of a norm's weight or bias; CVY_NONE for CVY_NONE. */
 int cvyi_make_affine_view(maker *m, const program *p, const norm_geom *e, int v);
-/* A view of the engine's own memory. */
+/* A view of the engine's memory. */
 int cvyi_make_own_view(maker *m, int64_t at, const char *name);
-/* Where the value that a pass's nodes [first, end) make is computed: adds their lines. */
+/* Adds the lines of a pass's nodes [first, end), which compute a value. */
 cvy_status cvyi_make_chain(maker *m, program *p, int first, int end, bool stores);
-/* The line that holds a value; loads it where nobody has. */
+/* The line that holds a value; loads the value if no line has. */
 int cvyi_make_operand(maker *m, program *p, int v);
 int cvyi_make_line(maker *m, program *p, const emit_line *line);
 void cvyi_make_store(maker *m, program *p, int v);
@@ -88,7 +88,7 @@ cvy_status cvyi_make_end(maker *m, const char *variant);
 /* Statistics of what node `core` reads, into a value or the engine's own memory (core_rows.c). */
 cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int stats_value, int64_t stats_at);
 
-/* Large tiles where they still give every multiprocessor something to do. */
+/* Large tiles if they still give every multiprocessor something to do. */
 static inline bool cvyi_large_product(const matmul_geom *e, int sms)
 {
     return e->N > 64 && e->M * e->N * e->batch >= (int64_t)64 * 128 * sms;
@@ -96,7 +96,7 @@ static inline bool cvyi_large_product(const matmul_geom *e, int sms)
 
 /* The engine's memory after the values, in the workspace. */
 int64_t cvyi_make_memory(maker *m, int64_t bytes);
-/* For what a weight is packed into: prepared, where the weight is. */
+/* For what a weight is packed into: prepared, if the weight is. */
 int64_t cvyi_make_packed_memory(maker *m, int weight, int64_t bytes);
 
 #endif

@@ -1,5 +1,5 @@
 /* matmul_thin.c - matrix products with at most 8 columns, or rows, by multiply-adds: kernels/matmul_thin.cu. They
- * are bound by the long operand, which is read once; where it has few lines, blocks share the terms. */
+ * are bound by the long operand, which is read once; if it has few lines, blocks share the terms. */
 #include <math.h>
 #include <stdio.h>
 #include "choice.h"
@@ -9,7 +9,7 @@ enum { MOST = 8, SHORTEST = 128, SHARE = 512, FEW_PARTS = 8, BLOCK_TERMS = 4096 
 
 /* ---- form ---- */
 
-/* Lines that are neighbours are taken by fours. Of lines whose terms are, as few as give every multiprocessor three
+/* Adjacent lines are taken four at a time. Of lines with adjacent terms, as few as give every multiprocessor three
  * blocks: but every block reads the thin operand, which should be a quarter of its lines at most, and its warps
  * share their terms, at least 512 each. */
 static int find_lines(const cuda_device *d, const thin_form *f)
@@ -24,7 +24,7 @@ static int find_lines(const cuda_device *d, const thin_form *f)
     return n;
 }
 
-/* Blocks that share a sum, where fewer than three for every two multiprocessors had one. Of one line a block has
+/* Blocks that share a sum, if fewer than three for every two multiprocessors had one. Of one line a block has
  * 4,096 terms at least; shares are whole spans of a warp, and none is empty. */
 static int find_split(const cuda_device *d, const thin_form *f)
 {
@@ -135,7 +135,7 @@ static const char *refuse_matmul_thin(const cvy_plan *p, const pass *s, cuda_cho
     return c->thin.why || !seed || seed >> 1 & 1 ? c->thin.why : "thin: this random plan does not use it";
 }
 
-/* Memory at nine tenths of its bandwidth, less where blocks do not fill the device, or multiply-adds; parts of sums
+/* Memory at nine tenths of its bandwidth, less if blocks do not fill the device, or multiply-adds; parts of sums
  * are added. x[7,8192], y[8192,8192] of bf16: 134 MB, 35 us, against 0.94 GFLOP, 28 us. */
 static void tune_matmul_thin(const cvy_plan *p, pass *s, const cuda_choice *c)
 {
@@ -152,7 +152,7 @@ static void tune_matmul_thin(const cvy_plan *p, pass *s, const cuda_choice *c)
              f->thin == 1 ? "" : "s", f->split, f->split == 1 ? "" : "s");
 }
 
-/* In front of it stand kernels whose estimates are those of whole tiles. */
+/* The kernels before it in the table estimate whole tiles. */
 static bool beats_matmul_thin(const cvy_plan *p, const pass *mine, const pass *best)
 {
     (void)p, (void)mine, (void)best;

@@ -7,7 +7,7 @@
 
 /* ---- memory ---- */
 
-/* Where an operand's words and scales lie; nothing of one that is read in place. */
+/* The places of an operand's words and scales; unset if it is read in place. */
 typedef struct words_map {
     int64_t words, unscale;
 } words_map;
@@ -130,7 +130,7 @@ static void add_matrix(maker *m, const node *n, int argument)
     m->step.extent = rows || s->rank > 2 ? s->dim[0] : 1;
 }
 
-/* again: the scale of each line, and again what needs another one than the usual. */
+/* again: finds the scale of each line, and converts the lines again that need another one than the usual. */
 static cvy_status make_words(maker *m, const word_form *f, const memory_map *at, int argument, bool again)
 {
     const node *n = &m->g->nodes[m->choice->form.core];
@@ -281,7 +281,7 @@ int cvyi_word_turned(const cvy_plan *p, const word_form *f, int core)
                                                                                                          : CVY_NONE;
 }
 
-/* The sums, and once more for an `other` that lies transposed. */
+/* The sums, and a second step for a transposed `other`. */
 static cvy_status make_layouts(maker *m, const word_form *f, const memory_map *at)
 {
     const int v = cvyi_word_turned(m->plan, f, m->choice->form.core);
@@ -382,7 +382,7 @@ static int64_t scratch_of_matmul_wide(const cuda_choice *c)
     return lay_scratch(&c->word, 0, &at);
 }
 
-/* What becomes words is read by its strides. */
+/* Operands that become words may have any strides. */
 static bool any_strides(const cuda_choice *c, int argument)
 {
     return argument == 0 ? c->word.x.words : argument == 1 && c->word.other.words;

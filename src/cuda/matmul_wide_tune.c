@@ -3,7 +3,7 @@
 #include "choice.h"
 #include "kernels/product_layout.cuh"
 
-/* ---- what it takes ---- */
+/* ---- conditions ---- */
 
 static int64_t matrices_of(const shape *s)
 {
@@ -42,7 +42,7 @@ static word_operand find_operand(const cvy_plan *p, const matmul_geom *e, int v,
     return o;
 }
 
-/* Tensor copies read what lies in rows of whole 16 bytes. */
+/* Tensor copies need rows of whole 16 bytes. */
 static void find_operands(const cvy_plan *p, const node *n, word_form *f)
 {
     const matmul_geom *e = &f->geom;
@@ -64,7 +64,7 @@ int64_t cvyi_word_tiles(const word_form *f, const word_tile *t)
 }
 
 /* The share of the tensor cores' 2048 multiply-adds a cycle that was seen on an H200: real data draws so much power
- * that the clock falls. A warpgroup by itself reaches less; and where columns of [terms][columns] are few and both
+ * that the clock falls. A single warpgroup reaches less; and if columns of [terms][columns] are few and both
  * warpgroups read them, shared memory is the limit. */
 static double rate_of(const word_form *f, const word_tile *t)
 {
@@ -139,7 +139,7 @@ static void try_tile(search *s, const word_tile *t)
     if (s->n < TUNE_TILES) s->n++;
 }
 
-/* Sums are shared where tiles would not fill the device, in shares of four steps and more. */
+/* Sums are shared if tiles would not fill the device, in shares of four steps and more. */
 static void try_splits(search *s, word_tile *t)
 {
     static const int splits[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128};

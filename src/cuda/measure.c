@@ -24,7 +24,7 @@ static void *pointer(CUdeviceptr at)
     return (void *)(uintptr_t)at;
 }
 
-/* A value from random bits: in 0 ... 1, of 16 bits in 0.5 ... 1, where the mantissa tells them apart. */
+/* A value from random bits: in 0 ... 1, for 16 bits in 0.5 ... 1, where values differ in the mantissa. */
 static void put_value(cvy_dtype dtype, void *values, int i, uint32_t x)
 {
     if (dtype == CVY_FLOAT32)
@@ -33,7 +33,8 @@ static void put_value(cvy_dtype dtype, void *values, int i, uint32_t x)
         ((uint16_t *)values)[i] = (uint16_t)(dtype == CVY_FLOAT16 ? 0x3800 | x >> 22 : 0x3f00 | x >> 25);
 }
 
-/* The same BLOCK of values again and again: what they are matters to no kernel's speed, as long as they are finite.
+/* The same BLOCK of values repeated: their exact values do not affect any kernel's speed, as long as they are
+ * finite.
  */
 static cvy_status fill(const bench *b, CUdeviceptr dst, int64_t n, cvy_dtype dtype)
 {
@@ -86,7 +87,7 @@ fail:
     return st;
 }
 
-/* In their order, so that each finds what the one before it has left; each after a flush of its own. */
+/* In order, because each pass reads the results of those before it; each after a flush of the L2. */
 static cvy_status time_passes(bench *b, double *seconds)
 {
     char *workspace = pointer(b->workspace);

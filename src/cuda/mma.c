@@ -24,7 +24,7 @@ int cvyi_mma_rate(int major, int minor)
     return rates[i].rate;
 }
 
-/* ---- what they take ---- */
+/* ---- conditions ---- */
 
 static const char *device_refusal(const cvy_plan *p, const cuda_device *d)
 {
@@ -71,7 +71,7 @@ static const char *size_refusal(const producer *w)
 /* ---- tiles ---- */
 
 /* Of a block, of a warp; how many blocks a multiprocessor has registers for; the most products: three of a matrix
- * product's 64 x 64 spill; convolutions: stages, for how many output channels. Small ones fill the device where
+ * product's 64 x 64 spill; convolutions: stages, for how many output channels. Small ones fill the device if
  * large ones would leave multiprocessors idle; they wait for memory more than they compute, so they have a stage
  * more. */
 typedef struct tile_row {
@@ -132,13 +132,13 @@ static mma_tile make_tile(const producer *w, const tile_row *row, int products)
 
 /* ---- how fast ---- */
 
-/* Of what instructions, tensor cores and memory would allow; conv_direct.cu reaches 55 % of that. */
+/* The share of what instructions, tensor cores and memory allow; conv_direct.cu reaches 55 % of that. */
 static const double share = 0.7;
-/* For a warp's copy where many blocks gather: 13 on an H200, times share. */
+/* For a warp's copy if many blocks gather: 13 on an H200, times share. */
 static const double gather_cycles = 9;
 
 /* Cycles of a quarter of a multiprocessor for DEPTH terms of a warp's results: the longest of four, and of the
- * others what does not overlap, a quarter; half where no second block works while the first one waits at a barrier.
+ * others what does not overlap, a quarter; half if no second block works while the first one waits at a barrier.
  *   tensor core
  *   instructions: fragments are loaded and rounded, of three products also split, and every sum of three
  *     products is added once more; a copy takes about three
@@ -206,7 +206,7 @@ static double believed_seconds(const mma_tile *t, const cuda_device *d)
 
 /* ---- forms ---- */
 
-/* Number `rank` of the tiles that fit, the fastest first; the last where there are fewer. */
+/* Number `rank` of the tiles that fit, the fastest first; the last if there are fewer. */
 static mma_form choose(const cuda_device *d, const producer *w, int products, int rank)
 {
     enum { MOST = COUNT_OF(conv_tiles) + COUNT_OF(product_tiles) }; /* more than fit */
@@ -270,7 +270,7 @@ void cvyi_mma_tune(const cvy_plan *p, pass *s, const cuda_choice *c)
              t->warp_m, t->warp_n);
 }
 
-/* By what a full device would reach, not by the times of this pass: where multiply-adds are faster it has refused.
+/* By what a full device would reach, not by the times of this pass: if multiply-adds are faster it has refused.
  */
 bool cvyi_mma_beats(const cvy_plan *p, const pass *mine, const pass *best)
 {

@@ -8,7 +8,7 @@ struct cuda_loaded {
     struct cuda_loaded *next;
     cache_key key;
     CUcontext ctx;
-    cuda_kernel kernel; /* as it was loaded; `loaded` is this */
+    cuda_kernel kernel; /* the loaded kernel; its member `loaded` is this record */
     int dynamic_shared; /* that was allowed so far */
     int holders;
 };
@@ -29,7 +29,7 @@ static struct cuda_loaded *find(const cuda_device *d, const cache_key *key)
     return NULL;
 }
 
-/* One more holder. What is allowed only grows: others may launch with as much as they asked for. */
+/* One more holder. The allowed size only grows, because other holders may launch with theirs. */
 static cvy_status hold(const cuda_device *d, struct cuda_loaded *l, int dynamic_shared, cuda_kernel *out)
 {
     cvy_status st = CVY_OK;

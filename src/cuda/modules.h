@@ -10,10 +10,10 @@
 /* Holds the kernel if it is loaded on the device, with so much shared memory allowed; else out->function is NULL.
  */
 cvy_status cvyi_modules_find(const cuda_device *d, const cache_key *key, int dynamic_shared, cuda_kernel *out);
-/* The same, and loads it from its code where it is not. */
+/* The same, and loads it from its code if it is not. */
 cvy_status cvyi_modules_load(const cuda_device *d, const cache_key *key, const jit_code *code, const char *entry,
                              int dynamic_shared, cuda_kernel *out);
-/* Gives a kernel back; the last to do so unloads it. Accepts a zeroed one, and leaves one. */
+/* Releases a kernel; the last release unloads it. Accepts a zeroed kernel, and leaves one. */
 void cvyi_modules_give(const cuda_device *d, cuda_kernel *k);
 
 #endif

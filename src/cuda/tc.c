@@ -27,7 +27,7 @@ static cvy_dtype type_of(const maker *m, const node *n, int argument)
                                                                      : CVY_FLOAT32;
 }
 
-/* Elements of the tensors that the kernels read and write by themselves; nothing where all are float32. */
+/* Elements of the tensors that the kernels read and write by themselves; nothing if all are float32. */
 static void define_types(maker *m, const tc_form *f, bool packs)
 {
     const node *conv = &m->g->nodes[f->conv], *norm = f->apply == CVY_NONE ? NULL : &m->g->nodes[f->apply];
@@ -172,7 +172,7 @@ static void add_views(maker *m, const tc_form *f, const memory_map *at, tc_step 
     if (f->problem.groups) add_norm(m, f, at, t);
 }
 
-/* One launch of it; what blocks hand to each other is zeroed before the first. */
+/* One launch of it; the words that blocks exchange are zeroed before the first. */
 static cvy_status make_convolution(maker *m, const tc_form *f, const memory_map *at, int kind)
 {
     static const char *const passes[] = {"plain", "keep", "both", "stats", "finish"};
@@ -221,7 +221,7 @@ fail:
     return st;
 }
 
-/* The steps of a pass, and once more where it takes tensors channels last: all of them, or x alone. */
+/* The steps of a pass, and once more if it takes tensors channels last: all of them, or x alone. */
 static cvy_status make_conv_tc(maker *m)
 {
     const tc_form *f = &m->choice->tc;

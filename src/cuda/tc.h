@@ -22,12 +22,12 @@ typedef struct tc_form {
     const char *why;                      /* NULL: it has the form; else what is in the way, in words */
     int conv, stats, pool, apply, reduce; /* nodes; CVY_NONE: there is none */
     tc_range pre, post, last;
-    int y;     /* value before the norm (or cvy_post's argument where there is none) */
+    int y;     /* value before the norm (or cvy_post's argument if there is none) */
     int z;     /* value that cvy_post receives */
     int other; /* and the other one: y, or the convolution's own result; CVY_NONE after pooling */
     int out;   /* value that is stored */
     /* cvy_pre is only a sigmoid, and only the norm reads it, in tf32: tanh(x / 2) takes its place, twice as
-     * large and moved by 1, which the norm does not see where its eps is four times as large. */
+     * large and moved by 1, which the norm does not see if its eps is four times as large. */
     bool halved;
     bool direct;      /* x's words are the tensor cores' operand as they are */
     int weight;       /* what is packed: the convolution's weights, or what they are made of */
@@ -40,10 +40,10 @@ typedef struct tc_form {
 
 /* Is the pass one for these kernels on this plan's device, and how? */
 tc_form cvyi_tc_form(const cvy_plan *p, const pass *s);
-/* The same where x or the result lie channels last: values, CVY_NONE: not this one. Decided when places are. */
+/* The same if x or the result lie channels last: values, CVY_NONE: not this one. Decided when places are. */
 struct tc_last { /* tc_last of exec.h */
     int x, y;
-    tc_form both, x_alone; /* all that lie so; x, where the result lies as usual */
+    tc_form both, x_alone; /* all that lie so; x, if the result lies as usual */
 };
 /* false: the kernel does not take them so. */
 bool cvyi_tc_last(const cvy_plan *p, const tc_form *f, int x, int y, tc_last *out);
@@ -81,7 +81,7 @@ cvy_status cvyi_tc_zero(const cuda_device *d, const cuda_step *s, const step_arg
 /* One without views, for the step that is being made; NULL: no memory. */
 tc_step *cvyi_tc_new_step(maker *m);
 
-/* x as tensor copies see it; zeros where there are none. w, of a step that has a map of it. */
+/* x as tensor copies see it; zeros if there are none. w, of a step that has a map of it. */
 cvy_status cvyi_tc_map(const cuda_device *d, const tc_step *t, CUdeviceptr x, CUtensorMap *out);
 cvy_status cvyi_tc_map_w(const cuda_device *d, const tc_step *t, CUdeviceptr w, CUtensorMap *out);
 

@@ -90,7 +90,7 @@ fail:
     return st;
 }
 
-/* What a reduction over the channels leaves, with or without their dimension. */
+/* The shape after a reduction over the channels, with or without their dimension. */
 static space reduced_space(const space *in, const shape *y)
 {
     space s = *in;

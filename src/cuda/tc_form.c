@@ -42,7 +42,7 @@ static bool is_per_output(const cvy_graph *g, int v, const shape *weight)
     return s->rank == weight->rank && s->dim[0] == weight->dim[0] && cvyi_elements(s) == s->dim[0];
 }
 
-/* What of the weights is packed. Rewrites multiply them with something for each output channel, in float32; the
+/* Which weights are packed. Rewrites multiply them with a factor per output channel, in float32; the
  * kernel can do that with its results, and beside data of 16 bits weights of as many are exact. */
 static void find_weights(const cvy_graph *g, const node *conv, tc_form *f)
 {
@@ -61,7 +61,7 @@ static void find_weights(const cvy_graph *g, const node *conv, tc_form *f)
         f->weight = base;
         f->factor = factor;
     }
-    /* Where they are not, fp16 has as many bits as one product has. */
+    /* If they are not, fp16 has as many bits as one product has. */
     f->direct = x == CVY_FLOAT16 || (x == CVY_BFLOAT16 && g->values[f->weight].dtype == x);
 }
 
@@ -174,7 +174,7 @@ static const char *take_pool(walk *w, int of)
     return NULL;
 }
 
-/* The sign of the norm's weight before the norm, where pooling went before it (simplify/pool.c). */
+/* The sign of the norm's weight before the norm, if pooling went before it (simplify/pool.c). */
 static const char *take_sign(walk *w, int *x)
 {
     const node *stats = &w->g->nodes[w->f->stats], *n = next(w);

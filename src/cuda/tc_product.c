@@ -7,7 +7,7 @@
 
 enum { DEPTH = WGMMA_DEPTH };
 
-/* ---- what it takes ---- */
+/* ---- conditions ---- */
 
 /* Terms of a step: 128 bytes of them. */
 static int depth_of(cvy_dtype dtype)
@@ -108,7 +108,7 @@ static double believed_seconds(const wgmma_tile *t, const cuda_device *d)
 
 /* ---- forms ---- */
 
-/* Number `rank` of the tiles that fit, the fastest first; the last where there are fewer. */
+/* Number `rank` of the tiles that fit, the fastest first; the last if there are fewer. */
 static product_form choose(const cuda_device *d, const matmul_geom *e, int products, int depth, int rank)
 {
     product_form best[COUNT_OF(rows)] = {{.why = "wgmma: its tiles do not fit into shared memory"}};
@@ -163,7 +163,7 @@ void cvyi_product_tune(const cvy_plan *p, pass *s, const cuda_choice *c)
              t->cluster_m, t->cluster_n);
 }
 
-/* Where it is believed to be no slower. */
+/* Taken if it is predicted to be no slower. */
 bool cvyi_product_beats(const cvy_plan *p, const pass *mine, const pass *best)
 {
     return p->options.seed || mine->seconds <= best->seconds;

@@ -15,7 +15,7 @@ static bool contradicts(const tc_problem *b, const tc_tuning *t, const tc_layout
         return true;
     if (t->flat && l->col_tiles > 1 && t->coltiles) return true;
     if (t->pass == PASS_BOTH && b->products == 3 && b->sink == SINK_STORE && l->tiles_chunk < l->col_tiles)
-        return true; /* nothing but registers: they spill */
+        return true; /* only registers: they spill */
     return t->pass == PASS_KEEP && b->sink == SINK_REDUCE && l->blocks > 1;
 }
 
@@ -76,7 +76,7 @@ static double keep_cycles(const tc_tuning *t, double compute, double load)
 }
 
 /* Cycles. A tile: tensor cores (64 pixels wide: shared memory is the limit), then the epilogue. Against this sum
- * kernels took `longer` on an H200; and again where weights travel with x, 1.0 to 1.6 times with one product, 1.3
+ * kernels took `longer` on an H200; and again if weights travel with x, 1.0 to 1.6 times with one product, 1.3
  * to 1.7 with three (eight convolutions of 96 to 640 channels: 256 of them, 256 x 256, were predicted 0.32 ms and
  * took 0.48). */
 static void estimate(const tc_problem *b, tc_tuning *t, const tc_layout *l)
@@ -98,7 +98,7 @@ static void estimate(const tc_problem *b, tc_tuning *t, const tc_layout *l)
 
     t->strip_cycles =
         teams ? fmax(keep_cycles(t, compute, load), merge) : fmax(slowest, fmax(load * (again ? 2 : 1), store));
-    /* The first of several stages is enough to begin with. Counted where samples are few: else a start is little,
+    /* The first of several stages is enough to begin with. Counted if samples are few: else a start is little,
      * and the constants were fitted without. */
     t->start_cycles = longer * (load / (b->few || !is_quick(b, t) ? l->stages : 1) + 2000) *
                       (both    ? 3
@@ -106,9 +106,9 @@ static void estimate(const tc_problem *b, tc_tuning *t, const tc_layout *l)
                                : 1);
 }
 
-/* What was seen and the estimate does not know: blocks that run strips twice want small strips in many stages,
- * whole rows leave fastest, copies help, flat tiles of 128 spill where they are held, and tall strips that are
- * reduced by halves (which nobody else has room for), pooled strips of columns take 1.2 times the estimate. */
+/* Measured effects that the estimate does not model: blocks that run strips twice need small strips in many stages,
+ * whole rows leave fastest, copies help, flat tiles of 128 spill if they are held, and tall strips that are
+ * reduced by halves (for which other passes have no room), pooled strips of columns take 1.2 times the estimate. */
 static double penalty(const tc_problem *b, const tc_tuning *t, const tc_layout *l)
 {
     const bool cut = l->span < l->q, stored = b->sink == SINK_STORE, pooled = b->sink == SINK_POOL,
@@ -183,7 +183,7 @@ static int least_stages(const tc_problem *b, const tc_tuning *t)
     return t->pass == PASS_KEEP && b->sink != SINK_POOL ? 1 : 2;
 }
 
-/* Are the fewest stages too large, whatever else is in shared memory? Most tunings are, and end here. */
+/* Are even the fewest stages too large for shared memory? Most tunings are, and end here. */
 static bool is_too_large(const search *s, const tc_tuning *t)
 {
     const int stages = least_stages(s->b, t);
@@ -211,9 +211,9 @@ static void try_buffers(search *s, tc_tuning *t)
             for (t->outs = outs; t->outs >= 1 && !try_one(s, t, &l); t->outs--) continue;
 }
 
-/* How x comes: by tensor copies where its rows are whole 16 bytes and 256 columns at most, by copies of its rows
- * where strips are as wide, or by ordinary loads. Chunks of one tile, where a line has more. Who stores: four
- * warps, or two where threads store. */
+/* How x comes: by tensor copies if its rows are whole 16 bytes and 256 columns at most, by copies of its rows
+ * if strips are as wide, or by ordinary loads. Chunks of one tile, if a line has more. Who stores: four
+ * warps, or two if threads store. */
 static void try_sources(search *s, tc_tuning *t, int q)
 {
     const tc_problem *b = s->b;
@@ -230,7 +230,7 @@ static void try_sources(search *s, tc_tuning *t, int q)
             for (t->finishers = 4; t->finishers >= finishers; t->finishers -= 2) try_buffers(s, t);
 }
 
-/* Rows of a strip at most. Where weights are streamed, its tiles are multiplied at once: see contradicts(). */
+/* Rows of a strip at most. If weights are streamed, its tiles are multiplied at once: see contradicts(). */
 static int most_rows(const tc_problem *b, const tc_tuning *t, int line_rows, int p, int q)
 {
     const int tiles = t->flat ? 2 * t->tile / q : 2 * line_rows;
@@ -266,7 +266,7 @@ static void try_slices(search *s, tc_tuning *t, int p, int q)
     }
 }
 
-/* One way to do it: tiles and their strips. */
+/* One choice of tiles and their strips. */
 static void try_pass(search *s, int pass, int p, int q)
 {
     const tc_problem *b = s->b;

@@ -11,7 +11,7 @@
 enum { TUNE_COST, TUNE_TILES = 4 /* 0 to 3: by rank */, TUNE_GENERIC = TUNE_TILES, TUNE_APART, CUDA_TUNINGS };
 
 /* A tuning for blocks of at most `shared` bytes on `sms` multiprocessors: rank 0 is the best, others have another
- * pass, other tiles or strips (the last of them where there are fewer); false: none fits. */
+ * pass, other tiles or strips (the last of them if there are fewer); false: none fits. */
 bool cvyi_tc_tune(const tc_problem *b, int64_t shared, int sms, int rank, tc_tuning *out);
 /* Are these the same pass, tile and strip? No two ranks of a problem are. */
 bool cvyi_tc_same(const tc_tuning *a, const tc_tuning *b);

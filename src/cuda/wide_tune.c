@@ -2,7 +2,7 @@
 #include <math.h>
 #include "choice.h"
 
-/* ---- what it takes ---- */
+/* ---- conditions ---- */
 
 enum { FARTHEST = 1 << 20, STRIDE_MOST = 16, PHASES_MOST = 64 };
 
@@ -88,7 +88,7 @@ wide_layout cvyi_wide_layout(const wide_form *f, const wide_tile *t)
         (t->together ? (double)f->geom.kernel[1] * (double)f->geom.dil[1] * (double)f->row : 0) +
         (double)f->geom.kernel[2] * (double)f->geom.dil[2];
 
-    /* What no shared memory holds need not fit into the numbers of a layout. */
+    /* Sizes beyond any shared memory need not fit into the integers of a layout. */
     if (farthest > 1 << 16) return none;
     return wide_find_layout(t->groups_m, t->groups_n, t->tile, f->products,
                             wide_reach(f->axes[1], f->axes[2], (int)f->row, t->together), t->blocks);
@@ -96,7 +96,7 @@ wide_layout cvyi_wide_layout(const wide_form *f, const wide_tile *t)
 
 /* ---- how fast ---- */
 
-/* Stages of x that taps along an axis need: each its own, or those of a phase together. */
+/* Stages of x that the taps along an axis need: one per tap, or one for all taps of a phase. */
 static double stages_along(wide_axis a, bool together)
 {
     return a.transposed ? (together ? 1 : wide_most(a)) : together ? least(a.stride, a.taps) : a.taps;
@@ -180,7 +180,7 @@ static void try_tile(search *s, const wide_tile *t)
     if (s->n < BEST) s->n++;
 }
 
-/* Sums are shared where blocks would not fill the device. */
+/* Sums are shared if blocks would not fill the device. */
 static void try_splits(search *s, wide_tile *t)
 {
     static const int splits[] = {1, 2, 3, 4, 6, 8};
@@ -192,7 +192,7 @@ static void try_splits(search *s, wide_tile *t)
     }
 }
 
-/* Number `rank` of the tiles that fit, the fastest first; the last where there are fewer. */
+/* Number `rank` of the tiles that fit, the fastest first; the last if there are fewer. */
 static wide_form choose(const cvy_plan *p, const wide_form *f, int rank)
 {
     search s = {.p = p, .f = f};

@@ -97,7 +97,7 @@ static const attr_def permute_attrs[] = {{"dims", ATTR_DIMS, REQUIRED}};
 static const attr_def pad_attrs[] = {{"pad", ATTR_DIMS, REQUIRED}, {"value", ATTR_NUMBER, DEFAULT("0")}};
 static const attr_def interpolate_attrs[] = {{"size", ATTR_DIMS, REQUIRED},
                                              {"mode", ATTR_WORD, false, "nearest", "nearest"}};
-/* A norm that was split: its norm_geom, but for outer, which follows from x. */
+/* A norm that was split: its norm_geom, except for outer, which follows from x. */
 static const attr_def norm_stats_attrs[] = {
     {"groups", ATTR_INT, REQUIRED},
     {"chan", ATTR_INT, REQUIRED},

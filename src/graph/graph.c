@@ -117,7 +117,7 @@ static cvy_status check_dtype(const char *name, cvy_dtype dtype)
     return cvyi_fail(CVY_INVALID, "%s: dtype %d, expected 0 to %d", name, (int)dtype, DTYPE_COUNT - 1);
 }
 
-/* The shape as it came: its rank is checked before its extents are read. */
+/* A shape from the caller: its rank is checked before its extents are read. */
 static cvy_status add_tensor(cvy_graph *g, value_kind kind, const char *name, cvy_dtype dtype, int rank,
                              const int64_t *dims, cvy_value *out)
 {
@@ -168,7 +168,7 @@ static cvy_status check_args(const cvy_graph *g, const op_info *op, const node_s
     return CVY_OK;
 }
 
-/* Gives tensor argument i its natural parameter, checks the shape of one that was handed over, or refuses one that
+/* Creates the natural parameter of tensor argument i, checks the shape of a given tensor, or refuses a tensor that
  * the operator is set up without. */
 static cvy_status settle_tensor(cvy_graph *g, node *n, int i, const char *name, bool natural)
 {
@@ -350,7 +350,7 @@ int32_t cvy_graph_tensors(const cvy_graph *g)
     return n + cvyi_graph_outputs(g, &outputs);
 }
 
-/* Value number index among those of a kind, CVY_NONE after the last; *index is lowered by how many there are. */
+/* Value number index among those of a kind, CVY_NONE after the last; their number is subtracted from *index. */
 static int nth_of_kind(const cvy_graph *g, value_kind kind, int32_t *index)
 {
     for (int i = 0; i < g->n_values; i++)
@@ -407,7 +407,7 @@ static cvy_status verify_node(const cvy_graph *g, int index)
         return cvyi_fail(CVY_INVALID, "node %d: the shape of '%s' is not the inferred one", index,
                          g->values[n->out].name);
     TRY(cvyi_infer_dtype(g, n, &dtype));
-    /* What rewrites make of parameters is fp32. */
+    /* Values that rewrites compute from parameters are fp32. */
     if (dtype != g->values[n->out].dtype && !g->values[n->out].fixed && !g->values[n->out].recast)
         return cvyi_fail(CVY_INVALID, "node %d: the dtype of '%s' is not the inferred one", index,
                          g->values[n->out].name);

@@ -30,12 +30,12 @@ typedef enum op_kind {
     KIND_REDUCE,   /* x                           reduced dims: cvyi_reduced_dims */
     KIND_SOFTMAX,  /* x                           dim: cvyi_softmax_dim */
     KIND_SHAPE,    /* x                           same elements in the same order */
-    KIND_MOVE,     /* x, more?                    the same elements at other places: move_geom */
+    KIND_MOVE,     /* x, more?                    the same elements at other positions: move_geom */
     KIND_STATS,    /* x, sign?  -> [outer, groups, STATS_FIELDS]                   norm_geom */
     KIND_APPLY     /* x, stats, weight?, bias?                                    norm_geom */
 } op_kind;
 
-/* What norm_stats keeps of a slice: the mean, 1/deviation, and what rounding the mean to float32 left over. */
+/* What norm_stats stores for a slice: the mean, 1/deviation, and the rounding error of the mean in float32. */
 enum { STATS_MEAN, STATS_RSTD, STATS_MEAN_LOW, STATS_FIELDS };
 
 enum { FLAG_MONO = 1, FLAG_INTERNAL = 2, FLAG_SLOW = 4 };
@@ -56,7 +56,7 @@ typedef struct attr_def {
     attr_kind kind;
     bool required;
     const char *words;     /* ATTR_WORD: "none|tanh", the first is the default; the value is its index */
-    const char *otherwise; /* the default as text, as PyTorch writes it; NULL where required */
+    const char *otherwise; /* the default as PyTorch writes it; NULL if the attribute is required */
 } attr_def;
 
 typedef struct op_info {
@@ -71,9 +71,9 @@ typedef struct op_info {
 
 extern const op_info cvyi_ops[OP_COUNT];
 
-/* OP_COUNT where there is none of that name. Internal operators are not found. */
+/* OP_COUNT if there is none of that name. Internal operators are not found. */
 op_id cvyi_op_find(const char *name, size_t len);
-/* The message that there is no such operator, with the one that may be meant. */
+/* Fails with the message that there is no such operator, and proposes the nearest one. */
 cvy_status cvyi_op_unknown(const char *name, size_t len);
 
 /* The value of an attribute. Unset: the default holds, `set` is false and the fields carry it (count 0 for None).
@@ -97,20 +97,20 @@ typedef enum value_kind { VALUE_INPUT, VALUE_PARAM, VALUE_NODE } value_kind;
 
 /* What rewrites that hold only for finite values do (plan/watch.c). */
 typedef enum rewrite_mode {
-    REWRITE_TRUST,  /* they are taken: infinities may come out elsewhere */
-    REWRITE_WATCH,  /* they are taken, and the values watched */
-    REWRITE_CAREFUL /* they are left out */
+    REWRITE_TRUST,  /* they are applied: infinities may appear in other places */
+    REWRITE_WATCH,  /* they are applied, and the values are watched */
+    REWRITE_CAREFUL /* they are not applied */
 } rewrite_mode;
 
 typedef struct value {
     value_kind kind;
-    int node;     /* VALUE_NODE: who computes it; else -1 */
+    int node;     /* VALUE_NODE: the node that computes it; else -1 */
     char *name;   /* unique in the graph */
     bool fixed;   /* depends only on parameters */
     bool output;  /* one of graph.outputs */
     bool watched; /* lowered graphs: a rewrite holds only while it is finite (plan/watch.c) */
     bool recast;  /* lowered graphs: its dtype is not what its operator would give (simplify/cast.c) */
-    /* Lowered graphs: the name of the value that a rewrite put this one in the place of; NULL: there is none. */
+    /* Lowered graphs: the name of the value that this one replaced in a rewrite; NULL: there is none. */
     const char *title;
     cvy_dtype dtype;
     shape shape;
@@ -120,8 +120,8 @@ typedef struct node {
     op_id op;
     int out;                    /* value */
     int n_args;                 /* args in use; 1 + n_tensors of the operator at most */
-    int arg[MAX_ARGS];          /* values; CVY_NONE where an optional tensor is absent */
-    bool named;                 /* the name was given, not made up: the printer writes it */
+    int arg[MAX_ARGS];          /* values; CVY_NONE if an optional tensor is absent */
+    bool named;                 /* the name was given, not generated: the printer writes it */
     bool halved;                /* lowered graphs: its float32 data may be rounded to 16 bits (simplify/cast.c) */
     attr_value attr[MAX_ATTRS]; /* in the order of cvyi_ops[op].attrs */
 } node;
@@ -155,7 +155,7 @@ int64_t cvyi_elements(const shape *s);
 bool cvyi_same_shape(const shape *a, const shape *b);
 void cvyi_text_add_shape(text *t, const shape *s); /* [1,2,3] */
 
-/* Appends a node whose attributes are already values: the shape is inferred, natural parameters are made for
+/* Appends a node whose attributes are already values. The shape is inferred; natural parameters are created for
  * missing tensors if `natural`. The graph is unchanged on failure. `made` (attribute values in the operator's
  * order) may be NULL: all defaults. */
 typedef struct node_spec {
@@ -172,12 +172,12 @@ void cvyi_spec_init(node_spec *spec, op_id op); /* defaults in place */
 cvy_status cvyi_spec_set(node_spec *spec, const cvy_attr *attr);
 
 cvy_status cvyi_graph_copy(const cvy_graph *g, cvy_graph **out);
-/* The outputs that hold: those marked, else the last value. Returns their number. */
+/* The graph's outputs: those marked, else the last value. Returns their number. */
 int cvyi_graph_outputs(const cvy_graph *g, const int **values);
 /* Checks every invariant of the structure: order, indices, shapes. For tests and after rewrites. */
 cvy_status cvyi_graph_verify(const cvy_graph *g);
 
-/* What a graph holds now, and back to it: what came since is gone. */
+/* Records what a graph holds now, and returns to that state: everything added since is removed. */
 typedef struct graph_mark {
     int n_values, n_nodes, n_outputs;
 } graph_mark;
@@ -198,10 +198,10 @@ cvy_status cvyi_infer_dtype(const cvy_graph *g, const node *n, cvy_dtype *out);
 /* ---- names (names.c) ---- */
 
 enum { NAME_BYTES = 256 };                                             /* longest name, with its NUL */
-int cvyi_value_find(const cvy_graph *g, const char *name, size_t len); /* CVY_NONE where there is none */
+int cvyi_value_find(const cvy_graph *g, const char *name, size_t len); /* CVY_NONE if there is none */
 cvy_status cvyi_name_add(cvy_graph *g, int v);                         /* value v, the newest, can be found */
 void cvyi_name_remove(cvy_graph *g, int v);                            /* v, the newest, no longer can */
-/* The name of a node that was given none: relu, then relu_2, relu_3, ... whichever is free first. */
+/* The name of a node that was given none: the first of relu, relu_2, relu_3, ... that is free. */
 void cvyi_automatic_name(cvy_graph *g, op_id op, char out[NAME_BYTES]);
 void cvyi_suffixed_name(op_id op, int suffix, char out[NAME_BYTES]); /* relu for 1, relu_2 for 2 */
 
@@ -209,8 +209,8 @@ void cvyi_suffixed_name(op_id op, int suffix, char out[NAME_BYTES]); /* relu for
 
 /* The result's shape of a node whose args and attributes are set; messages begin with the operator. */
 cvy_status cvyi_infer(const cvy_graph *g, const node *n, shape *out);
-/* The natural shape of tensor argument number i (1...); rank SHAPE_ABSENT where the operator is set up without it,
- * SHAPE_FREE where it has no natural shape: the caller gives it or leaves it out, and cvyi_infer judges. */
+/* The natural shape of tensor argument number i (1...); rank SHAPE_ABSENT if the operator is set up without it,
+ * SHAPE_FREE if it has no natural shape: the caller gives it or leaves it out, and cvyi_infer judges. */
 enum { SHAPE_ABSENT = -1, SHAPE_FREE = -2 };
 cvy_status cvyi_natural_shape(const cvy_graph *g, const node *n, int i, shape *out);
 cvy_status cvyi_broadcast(const shape *a, const shape *b, shape *out, const char *where);
@@ -232,7 +232,7 @@ typedef struct conv_geom {
 void cvyi_conv_geom(const cvy_graph *g, const node *n, conv_geom *out);
 
 typedef struct matmul_geom {
-    int64_t batch;    /* products; 1 where other is a single matrix (x's leading dimensions are then all in M) */
+    int64_t batch;    /* products; 1 if other is a single matrix (x's leading dimensions are then all in M) */
     int64_t M, N, K;  /* dst[b][M,N] = x[b][M,K] * other[b] */
     bool other_is_nk; /* other is [N][K] (linear's weight), else [K][N] */
     bool bias;
@@ -259,7 +259,7 @@ static inline bool cvyi_norm_rows(const norm_geom *e)
 {
     return e->groups == 1 && e->inner == 1 && !e->over_outer;
 }
-/* Which args of a NORM node are what; CVY_NONE where absent. */
+/* The roles of a NORM node's args; CVY_NONE if absent. */
 typedef struct norm_args {
     int x, weight, bias, mean, var; /* values */
 } norm_args;
@@ -284,7 +284,7 @@ int64_t cvyi_pool_divisor(const pool_geom *p, const int64_t start[3]);
 
 /* MOVE: where the elements of one argument go. They fill a window of the result, which begins at at[] and has
  * extents count[]; the element at index i of it is x's at start + i * times / over along x's dimension from[d].
- * Windows of several arguments cover the result; where one alone does not (fills), the rest is `fill`. */
+ * Windows of several arguments cover the result; if one alone does not (fills), the rest is `fill`. */
 typedef struct move_geom {
     int rank; /* of the result */
     int from[CVY_MAX_RANK];

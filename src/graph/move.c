@@ -29,7 +29,7 @@ fail:
     return st;
 }
 
-/* A place along an extent as Python counts it: from the end if negative, no further than both ends. */
+/* A position along an extent as Python counts it: from the end if negative, clamped to both ends. */
 static int64_t clip(int64_t at, int64_t extent)
 {
     if (at < 0) at += extent;
@@ -82,7 +82,7 @@ fail:
     return st;
 }
 
-/* Dimensions to be turned round, each once: a bit each. */
+/* The dimensions to flip, each at most once, as bits. */
 static cvy_status flipped_dims(const node *n, int rank, unsigned *out)
 {
     const attr_value *dims = cvyi_attr(n, "dims");

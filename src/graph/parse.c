@@ -10,7 +10,7 @@ enum { MAX_TEXT = 1 << 20, WORD_BYTES = 32 };
 
 typedef enum arg_kind { ARG_NUMBERS, ARG_BOOL, ARG_NONE, ARG_WORD, ARG_TENSOR } arg_kind;
 
-/* An argument as it was read, before the operator says what it is for. */
+/* An argument that was read, before the operator says what it is for. */
 typedef struct argument {
     arg_kind kind;
     const char *at; /* where it is */
@@ -59,7 +59,7 @@ fail:
     return st;
 }
 
-/* A name of one or two letters is near every other: nothing is proposed for it. */
+/* A name of one or two letters is near to every other, so nothing is proposed for it. */
 static cvy_status unknown_value(const parser *p, size_t n)
 {
     nearest near = {.word = p->at, .length = n};
@@ -71,7 +71,7 @@ static cvy_status unknown_value(const parser *p, size_t n)
     return near.best ? cvyi_fail_more(CVY_INVALID, "; did you mean '%s'?", near.best) : CVY_INVALID;
 }
 
-/* @name, where the @ comes next: a value that is there. */
+/* @name, with the @ coming next: an existing value. */
 static cvy_status read_reference(parser *p, int *out)
 {
     const char *start = p->at++;
@@ -228,7 +228,7 @@ static cvy_status set_attr(const parser *p, stage *s, int i, const argument *a)
         return given_twice(p, s, a->at, def->name);
     if ((a->kind == ARG_WORD && !words) || (a->kind == ARG_BOOL && def->kind != ATTR_BOOL) || a->kind == ARG_TENSOR)
         return wrong_kind(p, def, a);
-    /* () is for reshape to a tensor without dimensions; None is not, and elsewhere None is what () would be. */
+    /* () is for reshape to a tensor without dimensions; None is not, and elsewhere None means what () would. */
     if ((a->kind == ARG_NONE && def->required) ||
         (a->kind == ARG_NUMBERS && !a->count && !(def->required && def->kind == ATTR_DIMS)))
         return wrong_kind(p, def, a);
@@ -239,7 +239,7 @@ static cvy_status set_attr(const parser *p, stage *s, int i, const argument *a)
     return cvyi_locate(p, a->at, cvyi_spec_set(&s->spec, &attr));
 }
 
-/* reshape(2,3,4) for reshape((2,3,4)): where a list is all an operator takes. */
+/* reshape(2,3,4) for reshape((2,3,4)), if a list is the operator's only argument. */
 static bool takes_only_a_list(const op_info *op)
 {
     return op->n_attrs == 1 && op->attrs[0].kind == ATTR_DIMS;
@@ -314,7 +314,7 @@ fail:
 
 /* ---- stages ---- */
 
-/* conv2d(8,64,3) on 8 channels is nn.Conv2d's way to say it: the message gets a hint where 3 could be a filter. */
+/* conv2d(8,64,3) on 8 channels is how nn.Conv2d writes it: the message gets a hint if 3 could be a kernel size. */
 static cvy_status hinted(const parser *p, const stage *s, cvy_status st)
 {
     const shape *x = cvyi_shape_of(p->graph, s->spec.arg[0]);
@@ -328,7 +328,7 @@ static cvy_status hinted(const parser *p, const stage *s, cvy_status st)
                           (long long)a[1].i[0], (long long)a[2].i[0]);
 }
 
-/* `conv2d(64, 3, padding=1) @c`, where the name comes next. */
+/* `conv2d(64, 3, padding=1) @c`, with the name coming next. */
 static cvy_status read_operator(parser *p)
 {
     const char *start = p->at;
@@ -362,7 +362,7 @@ fail:
     return st;
 }
 
-/* output(@a, @b), where the parenthesis comes next. */
+/* output(@a, @b), with the parenthesis coming next. */
 static cvy_status read_outputs(parser *p)
 {
     const char *start;
@@ -382,7 +382,7 @@ fail:
     return st;
 }
 
-/* a[2], b[3]: inputs, or the parameters of param(...). The first input flows on. */
+/* a[2], b[3]: inputs, or the parameters of param(...). The first input becomes the current value. */
 static cvy_status read_declarations(parser *p, value_kind kind)
 {
     cvy_status st = CVY_OK;

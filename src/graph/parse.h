@@ -21,7 +21,7 @@ static inline bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-size_t cvyi_name_length(const char *at); /* bytes of the name that begins here, 0 where none does */
+size_t cvyi_name_length(const char *at); /* bytes of the name that begins here, 0 if none does */
 bool cvyi_word_is(const char *at, size_t len, const char *word);
 char cvyi_scan_space(parser *p);          /* goes past it; returns what comes then */
 bool cvyi_scan_accept(parser *p, char c); /* goes past c, if it comes next after space */
@@ -29,7 +29,7 @@ bool cvyi_scan_accept(parser *p, char c); /* goes past c, if it comes next after
 /* ---- messages ---- */
 
 enum { SEEN_BYTES = 48 };
-/* What is at a place, for people: 'foo', the end of the text, byte 0x80. */
+/* What is at a position, for messages: 'foo', the end of the text, byte 0x80. */
 void cvyi_describe(const char *at, char seen[SEEN_BYTES]);
 /* Puts the column before the message of a call that failed. */
 cvy_status cvyi_locate(const parser *p, const char *at, cvy_status st);

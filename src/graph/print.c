@@ -78,7 +78,7 @@ static bool is_natural(const cvy_graph *g, const node *n, int i)
     return cvyi_same_shape(&want, &v->shape) && v->dtype == g->values[n->arg[0]].dtype;
 }
 
-/* A tensor argument: @c, or scale[64,1,1]:bf16 where it is new. `there` NULL: shapes are of no interest. */
+/* A tensor argument: @c, or scale[64,1,1]:bf16 if it is new. `there` NULL: shapes do not matter. */
 static void add_tensor(const cvy_graph *g, bool *there, int v, text *t)
 {
     const bool fresh = there && !there[v];
@@ -156,7 +156,7 @@ static int created_by(const printer *p, const node *n, int made[MAX_ARGS])
     return count;
 }
 
-/* Whether they are the next ones of the graph. What flows through must be there before, if it is a parameter. */
+/* Whether they are the graph's next parameters. The current value must already exist, if it is a parameter. */
 static bool in_order(const printer *p, const node *n)
 {
     int made[MAX_ARGS];
@@ -178,7 +178,7 @@ static void begin_stage(printer *p)
     p->begun = true;
 }
 
-/* param(a[2], b[3]): as many of the next parameters as must be there before the node; all where n is NULL. */
+/* param(a[2], b[3]): as many of the next parameters as must be there before the node; all if n is NULL. */
 static void declare_before(printer *p, const node *n)
 {
     bool open = false;
@@ -232,7 +232,7 @@ static void add_node(printer *p, int index)
     p->there[n->out] = true;
 }
 
-/* Marks the values that something reads by name. Returns whether the outputs must be said. */
+/* Marks the values that are read by name. Returns whether the outputs must be printed. */
 static bool mark_said(printer *p)
 {
     const cvy_graph *g = p->g;

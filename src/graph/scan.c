@@ -125,7 +125,7 @@ cvy_status cvyi_scan_dtype(parser *p, cvy_dtype *out)
     return CVY_OK;
 }
 
-/* Bytes of the decimal that begins here after its sign, 0 where none does: 12, .5, 1e-5. */
+/* Bytes of the decimal that begins here after its sign, 0 if none does: 12, .5, 1e-5. */
 static size_t decimal_length(const char *at)
 {
     size_t n = 0, digits = 0, e;

@@ -113,7 +113,7 @@ static cvy_status infer_trailing_norm(const op_info *op, const node *n, const sh
     return st;
 }
 
-/* One value cannot be normalised; PyTorch refuses it too. */
+/* A single value cannot be normalised; PyTorch refuses it, too. */
 static cvy_status check_slice(const op_info *op, const node *n, const shape *x)
 {
     const int64_t channels = x->dim[1] ? x->dim[1] : 1;

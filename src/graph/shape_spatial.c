@@ -151,7 +151,7 @@ static cvy_status pool_extent(const op_info *op, const node *n, int axis, int64_
     if (pad > k / 2)
         return cvyi_fail(CVY_INVALID, "%s: padding %lld is more than half of kernel_size %lld", op->name, L(pad),
                          L(k));
-    /* In ceil mode a window may hang over the padded end, or be wider than all of it. */
+    /* In ceil mode a window may extend beyond the padded end, or be wider than the whole padded input. */
     slack = room - span + (ceil ? stride - 1 : 0);
     if (slack < 0)
         return cvyi_fail(CVY_INVALID, "%s: the window spans %lld, the padded input only %lld (axis %d)", op->name,

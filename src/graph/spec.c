@@ -26,7 +26,7 @@ void cvyi_spec_init(node_spec *spec, op_id op)
     for (int i = 0; i < cvyi_ops[op].n_attrs; i++) spec->attr[i] = default_of(&cvyi_ops[op].attrs[i]);
 }
 
-/* Index of a word in "none|tanh", -1 where it is not there. */
+/* Index of a word in "none|tanh", -1 if it is not there. */
 static int word_index(const char *words, const char *word)
 {
     const size_t len = strlen(word);

@@ -36,7 +36,7 @@ static void reject(cvy_plan *p, const pass *s, const char *why)
     snprintf(r->why, sizeof r->why, "%s", why);
 }
 
-/* The best partition of the nodes up to some one: its seconds, and its last interval. */
+/* The best partition of the nodes up to one of them: its seconds, and its last interval. */
 typedef struct partition {
     double total;
     pass last;
@@ -50,7 +50,8 @@ typedef struct search {
     uint32_t seed;
 } search;
 
-/* The pass that an interval would be, its decision in the spare room; why it cannot be one, or NULL. */
+/* Judges an interval as a pass, with the decision in the spare room. Returns the reason why it cannot be one, or
+ * NULL. */
 static const char *judge(const search *at, const interval *in, pass *s)
 {
     const cvy_plan *p = at->plan;

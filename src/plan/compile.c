@@ -25,7 +25,7 @@ fail:
     return st;
 }
 
-/* Those that wait, of one engine; a plan that is there twice once. */
+/* The deferred plans of one engine, each of them once. */
 static int pick(const engine *of, cvy_plan *const *plans, int n, cvy_plan **out)
 {
     int found = 0;

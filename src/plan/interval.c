@@ -6,7 +6,7 @@ bool cvyi_is_output(const cvy_graph *g, int v)
     return g->n_outputs ? g->values[v].output : v == g->nodes[g->n_nodes - 1].out;
 }
 
-/* Does node n compute each index of dimension 0 by itself? Its result then has dimension 0 of extent N. */
+/* Does node n compute each index of dimension 0 independently? Its result then has dimension 0 of extent N. */
 static bool by_sample(const cvy_graph *g, const node *n, int64_t N)
 {
     const shape *x = cvyi_shape_of(g, n->arg[0]), *y = cvyi_shape_of(g, n->out);
@@ -46,7 +46,7 @@ static bool by_sample(const cvy_graph *g, const node *n, int64_t N)
     return false;
 }
 
-/* A tensor read beside the first is shared by all samples, or has one slice per sample. Where its shape could be
+/* Any tensor after the first is shared by all samples, or has one slice per sample. If its shape could be
  * read either way (a parameter with N first, a value of lower rank that begins with N, weights that are
  * computed) the answer is no. */
 static bool args_by_sample(const cvy_plan *p, const node *n, int64_t N)
@@ -79,7 +79,7 @@ bool cvyi_has_samples(const cvy_plan *p, int v, int64_t N)
     return s->dim[0] == N;
 }
 
-/* Is memory that v shares seen by some node of the interval with samples, by another without? */
+/* Does one node of the interval read the memory of v with samples, and another one without? */
 static bool seen_both_ways(const cvy_plan *p, int first, int count, int v, int64_t N)
 {
     for (int i = first; i < first + count; i++) {
@@ -137,7 +137,7 @@ static void add_bytes(cvy_plan *p, interval *in, const node *n)
     }
 }
 
-/* The extent that the interval's first node asks for; 0: none. */
+/* The extent that the interval's first node requires; 0: none. */
 static int64_t extent_asked(const cvy_graph *g, const node *n)
 {
     const bool stats = cvyi_info(n)->kind == KIND_STATS; /* its result may have several rows a sample */

@@ -17,7 +17,7 @@ typedef struct memory_entry {
     double seconds;
 } memory_entry;
 
-/* ---- remembering ---- */
+/* ---- the stored choice ---- */
 
 /* On disk: the tuning in one byte, then the seconds as the 8 bytes of a double, little end first. */
 enum { ENTRY_BYTES = 9 };
@@ -51,7 +51,7 @@ static cvy_status digest_of(const cvy_plan *p, cache_key *key)
     return st;
 }
 
-/* False where nothing is remembered, or something that this engine cannot have written. */
+/* False if nothing is stored, or something that this engine cannot have written. */
 static bool recall(const cache_key *key, int n_tunings, memory_entry *out)
 {
     size_t size = 0;
@@ -66,9 +66,9 @@ static bool recall(const cache_key *key, int n_tunings, memory_entry *out)
     return good && out->seconds > 0 && isfinite(out->seconds);
 }
 
-/* ---- trying ---- */
+/* ---- measuring ---- */
 
-/* A plan of the same graph with another tuning; NULL where that is not possible. */
+/* A plan of the same graph with another tuning; NULL if that is not possible. */
 static cvy_plan *attempt(const cvy_plan *p, int tuning)
 {
     cvy_options options = p->options;

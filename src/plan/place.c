@@ -105,7 +105,7 @@ typedef struct lodger {
     int64_t at, bytes;
 } lodger;
 
-/* Takes out those who have left before pass `now`; returns how many stay. */
+/* Removes values that are not read from pass `now` on; returns how many are left. */
 static int move_out(lodger *all, int n, int now)
 {
     int stay = 0;
@@ -114,7 +114,7 @@ static int move_out(lodger *all, int n, int now)
     return stay;
 }
 
-/* The lowest offset where nobody lives at the same time. Quadratic, for the handful of values that do. */
+/* The lowest offset that no value alive at the same time uses. Quadratic in the few values that are. */
 static int64_t first_fit(const lodger *all, int n, int64_t start, const lodger *who)
 {
     int64_t at = start;

@@ -71,7 +71,7 @@ static cvy_status list_tensors(cvy_plan *p)
 }
 
 /* What depends only on parameters is prepared in float32: nothing is rounded in between, unless the graph asks for
- * it by a cast. In another shape parameters are what they were. */
+ * it by a cast. A reshape does not change parameters. */
 static void widen_prepared(cvy_graph *g)
 {
     for (int i = 0; i < g->n_nodes; i++) {
@@ -250,7 +250,7 @@ void cvy_plan_free(cvy_plan *p)
     cvyi_free(p);
 }
 
-/* What only a plan with code can do. */
+/* Refuses calls that need a plan with code. */
 static cvy_status waits(const char *call)
 {
     return cvyi_fail(CVY_INVALID, "%s: the plan has no code yet (option deferred): cvy_plans_compile() comes first",
@@ -292,7 +292,7 @@ cvy_status cvy_plan_cost(const cvy_plan *p, cvy_cost *out)
     return CVY_OK;
 }
 
-/* The end of calls that hand out a text: it goes where the caller wants it, unless there was an error. */
+/* The end of calls that return a text: copies it to the caller, unless there was an error. */
 static cvy_status give_text(text *t, cvy_status st, char *dst, size_t capacity, size_t *needed)
 {
     if (!st) st = cvyi_text_copy(t, dst, capacity, needed);
@@ -340,7 +340,7 @@ fail:
     return st;
 }
 
-/* Are these the buffers of a plan? `call` is named in messages; data may be missing where nothing runs. */
+/* Do these buffers fit the plan? `call` is named in messages; data may be NULL if nothing runs. */
 static cvy_status check_buffers(const cvy_plan *p, const char *call, const cvy_buffer *buffers, int32_t n,
                                 bool runs)
 {

@@ -27,25 +27,25 @@ typedef struct pass {
     int first, count; /* nodes first ... first + count - 1 of the lowered graph */
     way way;
     bool by_sample;  /* the samples along dimension 0 are independent of each other */
-    int64_t samples; /* how many; 1 where they are not */
+    int64_t samples; /* how many; 1 if they are not */
     double flops;    /* convolutions counted as direct ones */
     double bytes;    /* through memory */
     double seconds;  /* predicted */
     double measured; /* seconds, by cvy_plan_measure(); 0: not yet */
-    char note[120];  /* the engine's word on it, for the printed plan */
+    char note[120];  /* the engine's note, for the printed plan */
     void *choice;    /* how the engine runs it, of choice_bytes: made by judge(), read by everything after it */
 } pass;
 
 /* An alternative that was not taken. */
 typedef struct rejected {
     int first, count;
-    double seconds; /* predicted; 0 where it was not legal */
+    double seconds; /* predicted; 0 if it was not legal */
     char why[160];
 } rejected;
 
-/* Where a value lives while the plan runs. */
+/* Where a value is stored while the plan runs. */
 typedef enum place_kind {
-    PLACE_NONE,     /* nowhere: made and read inside one pass, or not needed at all */
+    PLACE_NONE,     /* nowhere: computed and read inside one pass, or not needed at all */
     PLACE_TENSOR,   /* buffer number `at` of run() */
     PLACE_WORKSPACE /* byte `at` of the run's memory, contiguous; see WORKSPACE_BASE */
 } place_kind;
@@ -54,13 +54,13 @@ typedef struct place {
     int64_t at;
 } place;
 
-/* The memory of a run is two buffers, or one after the other in one: what is prepared (values that depend on
+/* The memory of a run is two buffers, or both in one: what is prepared (values that depend
  * parameters alone, packed weights) and the workspace (everything else). Bytes of the first count from 0, bytes of
  * the second from WORKSPACE_BASE. */
 #define WORKSPACE_BASE (INT64_C(1) << 48)
 typedef struct run_memory {
     char *prepared, *workspace;
-    bool kept; /* the workspace is as the plan's last run left it */
+    bool kept; /* the workspace has not changed since the plan's last run */
 } run_memory;
 static inline char *cvyi_at(const run_memory *m, int64_t at)
 {
@@ -75,27 +75,27 @@ typedef struct device_model {
     double cache_bandwidth; /* bytes per second to and from the level where slices live */
     int64_t cache;          /* bytes one worker may keep resident */
     int workers;            /* threads or multiprocessors */
-    double launch;          /* seconds a pass costs before it does anything */
+    double launch;          /* seconds of overhead for each pass */
 } device_model;
 
 typedef struct engine {
     cvy_device device;
     const char *name;
     unsigned dtypes; /* that values may have: bit 1 << cvy_dtype */
-    bool lowers;     /* runs passes of the lowered graph; false: runs the graph as it was given (the reference) */
-    bool watches;    /* its buffers are in host memory, when run() returns it is done: values can be watched */
-    cvy_status (*open)(cvy_plan *p); /* is it there? fills p->machine, may set p->state */
+    bool lowers;     /* runs passes of the lowered graph; false: runs the original graph (the reference) */
+    bool watches;    /* its buffers are in host memory and run() is synchronous, so values can be watched */
+    cvy_status (*open)(cvy_plan *p); /* is the device there? fills p->machine, may set p->state */
     /* Can it run the pass? NULL, and the decision how is made: way, seconds, note and what s->choice points to are
      * filled in. Else the reason in words. */
     const char *(*judge)(const cvy_plan *p, pass *s);
     size_t choice_bytes;                                    /* of the engine's own part of a decision */
-    bool (*same_choice)(const void *a, const void *b);      /* do passes with these run alike? */
-    void (*why)(const cvy_plan *p, const pass *s, text *t); /* what judge() was told, line by line; may be NULL */
-    /* Passes and places are settled: adds what it packs to p->prepared_bytes, sets p->workspace. */
+    bool (*same_choice)(const void *a, const void *b);      /* do passes with these choices run the same way? */
+    void (*why)(const cvy_plan *p, const pass *s, text *t); /* all kernels' answers, a line each; may be NULL */
+    /* After passes and places are decided: adds what it packs to p->prepared_bytes, sets p->workspace. */
     cvy_status (*prepare)(cvy_plan *p);
-    /* Code for prepared plans, all at once; may change both again. After a failure none has code. May be NULL. */
+    /* Compiles prepared plans together; may change both sizes. After a failure no plan has code. May be NULL. */
     cvy_status (*compile)(cvy_plan *const *plans, int n);
-    /* Writes what it added to the prepared part: plans that say the same fill the same bytes. May be NULL. */
+    /* Describes what it added to the prepared part: plans with the same text write the same bytes. May be NULL. */
     void (*packing)(const cvy_plan *p, text *t);
     cvy_status (*run)(const cvy_plan *p, const cvy_buffer *buffers, const run_memory *memory, uint32_t flags,
                       void *stream);
@@ -107,7 +107,7 @@ typedef struct engine {
      * judge() as p->tuning. Both may be NULL: nothing is measured. */
     const char *const *tunings;
     cvy_status (*measure)(const cvy_plan *p, double *seconds);
-    /* The same for every pass by itself, in their order. May be NULL. */
+    /* The same for each pass, in order. May be NULL. */
     cvy_status (*measure_passes)(const cvy_plan *p, double *seconds);
 } engine;
 
@@ -120,20 +120,20 @@ struct cvy_plan {
     rewrite_mode mode;
     bool waits;        /* for cvy_plans_compile() */
     bool watches;      /* some value of the lowered graph is watched */
-    double measured;   /* seconds, where the choice was measured; else 0 */
-    cvy_graph *source; /* as it was given */
+    double measured;   /* seconds, if the choice was measured; else 0 */
+    cvy_graph *source; /* the original graph */
     cvy_graph *graph;  /* lowered; the same inputs, parameters and outputs in the same order */
     device_model machine;
-    text rewrites; /* what simplify did, a line each */
+    text rewrites; /* the rewrites that were applied, a line each */
     arena memory;  /* everything below, and the engine's plan-lifetime data */
 
     int n_tensors;     /* of run() */
     int *tensor_value; /* value of the lowered graph for each of them */
-    int *root;         /* per value: whose memory it shares (itself, unless a reshape of another) */
-    int *last_reader;  /* per value: last node that reads it; n_nodes for outputs, -1: nobody */
+    int *root;         /* per value: the value whose memory it shares (itself, unless it is a reshape of another) */
+    int *last_reader;  /* per value: last node that reads it; n_nodes for outputs, -1: none */
     bool *prepared;    /* per value: depends only on parameters */
     place *places;     /* per value; aliases have their root's place */
-    int *last_use;     /* per value: last pass that reads it; n_passes for outputs, -1: nobody */
+    int *last_use;     /* per value: last pass that reads it; n_passes for outputs, -1: none */
     int *read_by;      /* per value: stamp of the last interval that read it from outside (interval.c) */
     int last_stamp;
 
@@ -144,7 +144,7 @@ struct cvy_plan {
     int n_rejections;
 
     int64_t prepared_bytes;            /* what CVY_KEEP_PREPARED keeps */
-    int64_t value_bytes;               /* up to here values live in the workspace */
+    int64_t value_bytes;               /* bytes of values in the workspace, which come first */
     size_t workspace;                  /* all of it, set by the engine; the prepared part is not in it */
     char digest[2 * SHA256_BYTES + 1]; /* of the prepared part: see cvy_plan_prepared() */
     void *state;                       /* the engine's */
@@ -152,7 +152,7 @@ struct cvy_plan {
 
 /* choose.c: cuts the lowered graph into passes. */
 cvy_status cvyi_choose(cvy_plan *p);
-/* place.c: roots, prepared values, and after the choice where every value lives. */
+/* place.c: roots, prepared values, and after the choice the place of every value. */
 cvy_status cvyi_find_roots(cvy_plan *p);
 cvy_status cvyi_place(cvy_plan *p);
 /* plan.c: a plan with one of the engine's tunings. */
@@ -161,7 +161,7 @@ cvy_status cvyi_plan_tuned(const cvy_graph *graph, const cvy_options *options, i
 cvy_status cvyi_plan_careful(const cvy_plan *p, cvy_plan **out);
 /* compile.c: code for prepared plans of one engine, and everything that is known only then. */
 cvy_status cvyi_compile(cvy_plan *const *plans, int n);
-/* prepared.c: what is in the prepared part, as a digest. */
+/* prepared.c: a digest of what is in the prepared part. */
 cvy_status cvyi_digest_prepared(cvy_plan *p);
 /* measure.c: the fastest tuning and its seconds, measured now or remembered. */
 cvy_status cvyi_measure(cvy_plan *p, int *tuning, double *seconds);
@@ -171,16 +171,16 @@ void cvyi_print_title(const cvy_graph *g, int v, text *t);
 void cvyi_print_plan(const cvy_plan *p, text *t);
 void cvyi_print_why(const cvy_plan *p, text *t);
 
-/* ---- what engines ask of an interval (interval.c) ---- */
+/* ---- what engines need to know about an interval (interval.c) ---- */
 
 /* An interval that grows node by node towards the front, and what the search asks of it; each node costs as many
  * steps as it has arguments, whatever is in the interval already. */
 typedef struct interval {
     int first, end;
     double flops, bytes; /* bytes: of everything it reads from outside (each value once) and leaves to others */
-    int64_t samples;     /* extent of dimension 0, if every node works on each sample by itself; else 0 */
+    int64_t samples;     /* extent of dimension 0, if every node works on each sample independently; else 0 */
     int64_t N;           /* the extent that was asked of the nodes from `first` on ... */
-    bool by_sample;      /* ... and do all of them work on each sample by itself? */
+    bool by_sample;      /* ... and do all of them work on each sample independently? */
     bool aliases;        /* some node reads a value that shares another's memory */
     int stamp;           /* read_by[v] of the plan where the interval reads v from outside */
 } interval;
@@ -188,7 +188,7 @@ void cvyi_interval_begin(cvy_plan *p, int end, interval *in);
 void cvyi_interval_grow(cvy_plan *p, interval *in);
 /* Has the value, in its own shape, one part for each of N samples? Statistics may have several rows a sample. */
 bool cvyi_has_samples(const cvy_plan *p, int v, int64_t N);
-/* Is value v made inside the interval / read after it (or an output)? */
+/* Is value v computed inside the interval / read after it (or an output)? */
 bool cvyi_made_inside(const cvy_plan *p, const pass *s, int v);
 bool cvyi_needed_after(const cvy_plan *p, const pass *s, int v);
 bool cvyi_is_output(const cvy_graph *g, int v);

@@ -8,7 +8,7 @@
 #include <string.h>
 #include "plan.h"
 
-/* number: of a parameter among the parameters, as run() is handed them. */
+/* number: of a parameter among the parameters, in the order of run(). */
 static void add_value(const cvy_plan *p, int v, int number, text *t)
 {
     const value *at = &p->graph->values[v];

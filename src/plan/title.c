@@ -74,7 +74,7 @@ static void add_formula(const cvy_graph *g, int v, int depth, text *t)
         return;
     }
     cvyi_pointwise_params(n, p);
-    if (sign_of(n->op) && p[1] == 1) { /* alpha, where there is one */
+    if (sign_of(n->op) && p[1] == 1) { /* alpha, if there is one */
         add_binary(g, n, depth - 1, t);
         return;
     }

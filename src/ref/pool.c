@@ -32,7 +32,7 @@ static const double *tap(const pool_geom *e, const double *src, const int64_t st
     return inside ? &src[(d * e->in[1] + h) * e->in[2] + w] : NULL;
 }
 
-/* A NaN wins against everything and is never replaced by a number, as nothing compares above it. */
+/* A NaN replaces any number and is never replaced by one, because no comparison with it is true. */
 static double max_window(const pool_geom *e, const double *src, const int64_t start[3])
 {
     const int64_t taps = e->kernel[0] * e->kernel[1] * e->kernel[2];

@@ -16,7 +16,7 @@ static double element(const line *l, int64_t i)
     return l->base[cvyi_ref_offset(l->s, l->strides, i)];
 }
 
-/* ---- what a line becomes ---- */
+/* ---- reductions of a line ---- */
 
 static double sum_of(const line *l)
 {
@@ -30,7 +30,7 @@ static double mean_of(const line *l)
     return sum_of(l) / (double)l->count;
 }
 
-/* The first NaN met stays: nothing compares above or below it. */
+/* The first NaN stays, because no comparison with it is true. */
 static double max_of(const line *l)
 {
     double best = -INFINITY;

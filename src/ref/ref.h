@@ -9,7 +9,7 @@
 
 #include "../graph/graph.h"
 
-/* Bytes of workspace for one run; a multiple of CVY_ALIGN, never 0. Fails where the sum overflows. */
+/* Bytes of workspace for one run; a multiple of CVY_ALIGN, never 0. Fails if the sum overflows. */
 cvy_status cvyi_ref_workspace(const cvy_graph *g, size_t *bytes);
 
 /* Buffers are those of cvy_plan_run(). Allocates nothing. */
@@ -33,7 +33,7 @@ cvy_status cvyi_ref_run_touched(const cvy_graph *g, const cvy_buffer *buffers, v
 typedef struct ref_call {
     const cvy_graph *g;
     const node *n;
-    const double *arg[MAX_ARGS]; /* NULL where an optional tensor is absent */
+    const double *arg[MAX_ARGS]; /* NULL if an optional tensor is absent */
     double *dst;
 } ref_call;
 

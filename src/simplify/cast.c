@@ -12,7 +12,7 @@ static cvy_dtype dtype_of(const node *cast)
     return (cvy_dtype)cast->attr[0].i[0];
 }
 
-/* cast(cast(x, a), b) = cast(x, b), but for what a rounds away. */
+/* cast(cast(x, a), b) = cast(x, b), except for the rounding to a. */
 bool cvyi_merge_cast(editor *e, int index)
 {
     const node n = e->g->nodes[index];
@@ -46,7 +46,7 @@ static bool is_cast_to(const node *n, int arg, cvy_dtype dtype)
     return n->op == OP_cast && dtype_of(n) == dtype;
 }
 
-/* The operator before it stores its result in the cast's dtype, if all readers take it in that one. A reshape gives
+/* The operator before the cast stores its result in the cast's dtype, if all readers take that. A reshape gives
  * the same memory another shape, statistics are float32. */
 bool cvyi_cast_result(editor *e, int index)
 {

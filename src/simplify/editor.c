@@ -14,7 +14,7 @@ static cvy_status grow(void **array, int cap, int wanted, size_t size)
     return CVY_OK;
 }
 
-/* Room for everything the graph holds; twice as much where there is not enough. */
+/* Room for everything in the graph; doubles it if there is not enough. */
 static cvy_status make_room(editor *e)
 {
     const int values = e->g->n_values > e->cap_values ? 2 * e->g->n_values : e->cap_values;
@@ -98,7 +98,7 @@ int cvyi_edit_add(editor *e, const node_spec *spec)
     if (!e->st) e->st = cvyi_graph_add(e->g, spec, &out);
     if (!e->st) e->st = make_room(e);
     if (e->st) return CVY_NONE;
-    /* What is made only of parameters, folded weights for instance, is not rounded to their dtype in between. In
+    /* Values computed only from parameters, such as folded weights, are not rounded to their dtype in between. In
      * another shape they are what they were. */
     if (e->g->values[out].fixed && cvyi_ops[spec->op].kind != KIND_SHAPE && spec->op != OP_cast)
         e->g->values[out].dtype = CVY_FLOAT32;
@@ -183,7 +183,7 @@ void cvyi_edit_watch(editor *e, int v)
     if (v != CVY_NONE && e->mode == REWRITE_WATCH) e->g->values[v].watched = true;
 }
 
-/* What an edit made has the name of the value that it replaces, if that is one of the caller's. */
+/* A value made by an edit gets the name of the value that it replaces, if that is one of the caller's. */
 static void take_title(editor *e, int old, int now)
 {
     value *v = &e->g->values[now];
@@ -192,8 +192,8 @@ static void take_title(editor *e, int old, int now)
     if (now >= e->n_given && !v->title) v->title = title;
 }
 
-/* And has its dtype, as results of its operator may have another one than their data (cast.c). Reshaped, it is the
- * value in the other shape that has it. */
+/* It also gets its dtype, because a result may have another dtype than its data (cast.c). If it is reshaped, it is
+ * the value in the other shape that has it. */
 static void take_dtype(editor *e, int old, int now)
 {
     cvy_graph *g = e->g;

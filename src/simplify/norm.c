@@ -15,7 +15,7 @@ static bool is_data(const editor *e, int v)
     return v != CVY_NONE && !e->g->values[v].fixed;
 }
 
-/* Data in float32. What depends only on parameters is that anyway. */
+/* The data in float32. Values that depend only on parameters are float32 already. */
 static int widened(editor *e, int v)
 {
     node_spec s;
@@ -27,7 +27,7 @@ static int widened(editor *e, int v)
     return cvyi_edit_add(e, &s);
 }
 
-/* In fp16 x * scale may be infinite where the result is not, and var + eps may be 0: all but the result is float32,
+/* In fp16 x * scale may be infinite if the result is not, and var + eps may be 0: all but the result is float32,
  * should a pass end in between. */
 static int split_running(editor *e, const node *n, const norm_geom *geom)
 {
@@ -82,7 +82,7 @@ static int split_measured(editor *e, const node *n, const norm_geom *geom)
     return cvyi_edit_add(e, &apply);
 }
 
-/* Without a channel there is nothing to take statistics of: the empty tensor itself, as a value of its own. */
+/* Without channels there are no statistics: the result is the empty tensor, as a new value. */
 static int empty_norm(editor *e, const node *n)
 {
     const shape x = *cvyi_shape_of(e->g, n->arg[0]);
@@ -124,7 +124,7 @@ static int times(editor *e, int a, int vector, double number)
     return cvyi_edit_number(e, OP_mul, a, number);
 }
 
-/* (w, b) after y * v, y + v or y - v. A product with an infinite v is of the sum y, not of its two parts. */
+/* (w, b) after y * v, y + v or y - v. An infinite v multiplies the sum y, not its two parts. */
 static bool absorb(editor *e, const node *n, int vector, affine_parts *p)
 {
     double number[2];

@@ -50,7 +50,7 @@ static bool number_of(const node *n, double *number)
     return n->n_args > 1 && n->arg[1] == CVY_NONE && isfinite(*number);
 }
 
-/* (x * a) * b = x * (a b) and (x + a) + b = x + (a + b), where the new number is an ordinary one. */
+/* (x * a) * b = x * (a b) and (x + a) + b = x + (a + b), if the new number is an ordinary one. */
 bool cvyi_merge_number(editor *e, int index)
 {
     const node n = e->g->nodes[index];
@@ -81,8 +81,8 @@ bool cvyi_drop_identity(editor *e, int index)
     return true;
 }
 
-/* A sum, mean, maximum, minimum or logsumexp of one element is the element. Those that add begin with 0, and
- * 0 + -0 is 0: who divides by it sees the sign. */
+/* A sum, mean, maximum, minimum or logsumexp of one element is the element. Sums and means begin with 0, and
+ * 0 + -0 is 0: a division by the result would show the sign. */
 bool cvyi_reduce_one(editor *e, int index)
 {
     const node n = e->g->nodes[index];

@@ -90,7 +90,7 @@ bool cvyi_pool_before_norm(editor *e, int index)
     of = lone_stats(e, maker);
     if (!of || !producer || cvyi_info(producer)->kind != KIND_CONV) return false;
     if (!same_channels(e->g, producer, &n)) return false;
-    /* An infinite weight makes NaN of every x with the mean's sign: no affine that rises or falls. */
+    /* An infinite weight gives NaN for every x with the mean's sign, so the affine is not monotone. */
     if (maker->arg[2] != CVY_NONE && e->mode == REWRITE_CAREFUL) return false;
     if (maker->arg[2] != CVY_NONE && (!e->g->values[maker->arg[2]].fixed || !e->g->values[producer->arg[1]].fixed))
         return false;

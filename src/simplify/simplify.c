@@ -36,7 +36,7 @@ static bool switched_off(const rewrite *r)
     return false;
 }
 
-/* Is every name of CVY_SIMPLIFY a rewrite's? */
+/* Is every name in CVY_SIMPLIFY that of a rewrite? */
 static cvy_status check_names(void)
 {
     const char *list = cvyi_env(ENV_SIMPLIFY), *at = list;
@@ -119,8 +119,8 @@ static int find_rounds(const cvy_graph *g, const bool *alive, int *round, int *s
     return rounds;
 }
 
-/* Living nodes in an order in which they can run, by rounds and else as they stood. Values of dead nodes stay
- * in the list: nobody makes or reads them. `round`, `stack`: room for every node. */
+/* Sorts living nodes by rounds, otherwise in their old order, so they can run. Values of dead nodes stay
+ * in the list; nothing computes or reads them. `round`, `stack`: room for every node. */
 static cvy_status sort_nodes(cvy_graph *g, const bool *alive, int *round, int *stack)
 {
     const int rounds = find_rounds(g, alive, round, stack);
@@ -145,7 +145,7 @@ static cvy_status sort_nodes(cvy_graph *g, const bool *alive, int *round, int *s
     return sorted && start ? CVY_OK : CVY_NO_MEMORY;
 }
 
-/* Dead nodes go, the others are sorted, and the editor looks again who reads what. */
+/* Removes dead nodes, sorts the others, and finds the readers of every value again. */
 static cvy_status clean(editor *e)
 {
     const size_t n = (size_t)e->g->n_nodes + 1;
@@ -166,7 +166,7 @@ fail:
 
 /* ---- the loop ---- */
 
-/* Tries a rewrite on every node, those it adds included; how often it was done. */
+/* Tries a rewrite on every node, including those that it adds; returns how often it applied. */
 static int sweep(editor *e, const rewrite *r)
 {
     int done = 0;

@@ -13,7 +13,7 @@
 
 #include "../graph/graph.h"
 
-/* Rewrites g in place; one line of text per rewrite done, where `log` is not NULL. */
+/* Rewrites g in place; one line of text per rewrite done, if `log` is not NULL. */
 cvy_status cvyi_simplify(cvy_graph *g, rewrite_mode mode, text *log);
 
 /* A use is an argument of a node: number node * MAX_ARGS + argument. The uses of a value are a list, so that moving
@@ -22,7 +22,7 @@ typedef struct editor {
     cvy_graph *g;
     text *log;
     rewrite_mode mode;
-    int n_given;   /* values of the graph as it came; edits made the others */
+    int n_given;   /* values of the original graph; edits made the others */
     cvy_status st; /* of the first edit that failed; edits after it do nothing */
     /* per value */
     int *first_use; /* -1: none */
@@ -31,7 +31,7 @@ typedef struct editor {
     /* per node */
     int *next_use; /* MAX_ARGS of them: the next use of the same value; -1: the last */
     bool *dead;    /* not needed any more; clean() removes it */
-    int *dying;    /* room for the nodes that go because another went */
+    int *dying;    /* room for the nodes that are removed because another one was */
     int cap_nodes;
 } editor;
 
@@ -45,7 +45,7 @@ typedef struct rewrite {
 extern const rewrite cvyi_rewrites[];
 extern const int cvyi_rewrite_count;
 
-/* Who reads what of the graph as it is; to be called again when nodes have moved. */
+/* Finds the readers of every value; must be called again when nodes have moved. */
 cvy_status cvyi_editor_open(editor *e);
 void cvyi_editor_close(editor *e);
 
@@ -57,7 +57,7 @@ int cvyi_edit_number(editor *e, op_id op, int a, double number);
 int cvyi_edit_reshape(editor *e, int x, int rank, const int64_t *dims);
 /* [C] as [C,1,...] after `front` dimensions of extent 1, with `after` of them after C. */
 int cvyi_edit_per_channel(editor *e, int x, int front, int after);
-/* A node as it is, with other arguments; attributes from `like`. */
+/* A copy of a node with other arguments; attributes from `like`. */
 int cvyi_edit_like(editor *e, const node *like, const int *args);
 int cvyi_edit_add(editor *e, const node_spec *spec);
 /* Its results are stored in this dtype. */
@@ -65,14 +65,14 @@ void cvyi_edit_dtype(editor *e, int v, cvy_dtype dtype);
 /* The rewrite being done holds only while v is finite. To be asked for before: e->mode == REWRITE_CAREFUL, where
  * nothing is to be watched. */
 void cvyi_edit_watch(editor *e, int v);
-/* Everyone who reads `old` reads `now`; outputs too. */
+/* All readers of `old` now read `now`, outputs too. */
 void cvyi_edit_replace(editor *e, int old, int now);
 
 /* ---- questions ---- */
 
 const node *cvyi_maker(const cvy_graph *g, int v); /* NULL: an input or a parameter */
 int cvyi_readers(const editor *e, int v);          /* nodes that read it, and outputs that are it */
-/* May the factor of a mul be folded into another: is what comes of them watched, or trusted to be finite? */
+/* May the factor of a mul be folded into another one: is the product watched, or trusted to be finite? */
 bool cvyi_foldable_factor(const editor *e, const node *mul);
 /* Is v one number per channel of a tensor of this shape (channels: dimension 1), or one number for all? */
 bool cvyi_per_channel(const cvy_graph *g, int v, const shape *of);

@@ -35,7 +35,7 @@ static int listed(editor *e, op_id op, int x, int count, const int64_t *numbers)
     return x == CVY_NONE ? CVY_NONE : cvyi_edit_add(e, &s);
 }
 
-/* Three taps along an axis as four: the flipped filter, and itself again one further. */
+/* Three taps along an axis become four: the flipped filter, plus itself shifted by one. */
 static int four_taps(editor *e, int flipped, int spatial, int axis)
 {
     int64_t after[2 * MAX_SPATIAL] = {0}, before[2 * MAX_SPATIAL] = {0};

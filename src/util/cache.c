@@ -19,7 +19,7 @@ void cvyi_cache_name(const cache_key *key, char name[CACHE_NAME_BYTES])
     strcpy(name + 2 * SHA256_BYTES, ".code");
 }
 
-/* False: no cache is wanted, or there is no place for one. */
+/* False: the cache is turned off, or there is no directory for it. */
 static bool cache_path(char path[CACHE_PATH_BYTES])
 {
     const char *chosen = cvyi_env(ENV_CACHE), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -134,7 +134,7 @@ void *cvyi_cache_read(int fd, const cache_key *key, size_t *size)
     return NULL;
 }
 
-/* Used again: one write for an hour of uses. */
+/* Records that an entry was used, with at most one write per hour. */
 static void mark_used(int fd)
 {
     struct stat info;

@@ -24,7 +24,7 @@ typedef struct cache_key {
     unsigned char digest[SHA256_BYTES];
 } cache_key;
 
-/* The payload, or NULL where there is no good entry. cvyi_free() it. */
+/* The payload, or NULL if there is no good entry. cvyi_free() it. */
 void *cvyi_cache_load(const cache_key *key, size_t *size);
 void cvyi_cache_store(const cache_key *key, const void *payload, size_t size);
 
@@ -40,22 +40,22 @@ typedef struct cache_file {
     int64_t used; /* seconds since 1970 */
 } cache_file;
 
-/* All entries, the one used longest ago first; cvyi_free() the list. False: there is no cache. */
+/* All entries, the least recently used first; cvyi_free() the list. False: there is no cache. */
 bool cvyi_cache_files(cache_file **out, int *n);
-/* Is the entry what was written? */
+/* Does the entry still have the contents that were written? */
 bool cvyi_cache_verify(const cache_file *file);
 void cvyi_cache_remove(const cache_file *file);
-/* Where the cache is, or would be; "" where none is wanted. */
+/* Where the cache is, or would be; "" if none is wanted. */
 void cvyi_cache_place(char path[CACHE_PATH_BYTES]);
 int64_t cvyi_cache_limit(void); /* in bytes */
-/* Makes room where the limit is passed. */
+/* Makes room if the limit is exceeded. */
 void cvyi_cache_trim(void);
 
-/* ---- between the two files ---- */
+/* ---- shared by the two files ---- */
 
 /* A descriptor of the directory, or -1. */
 int cvyi_cache_open(bool make);
-/* The payload of an open entry; NULL unless every byte of it is what was written. */
+/* The payload of an open entry; NULL if any byte has changed since it was written. */
 void *cvyi_cache_read(int fd, const cache_key *key, size_t *size);
 
 #endif

@@ -22,7 +22,7 @@ static bool key_of(const char *name, cache_key *key)
     return true;
 }
 
-/* By last use, then by name, so that the order is one and the same. */
+/* By last use, then by name, so the order is unique. */
 static int compare(const void *a, const void *b)
 {
     const cache_file *p = a, *q = b;

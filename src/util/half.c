@@ -61,7 +61,7 @@ float cvyi_widen(cvy_dtype dtype, uint16_t word)
     return value;
 }
 
-/* Every word is looked at, so that vectors of them can be. */
+/* Looks at every word, without an early exit, so the loop can be vectorised. */
 bool cvyi_all_finite_words(cvy_dtype dtype, const uint16_t *words, int64_t n)
 {
     const uint16_t inf = layouts[dtype].inf;

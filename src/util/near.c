@@ -35,7 +35,7 @@ void cvyi_near_try(nearest *n, const char *candidate)
 
     if (n->length > LONGEST || length > LONGEST) return;
     d = distance(n->word, n->length, candidate, length);
-    /* The beginning of a word is meant to be that word. */
+    /* A prefix of a word counts as that word. */
     if (n->length > 2 && n->length < length && !memcmp(n->word, candidate, n->length)) d = 1;
     if (d > 1 + (int)n->length / 4 || (n->best && d >= n->distance)) return;
     n->best = candidate;

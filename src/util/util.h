@@ -49,7 +49,7 @@ int64_t cvyi_alloc_live(void);
 /* Bytes asked for since the program began, given back or not. For tests. */
 int64_t cvyi_alloc_bytes(void);
 
-/* An arena: everything in it lives until the arena goes. */
+/* An arena: everything in it lives until the arena is freed. */
 typedef struct arena {
     struct arena_block *head;
 } arena;
@@ -82,7 +82,7 @@ static inline int64_t cvyi_ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
 }
-/* Part number i of `total` things cut into `parts` that differ by one at most, the larger first. */
+/* Part number i of `total` things divided into `parts` whose sizes differ by at most one, the larger ones first. */
 static inline int64_t cvyi_part_start(int64_t total, int64_t parts, int64_t i)
 {
     return i * (total / parts) + cvyi_min64(i, total % parts);
@@ -113,9 +113,9 @@ void cvyi_text_add(text *t, const char *format, ...) CVYI_PRINTF(2, 3);
 void cvyi_text_free(text *t);
 /* Copies into a caller's memory by the rule of cvy_graph_print(). */
 cvy_status cvyi_text_copy(const text *t, char *dst, size_t capacity, size_t *needed);
-/* The shortest decimal that reads back as the same double; "inf", "-inf" and "nan" for the rest. */
+/* The shortest decimal that reads back as the same double; or "inf", "-inf" or "nan". */
 void cvyi_text_add_number(text *t, double value);
-/* The number that decimal digits mean, "inf" and "nan" too, whatever the program's locale. */
+/* The number that a decimal text means, including "inf" and "nan", in any locale. */
 double cvyi_text_number(const char *digits);
 
 /* ---- "did you mean" (near.c) ---- */
@@ -123,7 +123,7 @@ double cvyi_text_number(const char *digits);
 typedef struct nearest {
     const char *word; /* what was written, `length` bytes of it */
     size_t length;
-    const char *best; /* of the candidates so far, the one that is near enough; NULL: none */
+    const char *best; /* the nearest candidate so far, if it is near enough; else NULL */
     int distance;
 } nearest;
 void cvyi_near_try(nearest *n, const char *candidate);
@@ -133,7 +133,7 @@ void cvyi_near_try(nearest *n, const char *candidate);
 uint64_t cvyi_hash(uint64_t start, const void *data, size_t bytes);
 
 /* ---- clock (clock.c) ---- */
-double cvyi_now(void); /* seconds since some moment, never backward */
+double cvyi_now(void); /* seconds since a fixed moment; never decreases */
 
 /* ---- environment (env.c): listed by `convoy --help` ---- */
 
@@ -143,7 +143,7 @@ typedef enum env_var {
 #undef ENV
     ENV_COUNT
 } env_var;
-const char *cvyi_env(env_var which); /* NULL where unset or empty */
+const char *cvyi_env(env_var which); /* NULL if unset or empty */
 int cvyi_env_int(env_var which, int otherwise);
 /* Is every value one that its variable takes? Variables without a list in env.def are checked where they are read.
  */

@@ -8,7 +8,7 @@ typedef struct fiber {
     void *sp; /* where it stopped, while another one runs */
 } fiber;
 
-/* Makes `stacks` stacks, once; false where there is no memory. A page that cannot be touched lies below each. */
+/* Makes `stacks` stacks, once; false if there is no memory. A page that cannot be touched lies below each. */
 bool fiber_stacks(int stacks);
 /* A fiber on stack number `stack` that will call start(), which must not return. */
 fiber fiber_make(int stack, void (*start)(void));

@@ -20,7 +20,7 @@ typedef struct emulated_kernel {
 
 /* Were these guard bytes overwritten? */
 bool memory_changed(const char *guard, size_t bytes);
-/* False where some allocation's guard bytes were; the message says which. */
+/* False if some allocation's guard bytes were; the message says which. */
 bool memory_whole(char *message, size_t size);
 /* An address that should not have been touched, in words. */
 void memory_describe(const void *address, char *out, size_t size);

@@ -71,7 +71,7 @@ static bool same_outputs(const cvy_graph *g, const cvy_buffer *a, const cvy_buff
     return true;
 }
 
-/* Plans and runs twice. NULL where the device is not there or does not take the graph. */
+/* Plans and runs twice. NULL if the device is not there or does not take the graph. */
 static cvy_buffer *run(const cvy_graph *g, const cvy_options *options, const char *source)
 {
     const int n = cvy_graph_tensors(g);

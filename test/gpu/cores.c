@@ -6,7 +6,7 @@
  * One line per chain, precision and kernel: median ms (CUDA events, L2 thrown out before each run), TFLOP/s, the
  * time predicted, the speed against multiply-adds, two errors over the largest result, and the pass's note. The
  * first error is against the reference in double, on as many first samples as it computes in a second or two; the
- * second is the distance to multiply-adds over all results. Exit status 1 where an error is larger than the
+ * second is the distance to multiply-adds over all results. Exit status 1 if an error is larger than the
  * precision has room for.
  */
 #define TEST_WITHOUT_CMOCKA

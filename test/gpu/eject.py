@@ -104,7 +104,7 @@ def build(file):
 
 
 def compare(module, precision):
-    """(title, values that have the same bits, 0 where some differ) of each comparison."""
+    """(title, values that have the same bits, 0 if some differ) of each comparison."""
     import torch
 
     import convoy

@@ -1,6 +1,6 @@
 #!/bin/sh
 # prove.sh OUTDIR [PART...] - what has to be shown on a GPU: runs the parts (default: all, in this order), leaves
-# OUTDIR/PART.log of each, prints one table, and ends with 1 where a part failed.
+# OUTDIR/PART.log of each, prints one table, and ends with 1 if a part failed.
 #
 #   chains     chain_list.h in both precisions under many plans, against float64, with guard bands around every buffer;
 #              then every chain of the CPU engine's tests (cpu_chains.py)

@@ -36,7 +36,7 @@ def truth(text, arrays, dtype=torch.float64):
 
 
 def allowed_errors(device, text, arrays, wants, floor=0.0):
-    """Per output, how far each element may be from PyTorch's in float64; inf where it does not count.
+    """Per output, how far each element may be from PyTorch's in float64; inf if it does not count.
 
     The reference may differ by the rounding of its result and by float64 noise. Other devices compute in float32 and
     are judged by PyTorch doing the same: eight times its error, and some ulps of the largest value. Where PyTorch

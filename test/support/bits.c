@@ -186,7 +186,7 @@ static bool samples_apart(rig *r)
     return apart;
 }
 
-/* Rotates the inputs, and the outputs of a run. False where the reference's do not go along: a parameter may be
+/* Rotates the inputs, and the outputs of a run. False if the reference's do not go along: a parameter may be
  * different for each sample. */
 static bool rotate_rig(rig *r, float *outputs)
 {

@@ -16,7 +16,7 @@
 
 typedef enum run_way { RUN_FRESH, RUN_KEPT, RUN_CAPTURED, RUN_REVERSED, RUN_SHUFFLED, RUN_WAYS } run_way;
 
-/* The outputs, NULL where it went wrong: cvy_last_error() says how. */
+/* The outputs, NULL if it went wrong: cvy_last_error() says how. */
 float *run_one_way(gpu_rig *t, const cvy_plan *plan, CUdeviceptr at, run_way how, int64_t *count);
 
 /* ---- a graph: two rigs, contiguous and strided, under some plans ---- */

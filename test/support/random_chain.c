@@ -309,7 +309,7 @@ static double flops_of(const cvy_graph *g)
     return flops;
 }
 
-/* Applies what a writer writes to `at`; false where the graph does not take it. */
+/* Applies what a writer writes to `at`; false if the graph does not take it. */
 static bool apply(maker *m, writer write, cvy_value *at)
 {
     char op[400], words[448];

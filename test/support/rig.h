@@ -56,7 +56,7 @@ void rig_reference(rig *r);
 void rig_wipe(rig *r);
 
 /* ... and afterwards nothing but the outputs' own cells has changed: the outputs, all of them in row-major order
- * one after the other; NULL where a guard was hit. */
+ * one after the other; NULL if a guard was hit. */
 float *rig_outputs(rig *r, int64_t *count);
 
 /* A workspace of exactly the size asked for, with rubbish in it. */

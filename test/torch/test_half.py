@@ -26,7 +26,7 @@ OPTIONS = Settings.options
 
 
 def refusal(device, dtype):
-    """Why an engine does not take a dtype; None where it does."""
+    """Why an engine does not take a dtype; None if it does."""
     graph = Graph()
     graph.output(graph.apply("relu", [graph.source("x", (4,), False, dtype)], {}))
     try:

@@ -241,7 +241,7 @@ struct x_parcels {
         : s(memory), t(thread), u(0)
     {
     }
-    // SHIFTED: a power of two near the middle of the lanes' means of 8 values all over a parcel; 0 where these are
+    // SHIFTED: a power of two near the middle of the lanes' means of 8 values all over a parcel; 0 if these are
     // of both signs, or so large that sums might overflow. Whatever it is, it depends on the stage's own values
     // alone, and all warps find the same. Few instructions: the role waits for it, and in C the others wait for the
     // role.

@@ -72,7 +72,7 @@ struct tile_at {
     int line, ct, row, limit;
 };
 
-// Does element (j, e) exist? Constant true where the geometry says so. FLAT: tells its row and column in the strip.
+// Does element (j, e) exist? Constant true if the geometry says so. FLAT: tells its row and column in the strip.
 __device__ __forceinline__ bool exists(const strip_at &at, const tile_at &tile, const lane_at &l, int j, int e,
                                        int &row, int &col)
 {

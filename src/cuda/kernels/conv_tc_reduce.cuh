@@ -169,7 +169,7 @@ __device__ __forceinline__ void put_partial(shared_memory &s, const half_tile &d
         if (threadIdx.x % 32 == 0) s.flags[b][warp][px0 / HALF] = hard;
     }
 }
-// One warp's sum of a pixel's exponentials, and the maximum that was taken out of it: 0 where none was, and for a
+// One warp's sum of a pixel's exponentials, and the maximum that was taken out of it: 0 if none was, and for a
 // warp without channels, whose sum is 0, what hides nobody's.
 __device__ __forceinline__ float warp_sum(const shared_memory &s, int b, int w, int px, float &peak)
 {

@@ -54,7 +54,7 @@
 #define FILL  0.0f
 #endif
 #ifndef X0
-#define X0 1 // FILLS: extent 0 of the argument; 0 where it has no elements
+#define X0 1 // FILLS: extent 0 of the argument; 0 if it has no elements
 #endif
 #ifndef THREADS
 #define THREADS 256

@@ -3,7 +3,7 @@
 //
 // A power of two brings the channel's largest weight to 2^13 .. 2^14, and where
 // one product has to do a factor of 1 .. 2 comes on top, the one with which
-// fp16 rounds the channel best: 1 where nothing is rounded.
+// fp16 rounds the channel best: 1 if nothing is rounded.
 #ifndef CVY_WEIGHT_SCALE_CUH
 #define CVY_WEIGHT_SCALE_CUH
 
