@@ -87,7 +87,7 @@ EMULATORS := $(addprefix $(BUILD)/test/emulate/,libcuda.so.1 libnvrtc.so.13)
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
 PROGRAMS := $(EXAMPLES) $(patsubst %.c,$(BUILD)/%,$(wildcard test/*.c test/gpu/*.c bench/labs/*.c))
 
-test: ## everything, with its own set-up; the last line is the sum
+test: ## set up and run all tests; the last line is the sum
 	@test/run.sh
 check-c: tests ## the C tests alone (also under SAN=..., CC=clang)
 	@test/run-c.sh $(BUILD)
@@ -126,7 +126,7 @@ $(PROGRAMS): %: %.o $(SUPPORT) $(BUILD)/libconvoy.a
 	$(say) LINK $@
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-gpu-test: all $(BUILD)/test/gpu/chains ## what has to be shown on a GPU (PARTS="chains bits ...": some of it)
+gpu-test: all $(BUILD)/test/gpu/chains ## the tests that need a GPU (PARTS="chains bits ...": some of them)
 	@BUILD=$(BUILD) test/gpu/prove.sh $(BUILD)/gpu-test $(PARTS)
 
 # ---- fuzzing: clang's libFuzzer, a build folder of its own -----------------------------------------------
@@ -148,7 +148,7 @@ PAGES := $(REPORT) && $(REPORT) --update README.md doc/PERFORMANCE.md && { $(REP
 
 BENCH_SECONDS ?= 1020# of measuring; installing the peers is extra
 
-bench: ## every CPU peer on the whole suite (20 minutes), the page and the tables; goes on where it was interrupted
+bench: ## every CPU library on the whole suite (20 minutes), the page and the tables; continues where it was interrupted
 	@bench/suites/bench.sh --budget $(BENCH_SECONDS) $(BENCH) || [ $$? = 75 ]
 	@$(PAGES)
 
@@ -173,14 +173,14 @@ NEVER ?= --device cpu --threads 2# --device cuda; --fresh measures again what be
 halves: tests $(BUILD)/test/gpu/chains ## random graphs in fp16 and bf16, on the CPU and emulated (an hour); HALF_GRAPHS
 	@test/halves.sh $(BUILD) $(HALF_GRAPHS)
 
-never-slower: all ## every module of bench/modules/cases.py: none may be slower than eager PyTorch by more than 5 %
+never-slower: all ## time every module of bench/modules/cases.py: none may be more than 5 % slower than eager PyTorch
 	@CONVOY_LIBRARY=$(CURDIR)/$(BUILD)/libconvoy.so $(or $(GPU_PYTHON),$(firstword $(wildcard .venv/bin/python) python3)) \
 	    bench/modules/never_slower.py $(NEVER)
 
 # ---- housekeeping (the vector headers are tables, laid out by hand) ----------------------------------------------------------------------------------------
 FORMATTED = $(filter-out src/cpu/simd%.h,$(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh'))
 
-check-format: check-sizes ## is every C and CUDA file formatted, and no function or file too long?
+check-format: check-sizes ## check that every C and CUDA file is formatted, and that no function or file is too long
 	@clang-format --dry-run -Werror $(FORMATTED)
 
 check-sizes:
@@ -189,13 +189,13 @@ check-sizes:
 format: ## format every C and CUDA file
 	@clang-format -i $(FORMATTED)
 
-check-statics: $(OBJECTS) ## is nothing in the library written by all threads, but what is listed with its guard?
+check-statics: $(OBJECTS) ## check that threads share only the static variables that are listed with their guards
 	@test/statics.sh $(BUILD)
 
-check-exports: $(BUILD)/libconvoy.so ## does the library export the header's symbols and no others?
+check-exports: $(BUILD)/libconvoy.so ## check that the library exports exactly the header's symbols
 	@nm -D --defined-only $< | awk '{ print $$3 }' | LC_ALL=C sort | diff test/exports.txt -
 
-install: all ## into DESTDIR and PREFIX: command, libraries, header, files for pkg-config and CMake, manual page, completion
+install: all ## install into DESTDIR and PREFIX: command, libraries, header, pkg-config and CMake files, manual page, completion
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include lib/pkgconfig lib/cmake/convoy share/man/man1 \
 	    share/bash-completion/completions share/zsh/site-functions)
 	install -s --strip-program=$(STRIP) -m 755 $(BUILD)/convoy $(DESTDIR)$(PREFIX)/bin/

@@ -1,8 +1,8 @@
-// common.cuh - what every kernel of Convoy receives, and where in a tensor it is.
+// common.cuh - the arguments of every kernel, and positions in tensors.
 //
-// All tensors of a launch lie in one list: views, each a pointer and the strides of up to six dimensions, in
+// All tensors of a launch are in one list of views, each a pointer and the strides of up to six dimensions, in
 // elements. Sizes that belong to the shape of one sample are macros; the extent of dimension 0 (the batch) is an
-// argument, so that a new batch size compiles nothing.
+// argument, so a new batch size compiles nothing.
 #ifndef CVY_COMMON_CUH
 #define CVY_COMMON_CUH
 

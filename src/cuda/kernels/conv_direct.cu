@@ -6,8 +6,8 @@
 //   shared memory, STAGES times:   pixels  [ROWS][BP]   gathered one by one (fetch.cuh), zero outside x
 //                                  weights [ROWS][BK]   copied from the packed weights, 16 bytes each
 //
-// while the chunk before is multiplied (tile.cuh). Results then lie in shared memory as [BK][BP] and go through the
-// epilogue in the order of memory. Expected bound: FMA; with 8 x 8 results per thread 64 of 69 instructions. A
+// while the previous chunk is multiplied (tile.cuh). Results are then in shared memory as [BK][BP] and go through
+// the epilogue in the order of memory. Expected bound: FMA; with 8 x 8 results per thread 64 of 69 instructions. A
 // transposed convolution runs phase by phase (window.cuh): the blocks of a phase meet the same taps.
 //
 //   t[1]  source, strides n, c, d, h, w        t[2]  packed weights [GROUPS][PHASES][TERMS][K_PAD] (pack.cu)

@@ -9,11 +9,11 @@
 //   shared memory, STAGES times:   pixels  [ROWS][BP + 8]   gathered one by one (fetch.cuh), zero outside x
 //                                  weights [ROWS][BK + 8]   copied from the packed weights, 16 bytes each
 //
-// while the chunk before is multiplied (mma_tile.cuh; the 8 keep fragments off each other's banks). A stage is
+// while the previous chunk is multiplied (mma_tile.cuh; the 8 avoids bank conflicts between fragments). A stage is
 // filled again one chunk after it was read: one barrier per chunk is enough. Small tiles have more threads than
 // pixels: SHARERS of them gather a pixel's rows and finish its channels. Results then lie in shared memory as
 // [BK][BP + 8] and go through the epilogue in the order of memory; those that are not finite are first summed again
-// by multiply-adds, straight from memory, which puts infs and NaNs where they belong.
+// by multiply-adds, directly from memory, which puts infs and NaNs in the right places.
 //
 //   thread -> data: lane 4g + t of a warp whose results start at channel m, pixel n of the tile:
 //     acc[i][j][2h + e] is channel m + 16i + 8h + g, pixel n + 8j + 2t + e; warps lie BP / WP across, BK / WK down

@@ -1,5 +1,5 @@
-// conv_tc_layout.cuh - what conv_tc.cu and its tuner (tc_tune.c) agree on: the macros, and what follows from them:
-// extents, roles, bytes. Both sides include it (host_device.cuh).
+// conv_tc_layout.cuh - shared by conv_tc.cu and its tuner (tc_tune.c): the macros, and the numbers derived from
+// them: extents, roles, bytes. Both sides include it (host_device.cuh).
 #ifndef CVY_CONV_TC_LAYOUT_CUH
 #define CVY_CONV_TC_LAYOUT_CUH
 

@@ -2,12 +2,12 @@
 //
 // A thread takes BATCH packs of one or two pixels and 8 channels at a time (8 loads each, neighbouring threads
 // neighbouring columns) and writes 16 bytes per pixel and part: neither side conflicts. Padding, ragged channels
-// and the image's edges are zeros written here. Rows of the strips to come are prefetched into L2, so that a batch
+// and the image's edges are zeros written here. Rows of the next strips are prefetched into L2, so a batch
 // waits for L2 and not for DRAM.
 //
 // Range. A stage is scaled by a power of two, one of 2^(6 + 15 j): the one that brings its largest |x| to 1 ..
 // 2^15 (SHIFTED: 13 for 15, since values may move away from zero by 1.5 times as much). The role tries the last
-// one, and converts the stage again where that was another; fp16 never overflows, and what it rounds away is below
+// one, and converts the stage again if it needs another; fp16 never overflows, and its rounding error is below
 // 2^-24 of the largest value. An inf or NaN marks the stage, one among the weights every stage: the multiplying
 // role then sums it exactly (0 * inf of a padded operand would spread it too far). DIRECT: nothing is scaled.
 #pragma once

@@ -1,11 +1,11 @@
-// conv_tc_mma.cuh - tiles of the multiplying role: the convolution, scale and bias, and what follows the norm where
-// that role knows it.
+// conv_tc_mma.cuh - tiles of the multiplying role: the convolution, scale and bias, and the operators after the
+// norm if that role can apply them.
 //
 // Thread -> data. A warpgroup's tile is 64 rows of M x TILE pixels. Warp v, lane 4r + q holds rows 16v + r and 16v
 // + r + 8 (a row is an output channel, or with ROWSM > 1 a channel of one of ROWSM output rows) at pixels 8j + 2q
 // and 8j + 2q + 1:
 //   d[4j + 2h + e]: row 16v + r + 8h, pixel 8j + 2q + e.
-// Tiles of a chunk go round the warpgroups of a strip. Pooling keeps running maxima over the rows of a line in
+// The warpgroups of a strip take tiles of a chunk in turn. Pooling keeps running maxima over the rows of a line in
 // registers.
 #pragma once
 #include "conv_tc.cuh"

@@ -1,6 +1,6 @@
 // conv_tc_pack.cu - weights [K][C][R][S] -> operands of conv_tc: [block][stage][part][step][k half][64 rows][8
-// channels] fp16, beside an x of bf16 that is DIRECT bf16. factor: of each output channel, NULL: 1. Its sign goes
-// into the operand, its magnitude into unscale, so 16-bit weights stay exact, whatever they were multiplied by.
+// channels] fp16, or bf16 if x is bf16 and DIRECT. factor: one for each output channel; NULL: 1. Its sign goes
+// into the operand, its magnitude into unscale, so 16-bit weights stay exact for any factor.
 //
 // Launch: KP blocks (conv_tc.cuh) of 128 threads; block k packs output channel k (zeros past K) and its rows for
 // all ROWSM output rows. Each channel is scaled by a power of two that brings its largest weight to 2^13 .. 2^14,

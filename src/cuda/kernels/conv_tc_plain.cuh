@@ -1,6 +1,6 @@
-// conv_tc_plain.cuh - a strip tile by tile: the way of every pass but those that keep, stream or halve. Weights of
-// all blocks of channels stay in shared memory, warpgroups take tiles in turn, and results go into chunks for the
-// finishing role.
+// conv_tc_plain.cuh - a strip tile by tile: the way of every pass except those that keep, stream or halve. Weights
+// of all blocks of channels stay in shared memory, warpgroups take tiles in turn, and results go into chunks for
+// the finishing role.
 #pragma once
 #include "conv_tc_way.cuh"
 

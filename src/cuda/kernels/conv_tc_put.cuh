@@ -1,4 +1,4 @@
-// conv_tc_put.cuh - results of a tile into its chunk of shared memory: as they are, rounded, or pooled.
+// conv_tc_put.cuh - stores the results of a tile in its chunk of shared memory: unchanged, rounded, or pooled.
 #pragma once
 #include "conv_tc_mma.cuh"
 

@@ -2,8 +2,8 @@
 //
 // PARTIAL (the rule): a lane of the multiplying role holds 2 channels of each of its pixels. It joins the two and
 // leaves one value per pixel, for logsumexp the sum of their exponentials; the finishing role joins the 32 values
-// of a pixel (per block of 64 channels). Where such a sum leaves the range of floats, the warp takes its 16
-// channels' maximum out and leaves that as well. Else (what follows the norm reads other tensors) all channels go
+// of a pixel (per block of 64 channels). If such a sum leaves the range of floats, the warp subtracts its 16
+// channels' maximum and stores that as well. Else (the operators after the norm read other tensors) all channels go
 // through shared memory.
 #pragma once
 #include "conv_tc.cuh"

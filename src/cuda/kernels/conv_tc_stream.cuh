@@ -1,5 +1,5 @@
 // conv_tc_stream.cuh - STREAM: weights do not fit into shared memory and travel with the stages of x. A strip has
-// one tile for each warpgroup; a stage is multiplied with MSHARE blocks of channels before it is given back.
+// one tile for each warpgroup; a stage is multiplied with MSHARE blocks of channels before it is released.
 #pragma once
 #include "conv_tc_way.cuh"
 

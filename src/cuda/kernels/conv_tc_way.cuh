@@ -1,4 +1,4 @@
-// conv_tc_way.cuh - what the ways through a strip share: where a warpgroup is, and how results reach a chunk.
+// conv_tc_way.cuh - code shared by the ways through a strip: where a warpgroup is, and how results reach a chunk.
 //
 //   conv_tc_plain.cuh   tile by tile, all chunks; weights stay in shared memory
 //   conv_tc_keep.cuh    a tile for each warpgroup, statistics first: results wait in registers

@@ -13,7 +13,7 @@
 //   w [PARTS][BM][64]         a stage for a tap
 //
 //   role      warps                waits for                   signals
-//   multiply  0 .. 4 * GROUPS - 1  full: all bytes are there   empty: the warp's rows are through with the stage
+//   multiply  0 .. 4 * GROUPS - 1  full: all bytes are there   empty: the warp's rows have read the stage
 //   copy      the next one         empty                       full (the copies do)
 //
 // M = 64 output channels of a warpgroup, N = TILE places; GROUPS_M warpgroups share the places, GROUPS_N the
@@ -23,17 +23,17 @@
 // cores truncate when they add, so the sums of a tap start from zero and ordinary additions add them up: at most 12
 // truncations of 2^-23 of a partial sum. The error of the three products is below 2^-22 of a product.
 //
-// Results lie in shared memory where the stages were, [BM][PITCH], and go through the epilogue along the pixels of
+// Results are in shared memory in place of the stages, [BM][PITCH], and go through the epilogue along the pixels of
 // a channel; if the result's channels are neighbours (some tensor is not contiguous: SRC_DENSE 0), along the
 // channels. Those that are not finite are first summed again by multiply-adds from x and the weights themselves: an
-// operand is not finite, or the sum overflows. If there are few tiles, SPLIT blocks share the slices of a sum, and
-// leave their parts for conv_wide_add.cu.
+// operand is not finite, or the sum overflows. If there are few tiles, SPLIT blocks share the slices of a sum and
+// store their parts for conv_wide_add.cu.
 //
 // Expected bound: tensor cores. With one product a block of 128 x 256 fetches 3 * 34 + 9 * 16 KB from the L2 for
 // a slice of a 3x3 filter, 9,216 cycles of work: 27 bytes a cycle.
 //
 //   t[0]  result (SPLIT > 1: parts [SPLIT][result])
-//   t[1]  weights as they are, strides of k, c, t, r, s: for what is not finite
+//   t[1]  original weights, strides of k, c, t, r, s: for results that are not finite
 //   t[2]  packed weights      SCALED: t[3]  their unscale, t[4]  the samples' unscale
 //   map: words as {C_PAD, pixels, PARTS * LISTS}, boxes of {64, COPY, 1}, swizzled by 128 bytes
 //   prologue space: n, c, d, h, w; epilogue space: n, k, o, p, q

@@ -1,22 +1,22 @@
-// conv_wide.cuh - wide convolutions: macros, and how operands lie in memory. Shared by conv_wide*.cu.
+// conv_wide.cuh - wide convolutions: macros, and the layout of operands in memory. Shared by conv_wide*.cu.
 //
 // x, after the operators of the prologue, is a list of pixels, each a row of words, C_PAD of them:
 //
 //   words [PARTS][LISTS][n][D + gap][H + gap][W + gap][C_PAD]
-//     SCALED: fp16; part 0: fp16(x * scale), part 1: what that leaves
+//     SCALED: fp16; part 0: fp16(x * scale), part 1: the remainder
 //     else: x and the weights are of one type of 16 bits, and the words are its numbers
 //
 // The gaps are zeros: the padding after a row is also the one before the next row, and likewise for planes
-// and samples. What lies before the first pixel and after the last are zeros that tensor copies put in. So a
-// tap is a distance in the list, the same for every pixel, whatever the rank, the padding and the dilation:
+// and samples. Before the first pixel and after the last one, tensor copies insert zeros. So a
+// tap is a distance in the list, the same for every pixel, for any rank, padding and dilation:
 //
 //   out[n, k, o, p, q] = sum over taps and c of w[tap][k][c] * words[at(n, o, p, q) + shift(tap)][c]
 //   at(n, o, p, q) = n * FLAT_SAMPLE + o * FLAT_PLANE + p * FLAT_ROW + q
 //   shift(t, r, s) = (t * DIL_D - PAD_D) * FLAT_PLANE + (r * DIL_H - PAD_H) * FLAT_ROW + s * DIL_W - PAD_W
 //
-// Strides take the taps apart by phases (wide_layout.cuh). An ordinary convolution has a list for each phase of x,
+// Strides divide the taps into phases (wide_layout.cuh). An ordinary convolution has a list for each phase of x
 // and sums over all of them; a transposed one has one list, and a block's places are those of one phase of the
-// output. Results are computed at every place of the list; those that are no pixel of the output are thrown away.
+// output. Results are computed at every place of the list; those that are not pixels of the output are discarded.
 //
 //   packed [SLICES][TAPS, phase by phase][PARTS][K_PAD / 64][64 output channels][64 input channels] fp16
 //     what a block needs of a tap is one piece, swizzled as tensor copies would do it: 16 bytes number c / 8 of

@@ -5,7 +5,7 @@
 //   grid: a block of 128 threads for each of K_PAD output channels; zeros past K_OUT
 //
 // The scale is that of the largest finite weight. A weight that is not finite stays so: conv_wide.cu sums the
-// affected results again. Weights of x's own 16 bits stay as they are (SCALED 0).
+// affected results again. Weights with x's 16-bit type are packed unchanged (SCALED 0).
 #include "conv_wide.cuh"
 #include "weight_scale.cuh"
 

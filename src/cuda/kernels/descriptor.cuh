@@ -1,4 +1,4 @@
-// descriptor.cuh - how wgmma is told where an operand lies in shared memory.
+// descriptor.cuh - descriptors, which tell wgmma where an operand is in shared memory.
 //
 // Operands are K-major, unless told otherwise. Without swizzle: core matrices of 8 rows x 16 bytes, rows
 // contiguous, 128 bytes from 8 rows to the next 8. Swizzled: rows of 128 bytes, 1024 bytes from 8 rows to the next

@@ -2,7 +2,7 @@
 //
 // cvy_prologue: the value that a kernel reads at a place; here an element of t[1].
 // cvy_epilogue: takes the kernel's result at a place, and stores it; here into t[0].
-// cvy_read, cvy_write: the same of N neighbours, in kernels that take some at a time (emit.h).
+// cvy_read, cvy_write: the same for N neighbours, in kernels that process several at a time (emit.h).
 #ifndef CVY_EPILOGUE_CUH
 #define CVY_EPILOGUE_CUH
 

@@ -1,10 +1,10 @@
-// fast.cuh - cheaper versions of some pointwise operators, for epilogues that run beside tensor cores.
+// fast.cuh - cheaper versions of some pointwise operators, for epilogues that run concurrently with tensor cores.
 //
-// No branches, no divisions: a warp that multiplies has nobody to take its turn while it waits.
-// TC_PRODUCTS 3 (float32): an absolute error of about 2e-7, against 1 for the largest value; where that would be
+// No branches and no divisions, because no other warp can hide the latency of a warp that multiplies.
+// TC_PRODUCTS 3 (float32): an absolute error of about 2e-7, against 1 for the largest value; if that would be
 // much of a small value (a norm may follow), the exact version. TC_PRODUCTS 1 (tf32): the hardware's tanh, 2^-11 at
 // most: the size of an operand's rounding to tf32; else 1e-6, absolute: softplus far below 0 is 0, as sigmoid is.
-// gain: a factor of the result, where constants can carry it.
+// gain: a factor of the result, if constants can include it.
 #pragma once
 #include "ops.cuh"
 #include "ptx.cuh"

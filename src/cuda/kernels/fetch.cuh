@@ -1,6 +1,6 @@
-// fetch.cuh - elements on their way from device memory to shared memory, where they are float32. Those that are so
-// in memory pass no register and arrive when the thread waits for its copies (copy.cuh); others are loaded, widened
-// and stored. After a wait and a barrier both are there.
+// fetch.cuh - copies elements from device memory to shared memory, where they are float32. Elements that are
+// float32 in memory pass through no register and arrive when the thread waits for its copies (copy.cuh); others are
+// loaded, widened and stored. After a wait and a barrier, both have arrived.
 #ifndef CVY_FETCH_CUH
 #define CVY_FETCH_CUH
 

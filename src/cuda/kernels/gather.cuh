@@ -1,4 +1,4 @@
-// gather.cuh - what a reduction gathers, one struct per kind, all with the same four functions.
+// gather.cuh - the accumulators of reductions, one struct per kind, all with the same four functions.
 //
 //   take(x)    one more value          join(other)   merges two, in either order of arrival the same shape gives
 //   result(n)  of n values             shuffle(by)   the gatherer of the lane `by` further on

@@ -1,13 +1,13 @@
-// held.cuh - a row that stays on chip between looks at it: in registers, and what those do not take in shared
+// held.cuh - a row that stays on chip between readings: in registers, and what does not fit there in shared
 // memory.
 //
 // A row is ROW elements, neighbours in the order of the source; it is read once. LANES neighbouring threads share
-// it, and a block has THREADS / LANES rows. Groups of WIDTH elements go round the lanes, so that a warp reads and
+// it, and a block has THREADS / LANES rows. Lanes take groups of WIDTH elements in turn, so a warp reads and
 // writes whole lines:
 //
 //   thread -> data: lane l has groups l, l + LANES, ...: the first HELD of them in registers, PARKED in shared
 //   memory,
-//                   at [group][thread], where nobody else looks: no barriers
+//                   at [group][thread], private to the thread: no barriers
 //
 //   prologue and epilogue space: inner extents X1...X5      grid: x rows over THREADS / LANES
 #ifndef CVY_HELD_CUH

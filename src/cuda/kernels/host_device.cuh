@@ -1,5 +1,5 @@
 // host_device.cuh - for headers that the host includes as C11 and the kernels as CUDA C++: plain structs, enums and
-// CVY_CONST functions, which are constants in a kernel where their arguments are.
+// CVY_CONST functions, which are constants in a kernel if their arguments are.
 #ifndef CVY_HOST_DEVICE_CUH
 #define CVY_HOST_DEVICE_CUH
 

@@ -3,7 +3,7 @@
 // A block computes BM x BN results, DEPTH terms at a time through shared memory; while it multiplies, the next
 // terms are being loaded into registers:
 //
-//   xs [DEPTH][BM + 4], os [DEPTH][BN + 4]     the 4 keep transposing stores off each other's banks
+//   xs [DEPTH][BM + 4], os [DEPTH][BN + 4]     the 4 avoids bank conflicts of transposing stores
 //
 // Rows of all batches are in one list; coordinates of the result (and with them the strides of x and other) come
 // from its logical shape. Results then lie in shared memory as [BM][BN] and go through the epilogue in the order of

@@ -9,11 +9,11 @@
 // four elements at a time if an operand is contiguous, its rows are whole groups of four and it begins at a
 // multiple of them, which is known only at run time; else one.
 //
-// The 4 and the 8 keep fragments off each other's banks (mma_tile.cuh, which also says who has which result: rows
-// of x as M, columns as N). One barrier per DEPTH terms: a stage is filled again two steps later. Results then lie
-// in shared memory as [BM][BN + 8] and go through the epilogue in the order of memory; those that are not finite
-// are first summed again by multiply-adds. Expected bound: tensor cores with three products, copies with one,
-// memory for few rows.
+// The 4 and the 8 avoid bank conflicts of fragments (mma_tile.cuh, which also says which lane has which result:
+// rows of x as M, columns as N). One barrier per DEPTH terms: a stage is filled again two steps later. Results then
+// lie in shared memory as [BM][BN + 8] and go through the epilogue in the order of memory; those that are not
+// finite are first summed again by multiply-adds. Expected bound: tensor cores with three products, copies with
+// one, memory for few rows.
 //
 //   views, epilogue space and grid: rows.cuh
 #ifndef BM // tile of a block, and of a warp

@@ -8,7 +8,7 @@
 //   w [PARTS][8][BN][PIECE]    packed so (matmul_tc.cuh): one bulk copy
 //
 //   role      warps                waits for                   signals
-//   multiply  0 .. 4 * GROUPS - 1  full: all bytes are there   empty: 64 rows are through with the stage
+//   multiply  0 .. 4 * GROUPS - 1  full: all bytes are there   empty: 64 rows have read the stage
 //   copy      one of the last 4    empty                       full (the copies do)
 //
 // A warpgroup multiplies 64 rows. Fragments of x go through registers: loaded (rows of 8 pieces fall on 32
@@ -17,21 +17,21 @@
 //
 // Clusters of CLUSTER_M x CLUSTER_N blocks fetch what they share once: a block begins the copies of its share of
 // the rows of x, into all blocks with the same rows, and of its share of the weights, into all with the same
-// columns. Its stage is empty when all blocks it writes into are through with theirs.
+// columns. Its stage is empty when all blocks that it writes into have read theirs.
 //
 // Three products: small * big + big * small + big * big, the small ones first. Tensor cores truncate when they
 // add, so the sums of a stage start from zero and ordinary additions add them up: at most 12 truncations of 2^-23
 // of a partial sum, 1.5e-6 of it if all terms have one sign; a third of that was measured. The error of the three
 // products is below 3 * 2^-22 of a product.
 //
-// Results lie in shared memory where the stages were, each warp's 16 rows apart as [16][BN + 8], and go through the
+// Results are in shared memory in place of the stages, 16 rows of each warp as [16][BN + 8], and go through the
 // epilogue in the order of memory; those that are not finite are first summed again by multiply-adds. Expected
-// bound: tensor cores with three products; with one, what comes from the L2: without clusters 4 * DEPTH * (BM + BN)
+// bound: tensor cores with three products; with one, the L2: without clusters 4 * DEPTH * (BM + BN)
 // bytes for BM * BN * DEPTH multiply-adds.
 //
 //   t[1]  x: contiguous, at a multiple of 16 bytes, rows of whole 16 bytes; map: the same as {TERMS, rows},
 //         boxes of {DEPTH, BM / CLUSTER_N}, swizzled by 128 bytes
-//   t[2]  weights as they are: slots COLUMN and ROW hold the strides along columns and terms; t[PACKED] packed
+//   t[2]  original weights: slots COLUMN and ROW hold the strides along columns and terms; t[PACKED] packed
 //   views, epilogue space and grid: rows.cuh; the grid has whole clusters
 #include "descriptor.cuh"
 #include "matmul_tc.cuh"

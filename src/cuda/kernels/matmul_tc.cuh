@@ -1,11 +1,11 @@
-// matmul_tc.cuh - the tile of matmul_tc.cu, and the weights as matmul_tc_pack.cu lays them out for it.
+// matmul_tc.cuh - the tile of matmul_tc.cu, and the layout of the weights that matmul_tc_pack.cu writes.
 //
 //   packed [column tiles][STEPS][PARTS][8][BN][PIECE]: what a block needs of DEPTH terms is one piece, in wgmma's
 //   order without swizzle: 8 columns x 16 bytes are contiguous, BN * 16 bytes from PIECE terms to the next ones
 //
-// Part 0 is the weights rounded to tf32; part 1, with three products, what that leaves, rounded again. Operands of
-// 16 bits are as they are, one part, twice as many terms in as many bytes. Columns past COLS and terms past TERMS
-// are zeros; there are whole clusters of column tiles.
+// Part 0 is the weights rounded to tf32; part 1, with three products, is the remainder, rounded again. Operands of
+// 16 bits are unchanged, one part, with twice as many terms in as many bytes. Columns past COLS and terms past
+// TERMS are zeros; there are whole clusters of column tiles.
 #ifndef CVY_MATMUL_TC_CUH
 #define CVY_MATMUL_TC_CUH
 

@@ -1,9 +1,9 @@
 // matmul_thin.cu - matrix products with few columns, or few rows: at most 8. By multiply-adds in every
 // precision, because they are bound by memory.
 //
-// One operand is long, [lines][TERMS]; the other thin, [THIN][TERMS]: columns of other where those are few, else
-// (ACROSS) rows of x. A block has LINES lines and a share of the terms; DEPTH of the thin one at a time lie in
-// shared memory as float32. A thread has 4 or 8 accesses of the long one in flight:
+// One operand is long, [lines][TERMS]; the other is thin, [THIN][TERMS]: columns of other if those are few, else
+// (ACROSS) rows of x. A block has LINES lines and a share of the terms; DEPTH terms of the thin one at a time are
+// in shared memory as float32. A thread has 4 or 8 accesses of the long one in flight:
 //
 //   terms of a line are neighbours: a warp has EACH lines, a lane VECTOR terms of each (16 bytes), AHEAD times;
 //   if a block has fewer lines than its warps could take, SHARE warps share the terms
@@ -11,8 +11,8 @@
 //   block, and the others take the terms in turn
 //
 // Sums of lanes, of warps and of threads are added in a fixed order. SPLIT blocks share the terms if there are
-// few lines, and leave their parts: few of them [SPLIT][result] in float32 for conv_wide_add.cu, many (MANY_PARTS)
-// [result][SPLIT] in double for reduce.cu. Expected bound: memory, the long operand read once.
+// few lines, and store their parts: few of them as [SPLIT][result] in float32 for conv_wide_add.cu, many
+// (MANY_PARTS) as [result][SPLIT] in double for reduce.cu. Expected bound: memory, the long operand read once.
 //
 //   t[0]  result, or parts of it      t[1], t[2], epilogue space: rows.cuh
 //   grid: x tiles of LINES lines, y shares of the terms, z batches

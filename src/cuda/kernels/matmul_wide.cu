@@ -5,10 +5,10 @@
 // stages of shared memory:
 //
 //   x [PARTS][BM][64]            rows of 128 bytes, swizzled
-//   w [PARTS][BN][64]            likewise; other [TERMS][COLS] as it lies: [BN / 64][64 terms][64 columns]
+//   w [PARTS][BN][64]            the same; other [TERMS][COLS] in place: [BN / 64][64 terms][64 columns]
 //
 //   role      warps    waits for                   signals
-//   multiply  0 .. 7   full: all bytes are there   empty: the warp is through with the stage
+//   multiply  0 .. 7   full: all bytes are there   empty: the warp has read the stage
 //   copy      8        empty                       full (the copies do)
 //
 // Two warpgroups share a tile, half of its rows each; or they take turns (TURNS), and one finishes its tile while
@@ -22,7 +22,7 @@
 //
 // Results go through the epilogue a chunk of 8 rows x WORD_CHUNK columns at a time, each warp's own, in the order
 // of memory. Those of scaled words that are not finite are first summed again by multiply-adds. SPLIT tiles share
-// the terms of a sum if there are few, and leave their parts for conv_wide_add.cu.
+// the terms of a sum if there are few, and store their parts for conv_wide_add.cu.
 //
 // Expected bound: tensor cores. A step of 128 x 256 with one product is 1,024 cycles and fetches 48 KB from the L2.
 //

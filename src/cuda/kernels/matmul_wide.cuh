@@ -1,11 +1,11 @@
-// matmul_wide.cuh - matrix products of words: macros, and how operands lie in memory. Shared by matmul_wide*.cu.
+// matmul_wide.cuh - matrix products of words: macros, and the layout of operands. Shared by matmul_wide*.cu.
 //
-// Operands are numbers of 16 bits. Those of fp16 or bf16 are read where they lie: x [rows][TERMS], other
-// [COLS][TERMS] (OTHER_NK) or [TERMS][COLS]. Those of float32 become fp16 words first, and so does what tensor
-// copies cannot read, in its own type:
+// Operands are 16-bit numbers. fp16 and bf16 operands are read in place: x [rows][TERMS], other
+// [COLS][TERMS] (OTHER_NK) or [TERMS][COLS]. float32 operands become fp16 words first; operands that tensor
+// copies cannot read become words of their own type:
 //
 //   words [PARTS][matrices][lines][TERMS_PAD]    a line: a row of x, a column of other
-//     part 0: fp16(v * scale), part 1: what that leaves
+//     part 0: fp16(v * scale), part 1: the remainder
 //   unscale [matrices][lines] float32: the inverse of the line's scale
 #ifndef CVY_MATMUL_WIDE_CUH
 #define CVY_MATMUL_WIDE_CUH

@@ -1,4 +1,4 @@
-// matrix_words.cuh - an operand of a matrix product -> words (matmul_wide.cuh), however it lies. Shared by
+// matrix_words.cuh - converts an operand of a matrix product, in any layout, to words (matmul_wide.cuh). Shared by
 // matmul_wide_words.cu and matmul_wide_rescale.cu.
 //
 //   t[0]  words      t[1]  the operand: slots 0 .. 3 hold the strides of its batches, 4 and 5 those along lines and

@@ -11,11 +11,11 @@
 //
 // One product: operands are rounded to tf32, errors are up to 2^-11 of each. Three: x = big + small, both tf32's,
 // and small * big, big * small, big * big are added, small ones first; what is left out or rounded off is below
-// 3 * 2^-22 of a product. Tensor cores cut off when they add, always towards zero, and over a long sum that is a
+// 3 * 2^-22 of a product. Tensor cores truncate when they add, always towards zero, which over a long sum is a
 // bias: sums of 16 terms therefore start from zero and are added to acc by an ordinary, rounded addition.
 //
 // An operand that is inf or NaN, or so large that it rounds to inf, makes small a NaN or an inf, and every result
-// it has a part in is not finite. Those are for the kernel to compute in another way (is_sound): with three
+// it contributes to is not finite. The kernel must compute those in another way (is_sound): with three
 // products even inf * 1 would be inf * 1 + inf * 0.
 #ifndef CVY_MMA_TILE_CUH
 #define CVY_MMA_TILE_CUH

@@ -3,7 +3,7 @@
 // A thread takes CVY_RUN values into registers, finds their mean, then their squared distances from it: two passes
 // that cost no memory, so nothing cancels however large the mean is. Runs merge in double (there are few units for
 // that, and conversions to it are as slow: long runs, and no divisions), in an order that depends
-// on nothing but the shape: the same bits every time. No atomics.
+// only on the shape: the same bits every time. No atomics.
 #ifndef CVY_MOMENTS_CUH
 #define CVY_MOMENTS_CUH
 

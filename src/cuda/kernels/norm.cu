@@ -1,9 +1,9 @@
 // norm.cu - a norm in one pass: every slice stays on chip between its statistics and its epilogue.
 //
 // A slice is a row of held.cuh. The mean is computed first, then the squared distances from it: two passes without
-// memory traffic, and nothing cancels however large the mean is. A thread sums in float32 what it holds, by fours,
-// as distances from its first value; threads are combined in double, in an order that depends only on the shape:
-// the same bits every time. Expected bound: memory, one read and one write.
+// memory traffic, and nothing cancels however large the mean is. A thread sums its values in float32, four at a
+// time, as distances from its first value; threads are combined in double, in an order that depends only on the
+// shape: the same bits every time. Expected bound: memory, one read and one write.
 //
 //   CENTRED 0: the mean is taken as zero (rms_norm)
 //   the epilogue's t0: (x - mean) / sqrt(variance + EPS)

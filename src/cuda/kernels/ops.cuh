@@ -1,8 +1,8 @@
 // ops.cuh - the pointwise operators, one function each, named as in ops.def.
 //
 // Accurate float32: CUDA's own expf, tanhf, erff and their like, which stay within 2 ULP, and divisions that round
-// correctly. NaN goes through everything, as in PyTorch: that is why comparisons are used here, where fmaxf
-// and fminf would drop it. Numbers that an operator's attributes hold follow its argument.
+// correctly. NaN passes through everything, as in PyTorch, so comparisons are used here, because fmaxf
+// and fminf would drop it. The numbers of an operator's attributes follow its argument.
 #ifndef CVY_OPS_CUH
 #define CVY_OPS_CUH
 

@@ -1,5 +1,5 @@
-// pixels.cuh - a convolution as a matrix product, whatever multiplies: output pixels of all samples in one row, and
-// what a thread must know of one to gather the taps it meets. Shared by conv_direct.cu and conv_mma.cu.
+// pixels.cuh - a convolution as a matrix product, for any way to multiply: output pixels of all samples in one row,
+// and what a thread needs to gather the taps of one pixel. Shared by conv_direct.cu and conv_mma.cu.
 //
 //   t[1]  source, strides n, c, d, h, w        epilogue space: n, k, o, p, q
 #ifndef CVY_PIXELS_CUH

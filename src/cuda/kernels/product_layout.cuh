@@ -1,4 +1,4 @@
-// product_layout.cuh - what the kernels of matrix products and of convolutions as such agree on with the host that
+// product_layout.cuh - shared by the kernels of matrix products (and convolutions as such) and the host, which
 // chooses their tiles (tc_product.c, mma.c): stages, threads, bytes of shared memory.
 #ifndef CVY_PRODUCT_LAYOUT_CUH
 #define CVY_PRODUCT_LAYOUT_CUH

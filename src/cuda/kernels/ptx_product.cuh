@@ -1,5 +1,5 @@
-// ptx_product.cuh - one PTX instruction per function, what matmul_tc.cu needs beyond ptx.cuh: clusters, copies that
-// several blocks receive, wgmma in tf32. Hopper (sm_90a).
+// ptx_product.cuh - one PTX instruction per function, those that matmul_tc.cu needs in addition to ptx.cuh:
+// clusters, copies that several blocks receive, wgmma in tf32. Hopper (sm_90a).
 #pragma once
 
 #include "ptx.cuh"

@@ -1,8 +1,8 @@
-// softmax.cu - softmax and log_softmax along one dimension, in two readings: largest and sum, then the values. Rows
-// that lie in one piece and stay on chip are softmax_row.cu's.
+// softmax.cu - softmax and log_softmax along one dimension, in two readings: maximum and sum, then the values. Rows
+// that are contiguous and fit on chip are left to softmax_row.cu.
 //
-// Threads share a row as in reduce.cu: LANES of them where the dimension is the innermost one that counts, one
-// thread per row where it is not. The second reading comes from the cache for rows that fit. Expected bound:
+// Threads share a row as in reduce.cu: LANES of them if the dimension is the innermost one with any extent, one
+// thread per row if it is not. The second reading comes from the cache for rows that fit. Expected bound:
 // memory.
 //
 //   prologue and epilogue space: inner extents X1...X5; REDUCED has the one bit

@@ -1,7 +1,7 @@
 // softmax_row.cu - softmax and log_softmax along rows that stay on chip: one reading, one exponential per value.
 //
-// Rows are held.cuh's. The largest value is found without regard to NaNs: those are in the sum then, which makes
-// all of the row NaN, as does an infinity that is subtracted from itself. Expected bound: memory, one read and one
+// Rows are as in held.cuh. The maximum is found without regard to NaNs: they are in the sum then, which makes
+// the whole row NaN, as does an infinity that is subtracted from itself. Expected bound: memory, one read and one
 // write.
 //
 //   prologue and epilogue space, grid: held.cuh

@@ -2,9 +2,9 @@
 // copy of a strided tensor of run() that other kernels read or write in its place.
 //
 // 64 channels x 64 pixels at a time go through shared memory, so that both sides are read and written along
-// whichever of the two directions is contiguous there. Elements are moved as they are. Expected bound: memory.
+// whichever of the two directions is contiguous there. Elements are copied unchanged. Expected bound: memory.
 //
-//   t[0]  the copy      t[1]  what is copied: any strides, inner extents X1 (channels), X2...X5 (pixels)
+//   t[0]  the copy      t[1]  the source: any strides, inner extents X1 (channels), X2...X5 (pixels)
 //   grid: x samples x tiles of channels x tiles of pixels
 #ifndef X1
 #define X1 64

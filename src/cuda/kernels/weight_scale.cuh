@@ -1,8 +1,8 @@
-// weight_scale.cuh - the scale of an output channel's weights where operands
+// weight_scale.cuh - the scale of an output channel's weights if operands
 // are fp16, found by a block of 128 threads.
 //
-// A power of two brings the channel's largest weight to 2^13 .. 2^14, and where
-// one product has to do a factor of 1 .. 2 comes on top, the one with which
+// A power of two brings the channel's largest weight to 2^13 .. 2^14, and if
+// there is only one product also a factor of 1 .. 2, the one with which
 // fp16 rounds the channel best: 1 if nothing is rounded.
 #ifndef CVY_WEIGHT_SCALE_CUH
 #define CVY_WEIGHT_SCALE_CUH

@@ -1,4 +1,4 @@
-// wide_layout.cuh - what the kernels of wide convolutions (conv_wide*.cu) agree on with the host that chooses their
+// wide_layout.cuh - shared by the kernels of wide convolutions (conv_wide*.cu) and the host, which chooses their
 // tiles (conv_wide.c): stages, threads, bytes of shared memory.
 #ifndef CVY_WIDE_LAYOUT_CUH
 #define CVY_WIDE_LAYOUT_CUH

@@ -3,10 +3,10 @@
 //
 //   thread -> data: 64 places of the list x 64 channels at a time.
 //   x lies along its pixels: lane l of warp v reads places l and l + 32 of the channel pairs v, v + 8, ...: whole
-//   lines; words go through shared memory, [place][33 pairs], so that both sides have their banks for themselves,
+//   lines; words go through shared memory, [place][33 pairs], so neither side has bank conflicts,
 //   and leave as 16 bytes of a place for each thread, 128 bytes for eight of them.
-//   x lies as it likes, mostly channels last (SRC_DENSE 0): lane l of warp v reads channels 2l and 2l + 1 of the
-//   places v, v + 8, ..., and writes them: whole lines on both sides.
+//   x has any other layout, mostly channels last (SRC_DENSE 0): lane l of warp v reads channels 2l and 2l + 1 of
+//   the places v, v + 8, ..., and writes them: whole lines on both sides.
 #ifndef CVY_WIDE_WORDS_CUH
 #define CVY_WIDE_WORDS_CUH
 

@@ -1,4 +1,4 @@
-// window.cuh - which filter taps an output place meets, and where they read, along one axis.
+// window.cuh - which filter taps contribute to an output position, and where they read, along one axis.
 //
 // An ordinary convolution reads tap m of output o at o * STRIDE - PAD + m * DIL. A transposed one meets, at output
 // o, only the taps r with (o + PAD - r * DIL) divisible by STRIDE: every EVERY-th one, from one that depends on the

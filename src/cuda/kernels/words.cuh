@@ -1,10 +1,10 @@
 // words.cuh - float32 numbers as one or two fp16 words, and the scale that brings them into fp16's range. Shared by
 // wide_words.cuh (convolutions) and matrix_words.cuh (matrix products).
 //
-// What is scaled together (a sample, a line of a matrix) has the power 2^(6 + 15 j) that brings its largest finite
-// |v| to 1 .. 2^15: fp16 never overflows, keeps its 11 bits down to 2^-14 of the largest, and bits do not depend on
-// anything else. Nearly always j is 0; so words are made with 2^6 while the largest value is found, and made again
-// where it turns out to be another.
+// Values that are scaled together (a sample, a line of a matrix) have the power 2^(6 + 15 j) that brings their
+// largest finite |v| to 1 .. 2^15: fp16 never overflows, keeps its 11 bits down to 2^-14 of the largest, and bits
+// do not depend on anything else. Nearly always j is 0, so words are made with 2^6 while the largest value is
+// found, and made again if j turns out to be another.
 #ifndef CVY_WORDS_CUH
 #define CVY_WORDS_CUH
 
