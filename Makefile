@@ -1,7 +1,7 @@
 # Convoy. `make` builds the library and the command with a C11 compiler and nothing else; `make help` lists the rest.
 PREFIX ?= /usr/local
 comma := ,
-# CROSS=aarch64-linux-gnu- builds for another machine, into a folder of its own.
+# CROSS=aarch64-linux-gnu- builds for another machine, into a separate folder.
 ifdef CROSS
 CC := $(CROSS)gcc
 AR := $(CROSS)ar
@@ -129,7 +129,7 @@ $(PROGRAMS): %: %.o $(SUPPORT) $(BUILD)/libconvoy.a
 gpu-test: all $(BUILD)/test/gpu/chains ## the tests that need a GPU (PARTS="chains bits ...": some of them)
 	@BUILD=$(BUILD) test/gpu/prove.sh $(BUILD)/gpu-test $(PARTS)
 
-# ---- fuzzing: clang's libFuzzer, a build folder of its own -----------------------------------------------
+# ---- fuzzing: clang's libFuzzer, in a separate build folder ------------------------------------------------
 FUZZ_SECONDS ?= 60
 FUZZERS := $(patsubst %.c,build-fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
 

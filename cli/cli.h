@@ -36,7 +36,7 @@ typedef struct options {
     int32_t n_inputs, n_params, n_outputs;
     int32_t data;    /* a data_kind */
     int32_t dtype;   /* a cvy_dtype: of tensors whose declaration names none */
-    int32_t seed;    /* of the random data; SEED_UNSET: none was asked for */
+    int32_t seed;    /* of the random data; SEED_UNSET: --seed was not given */
     int32_t samples; /* samples to check; 0: as many as the command finds right */
     int32_t repeat;  /* timed runs; 0: for about two seconds */
     bool json, compare, measure, why, help;

@@ -10,7 +10,7 @@
  * changes is the least that float32 can lose per operator.
  *
  * If that is not enough, or a NaN or inf is misplaced, every operator's result is rounded and moved likewise.
- * This shows what cancels (the mean of normalised values, 0 but for rounding, has no magnitude of its own), and
+ * This shows what cancels (the mean of normalised values is 0 except for rounding, so it has no magnitude), and
  * what an operator's result, stored in fp16, is too large for: there a plan that fuses has a number where another
  * has inf, and elements that the moved reference has otherwise are not compared.
  *

@@ -1,4 +1,4 @@
-/* conv_core.c - times the convolution cores by themselves: every algorithm that takes a shape, with statistics and
+/* conv_core.c - times the convolution cores alone: every algorithm that takes a shape, with statistics and
  * pooling where the shape has it, against the FMA peak measured in the same run; errors against float64.
  *
  *   conv_core [isa] [threads] [part of a shape's name] */

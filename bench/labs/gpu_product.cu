@@ -1,4 +1,4 @@
-// gpu_product.cu - checks and times src/cuda/kernels/matmul_tc.cu by itself, without the engine.
+// gpu_product.cu - checks and times src/cuda/kernels/matmul_tc.cu without the engine.
 //
 //     nvcc -O2 -std=c++17 -gencode=arch=compute_90,code=sm_90 -o gpu_product bench/labs/gpu_product.cu
 //     ./gpu_product [build]
@@ -9,7 +9,7 @@
 // build: compiles all of it and reports spills and serialised wgmma; needs no GPU.
 //
 // Variants are compiled by nvcc, in parallel; each kind of cluster runs in a process of its own, so that one that
-// hangs takes no other along. Exit status 1 if a check failed.
+// hangs does not affect the others. Exit status 1 if a check failed.
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <algorithm>

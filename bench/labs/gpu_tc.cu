@@ -1,4 +1,4 @@
-// gpu_tc.cu - checks and times src/cuda/kernels/conv_tc.cu by itself, without the engine.
+// gpu_tc.cu - checks and times src/cuda/kernels/conv_tc.cu without the engine.
 //
 //     nvcc -O2 -std=c++17 -Iinclude -o gpu_tc bench/labs/gpu_tc.cu src/cuda/tc_tune.c
 //     ./gpu_tc abc|plan|tune|trial|sweep|build [cases [first]]

@@ -81,7 +81,7 @@ class Fire(nn.Module):
 
 
 class DenseLayer(nn.Module):
-    """What DenseNet adds at each layer: its results beside everything before them."""
+    """A layer of DenseNet: its results are concatenated with everything before them."""
 
     def __init__(self, c_in, growth=32, width=4):
         super().__init__()
@@ -257,7 +257,7 @@ class WrittenCell(nn.Module):
 
 
 class ConcatCell(nn.Module):
-    """A recurrent step with output, as tutorials write it: one linear layer of the input beside the state."""
+    """A recurrent step with output, as in tutorials: one linear layer of the input concatenated with the state."""
 
     def __init__(self, width, hidden, out):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What PyTorch's operators cost on this machine, beside what Convoy takes for the same: what worth.py is fitted to.
+"""The times of PyTorch's operators on this machine, and of Convoy for the same work, to which worth.py is fitted.
 
     python bench/modules/eager.py --device cpu --threads 2 [--only conv] [--out bench/results/eager/cpu-DATE.json]
     python bench/modules/eager.py --device cuda --dtype bf16 --alone [--out bench/results/eager/cuda-half-DATE.json]

@@ -1,4 +1,4 @@
-"""Blocks of diffusion models on a GPU, in half precision and tf32: Convoy beside PyTorch, both layouts, in one process.
+"""Blocks of diffusion models on a GPU, in half precision and tf32: Convoy and PyTorch, both layouts, in one process.
 
     python bench/suites/diffusion.py [--only TEXT] [--dtype bf16 fp16 tf32] [--peers eager compile autotune] [--rounds 20]
                                  [--profile] [--out FILE]
@@ -125,7 +125,7 @@ def warm(task):
         with torch.no_grad():
             for _, call, inputs in rows_of(name, DTYPES[word], [p for p in peers if p == "compile"]):
                 call(*inputs)
-    except Exception as error:  # whoever measures will meet it again
+    except Exception as error:  # the measurement will meet it again
         return f"{name} {word}: {type(error).__name__}: {error}"
     return None
 

@@ -1,4 +1,4 @@
-"""One peer on the GPU in a process of its own: a task per line in, a row per line out.
+"""One peer on the GPU in its own process: a task per line in, a row per line out.
 
 A task is {"chain", "precision", "repeats"}. Times are CUDA events around one run on the current stream, the L2 cache
 flushed before each by writing more than it holds; inputs alternate. The flush also keeps the GPU busy while the
@@ -69,7 +69,7 @@ class Gpu:
         torch.cuda.synchronize()
 
     def tidy(self):
-        """Gives memory back. False if the device is lost to this process, as it is after a kernel's wrong access."""
+        """Frees memory. False if the device is lost to this process, as it is after a kernel's invalid access."""
         gc.collect()
         try:
             self.wait()

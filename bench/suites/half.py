@@ -1,4 +1,4 @@
-"""Blocks A, B and C in half precision on a GPU: Convoy beside PyTorch, both layouts, in one process.
+"""Blocks A, B and C in half precision on a GPU: Convoy and PyTorch, both layouts, in one process.
 
     python bench/suites/half.py [--blocks abc] [--dtype bf16 fp16] [--peers eager compile autotune] [--rounds 30]
 

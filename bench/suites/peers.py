@@ -173,7 +173,7 @@ class OpenVinoPeer:
     def prepare(self, chain, inputs, params, threads):
         import openvino as ov
 
-        # float32 has to be asked for: on processors with bf16 instructions the default is bf16
+        # float32 must be requested: on processors with bf16 instructions the default is bf16
         config = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1,
                   "PERFORMANCE_HINT": "LATENCY"}
         core = ov.Core()

@@ -1,4 +1,4 @@
-"""A peer in a process of its own: a task per line in, a row per line out, and never longer than it is given.
+"""A peer in its own process: a task per line in, a row per line out, and never longer than its time limit.
 
 A process that dies or does not answer in time gives a row that says so; the next task goes to a new one.
 """
@@ -66,7 +66,7 @@ class Worker:
         return {"error": reason, "dead": True}
 
     def ended(self, seconds=20):
-        """Waits for its end, not for ever."""
+        """Waits for its end, not forever."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -102,7 +102,7 @@ class Worker:
 
 
 class Progress:
-    """A bar where somebody is watching, lines in a file."""
+    """A progress bar on a terminal, lines in a file."""
 
     def __init__(self, total):
         self.total, self.done, self.start, self.counted = total, 0, time.time(), 0

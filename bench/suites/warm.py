@@ -28,7 +28,7 @@ class Warmer(threading.Thread):
     """One process and what it has compiled."""
 
     def __init__(self, command, env, todo, end, row_seconds):
-        super().__init__(daemon=True)  # whoever interrupts the run does not wait for compilers
+        super().__init__(daemon=True)  # an interrupted run does not wait for compilers
         self.command, self.env, self.todo, self.end, self.row_seconds = command, env, todo, end, row_seconds
         self.compiled = 0
         self.start()

@@ -45,7 +45,7 @@ class Network:
     arguments: tuple = ()
     eval: tuple = tuple(IMAGES)
     train: tuple = tuple(BATCH)  # none: batch statistics make no difference, measured in .eval() alone
-    exported: bool = False  # measured beside ONNX Runtime and OpenVINO
+    exported: bool = False  # also measured with ONNX Runtime and OpenVINO
 
 
 CASES = [

@@ -1,4 +1,4 @@
-"""One peer in a process of its own (their OpenMP runtimes would fight in one): a task per line in, a row per line out.
+"""One peer in its own process (their OpenMP runtimes would disturb each other in one): a task per line in, a row per line out.
 
 A task is {"chain", "threads", "repeats", "reference"}; `reference` is a .npz with the float64 outputs of some samples.
 The answer is {"ms", "ms_min", "runs", "max_abs_error", "rms_error", "rel_error", "others"} or {"error"}. `others` is how

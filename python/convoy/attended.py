@@ -1,8 +1,8 @@
 """What a forward does to tensors besides calling operators.
 
-A trace writes down operators alone. Attributes of tensors, hooks, derivatives and errors that the forward catches are none, and
-a captured graph would leave them out silently. So every call of a function of PyTorch is seen by a mode while the forward
-is traced. It finds what cannot be captured; such a module stays in PyTorch, with the reason.
+A trace records only operators. Attributes of tensors, hooks, derivatives and errors that the forward catches are not operators, so
+a captured graph would leave them out silently. While the forward is traced, a mode therefore sees every call of a PyTorch function
+and finds what cannot be captured. Such a module stays in PyTorch, with the reason.
 """
 
 import torch

@@ -1,12 +1,12 @@
-"""What autocast converts, as nodes of a captured graph.
+"""Autocast's conversions as nodes of a captured graph.
 
 Models are captured before the dispatcher, and so before autocast: the graph has a convolution with float32 arguments and a
 bfloat16 result. Only PyTorch knows which arguments autocast converts. So every operator of the vocabulary runs once
 more on its fake tensors, with an observer between autocast and the operator, and the conversions seen there are written
 into the graph, if the operator then gives the same dtype without autocast.
 
-The graph runs under the same autocast as at capture, which leaves converted arguments as they are. Conversions that
-no region reads are removed again: autocast does them before PyTorch's own operators.
+The graph runs under the same autocast as at capture, which does not convert a converted argument again. Conversions that no
+region reads are removed, because autocast does them before PyTorch's own operators.
 """
 
 import torch

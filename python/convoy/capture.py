@@ -139,7 +139,7 @@ def replace(graph, region, insert, calls):
         after.meta = dict(output.meta)
         output.replace_all_uses_with(after)
     for node in reversed([n for n in region.nodes if n not in region.views]):
-        for user in list(node.users):  # indices of max.dim that nobody reads
+        for user in list(node.users):  # unused indices of max.dim
             graph.erase_node(user)
         graph.erase_node(node)
     return made

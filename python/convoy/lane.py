@@ -1,10 +1,10 @@
 """The shortest way through a compiled module, for a call that was made before: no gradients, only tensors as arguments, one
 region for all of it.
 
-Everything before the launch is time that an idle GPU waits for, and after a large kernel little of it lies in the
-caches. So a lane asks three things, each by one call of C, and runs: are the arguments and PyTorch's modes what they
-were (Dynamo's own check of tensors), are the parameters' kinds (kinds.py), and are the module's state and its hooks (state.py)? The
-region checks its parameters itself (region.py). If an answer is no, the call takes the long way, which finds out why.
+An idle GPU waits for everything before the launch, and after a large kernel little of that code and data is in the caches. So a
+lane makes three checks, each by one C call, and runs: are the arguments and PyTorch's modes the same (Dynamo's check of tensors), are
+the parameters' kinds the same (kinds.py), and are the module's state and hooks the same (state.py)? The region checks its parameters
+itself (region.py). If an answer is no, the call takes the long way, which finds out why.
 """
 
 import torch
@@ -39,7 +39,7 @@ class Lane:
         self.params = [entry.fixed[positions[i]] for i in order if program.params[i]]
 
     def watch(self):
-        """(same, views): a watcher of the module and its hooks as they are now, and what it does not see."""
+        """(same, views): a watcher of the present module and its hooks, and what it cannot watch."""
         seen, views = self.entry.state.counted()
         return watcher(seen, self.entry.state.objects, self.hooks), views
 

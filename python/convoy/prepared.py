@@ -1,4 +1,4 @@
-"""What plans derive only from parameters (folded, packed, transformed weights), once for all shapes.
+"""Values that plans derive only from parameters (folded, packed, transformed weights), once for all shapes.
 
 A plan has a digest of what it prepares. Runners whose plans have the same digest, on the same parameters, share it: a
 network called with many batch sizes keeps its weights once. Sizes with different algorithms have different

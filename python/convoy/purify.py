@@ -1,5 +1,5 @@
-"""Captured graphs without what would prevent regions: in-place operators become plain ones if the difference cannot be seen,
-identities and constants are resolved, and results have the strides that they will have.
+"""Removes from captured graphs what would prevent regions: in-place operators become plain ones if the difference cannot be seen,
+identities and constants are resolved, and results get the strides that they will have.
 """
 
 import operator
@@ -241,7 +241,7 @@ def settled(node, value):
 
 
 def of_one_shape(node, value):
-    """Are all arguments contiguous tensors of the result's shape? A number beside a tensor counts as one without
+    """Are all arguments contiguous tensors of the result's shape? A number with a tensor counts as one without
     dimensions."""
     schema = node.target._schema
     given = [x for a, x in zip(schema.arguments, node.args) if "Tensor" in str(a.type)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 class Rate:
     """Of PyTorch's kernels for a kind ("eager"), or of regions whose heaviest operator is of that kind ("convoy")."""
 
-    host: float  # seconds to issue a call, if the device runs by itself
+    host: float  # seconds to issue a call, if the device runs asynchronously
     start: float  # seconds before anything is done
     small: float  # bytes a second, of those that fit the cache
     large: float  # bytes a second, of those beyond

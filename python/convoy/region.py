@@ -290,7 +290,7 @@ class Fused(torch.autograd.Function):
     def forward(ctx, runner, *tensors):
         ctx.runner = runner
         ctx.save_for_backward(*tensors)
-        ctx.set_materialize_grads(False)  # of a result that nobody reads there is no gradient, not one of zeros
+        ctx.set_materialize_grads(False)  # an unused result has no gradient, not one of zeros
         results = tuple(runner.run(tensors))
         wanted = sum(1 << i for i, n in enumerate(ctx.needs_input_grad[1:]) if n)
         ctx.mark_non_differentiable(*[y for y, bits in zip(results, runner.depends) if not bits & wanted])
@@ -307,7 +307,7 @@ def gradients(program, tensors, needed, grads):
     """Gradients of the needed tensors, None for the others; differentiable on request."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
-        # Views of their own, since the same tensor may be there twice.
+        # Separate views, because a tensor may occur twice.
         leaves = [(t.view_as(t) if again else t.detach().requires_grad_()) if n else t.detach()
                   for t, n in zip(tensors, needed)]
         outputs = program.evaluate(leaves)

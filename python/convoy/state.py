@@ -317,7 +317,7 @@ class State:
         # the last is visited first: turned round, things come in the order in which they are listed
         self.waiting += [(v, named(i)) for i, v in enumerate(values) if type(v) not in ATOMS][::-1]
 
-    # -- is it as it was? --
+    # -- has it changed? --
 
     def counted(self):
         """Containers whose writes a watcher sees, and views of all others."""

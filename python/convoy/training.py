@@ -2,10 +2,10 @@
 
 A backward through Convoy's forward lets PyTorch compute the region again (region.py), which saves memory and costs time.
 So training runs in PyTorch, unless the user chose otherwise. That autograd would record a call does not mean
-training: models are often called without torch.no_grad(). The only sign is a backward, so with
-training="auto" a region is Convoy's until the first one.
+that a model is trained: models are often called without torch.no_grad(). The only sign is a backward, so with
+training="auto" Convoy runs a region until the first backward.
 
-If every region of a call is PyTorch's, the module's own forward is the fastest way. The next call need not find
+If PyTorch runs every region of a call, the module's own forward is the fastest way. The next call need not find
 that out again: a module that was trained, is in the same mode and has a parameter that still requires its gradient is
 assumed to be trained again. A wrong assumption only costs time, because PyTorch's result is always right.
 """
@@ -18,7 +18,7 @@ _saving_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", 
 
 
 def saving_is_watched():
-    """Does somebody (activation checkpointing, offloading) replace the tensors that autograd saves? Such a call may be
+    """Do hooks (activation checkpointing, offloading) replace the tensors that autograd saves? Such a call may be
     made again in backward and must then save the same ones."""
     return _saving_hooks is not None and _saving_hooks(False) is not None
 

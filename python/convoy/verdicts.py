@@ -2,7 +2,7 @@
 
 An entry is a file of the library's own cache (src/util/cache.h says where that is, and the format): `convoy cache` lists,
 verifies and clears them with the kernels. Its name is the digest of everything that the times depend on: the region, its
-tensors, the settings, the device, the versions of PyTorch and of the library. It is used only if every byte is as it was
+tensors, the settings, the device, the versions of PyTorch and of the library. It is used only if every byte is what was
 written, for this very region. A broken cache only costs time: nothing here fails.
 """
 

@@ -5,7 +5,7 @@ has no public name, so one call of the library (cvy_words_hold) reads it from me
 of a list, while the interpreter's lock is held. A probe first checks that every kind of write is counted.
 Otherwise PyTorch's own count of writes (Dynamo's) is used; without that, the caller has to compare.
 
-A watcher is made for objects as they are now. Called, it says whether they still are: dictionaries by their writes,
+A watcher is made for the present state of objects. Called, it says whether they have that state: dictionaries by their writes,
 lists by their elements, objects by their class, `empty` dictionaries by having no entry.
 """
 

@@ -468,7 +468,7 @@ def why_not(node, device, fixed):
 
 
 def check_alone(node, expected, fixed):
-    """Asks the library about one node, as a graph of its own. expected: PyTorch's result."""
+    """Asks the library about one node, as a separate graph. expected: PyTorch's result."""
     program, numbers = Program(), {}
     for n in node.all_input_nodes:
         if "number" not in n.meta:

@@ -24,7 +24,7 @@ class Case:
 
     @property
     def busy(self):
-        """Other processes used the processors meanwhile; `convoy bench` says so of its own times."""
+        """Other processes used the processors during the measurement; `convoy bench` detects that."""
         return bool(self.ours.get("busy"))
 
     def peers(self):

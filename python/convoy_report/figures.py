@@ -65,7 +65,7 @@ BUSY = "Other processes used the processors during this measurement; these times
 
 
 def chain_figures(cases, device, precision):
-    """Chains that were timed by themselves: what `convoy bench --json` wrote."""
+    """Single chains, from `convoy bench --json`."""
     for i, case in enumerate(select(cases, device=device, precision=precision, series="chain"), 1):
         drawn = time_rows(case, [r for r in case.rows.values() if r.get("ms")])
         yield figure(f"chain-{device}-{precision}-{i}", case.chain, bars(drawn, f"times of {case.chain}"),

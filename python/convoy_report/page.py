@@ -75,7 +75,7 @@ def shown_rows(case):
 
 
 def summary(cases, device):
-    """Machine, date, commit, one sentence and one picture: of the blocks, or of chains timed by themselves."""
+    """Machine, date, commit, one sentence and one picture: of the blocks, or of single chains."""
     found = [select(cases, device=device, precision=p, series=s) for s in ("full", "chain") for d, p in devices(cases) if d == device]
     full = sorted(next((f for f in found if f), []), key=lambda c: c.block or "")
     if not full:

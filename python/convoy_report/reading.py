@@ -41,7 +41,7 @@ def diffusion(told):
 
 
 def modules(told):
-    """What bench/modules/never_slower.py wrote: modules by themselves and through convoy.compile."""
+    """The results of bench/modules/never_slower.py: modules in eager PyTorch and through convoy.compile."""
     device = "cpu" if "--device cpu" in told["command"] else "cuda"
     common = {"device": device, "precision": "fp32", "series": "module", "threads": told["threads"]}
     rows = [common | {"size": r["case"], "peer": peer, "ms": r[key], "rel_error": error} for r in told["rows"]

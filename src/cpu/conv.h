@@ -67,7 +67,7 @@ typedef struct conv_tiling {
     int64_t view_floats, tmp_floats;
     /* Winograd */
     int64_t tiles[2];      /* rows of tiles of a plane, for all phases of rows; tiles of such a row */
-    int64_t across;        /* tiles of one phase of rows that lie beside each other */
+    int64_t across;        /* tiles of one phase of rows that are next to each other */
     int64_t split_line;    /* dilated columns: floats of a line of cvyi_conv_split(); else 0 */
     int64_t split_floats;  /* of a plane of it */
     int64_t tile_rows;     /* of a band */

@@ -162,7 +162,7 @@ typedef struct builder {
     const cpu_choice *choice; /* of the pass */
 } builder;
 cvy_status cvyi_lower_passes(cvy_plan *p);
-/* Appends a step with a zeroed record of its own; NULL: out of memory. */
+/* Appends a step with a zeroed record; NULL: out of memory. */
 step *cvyi_add_step(builder *b, const char *name, size_t data_bytes, void **data);
 /* The same for a node's step, with its functions. */
 cvy_status cvyi_add_node_step(builder *b, const char *name, size_t bytes,

@@ -93,7 +93,7 @@ static bool bind_within(const char *library)
 }
 
 /* A runtime with global symbols serves the whole process. Without one, several may be loaded side by side, each by
- * a library of its own: then PyTorch's counts. One that only others use would be a second pool again. */
+ * a different library: then PyTorch's is used. One that only others use would be a second pool again. */
 static bool look(void)
 {
     named runtimes = {0};

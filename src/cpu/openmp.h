@@ -1,7 +1,7 @@
 /* openmp.h - the OpenMP runtime of the process, if there is one.
  *
  * PyTorch runs its operators on the team of an OpenMP runtime, whose threads spin for a while after each. A second
- * pool would find the cores busy. So Convoy's calls run on that team, whoever the caller is. The entry points are
+ * pool would find the cores busy. So Convoy's calls run on that team, for any caller. The entry points are
  * those that code compiled by gcc calls; libgomp, LLVM's libomp and Intel's libiomp5 have them. Convoy neither
  * loads nor links a runtime. */
 #ifndef CVYI_OPENMP_H
@@ -21,7 +21,7 @@ typedef struct openmp {
 cvy_status cvyi_openmp_choose(void);
 
 /* The runtime to use; NULL: none is loaded, CVY_POOL says not to, or this is the child of a fork, where the team is
- * gone and libgomp would wait for it for ever. Once there is one it stays; until then it is looked for again
+ * gone and libgomp would wait for it forever. Once there is one it stays; until then it is looked for again
  * whenever the process has loaded another library. */
 const openmp *cvyi_openmp(void);
 

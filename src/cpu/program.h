@@ -149,7 +149,7 @@ bool cvyi_program_build(const site *at, int index, int n, int sink, int band, pr
 cvy_status cvyi_program_keep(cvy_plan *p, program *made);
 /* The pointwise nodes from index on that can share a program, and how many there are. */
 int cvyi_program_span(const cvy_plan *p, int index, int end);
-/* Can this node be the sink after a program of shape `s`, or a program by itself? */
+/* Can this node be the sink after a program of shape `s`, or a whole program? */
 bool cvyi_sink_fits(const cvy_plan *p, const pass *s, int index);
 
 /* Nodes first ... first + n - 1 as a program over bands of v, a convolution's result. (conv_along.c) */

@@ -147,7 +147,7 @@ static void make_piece(const builder *b, const node *n, int arg, piece *out)
         const axis a = {y->dim[d], m.at[d], m.count[d], m.times[d], m.over[d], strides[m.from[d]]};
         axis *before = out->n_axes ? &out->axes[out->n_axes - 1] : NULL;
         out->first += m.start[d] * a.stride;
-        /* Samples stay by themselves if units have some of them each. */
+        /* Samples stay separate if each unit has some of them. */
         if (before && !(d == 1 && b->out->samples > 1) && joins(before, &a))
             *before =
                 (axis){before->extent * a.extent, before->at * a.extent, before->count * a.count, 1, 1, a.stride};

@@ -8,8 +8,8 @@
  *     RUNNING -> WAITED -> IDLE              the caller sleeps until this worker is done
  *
  * Taking work back is what makes the pool usable next to other pools on the same cores: a worker that does not get
- * a core delays no one, unless it has begun. Only workers that were posted read the job, and the caller returns
- * only when none of them is RUNNING, so the job's fields need no lock. */
+ * a core delays no other thread, unless it has begun. Only workers that were posted read the job, and the caller
+ * returns only when none of them is RUNNING, so the job's fields need no lock. */
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>

@@ -3,7 +3,7 @@
  * Items of one call are claimed one by one, in order, by any free thread; results must not depend on which
  * thread ran an item, nor on how many there were. Nothing here allocates once the workers exist. A call inside a
  * call, or inside an OpenMP region, and a call while another thread's call has the pool, runs on its own thread
- * only: correct, only slower, and never a deadlock. (Every caller has a team of its own, so teams are never taken.)
+ * only: correct, only slower, and never a deadlock. (Every caller has its own team, so teams are never taken.)
  *
  * A call gets the team if it requests no more threads than the team has: OMP_NUM_THREADS, torch.set_num_threads. */
 #ifndef CVYI_THREAD_H

@@ -1,7 +1,7 @@
 /* api.h - the calls of the CUDA driver and of NVRTC that the engine makes, as tables of function pointers.
  *
  * Nothing here is compiled against a toolkit: the libraries are opened at run time (library.c) and the few types
- * and constants below are the published binary interface. cuGetProcAddress is asked for the interface of the
+ * and constants below are the published binary interface. cuGetProcAddress returns the interface of the
  * version in the row, so a newer driver returns the one whose arguments are declared here. */
 #ifndef CVYI_CUDA_API_H
 #define CVYI_CUDA_API_H
@@ -74,7 +74,7 @@ typedef struct CUtensorMap {
     _Alignas(64) uint64_t opaque[16];
 } CUtensorMap;
 
-/* CALL(name, version of the interface asked for, arguments); the result is a CUresult */
+/* CALL(name, requested version of the interface, arguments); the result is a CUresult */
 #define CUDA_CALLS(CALL)                                                                                           \
     CALL(cuInit, 2000, (unsigned flags))                                                                           \
     CALL(cuDriverGetVersion, 2020, (int *version))                                                                 \

@@ -35,7 +35,7 @@ struct kernel_row { /* kernel_row of exec.h */
     void (*tune)(const cvy_plan *p, pass *s, const cuda_choice *c);
     /* Adds the steps of a pass, which m->choice is for. */
     cvy_status (*make)(maker *m);
-    /* Launches a step with arguments of its own (cuda_step.tc). NULL: it has none. */
+    /* Launches a step with other arguments than views (cuda_step.tc). NULL: it has none. */
     cvy_status (*launch)(const cuda_device *d, const cuda_step *s, int code, step_arguments *a, bool fresh,
                          CUstream stream);
     /* Is it taken instead of the best of the rows before it? NULL: if it is predicted to take less time. */

@@ -216,8 +216,8 @@ static bool innermost_reduced(const space *s, unsigned reduced)
     return reduced >> d & 1;
 }
 
-/* Are the reduced dimensions the last ones? Those of extent 1 count as either, but for dimension 0, whose extent is
- * an argument of the kernel. */
+/* Are the reduced dimensions the last ones? Those of extent 1 count as either, except for dimension 0, whose extent
+ * is an argument of the kernel. */
 static bool trailing_reduced(const space *s, unsigned reduced)
 {
     bool kept = false, out_of_order = false;

@@ -13,7 +13,7 @@ enum { EMIT_DIMS = 6 };
 typedef struct emit_view {
     const char *name;          /* for the comment */
     int64_t stride[EMIT_DIMS]; /* if contiguous: along each dimension of the space; 0: it does not vary there */
-    bool varies[EMIT_DIMS];    /* it has a stride of its own there, which may come with the arguments */
+    bool varies[EMIT_DIMS];    /* it has a stride along that dimension, which may come with the arguments */
     bool whole;                /* element number i of the space is element number i of it, if contiguous */
     cvy_dtype dtype;           /* of its elements in memory; values are float32 */
 } emit_view;

@@ -65,7 +65,7 @@ typedef struct cuda_step {
     const char *const *options[2];
     int n_options[2];
     cuda_kernel kernel[2];
-    const tc_step *tc; /* tensor-core kernels have arguments of their own; NULL: any other kernel */
+    const tc_step *tc; /* tensor-core kernels have other arguments; NULL: any other kernel */
 } cuda_step;
 
 /* The kernels' struct cvy_args (common.cuh). */
@@ -123,7 +123,7 @@ pattern cvyi_cuda_pattern(const cvy_plan *p, const pass *s);
 
 /* Products that a convolution or a matrix product is made of on tensor cores: 3 if float32's accuracy is asked
  * for. One product has 11 bits of every operand, as many as fp16 has and more than bf16: such data is exact in it,
- * and what a float32 weight beside it loses is less than the data has lost. */
+ * and a float32 weight with it loses less than the data has lost. */
 static inline int cvyi_cuda_products(const cvy_plan *p, const node *n)
 {
     const bool half = n->halved || p->graph->values[n->arg[0]].dtype != CVY_FLOAT32;

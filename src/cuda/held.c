@@ -2,7 +2,7 @@
 #include "exec.h"
 
 /* Threads that share a row, and the elements that each of them keeps in registers: 64 of 512 threads leave as many
- * for everything else. A warp or less needs no barriers; larger groups are blocks of their own. */
+ * for everything else. A warp or less needs no barriers; larger groups are separate blocks. */
 typedef struct sharing {
     int lanes, each;
 } sharing;

@@ -5,7 +5,7 @@
 
 enum { POINTWISE_THREADS = 256, STEPS_PER_NODE = 6 };
 
-/* Accesses are of 16 bytes: eight elements if some have two bytes. A thread has two of them under way. */
+/* Accesses are of 16 bytes: eight elements if some have two bytes. A thread has two of them in flight. */
 static cvy_status end_pointwise(maker *m, const space *in, const space *out, const char *variant)
 {
     const int64_t total = cvyi_elements(&in->logical);

@@ -106,7 +106,7 @@ static bool deliver(bool idle)
     return any;
 }
 
-/* Those that only look again and again do not keep late copies waiting for ever. */
+/* Those that only look again and again do not keep late copies waiting forever. */
 static void run_blocks(const int *order)
 {
     machine.live = machine.n_blocks * machine.n_threads;

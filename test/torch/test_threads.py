@@ -73,7 +73,7 @@ def test_same_bits():
 
 @pytest.mark.parametrize("warm", (True, False), ids=("warm", "cold"))
 def test_forked_child(warm):
-    """libgomp waits for ever in the child of a parent that has used it. Convoy does not, run in the parent or not."""
+    """libgomp waits forever in the child of a parent that has used it. Convoy does not, run in the parent or not."""
     body = f"""
 with torch.inference_mode():
     want = fast(x) if {warm} else model(x)

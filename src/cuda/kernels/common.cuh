@@ -47,7 +47,7 @@ struct cvy_at {
     cvy_index lin;
 };
 
-// The coordinates of element number `lin` of a space whose inner extents are E1...E5; those that nobody reads cost
+// The coordinates of element number `lin` of a space whose inner extents are E1...E5; unused ones cost
 // nothing.
 template <int E1, int E2, int E3, int E4, int E5, class I> CVY_INLINE cvy_at cvy_unravel(I lin)
 {
@@ -101,7 +101,7 @@ template <class T> CVY_INLINE void cvy_put(T &p, float x)
 {
     p.bits = (unsigned short)cvy_narrow(x, 0.0f, T());
 }
-// Of memory that nobody writes meanwhile.
+// Reads memory that is not written during the kernel.
 CVY_INLINE float cvy_get(const float *p)
 {
     return __ldg(p);

@@ -87,7 +87,7 @@ CVY_INLINE cvy_index tap_offset(const cvy_args &a, unsigned tap, int c)
 constexpr bool ALL_NOTED = CHUNKS * RUNS <= 512; // a few KB
 constexpr int NOTED = ALL_NOTED && CHUNKS > STAGES ? CHUNKS : STAGES;
 static_assert(SHARED > 48 << 10 || SHARED + NOTED * RUNS * (int)sizeof(run_at) <= 48 << 10,
-              "more than 48 KB would have to be asked for");
+              "more than 48 KB would have to be requested");
 
 // Where run number i of a chunk begins: divisions by channels and taps, done once for all pixels.
 CVY_INLINE run_at find_run(const cvy_args &a, int chunk, int i)

@@ -58,7 +58,7 @@ template <int STRIDE, int PAD, int DIL, int EXTENT> CVY_INLINE bool place(int ou
 }
 
 constexpr int TAPS = TAPS_T * TAPS_R * TAPS_S;
-constexpr int UNROLL = TAPS <= 64 ? TAPS : 1; // few taps: all loads are under way at once
+constexpr int UNROLL = TAPS <= 64 ? TAPS : 1; // few taps: all loads are in flight at once
 
 // Offsets inside one channel of the source and of the weights.
 CVY_INLINE cvy_index source_offset(const cvy_args &a, int d, int h, int w)

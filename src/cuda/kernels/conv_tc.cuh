@@ -26,10 +26,10 @@
 #define TC_YLAST 0
 #endif
 #ifndef TC_DIRECT
-#define TC_DIRECT 0 // x's words of 16 bits are the operand, as they are
+#define TC_DIRECT 0 // x's 16-bit words are the operand, unchanged
 #endif
 
-#ifndef TC_C // the macros of conv_tc_layout.cuh, so that the file compiles by itself
+#ifndef TC_C // the macros of conv_tc_layout.cuh, so the file compiles alone
 #define TC_C         8
 #define TC_K         64
 #define TC_H         128
@@ -89,7 +89,7 @@ constexpr int OW = POOL ? Q / TC_POOLW : Q, OH = POOL ? P / TC_POOLH : P; // sto
 #ifdef TC_EPILOGUE // '"epilogue.cuh"', generated: TC_PRE, TC_HALVED, TC_EXTERN, TC_BEFORE, TC_EXPONENT, struct epi
                    // and the three functions
 #include TC_EPILOGUE
-#else                 // the identity, so that the file compiles by itself
+#else                 // the identity, so the file compiles alone
 #define TC_PRE      0 // cvy_pre does something
 #define TC_HALVED   0 // and what it is given is half of the convolution's result
 #define TC_EXTERN   0 // cvy_post reads tensors at (n, pixel)
@@ -178,8 +178,8 @@ constexpr bool HOLD = KEEP && !POOL && !STREAM && MBLOCKS == 1 && LINES * CT <= 
 // use but one is then known to be over: its owner waited for a later chunk since.
 constexpr bool SOLE = !HOLD && !STREAM && CHUNKM * LPC * CPC == 1 && OUTS >= FINW;
 static_assert(FINW <= 2, "chunks go round the warpgroups by (warpgroup + chunk) % FINW");
-// The products of one half of a tile run beside the results of the other. Not with three products: registers spill,
-// and narrow tiles read more of shared memory.
+// The products of one half of a tile run concurrently with the results of the other. Not with three products:
+// registers spill, and narrow tiles read more of shared memory.
 constexpr bool HALVES = PARTIAL && SOLE && PARTS == 1 && TILE == 2 * HALF;
 
 static_assert(TC_PRODUCTS == 1 || TC_PRODUCTS == 3, "one product or three");

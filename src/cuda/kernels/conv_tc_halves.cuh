@@ -3,7 +3,7 @@
 #include "conv_tc_way.cuh"
 
 // HALVES: a strip of finite values, every tile in halves: the tensor cores work on the second one while the first
-// becomes results. No batch may be under way from one tile to the next: ptxas would serialise them all.
+// becomes results. No batch may be in flight from one tile to the next: ptxas would serialise them all.
 __device__ __forceinline__ int reduce_strip(const strip_way &w, int group, int first, int o)
 {
     shared_memory &s = w.memory;

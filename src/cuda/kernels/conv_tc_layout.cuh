@@ -70,7 +70,7 @@ typedef struct tc_problem {
     int external; // cvy_post reads tensors at a pixel
     int before;   // cvy_post reads what cvy_pre was given: results may not wait: only those of cvy_pre are kept
     int few;      // tuned for few samples: many small strips
-    int alone;    // blocks may not wait for each other: statistics and finishing are launches of their own
+    int alone;    // blocks may not wait for each other: statistics and finishing are separate launches
     int x_half, y_half; // elements of x, of the result have 16 bits
     int x_last, y_last; // they lie channels last: [n][row][column][channel]
 } tc_problem;
@@ -116,8 +116,8 @@ typedef struct tc_layout {
     int out_rows, peaks; // of a chunk: rows, rows of maxima
     long long out_pitch; // floats of a row; + 8: no bank conflicts
     // Results of 16 bits that leave as bulk copies wait as such, each row where it lies in 16 bytes of the output:
-    // what precedes its first and follows its last whole ones is stored by itself. Channels last (out_last) a chunk
-    // is one piece, [pixel][channel], and 16 bytes more for pixels that do not exist.
+    // the parts before its first and after its last whole ones are stored separately. Channels last (out_last) a
+    // chunk is one piece, [pixel][channel], and 16 bytes more for pixels that do not exist.
     bool out_half, out_last;
     // Threads, whole warpgroups: some multiply; 8 or 12 warps more, of which the first finish, the last merges
     // statistics and those between stage. PASS_BOTH: the first multiplying warpgroup takes the statistics and the
@@ -216,7 +216,7 @@ CVY_CONST void tc_find_results(const tc_problem *b, const tc_tuning *t, tc_layou
 CVY_CONST void tc_find_roles(const tc_problem *b, const tc_tuning *t, tc_layout *l)
 {
     const bool both = t->pass == PASS_BOTH;
-    int left = 0; // of the warps beside
+    int left = 0; // of the other warps
 
     l->multiply = both ? 3 : 2;
     l->stat_groups = both ? 1 : l->multiply;

@@ -93,7 +93,7 @@ __device__ __forceinline__ u64 tagged(float mean, float deviations, u32 tag)
 {
     return (u64)__float_as_uint(mean) << 32 | (__float_as_uint(deviations) & ~3u) | tag;
 }
-// Statistics of the block's strip, per group, to everybody. 128 threads.
+// Publishes the statistics of the block's strip, per group, to all blocks. 128 threads.
 __device__ __forceinline__ void publish(const float4 (&slots)[NORM ? SLOTS : 1][NORM ? KP : 1], const tc_args &a,
                                         const strip_at &at, u32 tag)
 {

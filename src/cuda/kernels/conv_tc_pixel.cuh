@@ -4,7 +4,7 @@
 #pragma once
 #include "conv_tc.cuh"
 
-// How values are staged: (x - offset) * scale. All are powers of two, so that shift is exact. DIRECT: as they are.
+// How values are staged: (x - offset) * scale. All are powers of two, so that shift is exact. DIRECT: unchanged.
 struct x_range {
     float scale, offset, shift;
     __device__ __forceinline__ void set(float factor, float off)

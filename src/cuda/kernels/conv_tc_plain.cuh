@@ -16,9 +16,10 @@ __device__ __forceinline__ int multiply_strip(const strip_way &w, int group, int
     constexpr int MB = STATS ? 1 : CHUNKM;   // M blocks of a chunk
     constexpr bool POST = OUT && EARLY;
     constexpr bool RAW = !TC_PRE && !(OUT && !POOL); // scale and bias come in where few values are left
-    // Warpgroups take chunks (or their tiles) in turn, whoever had the last one. Not where several tiles make one
-    // statistic: who has which decides how it is rounded, and may depend on nothing but the strip's place in its
-    // sample. A buffer may then change its owner: it was an earlier strip's, and all have met in BAR_STATS since.
+    // Warpgroups take chunks (or their tiles) in turn, regardless of which had the last one. Not if several tiles
+    // make one statistic: who has which decides how it is rounded, and may depend on nothing but the strip's place
+    // in its sample. A buffer may then change its owner: it was an earlier strip's, and all have met in BAR_STATS
+    // since.
     const int lean = STATS && OUT && LINES * CT > 1 ? (at.index ^ o) & 1 : 0;
     const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE);
 #pragma unroll 1

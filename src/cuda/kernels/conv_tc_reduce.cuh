@@ -136,7 +136,7 @@ struct half_place {
     int buffer, warp, px0, limit;
 };
 // HALF pixels of a tile into a buffer: row 8 * warp + r holds lane r's values. d: what the tensor cores left. From
-// d to the sum of exponentials without a stop: registers hold what is under way, not a tile of results.
+// d to the sum of exponentials without a stop: registers hold what is in flight, not a tile of results.
 template <typename maker>
 __device__ __forceinline__ void put_partial(shared_memory &s, const half_tile &d, const maker &value,
                                             const half_place &place)

@@ -226,7 +226,7 @@ struct multiplier {
         if (threadIdx.x % 32 == 0) mbar_arrive(empty);
     }
 
-    // Sums go on from tap to tap; a tap's stages are given back when the next one is under way.
+    // Sums go on from tap to tap; a tap's stages are given back when the next one is in flight.
     CVY_INLINE_MEMBER void tap_once(int x_step, int w_step, int shift, bool next_run)
     {
         wgmma_fence();

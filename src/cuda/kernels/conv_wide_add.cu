@@ -28,7 +28,7 @@ CVY_INLINE void add_parts(const cvy_args &a, long long total, long long lin)
     float sum[WIDTH];
     cvy_at at[WIDTH];
     cvy_load(a.t[1].p + lin, sum);
-#pragma unroll 32 // loads that are under way at once
+#pragma unroll 32 // loads that are in flight at once
     for (int i = 1; i < PARTIALS; i++) {
         float part[WIDTH];
         cvy_load(a.t[1].p + i * total + lin, part);

@@ -153,7 +153,7 @@ CVY_INLINE float mend_along(const cvy_args &a, const block_at &b, const pixel_at
 }
 
 // A warp takes RUN places and 32 channels at a time: neighbouring lanes store neighbouring channels. Places of one
-// row differ by a step along it, and their loads are under way at once; others come one by one.
+// row differ by a step along it, and their loads are in flight at once; others come one by one.
 CVY_INLINE void finish_along(const cvy_args &a, const block_at &b, const float (&results)[BM][PITCH])
 {
     constexpr int ACROSS = BM / 32, RUN = 8, EVERY = TRANSPOSED ? STRIDE_W : 1;

@@ -30,7 +30,7 @@ CVY_INLINE void cvy_copies_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Waits until at most PENDING of this thread's groups are under way.
+// Waits until at most PENDING of this thread's groups are in flight.
 template <int PENDING> CVY_INLINE void cvy_copies_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");

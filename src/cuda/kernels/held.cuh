@@ -102,7 +102,7 @@ struct cvy_row {
     }
 
     // f(values of a group, its number) for all that are parked; those that f changes are parked again. Four loads
-    // are under way at once.
+    // are in flight at once.
     template <bool CHANGES, class F> CVY_INLINE_MEMBER void each_parked(F f) const
     {
 #pragma unroll 1
@@ -120,7 +120,7 @@ struct cvy_row {
         }
     }
 
-    // All loads of registers are under way before the first value is used.
+    // All loads of registers are in flight before the first value is used.
     CVY_INLINE_MEMBER void read(const cvy_args &a)
     {
 #pragma unroll

@@ -198,7 +198,7 @@ struct multiplier {
 #endif
             }
     }
-    // Sums go on from step to step; a stage is given back when the next one is under way.
+    // Sums go on from step to step; a stage is given back when the next one is in flight.
     CVY_INLINE_MEMBER void step_once(bool first)
     {
         wgmma_fence();

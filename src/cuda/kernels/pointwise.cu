@@ -2,7 +2,7 @@
 //
 // Element number i of the source space becomes element number i of the destination space. A thread takes EACH
 // elements in groups of WIDTH neighbours, which contiguous views move by one access; a block's width of groups lies
-// between two groups of a thread, so that a warp touches whole lines, and all loads of a thread are under way at
+// between two groups of a thread, so that a warp touches whole lines, and all loads of a thread are in flight at
 // once. Views with strides of their own are touched element by element, neighbouring threads at neighbouring ones.
 // Expected bound: memory.
 //
