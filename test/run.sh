@@ -1,11 +1,11 @@
 #!/bin/sh
 # run.sh - `make test`: sets up, builds, runs every part, and ends with the sum, "N passed, N failed".
 #
-# What is written in Python runs beside the C programs, in a lane of its own whose output comes after theirs: most of it
-# takes one core. FUZZ_SECONDS (default 20) is the time of each fuzz target, CONVOY_TEST_DEVICES (default ref,cpu) where
-# the Python tests run, CONVOY_FOREIGN (default 5000) the number of chains of the foreign oracle; CONVOY_TEST_LONG asks
-# the tests of kernels for all combinations of chains, plans, types and architectures. A part that prints no sum of its
-# own counts as one test.
+# The Python tests run concurrently with the C programs, because most of them use one core; their output comes after
+# that of the C programs. FUZZ_SECONDS (default 20) is the time for each fuzz target, CONVOY_TEST_DEVICES (default
+# ref,cpu) the devices of the Python tests, CONVOY_FOREIGN (default 5000) the number of chains of the foreign oracle.
+# With CONVOY_TEST_LONG the tests of kernels run all combinations of chains, plans, types and architectures. A part that
+# prints no sum counts as one test.
 set -u
 cd "$(dirname "$0")/.."
 folder=$(mktemp -d)

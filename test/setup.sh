@@ -1,8 +1,8 @@
 #!/bin/sh
-# setup.sh - what the tests need beside a C compiler: cmocka, clang, clang-format, Chromium (which looks at the page of
-# `convoy report`), a compiler and an emulator for AArch64, and a Python virtual environment.
-# Installs what is missing of it, or says what to install. `setup.sh c` leaves Python out, `setup.sh bench` readies the
-# Python packages of `make bench` instead.
+# setup.sh - installs what the tests need besides a C compiler: cmocka, clang, clang-format, Chromium (for the page of
+# `convoy report`), a compiler and an emulator for AArch64, and a Python virtual environment. If it cannot install
+# packages, it says which are missing. `setup.sh c` leaves out Python; `setup.sh bench` installs the Python packages of
+# `make bench` instead.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -10,7 +10,7 @@ has_header() {
     printf '#include <stdarg.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <setjmp.h>\n#include <%s>\n' "$1" |
         ${CC:-cc} -E - >/dev/null 2>&1
 }
-# libFuzzer and the sanitizers' run-time parts are a package of their own
+# libFuzzer and the sanitizers' runtimes are in a separate package
 has_fuzzer() {
     printf 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n > 9; }\n' |
         clang -fsanitize=fuzzer,address -x c - -o /dev/null 2>/dev/null
@@ -49,7 +49,7 @@ install_packages() {
         as_root=no
     fi
     if [ "$as_root" = no ] || ! command -v apt-get >/dev/null; then
-        echo "setup: these packages are missing (Debian's names), please install them: $*" >&2
+        echo "setup: please install these missing packages (Debian names): $*" >&2
         exit 2
     fi
     echo "setup: installing $*"
@@ -65,7 +65,7 @@ install_packages() {
 # A virtual environment is made again when its pinned versions change.
 make_venv() { # folder, requirements
     cmp -s "$2" "$1/requirements.txt" && return
-    echo "setup: Python packages of $2 into $1 (PyTorch is large: this may take minutes)"
+    echo "setup: installing the Python packages of $2 into $1 (this can take minutes, because PyTorch is large)"
     [ -x "$1/bin/python" ] || python3 -m venv "$1"
     "$1/bin/python" -m pip install -q --disable-pip-version-check -r "$2"
     cp "$2" "$1/requirements.txt"
