@@ -96,7 +96,7 @@ static void list_role(const job *j, cvy_role role, nearest *near, text *all)
         cvyi_near_try(near, t->name);
     }
     if (!all->len) cvyi_text_add(all, " none");
-    if (near->best) cvyi_text_add(all, "; did you mean %s?", near->best);
+    if (near->best) cvyi_text_add(all, "; did you mean '%s'?", near->best);
 }
 
 static int no_tensor(const job *j, cvy_role role, const char *name, size_t len)

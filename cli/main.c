@@ -75,7 +75,7 @@ static int unknown_command(const char *name)
     nearest near = {.word = name, .length = strlen(name)};
     for (int i = 0; command_at(i); i++) cvyi_near_try(&near, command_at(i)->name);
     for (int i = 0; python_commands[i]; i++) cvyi_near_try(&near, python_commands[i]);
-    return near.best ? cli_error("unknown command '%s'; did you mean %s?", name, near.best)
+    return near.best ? cli_error("unknown command '%s'; did you mean '%s'?", name, near.best)
                      : cli_error("unknown command '%s'; convoy --help lists them", name);
 }
 

@@ -114,7 +114,7 @@ static int unknown_option(const char *argument, unsigned command)
         return cli_error("unknown option '%s': other commands have it, this one does not; see --help", argument);
     for (int i = 0; i < N_OPTIONS; i++)
         if (table[i].commands & command) cvyi_near_try(&near, table[i].name);
-    return near.best ? cli_error("unknown option '%s'; did you mean %s?", argument, near.best)
+    return near.best ? cli_error("unknown option '%s'; did you mean '%s'?", argument, near.best)
                      : cli_error("unknown option '%s'; --help lists them", argument);
 }
 

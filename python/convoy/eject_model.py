@@ -243,7 +243,7 @@ class Writer:
             return f"torch.ops.{node.target}({', '.join(given)})"
         module, name = getattr(node.target, "__module__", None) or "", getattr(node.target, "__name__", "")
         if not module.startswith("torch") or getattr(sys.modules.get(module), name, None) is not node.target:
-            raise Bad(f"{self.traced.path}: a call of {node.target} stays in PyTorch, and cannot be written down")
+            raise Bad(f"{self.traced.path}: a call of {node.target} stays in PyTorch, and cannot be written as code")
         return f"{module}.{name}({', '.join(given)})"
 
     def call_region(self, node):
@@ -292,4 +292,4 @@ class Writer:
             return f"[{', '.join(map(self.literal, value))}]"
         if type(value) is tuple:
             return f"({', '.join(map(self.literal, value))}{',' * (len(value) == 1)})"
-        raise Bad(f"{self.traced.path}: a {type(value).__name__} among arguments or results cannot be written down")
+        raise Bad(f"{self.traced.path}: a {type(value).__name__} among arguments or results cannot be written as code")

@@ -34,7 +34,7 @@ class Explanation:
             lines.append(f"memory: {1e-6 * self.prepared:.4g} MB derived from parameters, a workspace of {1e-6 * self.workspace:.4g} MB "
                          "that the regions share")  # fmt: skip
         if self.reason:
-            lines.append(f"all of it stays in PyTorch: {self.reason}")
+            lines.append(f"the whole module stays in PyTorch: {self.reason}")
         for i, region in enumerate(self.regions, 1):
             lines += [
                 "",

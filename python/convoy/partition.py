@@ -197,7 +197,7 @@ class Chooser:
         """((region, call), None), or (None, the reason)."""
         nodes = trim(nodes)
         if not more_than_one(nodes):
-            return None, "a single operator that PyTorch does as well"
+            return None, "a single operator, which PyTorch runs as fast"
         region = make_region(nodes, self.is_param)
         if not unique_outputs(region):
             return None, "gives one value twice"

@@ -84,9 +84,9 @@ class Replay:
         self.calls = self.calls + 1 if now == self.versions else 1
         self.recorded, self.versions, self.slots = None, now, []
         if now is None:
-            self.reason = "a tensor of the module does not count its changes"
+            self.reason = "PyTorch does not count the changes of a tensor of the module"
         elif any(map(repeats, tensors)):
-            self.reason = "an argument shows elements more than once"
+            self.reason = "an argument contains an element more than once"
         if self.reason is not None or self.calls <= WARM or capturing(self.device):
             return False
         try:

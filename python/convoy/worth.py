@@ -42,7 +42,7 @@ class Verdict:
 
     def reason(self):
         if self.ours == float("inf"):
-            return "an operator whose speed here is not known"
+            return "an operator whose speed in PyTorch is not known"
         how = "takes" if self.measured else "is predicted to take"
         return f"PyTorch {how} {1e3 * self.theirs:.4g} ms, Convoy {1e3 * self.ours:.4g} ms"
 

@@ -39,7 +39,7 @@ const char *cvyi_pass_refusal(const cvy_plan *p, const pass *s)
         if (cvyi_is_producer(cvyi_info(&g->nodes[i])->kind)) return "a second producer starts a pass of its own";
     if (has_empty_among_others(p, s)) return "one of its values is empty, another is not";
     if (parts_statistics(p, s))
-        return "statistics of values that are stored in half precision are taken of the stored";
+        return "statistics of values stored in half precision must be those of the stored values";
     return NULL;
 }
 

@@ -45,7 +45,7 @@ static cvy_status check_names(void)
         for (int r = 0; r < cvyi_rewrite_count; r++) cvyi_near_try(&near, cvyi_rewrites[r].name);
         if (*at != '-' || !near.best || near.distance) {
             cvyi_fail(CVY_INVALID, "CVY_SIMPLIFY is '%.200s', expected 0, or -name,-name of rewrites", list);
-            return near.best ? cvyi_fail_more(CVY_INVALID, "; did you mean -%s?", near.best) : CVY_INVALID;
+            return near.best ? cvyi_fail_more(CVY_INVALID, "; did you mean '-%s'?", near.best) : CVY_INVALID;
         }
         at = strchr(at, ',');
         if (at) at++;

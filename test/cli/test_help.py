@@ -62,7 +62,7 @@ def test_the_log_shows_what_its_levels_say(convoy, device, monkeypatch, tmp_path
     ("CVY_PLAN_SEED", "1x", "expected a whole number"),
     ("CVY_POOL", "mine", "expected own or openmp"),
     ("CVY_ISA", "sse", "expected portable, neon, avx2 or avx512"),
-    ("CVY_SIMPLIFY", "-fold_nrm_affine", "did you mean -fold_norm_affine?"),
+    ("CVY_SIMPLIFY", "-fold_nrm_affine", "did you mean '-fold_norm_affine'?"),
     ("CVY_SIMPLIFY", "fold_norm_affine", "expected 0, or -name"),
 ])
 def test_values_of_variables_are_checked(convoy, name, value, words):
