@@ -1,6 +1,7 @@
 """Graphs and plans of the library as Python objects: built, printed, freed. Nothing here needs PyTorch."""
 
 import ctypes as C
+import functools
 import json
 import os
 
@@ -143,11 +144,17 @@ class Plan:
 
 
 def check_environment():
-    """Raises ConvoyError if a variable of the library has an invalid value. The library checks them when it makes a plan."""
-    if any(name.startswith("CVY_") for name in os.environ):
-        graph = Graph()
-        graph.apply("relu", [graph.source("x", (1,), False)], {})
-        Plan(graph, "cpu")
+    """Raises ConvoyError if a variable of the library has an invalid value."""
+    if values := tuple(sorted(item for item in os.environ.items() if item[0].startswith("CVY_"))):
+        plan_under(values)
+
+
+@functools.lru_cache(maxsize=1)
+def plan_under(values):
+    """A plan, because the library checks its variables when it makes one; once for the same values."""
+    graph = Graph()
+    graph.apply("relu", [graph.source("x", (1,), False)], {})
+    Plan(graph, "cpu")
 
 
 def compile_plans(plans):
