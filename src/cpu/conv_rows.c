@@ -115,13 +115,12 @@ static cvy_status make_product(builder *b, int index)
     return c->along.centred ? cvyi_lower_conv(b, index) : cvyi_lower_product(b, index);
 }
 
-/* Kernels widen x as they load it, and bands leave as words; but a product is one of floats, and the form by channels
- * reads x where it lies if there is no padding. */
+/* Kernels widen x as they load it, and bands leave as words; but a product is one of floats. */
 static bool words(const builder *b, int index)
 {
     const cpu_choice *of = cvyi_own_choice(b->out->pass, b->choice, index);
     const conv_choice *c = &of->how.conv;
-    return c->centres || (!c->product && (of->row->algo != CONV_CHANNELS || cvyi_conv_padded(&c->geom)));
+    return c->centres || (!c->product && cvyi_conv_widens(of->row->algo, &c->geom));
 }
 
 #define CONV_ROW(variable, title, id)                                                                              \
