@@ -74,8 +74,10 @@ static cvy_status begin_spots(const builder *b, int first, int count, cpu_pass *
 {
     int n = 0, kept = 0;
 
-    out->spots = cvyi_arena_alloc(&b->plan->memory, (size_t)count * (MAX_ARGS + 1), sizeof *out->spots);
+    for (int i = first; i < first + count; i++) n += 1 + b->g->nodes[i].n_args;
+    out->spots = cvyi_arena_alloc(&b->plan->memory, (size_t)n, sizeof *out->spots);
     if (!out->spots) return CVY_NO_MEMORY;
+    n = 0;
     for (int i = first; i < first + count; i++) {
         const node *at = &b->g->nodes[i];
         out->spots[n++].v = b->plan->root[at->out];

@@ -88,7 +88,9 @@ typedef struct engine {
     /* Can it run the pass? NULL, and the decision how is made: way, seconds, note and what s->choice points to are
      * filled in. Else the reason in words. */
     const char *(*judge)(const cvy_plan *p, pass *s);
-    size_t choice_bytes;                                    /* of the engine's own part of a decision */
+    size_t choice_bytes; /* of the engine's own part of a decision */
+    /* A copy of s->choice in p->memory: what it points to within itself has moved. NULL: its bytes are enough. */
+    void *(*keep)(cvy_plan *p, const pass *s);
     bool (*same_choice)(const void *a, const void *b);      /* do passes with these run alike? */
     void (*why)(const cvy_plan *p, const pass *s, text *t); /* what judge() was told, line by line; may be NULL */
     /* Passes and places are settled: adds what it packs to p->prepared_bytes, sets p->workspace. */
