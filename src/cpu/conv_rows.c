@@ -30,11 +30,14 @@ static const char *refuse_product(const question *q, const cpu_row *row)
 
 /* ---- seconds ---- */
 
+/* Of a sample by itself, so that all batch sizes choose the same form: they share its packed weights. */
 static double conv_seconds(const question *q, const cpu_row *row)
 {
     const conv_machine m = machine_of(q->plan->state);
     const conv_algo *a = &cvyi_conv_algos[row->algo];
-    return a->cost(&q->conv, a, &m) * (double)q->conv.N;
+    conv_geom one = q->conv;
+    one.N = 1;
+    return a->cost(&one, a, &m) * (double)q->conv.N;
 }
 
 /* FMAs of whole vectors of pixels at 89 % of the peak, and 5 for every vector of results. 64 -> 256 channels,
