@@ -12,12 +12,15 @@
 #include "mma.h"
 #include "tc.h"
 #include "tc_product.h"
+#include "tiles.h"
 
 /* What pass.choice points to. */
 struct cuda_choice { /* cuda_choice of exec.h */
     const kernel_row *kernel;
     pattern form;
     union { /* the kernel's own */
+        conv_tile conv;
+        matmul_tile matmul;
         mma_form mma;
         wide_form wide;
         word_form word;

@@ -88,12 +88,6 @@ cvy_status cvyi_make_end(maker *m, const char *variant);
 /* Statistics of what node `core` reads, into a value or the engine's own memory (core_rows.c). */
 cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int stats_value, int64_t stats_at);
 
-/* Large tiles where they still give every multiprocessor something to do. */
-static inline bool cvyi_large_product(const matmul_geom *e, int sms)
-{
-    return e->N > 64 && e->M * e->N * e->batch >= (int64_t)64 * 128 * sms;
-}
-
 /* The engine's memory after the values, in the workspace. */
 int64_t cvyi_make_memory(maker *m, int64_t bytes);
 /* For what a weight is packed into: prepared, where the weight is. */
