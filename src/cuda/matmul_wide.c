@@ -3,7 +3,6 @@
 #include <string.h>
 #include "choice.h"
 #include "cores.h"
-#include "kernels/product_layout.cuh"
 
 /* ---- memory ---- */
 
@@ -24,7 +23,7 @@ static int parts_of(const word_form *f)
 
 static int64_t words_bytes(const word_form *f, const word_operand *o)
 {
-    return o->words ? 2 * parts_of(f) * o->lines * o->padded : 0;
+    return o->words ? HALF_BYTES * parts_of(f) * o->lines * o->padded : 0;
 }
 
 static int64_t unscale_bytes(const word_form *f, const word_operand *o)
@@ -195,8 +194,8 @@ static cvy_status add_maps(maker *m, const word_form *f, int x, int other)
     s->w_box[1] = f->across ? WORD_DEPTH : (unsigned)f->tile.n;
     s->w_box[2] = 1;
     for (int d = 0; d < 2; d++) {
-        s->strides[d] = d ? s->strides[0] * s->dims[1] : 2 * s->dims[0];
-        s->w_strides[d] = d ? s->w_strides[0] * s->w_dims[1] : 2 * s->w_dims[0];
+        s->strides[d] = d ? s->strides[0] * s->dims[1] : HALF_BYTES * s->dims[0];
+        s->w_strides[d] = d ? s->w_strides[0] * s->w_dims[1] : HALF_BYTES * s->w_dims[0];
     }
     return CVY_OK;
 }
@@ -240,11 +239,10 @@ static cvy_status make_sums(maker *m, const word_form *f, const memory_map *at)
     const int core = m->choice->form.core;
     const node *n = &m->g->nodes[core];
     const word_tile *t = &f->tile;
-    const word_layout l = word_find_layout(t->m, t->n, f->products);
-    const int64_t stay = cvyi_min64(cvyi_word_tiles(f, t), m->state->device->sms);
+    const int64_t stay = cvyi_min64(f->tiles, m->state->device->sms);
     int row, column;
     const space out = cvyi_product_space(m->g, n, &row, &column);
-    char form[32];
+    char variant[32];
     cvy_status st;
 
     cvyi_make_start(m, "matmul_wide.cu");
@@ -263,10 +261,10 @@ static cvy_status make_sums(maker *m, const word_form *f, const memory_map *at)
     else
         m->text = "// epilogue.cuh - of parts of sums: conv_wide_add.cu has it\n";
     m->step.extent = out.extent[0];
-    m->step.launch.dynamic_shared = (unsigned)l.shared_bytes;
+    m->step.launch.dynamic_shared = (unsigned)f->layout.shared_bytes;
     cvyi_core_grid(m, stay, 1, 1, WORD_THREADS);
-    snprintf(form, sizeof form, "%dx%d", t->m, t->n);
-    TRY(cvyi_make_end(m, form));
+    snprintf(variant, sizeof variant, "%dx%d", t->m, t->n);
+    TRY(cvyi_make_end(m, variant));
 fail:
     return st;
 }

@@ -77,7 +77,7 @@ static wgmma_tile make_tile(const matmul_geom *e, const tile_row *row, int produ
 static double step_cycles(const wgmma_tile *t)
 {
     const int parts = t->products == 3 ? 2 : 1;
-    const double row = 4.0 * DEPTH; /* bytes */
+    const double row = FLOAT_BYTES * DEPTH; /* bytes */
     const double all[] = {
         t->products * (double)t->m * t->n * DEPTH / 1024,
         row * (t->m + t->n * t->products * (t->m / 64) + t->m + parts * t->n) / 128,
