@@ -21,6 +21,9 @@ struct cuda_choice { /* cuda_choice of exec.h */
     union { /* the kernel's own */
         conv_tile conv;
         matmul_tile matmul;
+        reduce_form reduce; /* of a pooling, too, that is one */
+        int64_t lanes;      /* threads that share a row of a softmax */
+        int64_t parts;      /* blocks that share a slice of statistics */
         mma_form mma;
         wide_form wide;
         word_form word;

@@ -277,13 +277,11 @@ static cvy_status make_pool(maker *m)
     pool_geom e;
     cvy_status st;
 
+    if (!cvyi_elements(cvyi_shape_of(m->g, n->out))) return CVY_OK;
+    if (m->choice->reduce.gather) return cvyi_core_reduction(m);
     cvyi_pool_geom(m->g, n, &e);
     const space in = cvyi_space_planes(cvyi_shape_of(m->g, n->arg[0]), e.spatial);
     const space out = cvyi_space_planes(cvyi_shape_of(m->g, n->out), e.spatial);
-    const int64_t total = cvyi_elements(&out.logical);
-    if (!total) return CVY_OK;
-    if (kind == KIND_ADAPTIVE && product(e.out) == 1) /* one window, the whole: a mean over space */
-        return cvyi_core_reduction(m, core, "mean", &in, &out, 4 | 8 | 16);
     cvyi_make_start(m, "pool.cu");
     cvyi_make_define(m, "MODE", kind == KIND_MAXPOOL ? 0 : kind == KIND_AVGPOOL ? 1 : 2);
     cvyi_make_define(m, "CHANNELS", out.extent[1]);
@@ -299,7 +297,7 @@ static cvy_status make_pool(maker *m)
     TRY(cvyi_core_prologue(m, core, &in));
     TRY(cvyi_core_epilogue(m, core, &out));
     m->step.extent = out.extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(total, 256), 1, 1, 256);
+    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&out.logical), 256), 1, 1, 256);
     TRY(cvyi_make_end(m, cvyi_info(n)->name));
 fail:
     return st;
@@ -307,8 +305,22 @@ fail:
 
 static const char *refuse_pool(const cvy_plan *p, const pass *s, cuda_choice *c)
 {
-    (void)s;
-    return cvyi_core_refusal(p, c, 1u << KIND_MAXPOOL | 1u << KIND_AVGPOOL | 1u << KIND_ADAPTIVE, "not a pooling");
+    const unsigned kinds = 1u << KIND_MAXPOOL | 1u << KIND_AVGPOOL | 1u << KIND_ADAPTIVE;
+    const char *why = cvyi_core_refusal(p, c, kinds, "not a pooling");
+    const cvy_graph *g = p->graph;
+    const node *n = why ? NULL : &g->nodes[c->form.core];
+    pool_geom e;
+
+    if (why) return why;
+    cvyi_pool_geom(g, n, &e);
+    c->reduce.gather = NULL;
+    if (cvyi_info(n)->kind != KIND_ADAPTIVE || product(e.out) != 1) return NULL;
+    c->reduce = (reduce_form){.gather = "mean", /* one window, the whole: a mean over space */
+                              .in = cvyi_space_planes(cvyi_shape_of(g, n->arg[0]), e.spatial),
+                              .out = cvyi_space_planes(cvyi_shape_of(g, n->out), e.spatial),
+                              .reduced = 4 | 8 | 16};
+    cvyi_reduce_spread(&c->reduce, g->values[g->nodes[s->first].arg[0]].dtype);
+    return NULL;
 }
 
 const kernel_row cvyi_kernel_pool = {

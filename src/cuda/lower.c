@@ -139,7 +139,13 @@ static const char *refuse_copy(const cvy_plan *p, const pass *s, cuda_choice *c)
 
 static const char *refuse_norm_whole(const cvy_plan *p, const pass *s, cuda_choice *c)
 {
-    return coreless_refusal(p, s, c, WHOLE_NORM);
+    const char *why = coreless_refusal(p, s, c, WHOLE_NORM);
+    norm_geom e;
+
+    if (why) return why;
+    cvyi_norm_geom(p->graph, &p->graph->nodes[s->first], &e);
+    c->parts = cvyi_stats_parts(&e);
+    return NULL;
 }
 
 const kernel_row cvyi_kernel_pointwise = {

@@ -85,7 +85,9 @@ void cvyi_make_store(maker *m, program *p, int v);
  * in all: 0 blocks add nothing. */
 cvy_status cvyi_make_end(maker *m, const char *variant);
 
-/* Statistics of what node `core` reads, into a value or the engine's own memory (core_rows.c). */
+/* Blocks that share a slice of statistics: the choice's `parts`. (core_rows.c) */
+int64_t cvyi_stats_parts(const norm_geom *e);
+/* Statistics of what node `core` reads, into a value or the engine's own memory. */
 cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int stats_value, int64_t stats_at);
 
 /* The engine's memory after the values, in the workspace. */
