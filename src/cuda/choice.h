@@ -56,6 +56,15 @@ struct kernel_row { /* kernel_row of exec.h */
     bool images;              /* reads contiguous images so much faster that others are copied first */
     /* Of a dense row: is this argument of the core taken however it lies? NULL: none is. */
     bool (*any_strides)(const cuda_choice *c, int argument);
+    /* Of a dense row: two values that it packs though no node of the pass reads them. CVY_NONE: not this one; NULL:
+     * there are none. */
+    void (*packs)(const cuda_choice *c, int values[2]);
+    /* Tensors of run(), one read and one written, that it could take channels last, as they lie, where no other
+     * pass wants them whole. CVY_NONE: not this one; NULL: none. */
+    void (*lying)(const cvy_plan *p, const cuda_choice *c, int *x, int *y);
+    bool transposed; /* such a tensor is an operand that lies transposed; else channels last */
+    /* How it takes those that are left of them; false: it does not. NULL: as it takes others. */
+    bool (*lay_last)(const cvy_plan *p, const cuda_choice *c, int x, int y, tc_last *out);
 };
 
 /* One for each kernel, beside its make(). */

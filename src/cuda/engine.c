@@ -171,7 +171,7 @@ static bool tensor_turned(const cuda_run *r, int tensor)
 static bool tensor_suits(const cuda_run *r, int tensor, int number)
 {
     const kernel_row *row = cvyi_cuda_choice(&r->plan->passes[number])->kernel;
-    return (row == &cvyi_kernel_matmul_wide ? tensor_turned : tensor_last)(r, tensor);
+    return (row->transposed ? tensor_turned : tensor_last)(r, tensor);
 }
 
 static bool is_read(const cuda_run *r, int tensor)
@@ -325,11 +325,11 @@ static void describe(const cvy_plan *p, text *t)
         cvyi_text_add(t, "  kernel %s: %u x %u x %u blocks of %u threads, %d registers%s\n", s->entry,
                       s->launch.grid[0], s->launch.grid[1], s->launch.grid[2], s->launch.block[0],
                       s->kernel[0].registers,
-                      s->prepared                                                      ? ", prepared"
-                      : s->layout == LAYOUT_LAST && s->row == &cvyi_kernel_matmul_wide ? ", other transposed"
-                      : s->layout == LAYOUT_LAST                                       ? ", channels last"
-                      : s->layout == LAYOUT_X_LAST                                     ? ", x channels last"
-                                                                                       : "");
+                      s->prepared                                      ? ", prepared"
+                      : s->layout == LAYOUT_LAST && s->row->transposed ? ", other transposed"
+                      : s->layout == LAYOUT_LAST                       ? ", channels last"
+                      : s->layout == LAYOUT_X_LAST                     ? ", x channels last"
+                                                                       : "");
     }
 }
 

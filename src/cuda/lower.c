@@ -232,15 +232,16 @@ static void mark_dense(const cvy_plan *p, bool *wanted)
 {
     for (int i = p->n_prepare; i < p->n_passes; i++) {
         const pass *s = &p->passes[i];
-        if (cvyi_cuda_choice(s)->kernel->images) mark_images(p, s, wanted);
-        for (int k = 0; cvyi_cuda_choice(s)->kernel->dense && k < s->count; k++) {
+        const kernel_row *row = cvyi_cuda_choice(s)->kernel;
+        int packed[2] = {CVY_NONE, CVY_NONE};
+        if (row->images) mark_images(p, s, wanted);
+        for (int k = 0; row->dense && k < s->count; k++) {
             const node *n = &p->graph->nodes[s->first + k];
             for (int a = -1; a < n->n_args; a++)
                 if (!any_strides(s, k, a)) mark_tensor(p, a < 0 ? n->out : n->arg[a], wanted);
         }
-        if (cvyi_cuda_choice(s)->kernel != &cvyi_kernel_conv_tc) continue;
-        mark_tensor(p, cvyi_cuda_choice(s)->tc.weight, wanted); /* not the pass's own, but packed for it */
-        mark_tensor(p, cvyi_cuda_choice(s)->tc.factor, wanted);
+        if (row->packs) row->packs(cvyi_cuda_choice(s), packed);
+        for (int k = 0; k < 2; k++) mark_tensor(p, packed[k], wanted);
     }
 }
 
@@ -269,31 +270,24 @@ static bool is_alone(const cvy_plan *p, int v)
     return v != CVY_NONE && count_readers(p, p->places[v].at) == 1;
 }
 
-/* The second operand of a product of words, where tensor copies could read it transposed. */
-static void find_turned(const cvy_plan *p, int number, int *last)
-{
-    const cuda_choice *c = cvyi_cuda_choice(&p->passes[number]);
-    const int v = cvyi_word_turned(p, &c->word, c->form.core);
-
-    if (is_alone(p, v)) last[p->places[v].at] = number;
-}
-
-/* Which passes take tensors channels last, and how. */
+/* Which passes take tensors as they lie, and how. */
 static cvy_status find_last(cvy_plan *p, cuda_state *state)
 {
     for (int i = p->n_prepare; i < p->n_passes; i++) {
         const cuda_choice *c = cvyi_cuda_choice(&p->passes[i]);
+        const kernel_row *row = c->kernel;
         tc_last found, *kept;
         int x, y;
-        if (c->kernel == &cvyi_kernel_matmul_wide) find_turned(p, i, state->last);
-        if (c->kernel != &cvyi_kernel_conv_tc) continue;
-        cvyi_tc_tensors(p, &c->tc, &x, &y);
+        if (!row->lying) continue;
+        row->lying(p, c, &x, &y);
         if (!is_alone(p, x)) x = CVY_NONE;
         if (!is_alone(p, y)) y = CVY_NONE;
-        if (!cvyi_tc_last(p, &c->tc, x, y, &found)) continue;
-        state->layouts[i] = kept = cvyi_arena_alloc(&p->memory, 1, sizeof *kept);
-        if (!kept) return CVY_NO_MEMORY;
-        *kept = found;
+        if (row->lay_last) {
+            if (!row->lay_last(p, c, x, y, &found)) continue;
+            state->layouts[i] = kept = cvyi_arena_alloc(&p->memory, 1, sizeof *kept);
+            if (!kept) return CVY_NO_MEMORY;
+            *kept = found;
+        }
         if (x != CVY_NONE) state->last[p->places[x].at] = i;
         if (y != CVY_NONE) state->last[p->places[y].at] = i;
     }

@@ -269,21 +269,11 @@ fail:
     return st;
 }
 
-int cvyi_word_turned(const cvy_plan *p, const word_form *f, int core)
-{
-    const int v = p->graph->nodes[core].arg[1];
-    const place *at = &p->places[v];
-
-    if (f->x.words || f->geom.N % 8 || at->kind != PLACE_TENSOR) return CVY_NONE;
-    return cvyi_same_shape(cvyi_shape_of(p->graph, v), cvyi_shape_of(p->graph, p->tensor_value[at->at])) ? v
-                                                                                                         : CVY_NONE;
-}
-
 /* The sums, and once more for an `other` that lies transposed. */
 static cvy_status make_layouts(maker *m, const word_form *f, const memory_map *at)
 {
-    const int v = cvyi_word_turned(m->plan, f, m->choice->form.core);
-    const bool turns = v != CVY_NONE && m->state->last[m->plan->places[v].at] == m->pass_index;
+    const place *at_other = &m->plan->places[m->g->nodes[m->choice->form.core].arg[1]];
+    const bool turns = at_other->kind == PLACE_TENSOR && m->state->last[at_other->at] == m->pass_index;
     word_form turned = *f;
     cvy_status st;
 
@@ -386,6 +376,20 @@ static bool any_strides(const cuda_choice *c, int argument)
     return argument == 0 ? c->word.x.words : argument == 1 && c->word.other.words;
 }
 
+/* The second operand, if it is a tensor of run() that tensor copies read where it lies, transposed or not. */
+static void lying(const cvy_plan *p, const cuda_choice *c, int *x, int *y)
+{
+    const word_form *f = &c->word;
+    const int v = p->graph->nodes[c->form.core].arg[1];
+    const place *at = &p->places[v];
+    const bool could = !f->x.words && f->geom.N % 8 == 0 && at->kind == PLACE_TENSOR;
+
+    *x = could && cvyi_same_shape(cvyi_shape_of(p->graph, v), cvyi_shape_of(p->graph, p->tensor_value[at->at]))
+             ? v
+             : CVY_NONE;
+    *y = CVY_NONE;
+}
+
 const kernel_row cvyi_kernel_matmul_wide = {.name = "matmul_wide",
                                             .refuse = refuse_matmul_wide,
                                             .tune = tune_matmul_wide,
@@ -396,4 +400,6 @@ const kernel_row cvyi_kernel_matmul_wide = {.name = "matmul_wide",
                                             .scratch = scratch_of_matmul_wide,
                                             .tensor_cores = true,
                                             .dense = true,
-                                            .any_strides = any_strides};
+                                            .any_strides = any_strides,
+                                            .lying = lying,
+                                            .transposed = true};

@@ -41,8 +41,5 @@ typedef struct word_form {
 
 /* The form of a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
 word_form cvyi_word_form(const cvy_plan *p, int core);
-/* The second operand, if it is a tensor of run() that tensor copies read where it lies, transposed or not;
- * CVY_NONE. */
-int cvyi_word_turned(const cvy_plan *p, const word_form *f, int core);
 
 #endif
