@@ -154,9 +154,10 @@ static void place_shifts(builder *b)
     for (int i = s->first; i < s->first + s->count; i++) {
         const node *n = &b->g->nodes[i];
         if (!choice_of(b, i)->centred) continue;
-        cvyi_spot(b, n->out)->shift = cvyi_info(n)->kind == KIND_CONV
-                                          ? cvyi_slice(b, 8 * cvyi_shape_of(b->g, n->out)->dim[1])
-                                          : cvyi_spot(b, n->arg[0])->shift;
+        cvyi_spot(b, n->out)->shift =
+            cvyi_info(n)->kind == KIND_CONV
+                ? cvyi_slice(b, (int64_t)sizeof(double) * cvyi_shape_of(b->g, n->out)->dim[1])
+                : cvyi_spot(b, n->arg[0])->shift;
     }
 }
 

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include "choice.h"
 #include "cores.h"
+#include "kernels/host_device.cuh"
 
 /* ---- the spread ---- */
 
@@ -130,7 +131,7 @@ fail:
 
 cvy_status cvyi_core_reduction(maker *m)
 {
-    enum { GATHERER = 8 }; /* bytes at most */
+    enum { GATHERER = DOUBLE_BYTES }; /* at most */
     const int core = m->choice->form.core;
     const reduce_form *f = &m->choice->reduce;
     const bool merges = f->parts > 1;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include "choice.h"
 #include "cores.h"
+#include "kernels/host_device.cuh"
 
 enum { MOST = 8, SHORTEST = 128, SHARE = 512, FEW_PARTS = 8, BLOCK_TERMS = 4096 };
 
@@ -67,7 +68,7 @@ static bool has_many_parts(const thin_form *f)
 static int64_t parts_bytes(const thin_form *f)
 {
     const int64_t results = f->geom.M * f->geom.batch * f->geom.N;
-    return f->split > 1 ? (has_many_parts(f) ? 8 : 4) * f->split * results : 0;
+    return f->split > 1 ? (has_many_parts(f) ? DOUBLE_BYTES : FLOAT_BYTES) * f->split * results : 0;
 }
 
 static cvy_status make_sums(maker *m, const thin_form *f, const space *out, int row, int column)

@@ -153,7 +153,7 @@ static double step_cycles(const mma_tile *t, int rate)
         t->products * all / (rate / 4.0),
         mma + 3.0 * t->copies / t->threads +
             (t->products == 1 ? 2 * fragments : 4 * fragments + t->warp_m * t->warp_n / 32.0),
-        (32 * 4 * fragments + 4 * DEPTH * (t->m + t->n) / (4 * warps)) / 32,
+        FLOAT_BYTES * (32 * fragments + DEPTH * (t->m + t->n) / (4 * warps)) / 32,
         t->fetched / (28 * warps),
     };
     double most = 0, sum = 0;

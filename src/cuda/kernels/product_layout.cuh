@@ -60,9 +60,9 @@ typedef struct word_layout {
 
 CVY_CONST word_layout word_find_layout(int m, int n, int products)
 {
-    const int parts = products == 3 ? 2 : 1, row = 2 * WORD_DEPTH;
+    const int parts = products == 3 ? 2 : 1, row = HALF_BYTES * WORD_DEPTH;
     const int x_stage = parts * m * row, w_stage = parts * n * row;
-    const int chunks = 8 * 8 * (WORD_CHUNK + 8) * 4, room = 226 * 1024 - chunks;
+    const int chunks = 8 * 8 * (WORD_CHUNK + 8) * FLOAT_BYTES, room = 226 * 1024 - chunks;
     const int stages = least(room / (x_stage + w_stage), WORD_MOST_STAGES);
     const word_layout l = {parts, x_stage, w_stage, stages,
                            stages * (x_stage + w_stage) + chunks + 16 * (stages + 1)};
