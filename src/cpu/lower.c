@@ -42,16 +42,15 @@ step *cvyi_add_step(builder *b, const char *name, size_t data_bytes, void **data
     return append(b->plan, b->out, name, data_bytes, data);
 }
 
-cvy_status cvyi_add_node_step(builder *b, const char *name, size_t bytes,
-                              int64_t (*parts)(const step *, const cpu_unit *),
-                              void (*run)(const step *, const cpu_unit *, int64_t, char *), step **out, void **data)
+step *cvyi_add_node_step(builder *b, const char *name, size_t bytes,
+                         int64_t (*parts)(const step *, const cpu_unit *),
+                         void (*run)(const step *, const cpu_unit *, int64_t, char *), void **data)
 {
     step *s = cvyi_add_step(b, name, bytes, data);
-    if (!s) return CVY_NO_MEMORY;
+    if (!s) return NULL;
     s->parts = parts;
     s->run = run;
-    *out = s;
-    return CVY_OK;
+    return s;
 }
 
 int64_t cvyi_one_part(const step *s, const cpu_unit *u)
