@@ -171,7 +171,7 @@ bool cvyi_conv_twice_fits(const cvy_plan *p, const pass *s);
 const char *cvyi_pass_refusal(const cvy_plan *p, const pass *s);
 /* Bytes of one sample's awaited values in slices. */
 double cvyi_slice_bytes(const cvy_plan *p, const pass *s, const cpu_choice *c);
-/* Is it cheaper to run the convolution twice than to keep its result in a slice? */
+/* Is it cheaper to run the convolution twice, which it may, than to keep its result in a slice? */
 bool cvyi_recomputes(const cvy_plan *p, const pass *s, const cpu_choice *c);
 /* Work, waits, way, seconds and note of a pass that is decided. */
 void cvyi_pass_cost(const cvy_plan *p, pass *s, cpu_choice *c);

@@ -78,12 +78,11 @@ double cvyi_slice_bytes(const cvy_plan *p, const pass *s, const cpu_choice *c)
     return bytes;
 }
 
-/* Always, where it does not stay in cache. A product of matrices is not run by bands, and never twice. */
+/* Always, where it does not stay in cache. */
 bool cvyi_recomputes(const cvy_plan *p, const pass *s, const cpu_choice *c)
 {
     const cpu_state *state = p->state;
     const double slices = c->slices * (double)s->samples;
-    if (slices <= 0 || c->row == &cvyi_row_conv_product || !cvyi_conv_twice_fits(p, s)) return false;
     if (p->tuning == TUNE_RECOMPUTE || c->slices > (double)p->machine.cache) return true;
     if (p->options.seed) return (p->options.seed ^ (uint32_t)s->count) % 3 == 0;
     return c->seconds / state->host.threads < 2 * slices / p->machine.cache_bandwidth;
