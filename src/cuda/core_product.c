@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include "choice.h"
 #include "cores.h"
+#include "kernels/product_layout.cuh"
 
 space cvyi_product_space(const cvy_graph *g, const node *n, int *row, int *column)
 {
@@ -62,7 +63,7 @@ static void define_tile(maker *m, const matmul_tile *t, const mma_tile *mma)
     cvyi_make_define(m, "TM", t->each);
     cvyi_make_define(m, "TN", t->each);
     cvyi_make_define(m, "DEPTH", t->depth);
-    m->step.launch.dynamic_shared = (unsigned)cvyi_floats(t->rows * t->columns);
+    m->step.launch.dynamic_shared = (unsigned)matmul_shared_bytes((int)t->rows, (int)t->columns, (int)t->depth);
 }
 
 void cvyi_product_sizes(maker *m, const matmul_geom *e, int row, int column)

@@ -118,8 +118,7 @@ static void define_tile(maker *m, const conv_tile *t, const mma_tile *mma)
         cvyi_core_mma(m, mma);
         return;
     }
-    m->step.launch.dynamic_shared =
-        (unsigned)cvyi_floats(cvyi_max64(2 * t->terms * (t->pixels + t->channels), t->channels * t->pixels));
+    m->step.launch.dynamic_shared = (unsigned)direct_shared_bytes((int)t->channels, (int)t->pixels, (int)t->terms);
 }
 
 /* mma: on tensor cores; NULL: by multiply-adds. */

@@ -57,7 +57,7 @@ fail:
 }
 
 /* Passes whose blocks wait for each other are tuned to launches that need not. */
-static cvy_status part_launches(cvy_plan *p)
+static cvy_status tune_alone(cvy_plan *p)
 {
     cuda_state *state = p->state;
     cvy_status st = CVY_OK;
@@ -90,7 +90,7 @@ static cvy_status fit(cvy_plan *p)
 
     TRY(ask_resident(state, &state->alone));
     if (state->alone) {
-        TRY(part_launches(p));
+        TRY(tune_alone(p));
         TRY(lower(p));
         TRY(cvyi_cuda_compile_steps(&p, 1));
     }

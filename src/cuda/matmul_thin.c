@@ -153,7 +153,7 @@ static void tune_matmul_thin(const cvy_plan *p, pass *s, const cuda_choice *c)
              f->thin == 1 ? "" : "s", f->split, f->split == 1 ? "" : "s");
 }
 
-/* In front of it stand kernels whose estimates are those of whole tiles. */
+/* The rows before it in the table predict the time of whole tiles. */
 static bool beats_matmul_thin(const cvy_plan *p, const pass *mine, const pass *best)
 {
     (void)p, (void)mine, (void)best;
