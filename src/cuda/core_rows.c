@@ -123,26 +123,24 @@ static void define_held(maker *m, const held_form *f, const space *in)
 /* A kernel whose result is as large as what its core reads. */
 typedef struct row_kernel {
     const char *source;
-    int result;                                /* the node that the epilogue follows */
     void (*define)(maker *m, const space *in); /* options and grid */
     void (*affine)(maker *m, const space *in); /* what precedes the epilogue; NULL: nothing */
 } row_kernel;
 
 static cvy_status make_rows(maker *m, const row_kernel *k)
 {
-    const int core = m->choice->form.core;
-    const node *n = &m->g->nodes[k->result];
+    const int core = m->choice->form.core, result = m->choice->form.result;
     const space in = cvyi_space_plain(cvyi_shape_of(m->g, m->g->nodes[core].arg[0]));
     cvy_status st;
 
     if (!cvyi_elements(&in.logical)) return CVY_OK;
     cvyi_make_start(m, k->source);
     k->define(m, &in);
-    cvyi_core_first_view(m, k->result, &in);
+    cvyi_core_first_view(m, result, &in);
     TRY(cvyi_core_prologue(m, core, &in));
     if (k->affine) k->affine(m, &in);
-    TRY(cvyi_core_epilogue(m, k->result, &in));
-    TRY(cvyi_make_end(m, cvyi_info(n)->name));
+    TRY(cvyi_core_epilogue(m, result, &in));
+    TRY(cvyi_make_end(m, cvyi_info(&m->g->nodes[result])->name));
 fail:
     return st;
 }
@@ -166,7 +164,7 @@ static void define_norm_rows(maker *m, const space *in)
 /* The kernel leaves the affine to the epilogue. */
 static void add_norm_affine(maker *m, const space *in)
 {
-    const node *n = &m->g->nodes[m->choice->form.core + 1];
+    const node *n = &m->g->nodes[m->choice->form.result];
     const norm_geom e = norm_of_core(m);
     emit_line l = {.kind = EMIT_SCALE, .op = n->op, .a = EMIT_ARGUMENT, .note = cvyi_info(n)->name};
 
@@ -180,7 +178,7 @@ static void add_norm_affine(maker *m, const space *in)
 /* Statistics and the norm after them. */
 static cvy_status make_norm(maker *m)
 {
-    return make_rows(m, &(row_kernel){"norm.cu", m->choice->form.core + 1, define_norm_rows, add_norm_affine});
+    return make_rows(m, &(row_kernel){"norm.cu", define_norm_rows, add_norm_affine});
 }
 
 static void define_logarithm(maker *m)
@@ -196,7 +194,7 @@ static void define_softmax_row(maker *m, const space *in)
 
 static cvy_status make_softmax_row(maker *m)
 {
-    return make_rows(m, &(row_kernel){"softmax_row.cu", m->choice->form.core, define_softmax_row, NULL});
+    return make_rows(m, &(row_kernel){"softmax_row.cu", define_softmax_row, NULL});
 }
 
 /* ---- softmax of rows that do not ---- */
@@ -216,7 +214,7 @@ static void define_softmax(maker *m, const space *in)
 
 static cvy_status make_softmax(maker *m)
 {
-    return make_rows(m, &(row_kernel){"softmax.cu", m->choice->form.core, define_softmax, NULL});
+    return make_rows(m, &(row_kernel){"softmax.cu", define_softmax, NULL});
 }
 
 /* ---- rows of the table ---- */

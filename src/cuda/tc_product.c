@@ -126,15 +126,14 @@ static product_form choose(const cuda_device *d, const matmul_geom *e, int produ
     return best[rank < n ? rank : n ? n - 1 : 0];
 }
 
-product_form cvyi_product_form(const cvy_plan *p, int core)
+/* Of a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
+static product_form find_form(const cvy_plan *p, int core)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;
-    const node *n = core == CVY_NONE ? NULL : &p->graph->nodes[core];
-    const op_kind kind = n ? cvyi_info(n)->kind : KIND_UNARY;
-    product_form f = {.why = "wgmma: not a matrix product"};
+    const node *n = &p->graph->nodes[core];
+    product_form f = {.why = NULL};
     matmul_geom e;
 
-    if (kind != KIND_LINEAR && kind != KIND_MATMUL) return f;
     cvyi_matmul_geom(p->graph, n, &e);
     f.why = refusal(p, d, n, &e);
     return f.why ? f
@@ -148,7 +147,7 @@ const char *cvyi_product_refusal(const cvy_plan *p, int core, product_form *f)
 {
     const uint32_t seed = p->options.seed;
 
-    *f = cvyi_product_form(p, core);
+    *f = find_form(p, core);
     return f->why || !seed || seed & 1 ? f->why : "wgmma: this random plan does not use it";
 }
 

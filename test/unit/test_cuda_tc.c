@@ -2,6 +2,7 @@
  * for those that do not; tunings that fit; the generated text, word for word; memory that is zeroed once. */
 #include "../support/fixture.h"
 #include "../../src/cuda/choice.h"
+#include "../support/kernel_list.h"
 
 static standin *gpu, *rtc;
 
@@ -103,7 +104,8 @@ static void refusals_are_in_words(void)
         if (!p) continue;
         if (p->n_prepare) first = p->passes[0].count;
         const pass whole = {.first = first, .count = p->graph->n_nodes - first};
-        const char *why = cvyi_tc_form(p, &whole).why;
+        cuda_choice c;
+        const char *why = ask_row(p, &whole, &cvyi_kernel_conv_tc, &c);
         CHECK(why && strstr(why, cases[i].why), "%s: \"%s\", not \"%s\"", cases[i].chain, why ? why : "(taken)",
               cases[i].why);
         cvy_plan_free(p);
