@@ -51,6 +51,7 @@ struct kernel_row { /* kernel_row of exec.h */
     /* Bytes of the workspace that only its steps use, one pass after the other. NULL: none. */
     int64_t (*scratch)(const cuda_choice *c);
     const kernel_row *faster; /* what would be faster: the note says why it refused */
+    unsigned dice;            /* random plans take it if this bit of their seed is set; 0: by its time */
     bool tensor_cores;        /* not for what is prepared, which is small */
     bool dense;               /* wants whole tensors, contiguous and aligned */
     bool images;              /* reads contiguous images so much faster that others are copied first */

@@ -270,16 +270,14 @@ fail:
 
 /* ---- its row of the table ---- */
 
-/* Of a random plan at random. */
 static const char *refuse_conv_wide(const cvy_plan *p, const pass *s, cuda_choice *c)
 {
     const char *why = cvyi_fed_refusal(p, c, 1u << KIND_CONV | 1u << KIND_CONVT, "not a convolution");
-    const uint32_t seed = p->options.seed;
 
     (void)s;
     if (why) return why;
     c->wide = cvyi_wide_form(p, c->form.core);
-    return c->wide.why || !seed || seed >> 2 & 1 ? c->wide.why : "wide: this random plan does not use it";
+    return c->wide.why;
 }
 
 static void tune_conv_wide(const cvy_plan *p, pass *s, const cuda_choice *c)
@@ -295,11 +293,6 @@ static void tune_conv_wide(const cvy_plan *p, pass *s, const cuda_choice *c)
         const size_t length = strlen(s->note);
         snprintf(s->note + length, sizeof s->note - length, ", sums in %d parts", f->tile.split);
     }
-}
-
-static bool beats_conv_wide(const cvy_plan *p, const pass *mine, const pass *best)
-{
-    return p->options.seed || mine->seconds < best->seconds;
 }
 
 static bool same_conv_wide(const cuda_choice *a, const cuda_choice *b)
@@ -320,7 +313,7 @@ const kernel_row cvyi_kernel_conv_wide = {.name = "conv_wide",
                                           .tune = tune_conv_wide,
                                           .make = make_conv_wide,
                                           .launch = cvyi_product_launch,
-                                          .beats = beats_conv_wide,
                                           .same = same_conv_wide,
                                           .scratch = scratch_of_conv_wide,
+                                          .dice = 4,
                                           .tensor_cores = true};

@@ -264,6 +264,7 @@ const kernel_row cvyi_kernel_conv_mma = {.name = "conv_mma",
                                          .make = make_conv_mma,
                                          .beats = cvyi_mma_beats,
                                          .same = cvyi_mma_same,
+                                         .dice = 2,
                                          .tensor_cores = true};
 
 /* ---- pooling ---- */

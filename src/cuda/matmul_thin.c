@@ -124,16 +124,14 @@ fail:
 
 /* ---- its row of the table ---- */
 
-/* Of a random plan at random. */
 static const char *refuse_matmul_thin(const cvy_plan *p, const pass *s, cuda_choice *c)
 {
     const char *why = cvyi_core_refusal(p, c, 1u << KIND_LINEAR | 1u << KIND_MATMUL, "not a matrix product");
-    const uint32_t seed = p->options.seed;
 
     (void)s;
     if (why) return why;
     c->thin = find_form(p, c->form.core);
-    return c->thin.why || !seed || seed >> 1 & 1 ? c->thin.why : "thin: this random plan does not use it";
+    return c->thin.why;
 }
 
 /* Memory at nine tenths of its bandwidth, less where blocks do not fill the device, or multiply-adds; parts of sums
@@ -177,4 +175,5 @@ const kernel_row cvyi_kernel_matmul_thin = {.name = "matmul_thin",
                                             .make = make_matmul_thin,
                                             .beats = beats_matmul_thin,
                                             .same = same_matmul_thin,
-                                            .scratch = scratch_of_matmul_thin};
+                                            .scratch = scratch_of_matmul_thin,
+                                            .dice = 2};

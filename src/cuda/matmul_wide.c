@@ -325,16 +325,14 @@ fail:
 
 /* ---- its row of the table ---- */
 
-/* Of a random plan at random. */
 static const char *refuse_matmul_wide(const cvy_plan *p, const pass *s, cuda_choice *c)
 {
     const char *why = cvyi_core_refusal(p, c, 1u << KIND_LINEAR | 1u << KIND_MATMUL, "not a matrix product");
-    const uint32_t seed = p->options.seed;
 
     (void)s;
     if (why) return why;
     c->word = cvyi_word_form(p, c->form.core);
-    return c->word.why || !seed || seed >> 3 & 1 ? c->word.why : "words: this random plan does not use it";
+    return c->word.why;
 }
 
 static void tune_matmul_wide(const cvy_plan *p, pass *s, const cuda_choice *c)
@@ -351,11 +349,6 @@ static void tune_matmul_wide(const cvy_plan *p, pass *s, const cuda_choice *c)
     if (f->tile.turns) snprintf(s->note + length, sizeof s->note - length, " in turns");
     length = strlen(s->note);
     if (f->tile.split > 1) snprintf(s->note + length, sizeof s->note - length, ", sums in %d parts", f->tile.split);
-}
-
-static bool beats_matmul_wide(const cvy_plan *p, const pass *mine, const pass *best)
-{
-    return p->options.seed || mine->seconds < best->seconds;
 }
 
 static bool same_matmul_wide(const cuda_choice *a, const cuda_choice *b)
@@ -395,9 +388,9 @@ const kernel_row cvyi_kernel_matmul_wide = {.name = "matmul_wide",
                                             .tune = tune_matmul_wide,
                                             .make = make_matmul_wide,
                                             .launch = launch_matmul_wide,
-                                            .beats = beats_matmul_wide,
                                             .same = same_matmul_wide,
                                             .scratch = scratch_of_matmul_wide,
+                                            .dice = 8,
                                             .tensor_cores = true,
                                             .dense = true,
                                             .any_strides = any_strides,

@@ -249,14 +249,12 @@ static mma_form find_form(const cvy_plan *p, int core)
 
 /* ---- rows of the table ---- */
 
-/* Of a random plan at random. */
+/* A random plan takes it or not whatever it costs (dice). */
 const char *cvyi_mma_refusal(const cvy_plan *p, int core, mma_form *f)
 {
-    const uint32_t seed = p->options.seed;
-
     *f = find_form(p, core);
     if (f->why) return f->why;
-    return (seed ? seed >> 1 & 1 : f->flops > p->machine.flops) ? NULL : "mma.sync: multiply-adds are faster here";
+    return p->options.seed || f->flops > p->machine.flops ? NULL : "mma.sync: multiply-adds are faster here";
 }
 
 void cvyi_mma_tune(const cvy_plan *p, pass *s, const cuda_choice *c)
