@@ -70,8 +70,7 @@ double cvyi_slice_bytes(const cvy_plan *p, const pass *s, const cpu_choice *c)
     for (int i = s->first; i < s->first + s->count; i++) {
         const node *n = &p->graph->nodes[i];
         const node_choice *at = cvyi_node_choice(s, c, i);
-        if (!at->read_on || !at->awaited || cvyi_needed_after(p, s, n->out)) continue;
-        if (cvyi_info(n)->kind == KIND_STATS) continue;
+        if (!at->sliced || !at->awaited || cvyi_info(n)->kind == KIND_STATS) continue;
         /* computed in float32, whatever the dtype */
         bytes += (double)cvyi_floats(cvyi_elements(cvyi_shape_of(p->graph, n->out))) / (double)s->samples;
     }

@@ -251,7 +251,7 @@ static void place_spot(builder *b, spot *s)
         *s = (spot){v, SPOT_TENSOR, at->at, s->per, s->sliced, -1, s->shift, false};
         s->staged = !param && half && needs_floats(b, v);
         if (!param && (!inside || needs_floats(b, v))) s->shadow = cvyi_slice(b, unit_bytes(b, s));
-    } else if (inside && (read_elsewhere(b, v) || b->g->nodes[val->node].op == OP_norm_stats)) {
+    } else if (inside && choice_of(b, val->node)->sliced) {
         s->kind = SPOT_SLICE;
         s->at = cvyi_slice(b, unit_bytes(b, s));
     }
