@@ -1,5 +1,6 @@
 /* cores.h - shared by the files that make a core's steps: core_window.c (convolutions, pooling), core_product.c
- * (matrix products), core_rows.c (statistics, norms, softmax), core_reduce.c (reductions). */
+ * (matrix products), core_rows.c (statistics, norms, softmax), core_reduce.c (reductions), core_move.c,
+ * core_pointwise.c (no core). */
 #ifndef CVYI_CUDA_CORES_H
 #define CVYI_CUDA_CORES_H
 
@@ -17,6 +18,8 @@ void cvyi_core_bias(maker *m, int core, const space *over, int bias, int slot);
 void cvyi_core_first_view(maker *m, int core, const space *over);
 /* What both kernels on mma.sync have beside a tile. */
 void cvyi_core_mma(maker *m, const mma_tile *t);
+/* Ends a step of pointwise.cu, which reads `in` and writes `out`. */
+cvy_status cvyi_core_end_pointwise(maker *m, const space *in, const space *out, const char *variant);
 /* reduce.cu: the reduction of the pass's choice. */
 cvy_status cvyi_core_reduction(maker *m);
 /* How it is spread; gather, spaces and dimensions are there. dtype: of what is read. */

@@ -90,6 +90,11 @@ int64_t cvyi_stats_parts(const norm_geom *e);
 /* Statistics of what node `core` reads, into a value or the engine's own memory. */
 cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int stats_value, int64_t stats_at);
 
+/* Decides which tensors of run() have shadows, and takes memory for them. (shadows.c) */
+cvy_status cvyi_make_shadows(maker *m);
+/* Copies between tensors and their shadows: inputs and parameters before everything, outputs after it. */
+cvy_status cvyi_copy_shadows(maker *m, bool outputs);
+
 /* The engine's memory after the values, in the workspace. */
 int64_t cvyi_make_memory(maker *m, int64_t bytes);
 /* For what a weight is packed into: prepared, where the weight is. */
