@@ -128,7 +128,7 @@ static void add_bytes(cvy_plan *p, interval *in, const node *n)
         p->read_by[n->out] = 0;
         in->bytes -= value_bytes(p, n->out);
     }
-    if (p->last_reader[n->out] >= in->end && cvyi_info(n)->kind != KIND_SHAPE) in->bytes += value_bytes(p, n->out);
+    if (p->root[n->out] == n->out && p->last_sharer[n->out] >= in->end) in->bytes += value_bytes(p, n->out);
     for (int a = 0; a < n->n_args; a++) {
         const int v = n->arg[a];
         if (v == CVY_NONE || p->read_by[v] == in->stamp) continue;

@@ -131,6 +131,7 @@ struct cvy_plan {
     int *tensor_value; /* value of the lowered graph for each of them */
     int *root;         /* per value: whose memory it shares (itself, unless a reshape of another) */
     int *last_reader;  /* per value: last node that reads it; n_nodes for outputs, -1: nobody */
+    int *last_sharer;  /* per root: the same of all values that share its memory */
     bool *prepared;    /* per value: depends only on parameters */
     place *places;     /* per value; aliases have their root's place */
     int *last_use;     /* per value: last pass that reads it; n_passes for outputs, -1: nobody */

@@ -175,6 +175,26 @@ static void slices_stay_in_cache(void **state)
     cvy_graph_free(g);
 }
 
+/* What leaves a pass through a reshape that shares its memory is written like anything else, and lies in no slice.
+ */
+static void reshaped_results_are_written(void **state)
+{
+    cvy_graph *g = parse("x[4,64,16,16] | relu @r | max_pool2d(2) @z | @r | reshape(4,16384) @y | output(@y, @z)");
+    const int64_t floats = 4 * 64 * 16 * 16;
+    cvy_plan *p;
+    cvy_cost cost;
+    (void)state;
+    setenv("CVY_MACHINE", "portable,2", 1);
+    p = plan_with(g, (cvy_options){0});
+    unsetenv("CVY_MACHINE");
+    assert_ok(cvy_plan_cost(p, &cost));
+    assert_int_equal(p->n_passes, 1);
+    assert_true(cost.bytes == (double)cvyi_floats(2 * floats + floats / 4));
+    assert_true(cvyi_cpu_choice(&p->passes[0])->slices == 0);
+    cvy_plan_free(p);
+    cvy_graph_free(g);
+}
+
 /* ---- memory ---- */
 
 static double parameter_bytes(const cvy_graph *g)
@@ -621,13 +641,14 @@ static void values_have_titles(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(passes_and_places),    cmocka_unit_test(seeds),
-        cmocka_unit_test(slices_stay_in_cache), cmocka_unit_test(any_number_of_threads),
-        cmocka_unit_test(long_chains),          cmocka_unit_test(workspace_of_blocks),
-        cmocka_unit_test(workspace_is_enough),  cmocka_unit_test(kept_parameters),
-        cmocka_unit_test(several_callers),      cmocka_unit_test(options_checked),
-        cmocka_unit_test(runs_checked),         cmocka_unit_test(blocks_print),
-        cmocka_unit_test(unfused_prints),       cmocka_unit_test(values_have_titles),
+        cmocka_unit_test(passes_and_places),     cmocka_unit_test(seeds),
+        cmocka_unit_test(slices_stay_in_cache),  cmocka_unit_test(reshaped_results_are_written),
+        cmocka_unit_test(any_number_of_threads), cmocka_unit_test(long_chains),
+        cmocka_unit_test(workspace_of_blocks),   cmocka_unit_test(workspace_is_enough),
+        cmocka_unit_test(kept_parameters),       cmocka_unit_test(several_callers),
+        cmocka_unit_test(options_checked),       cmocka_unit_test(runs_checked),
+        cmocka_unit_test(blocks_print),          cmocka_unit_test(unfused_prints),
+        cmocka_unit_test(values_have_titles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
