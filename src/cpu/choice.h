@@ -67,7 +67,6 @@ typedef struct node_choice {
     const cpu_row *row;
     int lead;              /* the node whose steps compute it */
     bool read_on;          /* its value is read by other steps of the pass */
-    bool stored;           /* it is needed after the pass, or a reshape of it is */
     bool sliced;           /* it lies in a slice: statistics always do, unless they are stored */
     bool awaited;          /* an operator reads it that needs all of it before it can start: it is no program's */
     bool centred;          /* its value lies in memory less its channels' means */

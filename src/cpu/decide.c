@@ -90,30 +90,25 @@ void cvyi_lead(const cvy_plan *p, const pass *s, cpu_choice *c, int index)
         own->centred = cvyi_node_choice(s, c, p->graph->values[v].node)->centred;
 }
 
-/* The choice of the node whose memory v shares; NULL: it is made before the pass. */
-static node_choice *maker_of(const cvy_plan *p, const pass *s, const cpu_choice *c, int v)
-{
-    const int root = p->root[v];
-    return cvyi_made_inside(p, s, root) ? cvyi_node_choice(s, c, p->graph->values[root].node) : NULL;
-}
-
 void cvyi_mark_reads(const cvy_plan *p, const pass *s, cpu_choice *c)
 {
     for (int i = s->first; i < s->first + s->count; i++) {
         const node *n = &p->graph->nodes[i];
-        node_choice *of = maker_of(p, s, c, n->out);
-        if (of) of->stored |= cvyi_needed_after(p, s, n->out);
-        for (int a = 0; a < n->n_args && !cvyi_is_alias(p, i); a++) {
-            node_choice *maker = n->arg[a] == CVY_NONE ? NULL : maker_of(p, s, c, n->arg[a]);
-            if (!maker) continue;
+        if (cvyi_is_alias(p, i)) continue;
+        for (int a = 0; a < n->n_args; a++) {
+            const int v = n->arg[a] == CVY_NONE ? CVY_NONE : p->root[n->arg[a]];
+            node_choice *maker;
+            if (v == CVY_NONE || !cvyi_made_inside(p, s, v)) continue;
+            maker = cvyi_node_choice(s, c, p->graph->values[v].node);
             maker->read_on |= maker->lead != cvyi_node_choice(s, c, i)->lead;
             maker->awaited |= cvyi_node_choice(s, c, i)->row != &cvyi_row_program;
         }
     }
     for (int i = s->first; i < s->first + s->count; i++) {
+        const node *n = &p->graph->nodes[i];
         node_choice *of = cvyi_node_choice(s, c, i);
-        const bool stats = cvyi_info(&p->graph->nodes[i])->kind == KIND_STATS;
-        of->sliced = (of->read_on || stats) && !of->stored && !cvyi_is_alias(p, i);
+        of->sliced = (of->read_on || cvyi_info(n)->kind == KIND_STATS) && !cvyi_is_alias(p, i) &&
+                     !cvyi_memory_needed_after(p, s, n->out);
     }
 }
 

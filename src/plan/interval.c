@@ -115,6 +115,11 @@ bool cvyi_needed_after(const cvy_plan *p, const pass *s, int v)
     return p->last_reader[v] >= s->first + s->count;
 }
 
+bool cvyi_memory_needed_after(const cvy_plan *p, const pass *s, int root)
+{
+    return p->last_sharer[root] >= s->first + s->count;
+}
+
 /* ---- growing ---- */
 
 static double value_bytes(const cvy_plan *p, int v)

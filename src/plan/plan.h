@@ -192,6 +192,8 @@ bool cvyi_has_samples(const cvy_plan *p, int v, int64_t N);
 /* Is value v made inside the interval / read after it (or an output)? */
 bool cvyi_made_inside(const cvy_plan *p, const pass *s, int v);
 bool cvyi_needed_after(const cvy_plan *p, const pass *s, int v);
+/* The same of a root, or of any value that shares its memory. */
+bool cvyi_memory_needed_after(const cvy_plan *p, const pass *s, int root);
 bool cvyi_is_output(const cvy_graph *g, int v);
 static inline bool cvyi_is_producer(op_kind k)
 {
