@@ -65,10 +65,11 @@ typedef struct matmul_choice {
 /* One operator of a pass. */
 typedef struct node_choice {
     const cpu_row *row;
-    int lead;     /* the node whose steps compute it */
-    bool read_on; /* its value is read by other steps of the pass: it lies in a slice, unless it is stored */
-    bool awaited; /* an operator reads it that needs all of it before it can start: it is no program's */
-    bool centred; /* its value lies in memory less its channels' means */
+    int lead;              /* the node whose steps compute it */
+    bool read_on;          /* its value is read by other steps of the pass */
+    bool sliced;           /* it lies in a slice: statistics always do, unless they are stored */
+    bool awaited;          /* an operator reads it that needs all of it before it can start: it is no program's */
+    bool centred;          /* its value lies in memory less its channels' means */
     const cpu_choice *own; /* of a producer among the prepared nodes; else NULL: the pass's choice is its first's */
 } node_choice;
 
@@ -149,7 +150,7 @@ const cpu_row *cvyi_only_row(const question *q);
 const char *cvyi_decide_pass(const cvy_plan *p, pass *s, cpu_choice *c);
 /* Decides which nodes the steps of node `index` compute. */
 void cvyi_lead(const cvy_plan *p, const pass *s, cpu_choice *c, int index);
-/* Finds the values that other steps than their own read, and those that are awaited. */
+/* Finds the values that other steps than their own read, those that are awaited, and those that lie in slices. */
 void cvyi_mark_reads(const cvy_plan *p, const pass *s, cpu_choice *c);
 /* In a reshape that shares memory nothing is computed. */
 static inline bool cvyi_is_alias(const cvy_plan *p, int index)
@@ -173,7 +174,7 @@ bool cvyi_conv_twice_fits(const cvy_plan *p, const pass *s);
 const char *cvyi_pass_refusal(const cvy_plan *p, const pass *s);
 /* Bytes of one sample's awaited values in slices. */
 double cvyi_slice_bytes(const cvy_plan *p, const pass *s, const cpu_choice *c);
-/* Is it cheaper to run the convolution twice than to keep its result in a slice? */
+/* Is it cheaper to run the convolution twice, which it may, than to keep its result in a slice? */
 bool cvyi_recomputes(const cvy_plan *p, const pass *s, const cpu_choice *c);
 /* Work, waits, way, seconds and note of a pass that is decided. */
 void cvyi_pass_cost(const cvy_plan *p, pass *s, cpu_choice *c);

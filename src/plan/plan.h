@@ -133,6 +133,7 @@ struct cvy_plan {
     int *tensor_value; /* value of the lowered graph for each of them */
     int *root;         /* per value: whose memory it shares (itself, unless a reshape of another) */
     int *last_reader;  /* per value: last node that reads it; n_nodes for outputs, -1: nobody */
+    int *last_sharer;  /* per root: the same of all values that share its memory */
     bool *prepared;    /* per value: depends only on parameters */
     place *places;     /* per value; aliases have their root's place */
     int *last_use;     /* per value: last pass that reads it; n_passes for outputs, -1: nobody */
@@ -193,6 +194,8 @@ bool cvyi_has_samples(const cvy_plan *p, int v, int64_t N);
 /* Is value v made inside the interval / read after it (or an output)? */
 bool cvyi_made_inside(const cvy_plan *p, const pass *s, int v);
 bool cvyi_needed_after(const cvy_plan *p, const pass *s, int v);
+/* The same of a root, or of any value that shares its memory. */
+bool cvyi_memory_needed_after(const cvy_plan *p, const pass *s, int root);
 bool cvyi_is_output(const cvy_graph *g, int v);
 static inline bool cvyi_is_producer(op_kind k)
 {
