@@ -69,13 +69,13 @@ static void *member(void *arg)
     for (long n; (n = atomic_fetch_add(&t->next, 1)) < t->N;) {
         conv_job job = t->job;
         job.src = t->x + n * t->nx;
+        const conv_input x = {job.src, CVY_FLOAT32, NULL};
         if (job.dst) job.dst = n ? l->y : t->y;
         if (job.sumsq) job.sumsq = l->stats;
         if (job.tiling->ph > 1) job.pool = l->pool;
         if (job.sumsq) { /* means first, as the engine does before a norm */
             const conv_geom *g = &job.tiling->geom;
-            for (int64_t c = 0; c < g->C; c++)
-                cvyi_conv_window_sums(job.tiling->kernels, g, job.src, c, &l->window);
+            for (int64_t c = 0; c < g->C; c++) cvyi_conv_window_sums(job.tiling->kernels, g, &x, c, &l->window);
         }
         for (int64_t u = 0; u < job.tiling->parts; u++) cvyi_conv_run(&job, u, l->scratch);
     }
@@ -194,7 +194,8 @@ static void bench(const shape_row *row, const cpu_conv_kernels *k, int threads, 
         memset(shift, 0, (size_t)row->K * 8);
         if (a >= CONV_WINOGRAD_4X4) {
             double start = now();
-            for (int64_t c = 0; c < row->C; c++) cvyi_conv_window_sums(k, &g, t.x, c, &win);
+            const conv_input x = {t.x, CVY_FLOAT32, NULL};
+            for (int64_t c = 0; c < row->C; c++) cvyi_conv_window_sums(k, &g, &x, c, &win);
             cvyi_conv_means(k, &g, w, bias, &win, 0, row->K, mean, shift);
             if (a == CONV_WINOGRAD_4X4)
                 printf("  window sums and means %.1f us per sample\n", (now() - start) * 1e6);

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from .module import Entry, MOST_ENTRIES, fill_entry, ordinary_world
+from .entry import Entry
+from .module import MOST_ENTRIES, fill_entry, ordinary_world
 from .settings import Settings
 
 

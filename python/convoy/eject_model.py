@@ -12,7 +12,8 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from .capture import trace
-from .module import Entry, fill_entry, inner_hooks, stateless
+from .entry import Entry
+from .module import fill_entry, inner_hooks, stateless
 from .problem import SEED, Bad, about
 from .region import Runner
 from .state import State

@@ -20,6 +20,7 @@ from . import kinds, lane
 from .attended import Attended
 from .capture import capture
 from .engine import ConvoyError, compile_plans
+from .entry import Entry
 from .gate import TRACING, Busy, in_pytorch, taken
 from .invoke import invoker, only_region
 from .passing import IN_A_ROW, Passing
@@ -28,7 +29,7 @@ from .region import Runner, described
 from .replay import replaying
 from .settings import Settings, autocast_state, only_devices
 from .state import ATOMS, PLAIN, State
-from .training import Trained, gradients_everywhere, leaves_of, saving_is_watched
+from .training import Trained, leaves_of, saving_is_watched
 from .worth import judge
 
 MOST_ENTRIES = 64  # shapes per module; the oldest makes room
@@ -38,34 +39,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 GLOBAL_HOOKS = [getattr(nn_module, "_global" + name) for name in HOOKS if hasattr(nn_module, "_global" + name)]
 
 
-# ---- entries: one call's shapes ----------------------------------------------------------------------------------
-
-
-class Entry:
-    """A captured call, or the reason why there is none. It is valid while the module's state is unchanged."""
-
-    def __init__(self, state=None):
-        self.state, self.reason, self.served = state, None, 0
-        self.params, self.loose, self.hooks = [], [], []
-        self.doubts = []  # of its regions: something came otherwise than it was traced
-        self.capture, self.runners, self.verdicts, self.invoke = None, [], [], None
-        self.fixed, self.whole = [], None  # the first placeholders; only_region() where a lane may run it
-        self.replays = []  # of the call, where CUDA graphs are wanted (replay.py)
-        self.asked = None  # requires_grad of params, loose and tensors, if the forward read it of any
-        self.leaves = []  # per region: the placeholders that it depends on (training.py)
-
-    def holds(self):
-        return not self.doubts and (self.state is None or self.state.unchanged())
-
-    def wanted(self, tensors):
-        """requires_grad of everything that the call reads. tensors: those after the parameters."""
-        return tuple(t.requires_grad for t in (*self.params, *self.loose, *tensors))
-
-    def left_to_autograd(self, tensors):
-        """Does every region need gradients, and does PyTorch then compute each? tensors: those after the parameters."""
-        if not torch.is_grad_enabled() or any(runner.recomputes() for runner in self.runners):
-            return False
-        return gradients_everywhere(self.leaves, [*self.params, *self.loose, *tensors])
+# ---- hooks -------------------------------------------------------------------------------------------------------
 
 
 def hooks_of(modules):

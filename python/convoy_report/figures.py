@@ -102,6 +102,13 @@ def diffusion_figures(cases, device, precision):
                                "Time of the fastest PyTorch, in either layout, as a multiple of Convoy's. Red: it is faster.", ours)
 
 
+def network_figures(cases, device, precision):
+    """Whole networks and blocks against the fastest library that ran them."""
+    for mode in ("eval", "train"):
+        if found := [c for c in select(cases, device=device, precision=precision, series=f"network {mode}") if c.peers()]:
+            yield ratio_figure(f"networks-{device}-{precision}-{mode}", f"Networks, .{mode}()", found, FASTEST)
+
+
 def histogram(ratios, label, edges, even=(1, 1)):
     """How many cases are how many times as fast: a column for each bin, numbered by count and by edge. Below `even` they are
     slower, between its two edges as fast."""
@@ -270,5 +277,5 @@ def error_figure(cases, device, precision):
 
 
 # Rows of the page: what was measured at full size, how it compares, how times grow.
-FIGURES = ((speedup_figures, chain_figures), (diffusion_figures,),
+FIGURES = ((speedup_figures, chain_figures), (diffusion_figures, network_figures),
            (error_figure, roofline_figure, sample_figure, module_figure, thread_figure, operator_figure), (size_figures,))

@@ -7,7 +7,7 @@ from pathlib import Path
 from .cases import OURS, RIVAL, UNFUSED, cases_of
 
 NAMES = {"convoy": OURS, "eager": "torch eager", "compile": RIVAL}
-FOLDERS = ("", "diffusion", "never")  # of bench/results
+FOLDERS = ("", "diffusion", "networks", "never")  # of bench/results
 
 
 def timed(told, path):

@@ -6,6 +6,7 @@ from collections import defaultdict
 
 from .cases import BLOCKS, OURS, RIVAL, fmt, fmt_error, newest_sample, run_lines, select
 
+NETWORKS = ("network eval", "network train")
 ERRORS = (("max_abs_error", "max abs error"), ("rms_error", "rms error"))  # the second: not in older files
 
 
@@ -116,10 +117,38 @@ def md_diffusion(cases, device, precision):
     return lines
 
 
+def ratio_cell(case, peer):
+    """A peer's time, and how many times as long as Convoy it takes: bold if it is faster."""
+    row = case.rows.get(peer)
+    if not row or not row.get("ms"):
+        return "–"
+    ratio = case.speedup(row)
+    return f"{fmt(row['ms'])} ({fmt(ratio)}×)" if ratio >= 1 else f"{fmt(row['ms'])} (**{fmt(ratio)}×**)"
+
+
+def md_networks(cases, device, precision):
+    """Whole networks and blocks, in evaluation and in training, beside every library that ran them."""
+    found = [c for mode in NETWORKS for c in select(cases, device=device, precision=precision, series=mode) if c.peers()]
+    if not found:
+        return []
+    peers = list(dict.fromkeys(p for c in found for p in c.rows if p != OURS))
+    told = []
+    for peer in peers:
+        ratios = [c.speedup(c.rows[peer]) for c in found if c.rows.get(peer, {}).get("ms")]
+        told.append(f"{peer} in {sum(r > 1 for r in ratios)} of {len(ratios)} (geometric mean {fmt(statistics.geometric_mean(ratios))}×)")
+    lines = [f"Faster than {'; '.join(told)}.", "",
+             "| ms (× Convoy) | convoy | " + " | ".join(peers) + " | error / largest result (eager's) |", "|---" * (len(peers) + 3) + "|"]
+    for c in found:
+        eager = c.rows.get("torch eager", {}).get("rel_error")
+        lines.append(f"| {c.size}, {c.series.split()[-1]} | {fmt(c.ours['ms'])} | " + " | ".join(ratio_cell(c, p) for p in peers) +
+                     f" | {fmt_error(c.ours.get('rel_error'))} ({fmt_error(eager)}) |")
+    return lines
+
+
 def md_losses(cases, device, precision):
-    """Every case in which a peer is faster."""
-    lost = [(c, c.peers()[0]) for c in select(cases, device=device, precision=precision) if c.series != "module" and c.peers()
-            and c.peers()[0]["ms"] < c.ours["ms"]]
+    """Every case in which a peer is faster; modules and networks have tables of their own."""
+    lost = [(c, c.peers()[0]) for c in select(cases, device=device, precision=precision) if c.series not in ("module", *NETWORKS)
+            and c.peers() and c.peers()[0]["ms"] < c.ours["ms"]]
     if not lost:
         return ["In no case of the suite was a peer faster."]
     lines = ["| case | Convoy, ms | fastest peer, ms | |", "|---|---|---|---|"]
@@ -236,4 +265,5 @@ def told_of(drawn):
 
 
 TABLES = {"blocks": md_blocks, "operators": md_operators, "series": md_series, "losses": md_losses, "runs": md_runs,
-          "sample": md_sample, "threads": md_threads, "diffusion": md_diffusion, "summary": md_summary, "headline": md_headline}
+          "sample": md_sample, "threads": md_threads, "diffusion": md_diffusion, "networks": md_networks,
+          "summary": md_summary, "headline": md_headline}

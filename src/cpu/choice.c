@@ -1,6 +1,7 @@
 /* choice.c - the table of kernels, and the choice among them; see choice.h. */
 #include <math.h>
 #include <stddef.h>
+#include <string.h>
 #include "choice.h"
 
 static const cpu_row *const rows[] = {
@@ -100,6 +101,16 @@ const char *cvyi_cpu_judge(const cvy_plan *p, pass *s)
     return why;
 }
 
+void *cvyi_cpu_keep(cvy_plan *p, const pass *s)
+{
+    const size_t nodes = (size_t)s->count * sizeof(node_choice);
+    cpu_choice *c = cvyi_arena_alloc(&p->memory, 1, sizeof *c + nodes);
+    if (!c) return NULL;
+    memcpy(c, s->choice, sizeof *c + nodes);
+    c->nodes = (node_choice *)(c + 1);
+    return c;
+}
+
 cvy_status cvyi_cpu_choose_prepared(cvy_plan *p, pass *s)
 {
     cpu_choice *c = s->choice = cvyi_arena_alloc(&p->memory, 1, sizeof *c);
@@ -110,13 +121,15 @@ cvy_status cvyi_cpu_choose_prepared(cvy_plan *p, pass *s)
     for (int i = 0; i < s->count; i++) c->nodes[i].lead = -1;
     for (int i = 0; i < s->count; i++) {
         const question q = cvyi_ask(p, s, s->first + i);
-        double rank = BEFORE_ALL;
-        cpu_choice *own = cvyi_arena_alloc(&p->memory, 1, sizeof *own);
-        if (!own) return CVY_NO_MEMORY;
-        own->chunk = own->units = 1;
-        own->row = c->nodes[i].row = next_row(&q, &rank, &own->seconds);
-        if (own->row->decide) own->row->decide(&q, own);
-        c->nodes[i].own = own;
+        double rank = BEFORE_ALL, seconds;
+        const cpu_row *row = c->nodes[i].row = next_row(&q, &rank, &seconds);
+        if (row->decide) {
+            cpu_choice *own = cvyi_arena_alloc(&p->memory, 1, sizeof *own);
+            if (!own) return CVY_NO_MEMORY;
+            *own = (cpu_choice){.row = row, .seconds = seconds, .chunk = 1, .units = 1};
+            row->decide(&q, own);
+            c->nodes[i].own = own;
+        }
         if (c->nodes[i].lead < 0) cvyi_lead(p, s, c, s->first + i);
     }
     cvyi_mark_reads(p, s, c);

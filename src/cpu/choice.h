@@ -65,10 +65,11 @@ typedef struct matmul_choice {
 /* One operator of a pass. */
 typedef struct node_choice {
     const cpu_row *row;
-    int lead;     /* the node whose steps compute it */
-    bool read_on; /* its value is read by other steps of the pass: it lies in a slice, unless it is stored */
-    bool awaited; /* an operator that reads it needs all of it before it can start, so no program computes it */
-    bool centred; /* its value is stored minus its channels' means */
+    int lead;              /* the node whose steps compute it */
+    bool read_on;          /* its value is read by other steps of the pass */
+    bool sliced;           /* it lies in a slice: statistics always do, unless they are stored */
+    bool awaited;          /* an operator that reads it needs all of it first, so no program computes it */
+    bool centred;          /* its value is stored minus its channels' means */
     const cpu_choice *own; /* of a producer among the prepared nodes; else NULL: its choice is the pass's */
 } node_choice;
 
@@ -115,6 +116,8 @@ extern const cpu_row cvyi_row_stats, cvyi_row_program, cvyi_row_gather, cvyi_row
 /* struct engine's */
 const char *cvyi_cpu_judge(const cvy_plan *p, pass *s);
 bool cvyi_cpu_same(const void *a, const void *b);
+/* A copy of the pass's choice, and of those of its nodes, in the plan's memory; NULL: there is none left. */
+void *cvyi_cpu_keep(cvy_plan *p, const pass *s);
 void cvyi_cpu_why(const cvy_plan *p, const pass *s, text *t);
 
 /* The choice of the pass of prepared nodes, which is not judged: into the plan's memory. */
@@ -147,7 +150,7 @@ const cpu_row *cvyi_only_row(const question *q);
 const char *cvyi_decide_pass(const cvy_plan *p, pass *s, cpu_choice *c);
 /* Decides which nodes the steps of node `index` compute. */
 void cvyi_lead(const cvy_plan *p, const pass *s, cpu_choice *c, int index);
-/* Finds the values that are read by steps other than their own, and those that are awaited. */
+/* Finds the values that are read by steps other than their own, those that are awaited, and those in slices. */
 void cvyi_mark_reads(const cvy_plan *p, const pass *s, cpu_choice *c);
 /* A reshape that shares memory computes nothing. */
 static inline bool cvyi_is_alias(const cvy_plan *p, int index)
@@ -171,7 +174,7 @@ bool cvyi_conv_twice_fits(const cvy_plan *p, const pass *s);
 const char *cvyi_pass_refusal(const cvy_plan *p, const pass *s);
 /* Bytes of one sample's awaited values in slices. */
 double cvyi_slice_bytes(const cvy_plan *p, const pass *s, const cpu_choice *c);
-/* Is it cheaper to run the convolution twice than to keep its result in a slice? */
+/* Is it cheaper to run the convolution twice, which it may, than to keep its result in a slice? */
 bool cvyi_recomputes(const cvy_plan *p, const pass *s, const cpu_choice *c);
 /* Work, waits, way, seconds and note of a pass that is decided. */
 void cvyi_pass_cost(const cvy_plan *p, pass *s, cpu_choice *c);

@@ -131,6 +131,13 @@ static inline bool cvyi_conv_needs_copy(const conv_geom *g)
     return g->stride[1] > 1 || g->stride[2] > 1 || cvyi_conv_padded(g);
 }
 
+/* Does the form take x of 16 bits and widen it as it loads it? By channels, x without padding is read in place, as
+ * floats. */
+static inline bool cvyi_conv_widens(conv_algo_id algo, const conv_geom *g)
+{
+    return algo != CONV_CHANNELS || cvyi_conv_padded(g);
+}
+
 /* Winograd: sets the tiles of t->geom. */
 void cvyi_conv_cut_tiles(conv_tiling *t, const conv_algo *a);
 

@@ -44,6 +44,12 @@ static double plane_lanes(const conv_tiling *t, int64_t pitch, bool flat)
                     cvyi_round_up((last - 1) * pitch + Q, vl));
 }
 
+/* Weights of so many terms for each output channel come from the outer cache. */
+static double weight_seconds(const conv_geom *g, double terms, const conv_machine *m)
+{
+    return (double)cvyi_floats(g->K) * terms / m->cache_bytes;
+}
+
 /* The number of floats of x that all parts copy, each counted as often as it is copied. */
 static double copied_floats(const conv_tiling *t)
 {
@@ -70,7 +76,7 @@ static double cost_direct(const conv_geom *g, const conv_algo *a, const conv_mac
             ((double)g->K * terms + 40 * blocks / m->kernels->direct_vt);
     if (t.flat) lanes += 14 * (double)(g->K * g->out[0] * g->out[1] * g->out[2]);
     lanes += 400 * blocks * (double)(t.bands * m->kernels->vl) + (g->stride[2] > 2 ? 32 : 8) * copied_floats(&t);
-    return 2.0 * lanes / (0.96 * m->fma_flops) + 4.0 * (double)g->K * terms / m->cache_bytes;
+    return 2.0 * lanes / (0.96 * m->fma_flops) + weight_seconds(g, terms, m);
 }
 
 /* Outputs of an axis for which tap r reads x and not padding. */
@@ -113,8 +119,7 @@ static double cost_patches(const conv_geom *g, const conv_algo *a, const conv_ma
     served = (double)g->K + patch * (double)cvyi_max64(t.kparts, g->groups);
     begin = (double)(t.chunks * g->groups * (60 * t.blocks + 30 * cvyi_conv_taps(g))) / m->kernels->direct_vt;
     lanes = (double)g->out[0] * plane_lanes(&t, g->out[2], true);
-    return 2.0 * lanes * (terms * served + begin) / (0.84 * m->fma_flops) +
-           4.0 * (double)g->K * terms / m->cache_bytes;
+    return 2.0 * lanes * (terms * served + begin) / (0.84 * m->fma_flops) + weight_seconds(g, terms, m);
 }
 
 /* Register tiles run at 0.93 of the peak if they have 4 outputs or more, beginning a tile and turning its
@@ -131,7 +136,7 @@ static double cost_channels(const conv_geom *g, const conv_algo *a, const conv_m
     cvyi_conv_tile(CONV_CHANNELS, g, m->kernels, 1, 1, &t);
     lanes = (double)(g->out[0] * g->out[1] * row * g->groups * (t.full * t.kt + t.tails * t.tail_kt)) * (terms + 8);
     if (cvyi_conv_padded(g)) lanes += 8.0 * (double)(t.parts * cvyi_ceil_div(g->out[2], t.cols) * t.view_floats);
-    return 2.0 * lanes / (0.93 * m->fma_flops) + 4.0 * (double)g->K * terms / m->cache_bytes;
+    return 2.0 * lanes / (0.93 * m->fma_flops) + weight_seconds(g, terms, m);
 }
 
 /* FMAs of whole vectors at the peak, at half of it if no two taps lie below each other, copies as in the direct

@@ -30,11 +30,14 @@ static const char *refuse_product(const question *q, const cpu_row *row)
 
 /* ---- seconds ---- */
 
+/* Of a sample by itself, so that all batch sizes choose the same form: they share its packed weights. */
 static double conv_seconds(const question *q, const cpu_row *row)
 {
     const conv_machine m = machine_of(q->plan->state);
     const conv_algo *a = &cvyi_conv_algos[row->algo];
-    return a->cost(&q->conv, a, &m) * (double)q->conv.N;
+    conv_geom one = q->conv;
+    one.N = 1;
+    return a->cost(&one, a, &m) * (double)q->conv.N;
 }
 
 /* FMAs of whole vectors of pixels at 89 % of the peak, and 5 for every vector of results. 64 -> 256 channels,
@@ -115,13 +118,12 @@ static cvy_status make_product(builder *b, int index)
     return c->along.centred ? cvyi_lower_conv(b, index) : cvyi_lower_product(b, index);
 }
 
-/* Kernels widen x as they load it, and bands leave as words; but a product is one of floats, and the form by
- * channels reads x in place if there is no padding. */
+/* Kernels widen x as they load it, and bands leave as words; but a product is one of floats. */
 static bool words(const builder *b, int index)
 {
     const cpu_choice *of = cvyi_own_choice(b->out->pass, b->choice, index);
     const conv_choice *c = &of->how.conv;
-    return c->centres || (!c->product && (of->row->algo != CONV_CHANNELS || cvyi_conv_padded(&c->geom)));
+    return c->centres || (!c->product && cvyi_conv_widens(of->row->algo, &c->geom));
 }
 
 #define CONV_ROW(variable, title, id)                                                                              \

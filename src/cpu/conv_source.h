@@ -1,5 +1,5 @@
-/* conv_source.h - elements of a convolution's input as vectors of floats, for any dtype: words of 16 bits are
- * widened when they are loaded. Included by kernels.
+/* conv_source.h - elements of a convolution's input as vectors of floats, for any dtype: words of 16 bits
+ * are widened when they are loaded. Included by kernels.
  *
  * `type` is a constant wherever a loop calls these, so it is not tested at run time. */
 #ifndef CVYI_CONV_SOURCE_H

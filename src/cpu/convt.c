@@ -137,19 +137,23 @@ size_t cvyi_convt_scratch_bytes(const convt_plan *p)
 
 enum { PACK_TAPS = 64, PACK_CHANS = 16 };
 
-/* Taps first ... first + n - 1 of a phase, whose places in a kernel are at[]. 16 channels (a cache line of dst) at
- * a time, each read as one stream along m. dst: [rows][taps][chans]. */
-static void pack_taps(const conv_geom *g, const float *weight, const int64_t at[], int64_t first, int64_t n,
-                      int64_t taps, float *dst)
+/* Taps first ... first + n - 1 of those of a phase. */
+typedef struct tap_run {
+    int64_t first, n, of;
+    int64_t at[PACK_TAPS]; /* their places in a kernel */
+} tap_run;
+
+/* 16 channels (a cache line of dst) at a time, each read as one stream along m. dst: [rows][taps][chans]. */
+static void pack_taps(const conv_geom *g, const float *weight, const tap_run *taps, float *dst)
 {
     const int64_t rows = g->K / g->groups, chans = g->C / g->groups;
     const int64_t kernel = g->kernel[0] * g->kernel[1] * g->kernel[2];
     for (int64_t c0 = 0; c0 < chans; c0 += PACK_CHANS) {
         const int64_t c1 = cvyi_min64(c0 + PACK_CHANS, chans);
         for (int64_t m = 0; m < rows; m++) {
-            for (int64_t t = 0; t < n; t++) {
-                const float *src = weight + m * kernel + at[t];
-                float *row = dst + (m * taps + first + t) * chans;
+            for (int64_t t = 0; t < taps->n; t++) {
+                const float *src = weight + m * kernel + taps->at[t];
+                float *row = dst + (m * taps->of + taps->first + t) * chans;
                 for (int64_t c = c0; c < c1; c++) row[c] = src[c * rows * kernel];
             }
         }
@@ -161,14 +165,15 @@ static void pack_phase(const conv_geom *g, int64_t group, const int64_t phase[3]
 {
     const int64_t rows = g->K / g->groups, chans = g->C / g->groups;
     const int64_t kernel = g->kernel[0] * g->kernel[1] * g->kernel[2];
-    int64_t before, taps = phase_taps(g, phase, &before), r[3] = {0, 0, 0}, at[PACK_TAPS];
+    int64_t before, r[3] = {0, 0, 0};
+    tap_run taps = {.of = phase_taps(g, phase, &before)};
     weight += group * chans * rows * kernel;
     packed += (group * kernel + before) * rows * chans;
-    for (int64_t first = 0, n; first < taps; first += n) {
-        for (n = 0; n < PACK_TAPS && next_tap(g, phase, r); n++, r[2]++) {
-            at[n] = (r[0] * g->kernel[1] + r[1]) * g->kernel[2] + r[2];
+    for (; taps.first < taps.of; taps.first += taps.n) {
+        for (taps.n = 0; taps.n < PACK_TAPS && next_tap(g, phase, r); taps.n++, r[2]++) {
+            taps.at[taps.n] = (r[0] * g->kernel[1] + r[1]) * g->kernel[2] + r[2];
         }
-        pack_taps(g, weight, at, first, n, taps, packed);
+        pack_taps(g, weight, &taps, packed);
     }
 }
 
@@ -342,8 +347,7 @@ static void run_panel(panel_work *w)
     write_rows(w);
 }
 
-void cvyi_convt_run(const convt_plan *p, const float *src, const float *packed, const float *bias, float *dst,
-                    int64_t part, float *scratch)
+void cvyi_convt_run(const convt_plan *p, const convt_job *job, int64_t part, float *scratch)
 {
     const conv_geom *g = &p->g;
     const cpu_gemm_kernels *k = cvyi_gemm_kernels(p->isa);
@@ -351,16 +355,16 @@ void cvyi_convt_run(const convt_plan *p, const float *src, const float *packed, 
     const int64_t phase = part / (p->n_chunks * p->m_chunks) % (g->stride[0] * g->stride[1]);
     const int64_t group = part / (p->n_chunks * p->m_chunks) / (g->stride[0] * g->stride[1]);
     const int64_t positions = p->grid[0] * p->grid[1] * p->grid[2], vectors = cvyi_ceil_div(positions, k->vl);
-    panel_work w = {.p = p, .k = k, .packed = packed, .block = scratch, .group = group};
+    panel_work w = {.p = p, .k = k, .packed = job->packed, .block = scratch, .group = group};
     w.result = scratch + GEMM_KC * k->nv * k->vl;
-    w.plain = packed[weights_of(p)] != 0;
+    w.plain = w.packed[weights_of(p)] != 0;
     w.phase[0] = phase / g->stride[1];
     w.phase[1] = phase % g->stride[1];
     w.m0 = cvyi_part_start(group_rows(p), p->m_chunks, m_chunk);
     w.rows = cvyi_part_start(group_rows(p), p->m_chunks, m_chunk + 1) - w.m0;
-    w.src = src + group * (g->C / g->groups) * g->in[0] * g->in[1] * g->in[2];
-    w.dst = dst + (group * group_rows(p) + w.m0) * g->out[0] * g->out[1] * g->out[2];
-    w.bias = bias ? bias + group * group_rows(p) + w.m0 : NULL;
+    w.src = job->src + group * (g->C / g->groups) * g->in[0] * g->in[1] * g->in[2];
+    w.dst = job->dst + (group * group_rows(p) + w.m0) * g->out[0] * g->out[1] * g->out[2];
+    w.bias = job->bias ? job->bias + group * group_rows(p) + w.m0 : NULL;
     for (int64_t i = cvyi_part_start(p->panels, p->n_chunks, n_chunk);
          i < cvyi_part_start(p->panels, p->n_chunks, n_chunk + 1); i++) {
         w.start = cvyi_part_start(vectors, p->panels, i) * k->vl;

@@ -22,8 +22,10 @@ void cvyi_convt_plan(cpu_isa isa, const conv_geom *g, convt_plan *out);
 size_t cvyi_convt_packed_bytes(const convt_plan *p);
 void cvyi_convt_pack(const convt_plan *p, const float *weight, float *packed);
 size_t cvyi_convt_scratch_bytes(const convt_plan *p); /* per worker */
-/* bias [K] or NULL. */
-void cvyi_convt_run(const convt_plan *p, const float *src, const float *packed, const float *bias, float *dst,
-                    int64_t part, float *scratch);
+typedef struct convt_job {
+    const float *src, *packed, *bias; /* bias [K] or NULL */
+    float *dst;
+} convt_job;
+void cvyi_convt_run(const convt_plan *p, const convt_job *job, int64_t part, float *scratch);
 
 #endif

@@ -70,20 +70,18 @@ double cvyi_slice_bytes(const cvy_plan *p, const pass *s, const cpu_choice *c)
     for (int i = s->first; i < s->first + s->count; i++) {
         const node *n = &p->graph->nodes[i];
         const node_choice *at = cvyi_node_choice(s, c, i);
-        if (!at->read_on || !at->awaited || cvyi_needed_after(p, s, n->out)) continue;
-        if (cvyi_info(n)->kind == KIND_STATS) continue;
+        if (!at->sliced || !at->awaited || cvyi_info(n)->kind == KIND_STATS) continue;
         /* computed in float32, whatever the dtype */
         bytes += (double)cvyi_floats(cvyi_elements(cvyi_shape_of(p->graph, n->out))) / (double)s->samples;
     }
     return bytes;
 }
 
-/* Always, if it does not stay in cache. A matrix product does not run in bands, and never twice. */
+/* Always, if it does not stay in cache. */
 bool cvyi_recomputes(const cvy_plan *p, const pass *s, const cpu_choice *c)
 {
     const cpu_state *state = p->state;
     const double slices = c->slices * (double)s->samples;
-    if (slices <= 0 || c->row == &cvyi_row_conv_product || !cvyi_conv_twice_fits(p, s)) return false;
     if (p->tuning == TUNE_RECOMPUTE || c->slices > (double)p->machine.cache) return true;
     if (p->options.seed) return (p->options.seed ^ (uint32_t)s->count) % 3 == 0;
     return c->seconds / state->host.threads < 2 * slices / p->machine.cache_bandwidth;

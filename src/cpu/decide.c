@@ -104,6 +104,12 @@ void cvyi_mark_reads(const cvy_plan *p, const pass *s, cpu_choice *c)
             maker->awaited |= cvyi_node_choice(s, c, i)->row != &cvyi_row_program;
         }
     }
+    for (int i = s->first; i < s->first + s->count; i++) {
+        const node *n = &p->graph->nodes[i];
+        node_choice *of = cvyi_node_choice(s, c, i);
+        of->sliced = (of->read_on || cvyi_info(n)->kind == KIND_STATS) && !cvyi_is_alias(p, i) &&
+                     !cvyi_memory_needed_after(p, s, n->out);
+    }
 }
 
 static void decide_nodes(const cvy_plan *p, const pass *s, cpu_choice *c)
@@ -123,15 +129,19 @@ const char *cvyi_decide_pass(const cvy_plan *p, pass *s, cpu_choice *c)
 {
     static _Thread_local char why[160];
 
+    bool may_repeat;
+
     c->chunk = choose_chunk(p, s);
     c->units = cvyi_ceil_div(s->samples, c->chunk);
     decide_nodes(p, s, c);
-    if (s->count > 1 && c->slices > (double)p->machine.cache && !cvyi_conv_twice_fits(p, s)) {
+    /* A product of matrices is not run by bands, and never twice. */
+    may_repeat = c->slices > 0 && c->row != &cvyi_row_conv_product && cvyi_conv_twice_fits(p, s);
+    if (s->count > 1 && c->slices > (double)p->machine.cache && !may_repeat) {
         snprintf(why, sizeof why, "a slice of %.1f MB does not stay in the %.1f MB of cache that a thread has",
                  c->slices * 1e-6, (double)p->machine.cache * 1e-6);
         return why;
     }
-    c->twice = cvyi_recomputes(p, s, c);
+    c->twice = may_repeat && cvyi_recomputes(p, s, c);
     if (c->twice) decide_nodes(p, s, c);
     cvyi_pass_cost(p, s, c);
     return NULL;

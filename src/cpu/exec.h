@@ -165,10 +165,9 @@ cvy_status cvyi_lower_passes(cvy_plan *p);
 /* Appends a step with a zeroed record; NULL: out of memory. */
 step *cvyi_add_step(builder *b, const char *name, size_t data_bytes, void **data);
 /* The same for a node's step, with its functions. */
-cvy_status cvyi_add_node_step(builder *b, const char *name, size_t bytes,
-                              int64_t (*parts)(const step *, const cpu_unit *),
-                              void (*run)(const step *, const cpu_unit *, int64_t, char *), step **out,
-                              void **data);
+step *cvyi_add_node_step(builder *b, const char *name, size_t bytes,
+                         int64_t (*parts)(const step *, const cpu_unit *),
+                         void (*run)(const step *, const cpu_unit *, int64_t, char *), void **data);
 /* parts() of a step that is not cut. */
 int64_t cvyi_one_part(const step *s, const cpu_unit *u);
 /* The same among the steps that pack weights: run when parameters have changed, or before the pass if the

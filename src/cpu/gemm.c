@@ -68,21 +68,27 @@ size_t cvyi_gemm_packed_bytes(const gemm_plan *p)
     return (size_t)cvyi_floats(cvyi_round_up(p->N, kernels[p->isa]->vl) * p->K);
 }
 
+/* B where it lies. */
+typedef struct matrix {
+    gemm_b layout;
+    const float *at;
+    int64_t ld;
+} matrix;
+
 /* Rows k0 ... k0 + kc - 1 of a panel. */
-static void pack_block(const gemm_plan *p, gemm_b from, const float *b, int64_t ld, panel at, int64_t k0,
-                       int64_t kc, float *dst)
+static void pack_block(const gemm_plan *p, matrix b, panel of, int64_t k0, int64_t kc, float *dst)
 {
     const cpu_gemm_kernels *k = kernels[p->isa];
-    if (from == GEMM_KN)
-        k->pack_kn(b + k0 * ld + at.start, ld, kc, at.n, at.width, dst);
+    if (b.layout == GEMM_KN)
+        k->pack_kn(b.at + k0 * b.ld + of.start, b.ld, kc, of.n, of.width, dst);
     else
-        k->pack_nk(b + at.start * ld + k0, ld, kc, at.n, at.width, dst);
+        k->pack_nk(b.at + of.start * b.ld + k0, b.ld, kc, of.n, of.width, dst);
 }
 
 void cvyi_gemm_pack(const gemm_plan *p, gemm_b from, const float *b, int64_t ld, float *packed, int64_t panel_index)
 {
     const panel at = panel_at(p, panel_index);
-    pack_block(p, from, b, ld, at, 0, p->K, packed + at.start * p->K);
+    pack_block(p, (matrix){from, b, ld}, at, 0, p->K, packed + at.start * p->K);
 }
 
 /* ---- running ---- */
@@ -93,13 +99,12 @@ size_t cvyi_gemm_scratch_bytes(const gemm_plan *p)
     return p->b == GEMM_PACKED || p->b == GEMM_DOTS ? 0 : (size_t)cvyi_floats(GEMM_KC * k->nv * k->vl);
 }
 
-/* The packed rows of panel `at` of B from k0 on; for dot products, its rows in place. */
-static const float *block_of_b(const gemm_plan *p, const gemm_job *j, const float *b, panel at, int64_t k0,
-                               int64_t kc, float *scratch)
+/* Where a panel of B has its rows from k0 on, packed; for dot products, where it lies. */
+static const float *block_of_b(const gemm_plan *p, matrix b, panel of, int64_t k0, int64_t kc, float *scratch)
 {
-    if (p->b == GEMM_PACKED) return b + at.start * p->K + k0 * at.width;
-    if (p->b == GEMM_DOTS) return b + at.start * j->ldb + k0;
-    pack_block(p, p->b, b, j->ldb, at, k0, kc, scratch);
+    if (b.layout == GEMM_PACKED) return b.at + of.start * p->K + k0 * of.width;
+    if (b.layout == GEMM_DOTS) return b.at + of.start * b.ld + k0;
+    pack_block(p, b, of, k0, kc, scratch);
     return scratch;
 }
 
@@ -109,7 +114,8 @@ static void run_part(const gemm_plan *p, const gemm_job *j, int64_t z, const int
 {
     const cpu_gemm_kernels *k = kernels[p->isa];
     void (*const run)(const gemm_block *t) = p->b == GEMM_DOTS ? k->dots : k->block;
-    const float *a = j->a + z * j->a_batch + m[0] * j->lda, *b = j->b + z * j->b_batch;
+    const float *a = j->a + z * j->a_batch + m[0] * j->lda;
+    const matrix b = {p->b, j->b + z * j->b_batch, j->ldb};
     float *c = j->c + z * j->c_batch + m[0] * j->ldc;
     const int64_t depth = p->b == GEMM_DOTS ? cvyi_max64(p->K, 1) : GEMM_KC; /* dots: rows of B as whole streams */
     int64_t k0 = 0;
@@ -118,7 +124,7 @@ static void run_part(const gemm_plan *p, const gemm_job *j, int64_t z, const int
         for (int64_t i = panels[0]; i < panels[1]; i++) {
             const panel at = panel_at(p, i);
             const gemm_block block = {.a = a + k0,
-                                      .b = block_of_b(p, j, b, at, k0, kc, scratch),
+                                      .b = block_of_b(p, b, at, k0, kc, scratch),
                                       .c = c + at.start,
                                       .lda = j->lda,
                                       .ldb = j->ldb,

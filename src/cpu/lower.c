@@ -42,16 +42,15 @@ step *cvyi_add_step(builder *b, const char *name, size_t data_bytes, void **data
     return append(b->plan, b->out, name, data_bytes, data);
 }
 
-cvy_status cvyi_add_node_step(builder *b, const char *name, size_t bytes,
-                              int64_t (*parts)(const step *, const cpu_unit *),
-                              void (*run)(const step *, const cpu_unit *, int64_t, char *), step **out, void **data)
+step *cvyi_add_node_step(builder *b, const char *name, size_t bytes,
+                         int64_t (*parts)(const step *, const cpu_unit *),
+                         void (*run)(const step *, const cpu_unit *, int64_t, char *), void **data)
 {
     step *s = cvyi_add_step(b, name, bytes, data);
-    if (!s) return CVY_NO_MEMORY;
+    if (!s) return NULL;
     s->parts = parts;
     s->run = run;
-    *out = s;
-    return CVY_OK;
+    return s;
 }
 
 int64_t cvyi_one_part(const step *s, const cpu_unit *u)
@@ -74,8 +73,10 @@ static cvy_status begin_spots(const builder *b, int first, int count, cpu_pass *
 {
     int n = 0, kept = 0;
 
-    out->spots = cvyi_arena_alloc(&b->plan->memory, (size_t)count * (MAX_ARGS + 1), sizeof *out->spots);
+    for (int i = first; i < first + count; i++) n += 1 + b->g->nodes[i].n_args;
+    out->spots = cvyi_arena_alloc(&b->plan->memory, (size_t)n, sizeof *out->spots);
     if (!out->spots) return CVY_NO_MEMORY;
+    n = 0;
     for (int i = first; i < first + count; i++) {
         const node *at = &b->g->nodes[i];
         out->spots[n++].v = b->plan->root[at->out];
@@ -154,9 +155,10 @@ static void place_shifts(builder *b)
     for (int i = s->first; i < s->first + s->count; i++) {
         const node *n = &b->g->nodes[i];
         if (!choice_of(b, i)->centred) continue;
-        cvyi_spot(b, n->out)->shift = cvyi_info(n)->kind == KIND_CONV
-                                          ? cvyi_slice(b, 8 * cvyi_shape_of(b->g, n->out)->dim[1])
-                                          : cvyi_spot(b, n->arg[0])->shift;
+        cvyi_spot(b, n->out)->shift =
+            cvyi_info(n)->kind == KIND_CONV
+                ? cvyi_slice(b, (int64_t)sizeof(double) * cvyi_shape_of(b->g, n->out)->dim[1])
+                : cvyi_spot(b, n->arg[0])->shift;
     }
 }
 
@@ -251,7 +253,7 @@ static void place_spot(builder *b, spot *s)
         *s = (spot){v, SPOT_TENSOR, at->at, s->per, s->sliced, -1, s->shift, false};
         s->staged = !param && half && needs_floats(b, v);
         if (!param && (!inside || needs_floats(b, v))) s->shadow = cvyi_slice(b, unit_bytes(b, s));
-    } else if (inside && (read_elsewhere(b, v) || b->g->nodes[val->node].op == OP_norm_stats)) {
+    } else if (inside && choice_of(b, val->node)->sliced) {
         s->kind = SPOT_SLICE;
         s->at = cvyi_slice(b, unit_bytes(b, s));
     }

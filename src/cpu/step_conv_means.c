@@ -101,7 +101,8 @@ static void run_centre(const step *s, const cpu_unit *u, int64_t part, char *scr
     for (int64_t d = 0; d < in[0] && d + g->pad[0] < to[0]; d++)
         for (int64_t h = 0; h < in[1] && h + g->pad[1] < to[1]; h++)
             vec->pivot(dst + ((d + g->pad[0]) * to[1] + h + g->pad[1]) * to[2] + g->pad[2],
-                       cvyi_unit_floats(u, c->x, ((part * in[0] + d) * in[1] + h) * in[2], in[2], (float *)(void *)scratch),
+                       cvyi_unit_floats(u, c->x, ((part * in[0] + d) * in[1] + h) * in[2], in[2],
+                                        (float *)(void *)scratch),
                        cvyi_min64(in[2], to[2] - g->pad[2]), mean, 1, 0);
 }
 

@@ -38,21 +38,25 @@ static void run_convt(const step *s, const cpu_unit *u, int64_t part, char *scra
     const convt_step *c = s->data;
     const conv_geom *g = &c->plan->g;
     const int64_t sample = part / c->plan->parts;
-    const float *src = cvyi_unit_data(u, c->x) + sample * g->C * g->in[0] * g->in[1] * g->in[2];
-    float *dst = cvyi_unit_data(u, c->out) + sample * g->K * g->out[0] * g->out[1] * g->out[2];
-    cvyi_convt_run(c->plan, src, cvyi_packed(u, c->packed), cvyi_unit_optional(u, c->bias), dst,
-                   part % c->plan->parts, (float *)(void *)scratch);
+    const convt_job job = {
+        .src = cvyi_unit_data(u, c->x) + sample * g->C * g->in[0] * g->in[1] * g->in[2],
+        .packed = cvyi_packed(u, c->packed),
+        .bias = cvyi_unit_optional(u, c->bias),
+        .dst = cvyi_unit_data(u, c->out) + sample * g->K * g->out[0] * g->out[1] * g->out[2],
+    };
+    cvyi_convt_run(c->plan, &job, part % c->plan->parts, (float *)(void *)scratch);
 }
 
 static cvy_status make(builder *b, int index)
 {
     const node *n = &b->g->nodes[index];
-    step *s, *pack;
-    void *data, *unused;
+    void *data;
+    step *s = cvyi_add_node_step(b, "transposed convolution", sizeof(convt_step), convt_parts, run_convt, &data);
+    step *pack;
+    void *unused;
     convt_step *c;
-    cvy_status st = CVY_OK;
 
-    TRY(cvyi_add_node_step(b, "transposed convolution", sizeof *c, convt_parts, run_convt, &s, &data));
+    if (!s) return CVY_NO_MEMORY;
     c = data;
     c->plan = &cvyi_own_choice(b->out->pass, b->choice, index)->how.convt;
     c->x = n->arg[0], c->weight = n->arg[1], c->bias = n->arg[2], c->out = n->out;
@@ -64,8 +68,7 @@ static cvy_status make(builder *b, int index)
     pack->parts = cvyi_one_part;
     pack->run = pack_convt;
     pack->print = print_convt;
-fail:
-    return st;
+    return CVY_OK;
 }
 
 static double seconds(const question *q, const cpu_row *row)

@@ -72,12 +72,11 @@ static cvy_status make(builder *b, int index)
     const bool keeps = cvyi_info(n)->kind == KIND_SOFTMAX;
     const unsigned gone = keeps ? (x->rank ? 1u << cvyi_softmax_dim(b->g, n) : 0) : cvyi_reduced_dims(b->g, n);
     int64_t strides[CVY_MAX_RANK];
-    step *s;
     void *data;
+    step *s = cvyi_add_node_step(b, "reduction", sizeof(gather_step), gather_parts, run_gather, &data);
     gather_step *c;
-    cvy_status st = CVY_OK;
 
-    TRY(cvyi_add_node_step(b, "reduction", sizeof *c, gather_parts, run_gather, &s, &data));
+    if (!s) return CVY_NO_MEMORY;
     c = data;
     *c = (gather_step){.op = n->op, .x = n->arg[0], .out = n->out, .keeps = keeps, .results = 1, .reduced = 1};
     cvyi_contiguous_strides(x, strides);
@@ -91,8 +90,7 @@ static cvy_status make(builder *b, int index)
         *(is_gone ? &c->reduced : &c->results) *= x->dim[d];
     }
     s->scratch = cvyi_floats(cvyi_max64(c->reduced, 1));
-fail:
-    return st;
+    return CVY_OK;
 }
 
 static const char *refuse(const question *q, const cpu_row *row)

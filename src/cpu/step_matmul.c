@@ -83,20 +83,17 @@ static cvy_status make(builder *b, int index)
 {
     const matmul_choice *how = &cvyi_own_choice(b->out->pass, b->choice, index)->how.matmul;
     const node *n = &b->g->nodes[index];
-    step *s;
     void *data;
+    step *s = cvyi_add_node_step(b, "matrix product", sizeof(matmul_step), matmul_parts, run_matmul, &data);
     matmul_step *c;
-    cvy_status st = CVY_OK;
 
-    TRY(cvyi_add_node_step(b, "matrix product", sizeof *c, matmul_parts, run_matmul, &s, &data));
+    if (!s) return CVY_NO_MEMORY;
     c = data;
     *c = (matmul_step){.how = how, .x = n->arg[0], .other = n->arg[1], .out = n->out};
     c->bias = how->geom.bias ? n->arg[2] : CVY_NONE;
     for (int last = 0; last < 2; last++)
         s->scratch = cvyi_max64(s->scratch, (int64_t)cvyi_gemm_scratch_bytes(&how->plan[last]));
-    if (how->packs) TRY(pack_other(b, c, &how->plan[0]));
-fail:
-    return st;
+    return how->packs ? pack_other(b, c, &how->plan[0]) : CVY_OK;
 }
 
 static double seconds(const question *q, const cpu_row *row)

@@ -162,20 +162,18 @@ static void make_piece(const builder *b, const node *n, int arg, piece *out)
 static cvy_status make(builder *b, int index)
 {
     const node *n = &b->g->nodes[index];
-    step *s;
     void *data;
+    step *s = cvyi_add_node_step(b, cvyi_info(n)->name, sizeof(move_step), move_parts, run_move, &data);
     move_step *c;
     move_geom m;
-    cvy_status st = CVY_OK;
 
-    TRY(cvyi_add_node_step(b, cvyi_info(n)->name, sizeof *c, move_parts, run_move, &s, &data));
+    if (!s) return CVY_NO_MEMORY;
     c = data;
     cvyi_move_geom(b->g, n, 0, &m);
     *c = (move_step){.out = n->out, .fills = m.fills, .fill = (float)m.fill};
     for (int a = 0; a < n->n_args; a++)
         if (n->arg[a] != CVY_NONE) make_piece(b, n, a, &c->pieces[c->n_pieces++]);
-fail:
-    return st;
+    return CVY_OK;
 }
 
 /* Runs are copied; elements that are not neighbours in x are copied one by one. */

@@ -51,12 +51,11 @@ static cvy_status make(builder *b, int index)
 {
     const node *n = &b->g->nodes[index];
     const op_kind kind = cvyi_info(n)->kind;
-    step *s;
     void *data;
+    step *s = cvyi_add_node_step(b, "pooling", sizeof(pool_step), pool_parts, run_pool, &data);
     pool_step *c;
-    cvy_status st = CVY_OK;
 
-    TRY(cvyi_add_node_step(b, "pooling", sizeof *c, pool_parts, run_pool, &s, &data));
+    if (!s) return CVY_NO_MEMORY;
     c = data;
     cvyi_pool_geom(b->g, n, &c->geom);
     c->fn = kind == KIND_MAXPOOL   ? b->state->pool->max
@@ -69,8 +68,7 @@ static cvy_status make(builder *b, int index)
     c->aside =
         cvyi_spot(b, c->out)->kind == SPOT_TENSOR || b->g->values[b->plan->root[c->out]].dtype != CVY_FLOAT32;
     s->scratch = reserve(c);
-fail:
-    return st;
+    return CVY_OK;
 }
 
 static double seconds(const question *q, const cpu_row *row)

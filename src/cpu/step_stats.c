@@ -142,20 +142,18 @@ static void run_stats(const step *s, const cpu_unit *u, int64_t part, char *scra
 static cvy_status make(builder *b, int index)
 {
     const node *n = &b->g->nodes[index];
-    step *s;
     void *data;
+    step *s = cvyi_add_node_step(b, "statistics", sizeof(stats_step), stats_parts, run_stats, &data);
     stats_step *c;
-    cvy_status st = CVY_OK;
 
-    TRY(cvyi_add_node_step(b, "statistics", sizeof *c, stats_parts, run_stats, &s, &data));
+    if (!s) return CVY_NO_MEMORY;
     c = data;
     cvyi_norm_geom(b->g, n, &c->geom);
     c->x = n->arg[0], c->sign = n->arg[1], c->out = n->out;
     c->per_part = cvyi_max64(PART_FLOATS / cvyi_max64(c->geom.chan * c->geom.inner, 1), 1);
     if (c->geom.over_outer) c->per_part = 1;
     if (b->g->values[b->plan->root[c->x]].dtype != CVY_FLOAT32) s->scratch = cvyi_floats(PIECE);
-fail:
-    return st;
+    return CVY_OK;
 }
 
 /* After a convolution the sums cost a multiply-add per element, else a read from cache. */

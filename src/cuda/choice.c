@@ -24,13 +24,15 @@ static answer ask(const cvy_plan *p, const pass *s, const kernel_row *row, const
     answer a = {.pass = *s, .choice = {.kernel = row, .form = *form}};
 
     a.why = row->refuse(p, s, &a.choice);
+    if (!a.why && p->options.seed && row->dice && !(p->options.seed & row->dice))
+        a.why = "this random plan does not use it";
     if (!a.why) row->tune(p, &a.pass, &a.choice);
     return a;
 }
 
 static bool beats(const cvy_plan *p, const kernel_row *row, const pass *mine, const pass *best)
 {
-    if (!best->choice) return true;
+    if (!best->choice || (p->options.seed && row->dice)) return true;
     return row->beats ? row->beats(p, mine, best) : mine->seconds < best->seconds;
 }
 

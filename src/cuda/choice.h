@@ -12,12 +12,18 @@
 #include "mma.h"
 #include "tc.h"
 #include "tc_product.h"
+#include "tiles.h"
 
 /* What pass.choice points to. */
 struct cuda_choice { /* cuda_choice of exec.h */
     const kernel_row *kernel;
     pattern form;
     union { /* the kernel's own */
+        conv_tile conv;
+        matmul_tile matmul;
+        reduce_form reduce; /* of a pooling, too, that is one */
+        int64_t lanes;      /* threads that share a row of a softmax */
+        int64_t parts;      /* blocks that share a slice of statistics */
         mma_form mma;
         wide_form wide;
         word_form word;
@@ -45,11 +51,21 @@ struct kernel_row { /* kernel_row of exec.h */
     /* Bytes of the workspace that only its steps use, one pass after the other. NULL: none. */
     int64_t (*scratch)(const cuda_choice *c);
     const kernel_row *faster; /* what would be faster: the note says why it refused */
+    unsigned dice;            /* random plans take it if this bit of their seed is set; 0: by its time */
     bool tensor_cores;        /* not for what is prepared, which is small */
     bool dense;               /* wants whole tensors, contiguous and aligned */
     bool images;              /* reads contiguous images so much faster that others are copied first */
     /* For a dense row: is this argument of the core taken in any layout? NULL: none is. */
     bool (*any_strides)(const cuda_choice *c, int argument);
+    /* Of a dense row: two values that it packs though no node of the pass reads them. CVY_NONE: not this one; NULL:
+     * there are none. */
+    void (*packs)(const cuda_choice *c, int values[2]);
+    /* Tensors of run(), one read and one written, that it could take channels last, as they lie, where no other
+     * pass wants them whole. CVY_NONE: not this one; NULL: none. */
+    void (*lying)(const cvy_plan *p, const cuda_choice *c, int *x, int *y);
+    bool transposed; /* such a tensor is an operand that lies transposed; else channels last */
+    /* How it takes those that are left of them; false: it does not. NULL: as it takes others. */
+    bool (*lay_last)(const cvy_plan *p, const cuda_choice *c, int x, int y, tc_last *out);
 };
 
 /* One for each kernel, next to its make(). */

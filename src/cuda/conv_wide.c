@@ -43,10 +43,10 @@ static int64_t results_of(const wide_form *f)
 static int64_t lay_scratch(const wide_form *f, memory_map *at)
 {
     const conv_geom *e = &f->geom;
-    const int64_t bytes[] = {2 * parts_of(f) * lists_of(f) * e->N * f->sample * slices_of(f) * WIDE_CHANNELS,
-                             f->scaled ? cvyi_floats(e->N * slices_of(f) * chunks_of(f)) : 0,
-                             f->scaled ? cvyi_floats(e->N) : 0,
-                             f->tile.split > 1 ? cvyi_floats(f->tile.split * results_of(f)) : 0};
+    const int64_t bytes[] = {
+        HALF_BYTES * parts_of(f) * lists_of(f) * e->N * f->sample * slices_of(f) * WIDE_CHANNELS,
+        f->scaled ? cvyi_floats(e->N * slices_of(f) * chunks_of(f)) : 0, f->scaled ? cvyi_floats(e->N) : 0,
+        f->tile.split > 1 ? cvyi_floats(f->tile.split * results_of(f)) : 0};
     int64_t *places[] = {&at->words, &at->most_seen, &at->x_unscale, &at->parts}, end = 0;
 
     for (int i = 0; i < COUNT_OF(bytes); i++) {
@@ -61,7 +61,7 @@ static memory_map take_memory(maker *m, const wide_form *f)
     const int weight = m->g->nodes[m->choice->form.core].arg[1];
     const conv_geom *e = &f->geom;
     const int64_t taps = e->kernel[0] * e->kernel[1] * e->kernel[2], k_pad = cvyi_round_up(e->K, WIDE_PADDED_K);
-    const int64_t row = 2 * WIDE_CHANNELS * parts_of(f);
+    const int64_t row = HALF_BYTES * WIDE_CHANNELS * parts_of(f);
     const int64_t scratch = m->state->scratch;
     memory_map at;
 
@@ -178,7 +178,7 @@ fail:
 }
 
 /* Words as tensor copies see them. */
-static cvy_status add_map(maker *m, const wide_form *f, const wide_layout *l, int words)
+static cvy_status add_map(maker *m, const wide_form *f, int words)
 {
     tc_step *s = cvyi_tc_new_step(m);
 
@@ -189,10 +189,10 @@ static cvy_status add_map(maker *m, const wide_form *f, const wide_layout *l, in
     s->dims[0] = (uint64_t)(slices_of(f) * WIDE_CHANNELS);
     s->dims[1] = (uint64_t)(f->geom.N * f->sample);
     s->dims[2] = (uint64_t)(parts_of(f) * lists_of(f));
-    s->strides[0] = 2 * s->dims[0];
+    s->strides[0] = HALF_BYTES * s->dims[0];
     s->strides[1] = s->strides[0] * s->dims[1];
     s->box[0] = WIDE_CHANNELS;
-    s->box[1] = (unsigned)l->copy;
+    s->box[1] = (unsigned)f->layout.copy;
     s->box[2] = 1;
     return CVY_OK;
 }
@@ -223,9 +223,9 @@ static cvy_status add_epilogue(maker *m, const space *out)
 static cvy_status make_sums(maker *m, const wide_form *f, const memory_map *at, const space *out)
 {
     const node *n = &m->g->nodes[m->choice->form.core];
-    const wide_tile *t = &f->tile;
-    const wide_layout l = cvyi_wide_layout(f, t);
-    char form[32];
+    const wide_layout *l = &f->layout;
+    const int split = f->tile.split;
+    char variant[32];
     cvy_status st;
 
     cvyi_make_start(m, "conv_wide.cu");
@@ -233,18 +233,18 @@ static cvy_status make_sums(maker *m, const wide_form *f, const memory_map *at, 
     define_list(m, f);
     define_sums(m, f);
     cvyi_make_define_types(m, n->arg[0], n->arg[1]);
-    if (t->split > 1)
+    if (split > 1)
         cvyi_core_parts_view(m, out, at->parts);
     else
         cvyi_core_first_view(m, m->choice->form.core, out);
-    TRY(add_map(m, f, &l, add_operands(m, f, at)));
+    TRY(add_map(m, f, add_operands(m, f, at)));
     TRY(add_prologue(m, f));
-    if (t->split == 1) TRY(add_epilogue(m, out));
+    if (split == 1) TRY(add_epilogue(m, out));
     m->step.extent = f->geom.N;
-    m->step.launch.dynamic_shared = (unsigned)l.shared_bytes;
-    cvyi_core_grid(m, cvyi_wide_tiles(f, &l), t->split, 1, (unsigned)l.threads);
-    snprintf(form, sizeof form, "%dx%d", l.bm, l.bn);
-    TRY(cvyi_make_end(m, form));
+    m->step.launch.dynamic_shared = (unsigned)l->shared_bytes;
+    cvyi_core_grid(m, f->tiles, split, 1, (unsigned)l->threads);
+    snprintf(variant, sizeof variant, "%dx%d", l->bm, l->bn);
+    TRY(cvyi_make_end(m, variant));
 fail:
     return st;
 }
@@ -271,36 +271,29 @@ fail:
 
 /* ---- its row of the table ---- */
 
-/* Of a random plan at random. */
 static const char *refuse_conv_wide(const cvy_plan *p, const pass *s, cuda_choice *c)
 {
     const char *why = cvyi_fed_refusal(p, c, 1u << KIND_CONV | 1u << KIND_CONVT, "not a convolution");
-    const uint32_t seed = p->options.seed;
 
     (void)s;
     if (why) return why;
     c->wide = cvyi_wide_form(p, c->form.core);
-    return c->wide.why || !seed || seed >> 2 & 1 ? c->wide.why : "wide: this random plan does not use it";
+    return c->wide.why;
 }
 
 static void tune_conv_wide(const cvy_plan *p, pass *s, const cuda_choice *c)
 {
     const wide_form *f = &c->wide;
-    const wide_layout l = cvyi_wide_layout(f, &f->tile);
+    const wide_layout *l = &f->layout;
 
     s->way = WAY_STREAM;
     s->seconds = cvyi_pass_seconds(p, s, f->launches, f->seconds);
     snprintf(s->note, sizeof s->note, "wide, %d product%s, tile %d x %d, %d + %d stages", f->products,
-             f->products == 1 ? "" : "s", l.bm, l.bn, l.x_stages, l.w_stages);
+             f->products == 1 ? "" : "s", l->bm, l->bn, l->x_stages, l->w_stages);
     if (f->tile.split > 1) {
         const size_t length = strlen(s->note);
         snprintf(s->note + length, sizeof s->note - length, ", sums in %d parts", f->tile.split);
     }
-}
-
-static bool beats_conv_wide(const cvy_plan *p, const pass *mine, const pass *best)
-{
-    return p->options.seed || mine->seconds < best->seconds;
 }
 
 static bool same_conv_wide(const cuda_choice *a, const cuda_choice *b)
@@ -321,7 +314,7 @@ const kernel_row cvyi_kernel_conv_wide = {.name = "conv_wide",
                                           .tune = tune_conv_wide,
                                           .make = make_conv_wide,
                                           .launch = cvyi_product_launch,
-                                          .beats = beats_conv_wide,
                                           .same = same_conv_wide,
                                           .scratch = scratch_of_conv_wide,
+                                          .dice = 4,
                                           .tensor_cores = true};

@@ -29,13 +29,13 @@ typedef struct wide_form {
     bool scaled;                /* words are scaled; else they are the numbers of x and of the weights */
     cvy_dtype word;
     wide_tile tile;
-    double seconds;  /* that all steps are believed to take */
-    double launches; /* launches that follow each other on a stream cost a fraction of one by itself */
+    wide_layout layout; /* of the tile */
+    int64_t tiles;      /* each of `tile.split` blocks */
+    double seconds;     /* that all steps are believed to take */
+    double launches;    /* launches that follow each other on a stream cost a fraction of one by itself */
 } wide_form;
 
 /* The form of a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
 wide_form cvyi_wide_form(const cvy_plan *p, int core);
-wide_layout cvyi_wide_layout(const wide_form *f, const wide_tile *t);
-int64_t cvyi_wide_tiles(const wide_form *f, const wide_layout *l);
 
 #endif

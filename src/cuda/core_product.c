@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include "choice.h"
 #include "cores.h"
+#include "kernels/product_layout.cuh"
 
 space cvyi_product_space(const cvy_graph *g, const node *n, int *row, int *column)
 {
@@ -41,31 +42,28 @@ void cvyi_product_other(maker *m, const node *n, int row, int column)
         if (w->dim[d] != 1) v->dim[row - (w->rank - 2 - d)] = d;
 }
 
-/* The tile of a product, rows x columns, and the threads of a block. */
-typedef struct product_tile {
-    int64_t rows, columns;
-    unsigned threads;
-} product_tile;
-
-static product_tile define_product_tile(maker *m, const matmul_geom *e, const mma_tile *mma)
+/* By multiply-adds: large where that still gives every multiprocessor something to do. */
+static matmul_tile choose_tile(const matmul_geom *e, int sms)
 {
-    const bool large = cvyi_large_product(e, m->state->device->sms);
-    const product_tile t = mma ? (product_tile){mma->m, mma->n, (unsigned)mma->threads}
-                               : (product_tile){64, large ? 128 : 64, large ? 128 : 256};
+    const bool large = e->N > 64 && e->M * e->N * e->batch >= (int64_t)64 * 128 * sms;
 
-    cvyi_make_define(m, "BM", t.rows);
-    cvyi_make_define(m, "BN", t.columns);
+    return large ? (matmul_tile){64, 128, 8, 8, 128} : (matmul_tile){64, 64, 4, 16, 256};
+}
+
+static void define_tile(maker *m, const matmul_tile *t, const mma_tile *mma)
+{
+    cvyi_make_define(m, "BM", t->rows);
+    cvyi_make_define(m, "BN", t->columns);
     if (mma) {
         cvyi_make_define(m, "WM", mma->warp_m);
         cvyi_make_define(m, "WN", mma->warp_n);
         cvyi_core_mma(m, mma);
-        return t;
+        return;
     }
-    cvyi_make_define(m, "TM", large ? 8 : 4);
-    cvyi_make_define(m, "TN", large ? 8 : 4);
-    cvyi_make_define(m, "DEPTH", large ? 8 : 16);
-    m->step.launch.dynamic_shared = (unsigned)cvyi_floats(t.rows * t.columns);
-    return t;
+    cvyi_make_define(m, "TM", t->each);
+    cvyi_make_define(m, "TN", t->each);
+    cvyi_make_define(m, "DEPTH", t->depth);
+    m->step.launch.dynamic_shared = (unsigned)matmul_shared_bytes((int)t->rows, (int)t->columns, (int)t->depth);
 }
 
 void cvyi_product_sizes(maker *m, const matmul_geom *e, int row, int column)
@@ -77,9 +75,10 @@ void cvyi_product_sizes(maker *m, const matmul_geom *e, int row, int column)
 }
 
 /* Weights for wgmma, at byte `at`. */
-static cvy_status make_product_pack(maker *m, const node *n, const matmul_geom *e, const wgmma_tile *t, int row,
-                                    int column, int64_t at)
+static cvy_status make_product_pack(maker *m, const matmul_geom *e, const wgmma_tile *t, int row, int column,
+                                    int64_t at)
 {
+    const node *n = &m->g->nodes[m->choice->form.core];
     const bool prepared = m->prepared;
     cvy_status st;
 
@@ -110,7 +109,7 @@ static cvy_status make_wgmma(maker *m, const matmul_geom *e, const wgmma_tile *t
     char variant[24];
     cvy_status st;
 
-    TRY(make_product_pack(m, n, e, t, row, column, packed));
+    TRY(make_product_pack(m, e, t, row, column, packed));
     cvyi_make_start(m, "matmul_tc.cu");
     m->many = 4;
     cvyi_product_sizes(m, e, row, column);
@@ -133,14 +132,14 @@ fail:
 }
 
 /* mma: on tensor cores; NULL: by multiply-adds. */
-static cvy_status make_product(maker *m, const matmul_geom *e, const mma_tile *mma)
+static cvy_status make_product(maker *m, const matmul_geom *e, const matmul_tile *t, const mma_tile *mma)
 {
     const int core = m->choice->form.core;
     const node *n = &m->g->nodes[core];
     int row, column;
     const space out = cvyi_product_space(m->g, n, &row, &column);
-    product_tile t;
-    int64_t row_tiles, y_tiles;
+    const int64_t row_tiles = cvyi_ceil_div(e->M, t->rows) * e->batch;
+    const int64_t y_tiles = cvyi_min64(row_tiles, GRID_YZ_MOST);
     char variant[24];
     cvy_status st;
 
@@ -149,7 +148,7 @@ static cvy_status make_product(maker *m, const matmul_geom *e, const mma_tile *m
     cvyi_make_define(m, "ROWS_OF_BATCH", e->batch > 1 ? e->M : 0);
     cvyi_make_define(m, "OTHER_NK", e->other_is_nk);
     cvyi_make_define_types(m, n->arg[0], n->arg[1]);
-    t = define_product_tile(m, e, mma);
+    define_tile(m, t, mma);
     cvyi_make_define_extents(m, 'Y', &out);
     cvyi_core_first_view(m, core, &out);
     cvyi_product_x(m, n, row, column);
@@ -157,10 +156,8 @@ static cvy_status make_product(maker *m, const matmul_geom *e, const mma_tile *m
     if (e->bias) cvyi_core_bias(m, core, &out, n->arg[2], column);
     TRY(cvyi_core_epilogue(m, core, &out));
     m->step.extent = out.extent[0];
-    row_tiles = cvyi_ceil_div(e->M, t.rows) * e->batch;
-    y_tiles = cvyi_min64(row_tiles, GRID_YZ_MOST);
-    cvyi_core_grid(m, cvyi_ceil_div(e->N, t.columns), y_tiles, cvyi_ceil_div(row_tiles, y_tiles), t.threads);
-    snprintf(variant, sizeof variant, "%dx%d", (int)t.rows, (int)t.columns);
+    cvyi_core_grid(m, cvyi_ceil_div(e->N, t->columns), y_tiles, cvyi_ceil_div(row_tiles, y_tiles), t->threads);
+    snprintf(variant, sizeof variant, "%dx%d", (int)t->rows, (int)t->columns);
     TRY(cvyi_make_end(m, variant));
 fail:
     return st;
@@ -180,13 +177,15 @@ static bool find_product(const maker *m, matmul_geom *e)
 static cvy_status make_matmul(maker *m)
 {
     matmul_geom e;
-    return find_product(m, &e) ? make_product(m, &e, NULL) : CVY_OK;
+    return find_product(m, &e) ? make_product(m, &e, &m->choice->matmul, NULL) : CVY_OK;
 }
 
 static cvy_status make_matmul_mma(maker *m)
 {
+    const mma_tile *mma = &m->choice->mma.tile;
+    const matmul_tile t = {.rows = mma->m, .columns = mma->n, .threads = (unsigned)mma->threads};
     matmul_geom e;
-    return find_product(m, &e) ? make_product(m, &e, &m->choice->mma.tile) : CVY_OK;
+    return find_product(m, &e) ? make_product(m, &e, &t, mma) : CVY_OK;
 }
 
 static cvy_status make_matmul_tc(maker *m)
@@ -195,21 +194,34 @@ static cvy_status make_matmul_tc(maker *m)
     return find_product(m, &e) ? make_wgmma(m, &e, &m->choice->product.tile) : CVY_OK;
 }
 
+static const char *refuse_others(const cvy_plan *p, const cuda_choice *c)
+{
+    return cvyi_core_refusal(p, c, 1u << KIND_LINEAR | 1u << KIND_MATMUL, "not a matrix product");
+}
+
 static const char *refuse_matmul(const cvy_plan *p, const pass *s, cuda_choice *c)
 {
+    const char *why = refuse_others(p, c);
+    matmul_geom e;
+
     (void)s;
-    return cvyi_core_refusal(p, c, 1u << KIND_LINEAR | 1u << KIND_MATMUL, "not a matrix product");
+    if (why) return why;
+    cvyi_matmul_geom(p->graph, &p->graph->nodes[c->form.core], &e);
+    c->matmul = choose_tile(&e, ((const cuda_state *)p->state)->device->sms);
+    return NULL;
 }
 
 static const char *refuse_matmul_mma(const cvy_plan *p, const pass *s, cuda_choice *c)
 {
-    const char *why = refuse_matmul(p, s, c);
+    const char *why = refuse_others(p, c);
+    (void)s;
     return why ? why : cvyi_mma_refusal(p, c->form.core, &c->mma);
 }
 
 static const char *refuse_matmul_tc(const cvy_plan *p, const pass *s, cuda_choice *c)
 {
-    const char *why = refuse_matmul(p, s, c);
+    const char *why = refuse_others(p, c);
+    (void)s;
     return why ? why : cvyi_product_refusal(p, c->form.core, &c->product);
 }
 
@@ -224,6 +236,7 @@ const kernel_row cvyi_kernel_matmul_mma = {.name = "matmul_mma",
                                            .make = make_matmul_mma,
                                            .beats = cvyi_mma_beats,
                                            .same = cvyi_mma_same,
+                                           .dice = 2,
                                            .tensor_cores = true};
 const kernel_row cvyi_kernel_matmul_tc = {.name = "matmul_tc",
                                           .refuse = refuse_matmul_tc,
@@ -232,5 +245,6 @@ const kernel_row cvyi_kernel_matmul_tc = {.name = "matmul_tc",
                                           .launch = cvyi_product_launch,
                                           .beats = cvyi_product_beats,
                                           .same = cvyi_product_same,
+                                          .dice = 1,
                                           .tensor_cores = true,
                                           .dense = true};

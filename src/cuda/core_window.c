@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include "choice.h"
 #include "cores.h"
+#include "kernels/product_layout.cuh"
 
 static const char *const in_names[3] = {"IN_D", "IN_H", "IN_W"};
 static const char *const out_names[3] = {"OUT_O", "OUT_P", "OUT_Q"};
@@ -57,24 +58,18 @@ static phases find_phases(const conv_geom *e, bool transposed)
     return p;
 }
 
-/* The block's tile: channels x pixels, per thread (of tensor cores per warp), terms at a time. */
-typedef struct conv_tile {
-    int64_t channels, pixels, k_each, p_each, terms, blocks;
-    const mma_tile *mma; /* NULL: by multiply-adds */
-} conv_tile;
-
-static conv_tile choose_tile(const conv_geom *e, const phases *f, const mma_tile *mma)
+/* By multiply-adds. */
+static conv_tile choose_tile(const conv_geom *e, bool transposed)
 {
-    const int64_t K = e->K / e->groups, C = e->C / e->groups;
-    conv_tile t = {64, 128, 8, 8, 16, 3, NULL};
+    const int64_t K = e->K / e->groups, C = e->C / e->groups, taps = find_phases(e, transposed).taps;
+    conv_tile t = {64, 128, 8, 8, 16, 3};
 
-    if (mma) return (conv_tile){mma->m, mma->n, mma->warp_m, mma->warp_n, 16, mma->resident, mma};
     if (K <= 16)
-        t = (conv_tile){16, 256, 4, 8, 16, 4, NULL};
+        t = (conv_tile){16, 256, 4, 8, 16, 4};
     else if (K <= 32)
-        t = (conv_tile){32, 256, 8, 8, 16, 3, NULL};
+        t = (conv_tile){32, 256, 8, 8, 16, 3};
     /* Whole channels of up to 32 taps make every offset a constant; about 18 terms hide the copies' latency. */
-    if (f->taps <= 32) t.terms = f->taps * cvyi_max64(1, cvyi_min64(C, 18 / f->taps));
+    if (taps <= 32) t.terms = taps * cvyi_max64(1, cvyi_min64(C, 18 / taps));
     return t;
 }
 
@@ -111,31 +106,29 @@ static cvy_status make_pack(maker *m, const node *n, const conv_geom *e, const p
     return st;
 }
 
-static void define_tile(maker *m, const conv_tile *t)
+static void define_tile(maker *m, const conv_tile *t, const mma_tile *mma)
 {
     cvyi_make_define(m, "BK", t->channels);
     cvyi_make_define(m, "BP", t->pixels);
-    cvyi_make_define(m, t->mma ? "WK" : "TK", t->k_each);
-    cvyi_make_define(m, t->mma ? "WP" : "TP", t->p_each);
-    if (!t->mma) cvyi_make_define(m, "ROWS", t->terms);
+    cvyi_make_define(m, mma ? "WK" : "TK", t->k_each);
+    cvyi_make_define(m, mma ? "WP" : "TP", t->p_each);
+    if (!mma) cvyi_make_define(m, "ROWS", t->terms);
     cvyi_make_define(m, "BLOCKS", t->blocks);
-    if (t->mma) {
-        cvyi_core_mma(m, t->mma);
+    if (mma) {
+        cvyi_core_mma(m, mma);
         return;
     }
-    m->step.launch.dynamic_shared =
-        (unsigned)cvyi_floats(cvyi_max64(2 * t->terms * (t->pixels + t->channels), t->channels * t->pixels));
+    m->step.launch.dynamic_shared = (unsigned)direct_shared_bytes((int)t->channels, (int)t->pixels, (int)t->terms);
 }
 
 /* mma: on tensor cores; NULL: by multiply-adds. */
-static cvy_status make_tiled(maker *m, const conv_geom *e, const mma_tile *mma)
+static cvy_status make_tiled(maker *m, const conv_geom *e, const conv_tile *t, const mma_tile *mma)
 {
     const int core = m->choice->form.core;
     const node *n = &m->g->nodes[core];
     const bool transposed = cvyi_info(n)->kind == KIND_CONVT;
     const phases f = find_phases(e, transposed);
-    const conv_tile t = choose_tile(e, &f, mma);
-    packing w = find_packing(e, &f, &t);
+    packing w = find_packing(e, &f, t);
     const space in = cvyi_space_planes(cvyi_shape_of(m->g, n->arg[0]), e->spatial);
     const space out = cvyi_space_planes(cvyi_shape_of(m->g, n->out), e->spatial);
     char variant[24];
@@ -146,7 +139,7 @@ static cvy_status make_tiled(maker *m, const conv_geom *e, const mma_tile *mma)
     cvyi_make_start(m, mma ? "conv_mma.cu" : "conv_direct.cu");
     define_filter(m, e, transposed);
     define_extents(m, e);
-    define_tile(m, &t);
+    define_tile(m, t, mma);
     cvyi_make_define_types(m, n->arg[0], n->arg[0]); /* packed weights are float32 */
     cvyi_core_first_view(m, core, &out);
     cvyi_make_view(m, n->arg[0], &in);
@@ -154,9 +147,9 @@ static cvy_status make_tiled(maker *m, const conv_geom *e, const mma_tile *mma)
     if (e->bias) cvyi_core_bias(m, core, &out, n->arg[2], 1);
     TRY(cvyi_core_epilogue(m, core, &out));
     m->step.extent = e->N;
-    cvyi_core_grid(m, f.count * cvyi_ceil_div(e->N * f.places, t.pixels), w.k_pad / t.channels, e->groups,
-                   mma ? (unsigned)mma->threads : (unsigned)(t.channels / t.k_each * t.pixels / t.p_each));
-    snprintf(variant, sizeof variant, "%dx%d", (int)t.channels, (int)t.pixels);
+    cvyi_core_grid(m, f.count * cvyi_ceil_div(e->N * f.places, t->pixels), w.k_pad / t->channels, e->groups,
+                   mma ? (unsigned)mma->threads : (unsigned)(t->channels / t->k_each * t->pixels / t->p_each));
+    snprintf(variant, sizeof variant, "%dx%d", (int)t->channels, (int)t->pixels);
     TRY(cvyi_make_end(m, variant));
 fail:
     return st;
@@ -200,13 +193,15 @@ static bool find_conv(const maker *m, conv_geom *e)
 static cvy_status make_conv_direct(maker *m)
 {
     conv_geom e;
-    return find_conv(m, &e) ? make_tiled(m, &e, NULL) : CVY_OK;
+    return find_conv(m, &e) ? make_tiled(m, &e, &m->choice->conv, NULL) : CVY_OK;
 }
 
 static cvy_status make_conv_mma(maker *m)
 {
+    const mma_tile *mma = &m->choice->mma.tile;
+    const conv_tile t = {mma->m, mma->n, mma->warp_m, mma->warp_n, MMA_DEPTH, mma->resident};
     conv_geom e;
-    return find_conv(m, &e) ? make_tiled(m, &e, &m->choice->mma.tile) : CVY_OK;
+    return find_conv(m, &e) ? make_tiled(m, &e, &t, mma) : CVY_OK;
 }
 
 static cvy_status make_conv_simple(maker *m)
@@ -241,7 +236,9 @@ static const char *refuse_conv_direct(const cvy_plan *p, const pass *s, cuda_cho
 
     if (why) return why;
     if (e.K / e.groups < 4) return "fewer than 4 output channels in a group";
-    return e.C / e.groups * product(e.kernel) < 16 ? "fewer than 16 terms in a sum" : NULL;
+    if (e.C / e.groups * product(e.kernel) < 16) return "fewer than 16 terms in a sum";
+    c->conv = choose_tile(&e, cvyi_info(&p->graph->nodes[c->form.core])->kind == KIND_CONVT);
+    return NULL;
 }
 
 static const char *refuse_conv_mma(const cvy_plan *p, const pass *s, cuda_choice *c)
@@ -267,6 +264,7 @@ const kernel_row cvyi_kernel_conv_mma = {.name = "conv_mma",
                                          .make = make_conv_mma,
                                          .beats = cvyi_mma_beats,
                                          .same = cvyi_mma_same,
+                                         .dice = 2,
                                          .tensor_cores = true};
 
 /* ---- pooling ---- */
@@ -279,13 +277,11 @@ static cvy_status make_pool(maker *m)
     pool_geom e;
     cvy_status st;
 
+    if (!cvyi_elements(cvyi_shape_of(m->g, n->out))) return CVY_OK;
+    if (m->choice->reduce.gather) return cvyi_core_reduction(m);
     cvyi_pool_geom(m->g, n, &e);
     const space in = cvyi_space_planes(cvyi_shape_of(m->g, n->arg[0]), e.spatial);
     const space out = cvyi_space_planes(cvyi_shape_of(m->g, n->out), e.spatial);
-    const int64_t total = cvyi_elements(&out.logical);
-    if (!total) return CVY_OK;
-    if (kind == KIND_ADAPTIVE && product(e.out) == 1) /* one window, the whole: a mean over space */
-        return cvyi_core_reduction(m, core, "mean", &in, &out, 4 | 8 | 16);
     cvyi_make_start(m, "pool.cu");
     cvyi_make_define(m, "MODE", kind == KIND_MAXPOOL ? 0 : kind == KIND_AVGPOOL ? 1 : 2);
     cvyi_make_define(m, "CHANNELS", out.extent[1]);
@@ -301,7 +297,7 @@ static cvy_status make_pool(maker *m)
     TRY(cvyi_core_prologue(m, core, &in));
     TRY(cvyi_core_epilogue(m, core, &out));
     m->step.extent = out.extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(total, 256), 1, 1, 256);
+    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&out.logical), 256), 1, 1, 256);
     TRY(cvyi_make_end(m, cvyi_info(n)->name));
 fail:
     return st;
@@ -309,8 +305,22 @@ fail:
 
 static const char *refuse_pool(const cvy_plan *p, const pass *s, cuda_choice *c)
 {
-    (void)s;
-    return cvyi_core_refusal(p, c, 1u << KIND_MAXPOOL | 1u << KIND_AVGPOOL | 1u << KIND_ADAPTIVE, "not a pooling");
+    const unsigned kinds = 1u << KIND_MAXPOOL | 1u << KIND_AVGPOOL | 1u << KIND_ADAPTIVE;
+    const char *why = cvyi_core_refusal(p, c, kinds, "not a pooling");
+    const cvy_graph *g = p->graph;
+    const node *n = why ? NULL : &g->nodes[c->form.core];
+    pool_geom e;
+
+    if (why) return why;
+    cvyi_pool_geom(g, n, &e);
+    c->reduce.gather = NULL;
+    if (cvyi_info(n)->kind != KIND_ADAPTIVE || product(e.out) != 1) return NULL;
+    c->reduce = (reduce_form){.gather = "mean", /* one window, the whole: a mean over space */
+                              .in = cvyi_space_planes(cvyi_shape_of(g, n->arg[0]), e.spatial),
+                              .out = cvyi_space_planes(cvyi_shape_of(g, n->out), e.spatial),
+                              .reduced = 4 | 8 | 16};
+    cvyi_reduce_spread(&c->reduce, g->values[g->nodes[s->first].arg[0]].dtype);
+    return NULL;
 }
 
 const kernel_row cvyi_kernel_pool = {

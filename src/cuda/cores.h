@@ -1,9 +1,11 @@
 /* cores.h - shared by the files that make a core's steps: core_window.c (convolutions, pooling), core_product.c
- * (matrix products), core_rows.c (statistics, norms, reductions, softmax). */
+ * (matrix products), core_rows.c (statistics, norms, softmax), core_reduce.c (reductions), core_move.c,
+ * core_pointwise.c (no core). */
 #ifndef CVYI_CUDA_CORES_H
 #define CVYI_CUDA_CORES_H
 
 #include "mma.h"
+#include "tiles.h"
 
 void cvyi_core_grid(maker *m, int64_t x, int64_t y, int64_t z, unsigned threads);
 /* The epilogue: the core's result is stored where it is needed, then the pass's other nodes follow. */
@@ -16,9 +18,14 @@ void cvyi_core_bias(maker *m, int core, const space *over, int bias, int slot);
 void cvyi_core_first_view(maker *m, int core, const space *over);
 /* What both kernels on mma.sync have in addition to a tile. */
 void cvyi_core_mma(maker *m, const mma_tile *t);
-/* reduce.cu: what `gather` makes of the dimensions `reduced`, a bit each. */
-cvy_status cvyi_core_reduction(maker *m, int core, const char *gather, const space *in, const space *out,
-                               unsigned reduced);
+/* Ends a step of pointwise.cu, which reads `in` and writes `out`. */
+cvy_status cvyi_core_end_pointwise(maker *m, const space *in, const space *out, const char *variant);
+/* reduce.cu: the reduction of the pass's choice. */
+cvy_status cvyi_core_reduction(maker *m);
+/* How it is spread; gather, spaces and dimensions are there. dtype: of what is read. */
+void cvyi_reduce_spread(reduce_form *f, cvy_dtype dtype);
+/* Threads that share a result, each of them with `width` neighbours at a time. */
+int64_t cvyi_reduce_lanes(const space *in, unsigned reduced, int width);
 
 /* conv_wide_add.cu: `split` parts of the pass's sums, at byte `parts`, are added, and its epilogue follows. bias: a
  * value along dimension `slot`, or CVY_NONE. */

@@ -57,8 +57,8 @@ fail:
     return st;
 }
 
-/* Passes whose blocks wait for each other are tuned to launches whose blocks do not. */
-static cvy_status part_launches(cvy_plan *p)
+/* Passes whose blocks wait for each other are tuned to launches that need not. */
+static cvy_status tune_alone(cvy_plan *p)
 {
     cuda_state *state = p->state;
     cvy_status st = CVY_OK;
@@ -91,7 +91,7 @@ static cvy_status fit(cvy_plan *p)
 
     TRY(ask_resident(state, &state->alone));
     if (state->alone) {
-        TRY(part_launches(p));
+        TRY(tune_alone(p));
         TRY(lower(p));
         TRY(cvyi_cuda_compile_steps(&p, 1));
     }
@@ -172,7 +172,7 @@ static bool tensor_turned(const cuda_run *r, int tensor)
 static bool tensor_suits(const cuda_run *r, int tensor, int number)
 {
     const kernel_row *row = cvyi_cuda_choice(&r->plan->passes[number])->kernel;
-    return (row == &cvyi_kernel_matmul_wide ? tensor_turned : tensor_last)(r, tensor);
+    return (row->transposed ? tensor_turned : tensor_last)(r, tensor);
 }
 
 static bool is_read(const cuda_run *r, int tensor)
@@ -326,11 +326,11 @@ static void describe(const cvy_plan *p, text *t)
         cvyi_text_add(t, "  kernel %s: %u x %u x %u blocks of %u threads, %d registers%s\n", s->entry,
                       s->launch.grid[0], s->launch.grid[1], s->launch.grid[2], s->launch.block[0],
                       s->kernel[0].registers,
-                      s->prepared                                                      ? ", prepared"
-                      : s->layout == LAYOUT_LAST && s->row == &cvyi_kernel_matmul_wide ? ", other transposed"
-                      : s->layout == LAYOUT_LAST                                       ? ", channels last"
-                      : s->layout == LAYOUT_X_LAST                                     ? ", x channels last"
-                                                                                       : "");
+                      s->prepared                                      ? ", prepared"
+                      : s->layout == LAYOUT_LAST && s->row->transposed ? ", other transposed"
+                      : s->layout == LAYOUT_LAST                       ? ", channels last"
+                      : s->layout == LAYOUT_X_LAST                     ? ", x channels last"
+                                                                       : "");
     }
 }
 

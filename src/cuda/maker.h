@@ -85,14 +85,15 @@ void cvyi_make_store(maker *m, program *p, int v);
  * in all: 0 blocks add nothing. */
 cvy_status cvyi_make_end(maker *m, const char *variant);
 
-/* Statistics of what node `core` reads, into a value or the engine's own memory (core_rows.c). */
+/* Blocks that share a slice of statistics: the choice's `parts`. (core_rows.c) */
+int64_t cvyi_stats_parts(const norm_geom *e);
+/* Statistics of what node `core` reads, into a value or the engine's own memory. */
 cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int stats_value, int64_t stats_at);
 
-/* Large tiles if they still give every multiprocessor something to do. */
-static inline bool cvyi_large_product(const matmul_geom *e, int sms)
-{
-    return e->N > 64 && e->M * e->N * e->batch >= (int64_t)64 * 128 * sms;
-}
+/* Decides which tensors of run() have shadows, and takes memory for them. (shadows.c) */
+cvy_status cvyi_make_shadows(maker *m);
+/* Copies between tensors and their shadows: inputs and parameters before everything, outputs after it. */
+cvy_status cvyi_copy_shadows(maker *m, bool outputs);
 
 /* The engine's memory after the values, in the workspace. */
 int64_t cvyi_make_memory(maker *m, int64_t bytes);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include "choice.h"
 #include "cores.h"
+#include "kernels/host_device.cuh"
 
 enum { MOST = 8, SHORTEST = 128, SHARE = 512, FEW_PARTS = 8, BLOCK_TERMS = 4096 };
 
@@ -67,7 +68,7 @@ static bool has_many_parts(const thin_form *f)
 static int64_t parts_bytes(const thin_form *f)
 {
     const int64_t results = f->geom.M * f->geom.batch * f->geom.N;
-    return f->split > 1 ? (has_many_parts(f) ? 8 : 4) * f->split * results : 0;
+    return f->split > 1 ? (has_many_parts(f) ? DOUBLE_BYTES : FLOAT_BYTES) * f->split * results : 0;
 }
 
 static cvy_status make_sums(maker *m, const thin_form *f, const space *out, int row, int column)
@@ -123,16 +124,14 @@ fail:
 
 /* ---- its row of the table ---- */
 
-/* Of a random plan at random. */
 static const char *refuse_matmul_thin(const cvy_plan *p, const pass *s, cuda_choice *c)
 {
     const char *why = cvyi_core_refusal(p, c, 1u << KIND_LINEAR | 1u << KIND_MATMUL, "not a matrix product");
-    const uint32_t seed = p->options.seed;
 
     (void)s;
     if (why) return why;
     c->thin = find_form(p, c->form.core);
-    return c->thin.why || !seed || seed >> 1 & 1 ? c->thin.why : "thin: this random plan does not use it";
+    return c->thin.why;
 }
 
 /* Memory at nine tenths of its bandwidth, less if blocks do not fill the device, or multiply-adds; parts of sums
@@ -152,7 +151,7 @@ static void tune_matmul_thin(const cvy_plan *p, pass *s, const cuda_choice *c)
              f->thin == 1 ? "" : "s", f->split, f->split == 1 ? "" : "s");
 }
 
-/* The kernels before it in the table estimate whole tiles. */
+/* The rows before it in the table predict the time of whole tiles. */
 static bool beats_matmul_thin(const cvy_plan *p, const pass *mine, const pass *best)
 {
     (void)p, (void)mine, (void)best;
@@ -176,4 +175,5 @@ const kernel_row cvyi_kernel_matmul_thin = {.name = "matmul_thin",
                                             .make = make_matmul_thin,
                                             .beats = beats_matmul_thin,
                                             .same = same_matmul_thin,
-                                            .scratch = scratch_of_matmul_thin};
+                                            .scratch = scratch_of_matmul_thin,
+                                            .dice = 2};

@@ -3,7 +3,6 @@
 #include <string.h>
 #include "choice.h"
 #include "cores.h"
-#include "kernels/product_layout.cuh"
 
 /* ---- memory ---- */
 
@@ -24,7 +23,7 @@ static int parts_of(const word_form *f)
 
 static int64_t words_bytes(const word_form *f, const word_operand *o)
 {
-    return o->words ? 2 * parts_of(f) * o->lines * o->padded : 0;
+    return o->words ? HALF_BYTES * parts_of(f) * o->lines * o->padded : 0;
 }
 
 static int64_t unscale_bytes(const word_form *f, const word_operand *o)
@@ -195,8 +194,8 @@ static cvy_status add_maps(maker *m, const word_form *f, int x, int other)
     s->w_box[1] = f->across ? WORD_DEPTH : (unsigned)f->tile.n;
     s->w_box[2] = 1;
     for (int d = 0; d < 2; d++) {
-        s->strides[d] = d ? s->strides[0] * s->dims[1] : 2 * s->dims[0];
-        s->w_strides[d] = d ? s->w_strides[0] * s->w_dims[1] : 2 * s->w_dims[0];
+        s->strides[d] = d ? s->strides[0] * s->dims[1] : HALF_BYTES * s->dims[0];
+        s->w_strides[d] = d ? s->w_strides[0] * s->w_dims[1] : HALF_BYTES * s->w_dims[0];
     }
     return CVY_OK;
 }
@@ -240,11 +239,10 @@ static cvy_status make_sums(maker *m, const word_form *f, const memory_map *at)
     const int core = m->choice->form.core;
     const node *n = &m->g->nodes[core];
     const word_tile *t = &f->tile;
-    const word_layout l = word_find_layout(t->m, t->n, f->products);
-    const int64_t stay = cvyi_min64(cvyi_word_tiles(f, t), m->state->device->sms);
+    const int64_t stay = cvyi_min64(f->tiles, m->state->device->sms);
     int row, column;
     const space out = cvyi_product_space(m->g, n, &row, &column);
-    char form[32];
+    char variant[32];
     cvy_status st;
 
     cvyi_make_start(m, "matmul_wide.cu");
@@ -263,29 +261,19 @@ static cvy_status make_sums(maker *m, const word_form *f, const memory_map *at)
     else
         m->text = "// epilogue.cuh - of parts of sums: conv_wide_add.cu has it\n";
     m->step.extent = out.extent[0];
-    m->step.launch.dynamic_shared = (unsigned)l.shared_bytes;
+    m->step.launch.dynamic_shared = (unsigned)f->layout.shared_bytes;
     cvyi_core_grid(m, stay, 1, 1, WORD_THREADS);
-    snprintf(form, sizeof form, "%dx%d", t->m, t->n);
-    TRY(cvyi_make_end(m, form));
+    snprintf(variant, sizeof variant, "%dx%d", t->m, t->n);
+    TRY(cvyi_make_end(m, variant));
 fail:
     return st;
 }
 
-int cvyi_word_turned(const cvy_plan *p, const word_form *f, int core)
-{
-    const int v = p->graph->nodes[core].arg[1];
-    const place *at = &p->places[v];
-
-    if (f->x.words || f->geom.N % 8 || at->kind != PLACE_TENSOR) return CVY_NONE;
-    return cvyi_same_shape(cvyi_shape_of(p->graph, v), cvyi_shape_of(p->graph, p->tensor_value[at->at])) ? v
-                                                                                                         : CVY_NONE;
-}
-
-/* The sums, and a second step for a transposed `other`. */
+/* The sums, and once more for an `other` that lies transposed. */
 static cvy_status make_layouts(maker *m, const word_form *f, const memory_map *at)
 {
-    const int v = cvyi_word_turned(m->plan, f, m->choice->form.core);
-    const bool turns = v != CVY_NONE && m->state->last[m->plan->places[v].at] == m->pass_index;
+    const place *at_other = &m->plan->places[m->g->nodes[m->choice->form.core].arg[1]];
+    const bool turns = at_other->kind == PLACE_TENSOR && m->state->last[at_other->at] == m->pass_index;
     word_form turned = *f;
     cvy_status st;
 
@@ -337,16 +325,14 @@ fail:
 
 /* ---- its row of the table ---- */
 
-/* Of a random plan at random. */
 static const char *refuse_matmul_wide(const cvy_plan *p, const pass *s, cuda_choice *c)
 {
     const char *why = cvyi_core_refusal(p, c, 1u << KIND_LINEAR | 1u << KIND_MATMUL, "not a matrix product");
-    const uint32_t seed = p->options.seed;
 
     (void)s;
     if (why) return why;
     c->word = cvyi_word_form(p, c->form.core);
-    return c->word.why || !seed || seed >> 3 & 1 ? c->word.why : "words: this random plan does not use it";
+    return c->word.why;
 }
 
 static void tune_matmul_wide(const cvy_plan *p, pass *s, const cuda_choice *c)
@@ -363,11 +349,6 @@ static void tune_matmul_wide(const cvy_plan *p, pass *s, const cuda_choice *c)
     if (f->tile.turns) snprintf(s->note + length, sizeof s->note - length, " in turns");
     length = strlen(s->note);
     if (f->tile.split > 1) snprintf(s->note + length, sizeof s->note - length, ", sums in %d parts", f->tile.split);
-}
-
-static bool beats_matmul_wide(const cvy_plan *p, const pass *mine, const pass *best)
-{
-    return p->options.seed || mine->seconds < best->seconds;
 }
 
 static bool same_matmul_wide(const cuda_choice *a, const cuda_choice *b)
@@ -388,14 +369,30 @@ static bool any_strides(const cuda_choice *c, int argument)
     return argument == 0 ? c->word.x.words : argument == 1 && c->word.other.words;
 }
 
+/* The second operand, if it is a tensor of run() that tensor copies read where it lies, transposed or not. */
+static void lying(const cvy_plan *p, const cuda_choice *c, int *x, int *y)
+{
+    const word_form *f = &c->word;
+    const int v = p->graph->nodes[c->form.core].arg[1];
+    const place *at = &p->places[v];
+    const bool could = !f->x.words && f->geom.N % 8 == 0 && at->kind == PLACE_TENSOR;
+
+    *x = could && cvyi_same_shape(cvyi_shape_of(p->graph, v), cvyi_shape_of(p->graph, p->tensor_value[at->at]))
+             ? v
+             : CVY_NONE;
+    *y = CVY_NONE;
+}
+
 const kernel_row cvyi_kernel_matmul_wide = {.name = "matmul_wide",
                                             .refuse = refuse_matmul_wide,
                                             .tune = tune_matmul_wide,
                                             .make = make_matmul_wide,
                                             .launch = launch_matmul_wide,
-                                            .beats = beats_matmul_wide,
                                             .same = same_matmul_wide,
                                             .scratch = scratch_of_matmul_wide,
+                                            .dice = 8,
                                             .tensor_cores = true,
                                             .dense = true,
-                                            .any_strides = any_strides};
+                                            .any_strides = any_strides,
+                                            .lying = lying,
+                                            .transposed = true};

@@ -7,6 +7,7 @@
 #ifndef CVYI_CUDA_MATMUL_WIDE_H
 #define CVYI_CUDA_MATMUL_WIDE_H
 
+#include "kernels/product_layout.cuh"
 #include "maker.h"
 
 /* x, or other. */
@@ -32,16 +33,13 @@ typedef struct word_form {
     bool across;  /* other is read as [terms][columns] */
     int products; /* 1: tf32's accuracy or operands of 16 bits, 3: float32's */
     word_tile tile;
-    double seconds;  /* that all steps are believed to take */
-    double launches; /* launches that follow each other on a stream cost a fraction of one by itself */
+    int64_t tiles;      /* those that share a sum counted one by one */
+    word_layout layout; /* of the tile */
+    double seconds;     /* that all steps are believed to take */
+    double launches;    /* launches that follow each other on a stream cost a fraction of one by itself */
 } word_form;
 
 /* The form of a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
 word_form cvyi_word_form(const cvy_plan *p, int core);
-/* The second operand, if it is a tensor of run() that tensor copies read where it lies, transposed or not;
- * CVY_NONE. */
-int cvyi_word_turned(const cvy_plan *p, const word_form *f, int core);
-/* Tiles, those that share a sum counted one by one. */
-int64_t cvyi_word_tiles(const word_form *f, const word_tile *t);
 
 #endif

@@ -1,7 +1,6 @@
 /* matmul_wide_tune.c - which matrix products matmul_wide.cu takes, with which tile, and how fast that may be. */
 #include <math.h>
 #include "choice.h"
-#include "kernels/product_layout.cuh"
 
 /* ---- conditions ---- */
 
@@ -57,7 +56,7 @@ static void find_operands(const cvy_plan *p, const node *n, word_form *f)
 
 /* ---- how fast ---- */
 
-int64_t cvyi_word_tiles(const word_form *f, const word_tile *t)
+static int64_t count_tiles(const word_form *f, const word_tile *t)
 {
     const matmul_geom *e = &f->geom;
     return cvyi_ceil_div(e->M, t->m) * e->batch * cvyi_ceil_div(e->N, t->n) * t->split;
@@ -66,53 +65,55 @@ int64_t cvyi_word_tiles(const word_form *f, const word_tile *t)
 /* The share of the tensor cores' 2048 multiply-adds a cycle that was seen on an H200: real data draws so much power
  * that the clock falls. A single warpgroup reaches less; and if columns of [terms][columns] are few and both
  * warpgroups read them, shared memory is the limit. */
-static double rate_of(const word_form *f, const word_tile *t)
+static double rate_of(const word_form *f)
 {
+    const word_tile *t = &f->tile;
+
     if (t->turns) return f->products == 3 ? 0.64 : 0.72;
     return f->across && t->n < 192 ? 0.62 : 0.77;
 }
 
 /* Cycles of a step: tensor cores, or what comes from the L2, 46 bytes a cycle. 128 x 256, one product: 1,330, and
  * 1,070. */
-static double step_cycles(const word_form *f, const word_tile *t)
+static double step_cycles(const word_form *f)
 {
-    const word_layout l = word_find_layout(t->m, t->n, f->products);
-    const double multiply = (double)f->products * t->m * t->n * WORD_DEPTH / (2048 * rate_of(f, t));
+    const double multiply = (double)f->products * f->tile.m * f->tile.n * WORD_DEPTH / (2048 * rate_of(f));
 
-    return fmax(multiply, (l.x_stage + l.w_stage) / 46.0);
+    return fmax(multiply, (f->layout.x_stage + f->layout.w_stage) / 46.0);
 }
 
 /* The multiprocessor with the most tiles takes longest. The end of a tile, by results of 16 or 32 bits, which
  * taking turns hides in part; the first copies of all. */
-static double sums_seconds(const word_form *f, const word_tile *t, const cuda_device *d)
+static double sums_seconds(const word_form *f, const cuda_device *d)
 {
+    const word_tile *t = &f->tile;
     const double steps = (double)cvyi_ceil_div(cvyi_ceil_div(f->geom.K, WORD_DEPTH), t->split);
     const double end = (f->scaled ? (t->turns ? 0.44 : 0.5) : t->turns ? 0.12 : 0.18) * t->m * t->n;
-    const double turns = (double)cvyi_ceil_div(cvyi_word_tiles(f, t), d->sms);
+    const double turns = (double)cvyi_ceil_div(f->tiles, d->sms);
 
-    return (turns * (steps * step_cycles(f, t) + end) + 3500) / d->clock;
+    return (turns * (steps * step_cycles(f) + end) + 3500) / d->clock;
 }
 
 /* What becomes words in every run is read and written at four fifths of the memory's bandwidth; parts of sums are
  * written and read. */
-static double other_seconds(const cvy_plan *p, const word_form *f, const word_tile *t)
+static double other_seconds(const cvy_plan *p, const word_form *f)
 {
     const matmul_geom *e = &f->geom;
+    const int split = f->tile.split, read = f->scaled ? FLOAT_BYTES : HALF_BYTES;
     const word_operand *both[] = {&f->x, &f->other};
-    double bytes = t->split == 1 ? 0 : 4.0 * t->split * (double)(e->M * e->batch) * (double)e->N;
+    double bytes = split == 1 ? 0 : (double)FLOAT_BYTES * split * (double)(e->M * e->batch) * (double)e->N;
 
     for (int i = 0; i < 2; i++)
         if (both[i]->words && !both[i]->prepared)
-            bytes +=
-                (double)both[i]->lines * (double)e->K * ((f->scaled ? 4 : 2) + (f->products == 3 ? 4 : 2)) / 0.8;
+            bytes += (double)both[i]->lines * (double)e->K * (read + HALF_BYTES * f->layout.parts) / 0.8;
     return bytes / p->machine.bandwidth;
 }
 
 /* Two of words that have scales, or one without, take half a launch each. */
-static double launches_of(const word_form *f, const word_tile *t)
+static double launches_of(const word_form *f)
 {
     const int made = (f->x.words && !f->x.prepared) + (f->other.words && !f->other.prepared);
-    return 1 + 0.375 * made * (f->scaled ? 2 : 1) + (t->split > 1 ? 0.25 : 0);
+    return 1 + 0.375 * made * (f->scaled ? 2 : 1) + (f->tile.split > 1 ? 0.25 : 0);
 }
 
 /* ---- the search ---- */
@@ -131,8 +132,10 @@ static void try_tile(search *s, const word_tile *t)
     int at = s->n;
 
     f.tile = *t;
-    f.launches = launches_of(&f, t);
-    f.seconds = sums_seconds(&f, t, d) + other_seconds(s->p, &f, t);
+    f.tiles = count_tiles(&f, t);
+    f.layout = word_find_layout(t->m, t->n, f.products);
+    f.launches = launches_of(&f);
+    f.seconds = sums_seconds(&f, d) + other_seconds(s->p, &f);
     for (; at > 0 && f.seconds < s->best[at - 1].seconds; at--)
         if (at < TUNE_TILES) s->best[at] = s->best[at - 1];
     if (at < TUNE_TILES) s->best[at] = f;
@@ -147,7 +150,7 @@ static void try_splits(search *s, word_tile *t)
 
     for (int i = 0; i < COUNT_OF(splits) && (i == 0 || 4 * splits[i] <= steps); i++) {
         t->split = splits[i];
-        if (cvyi_word_tiles(s->f, t) <= INT32_MAX / 2) try_tile(s, t);
+        if (count_tiles(s->f, t) <= INT32_MAX / 2) try_tile(s, t);
     }
 }
 

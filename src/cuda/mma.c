@@ -153,7 +153,7 @@ static double step_cycles(const mma_tile *t, int rate)
         t->products * all / (rate / 4.0),
         mma + 3.0 * t->copies / t->threads +
             (t->products == 1 ? 2 * fragments : 4 * fragments + t->warp_m * t->warp_n / 32.0),
-        (32 * 4 * fragments + 4 * DEPTH * (t->m + t->n) / (4 * warps)) / 32,
+        FLOAT_BYTES * (32 * fragments + DEPTH * (t->m + t->n) / (4 * warps)) / 32,
         t->fetched / (28 * warps),
     };
     double most = 0, sum = 0;
@@ -233,14 +233,14 @@ static mma_form choose(const cuda_device *d, const producer *w, int products, in
     return best[n];
 }
 
-mma_form cvyi_mma_form(const cvy_plan *p, int core)
+/* Of a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
+static mma_form find_form(const cvy_plan *p, int core)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;
-    const node *n = core == CVY_NONE ? NULL : &p->graph->nodes[core];
+    const node *n = &p->graph->nodes[core];
     mma_form f = {.why = device_refusal(p, d)};
     producer w;
 
-    if (!n || !cvyi_is_producer(cvyi_info(n)->kind)) f.why = "mma.sync: neither a convolution nor a matrix product";
     if (f.why) return f;
     w = find_producer(p->graph, n);
     f.why = size_refusal(&w);
@@ -249,14 +249,12 @@ mma_form cvyi_mma_form(const cvy_plan *p, int core)
 
 /* ---- rows of the table ---- */
 
-/* Of a random plan at random. */
+/* A random plan takes it or not whatever it costs (dice). */
 const char *cvyi_mma_refusal(const cvy_plan *p, int core, mma_form *f)
 {
-    const uint32_t seed = p->options.seed;
-
-    *f = cvyi_mma_form(p, core);
+    *f = find_form(p, core);
     if (f->why) return f->why;
-    return (seed ? seed >> 1 & 1 : f->flops > p->machine.flops) ? NULL : "mma.sync: multiply-adds are faster here";
+    return p->options.seed || f->flops > p->machine.flops ? NULL : "mma.sync: multiply-adds are faster here";
 }
 
 void cvyi_mma_tune(const cvy_plan *p, pass *s, const cuda_choice *c)

@@ -28,11 +28,9 @@ typedef struct mma_form {
                      * multiprocessors that idle included */
 } mma_form;
 
-/* The form of a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
-mma_form cvyi_mma_form(const cvy_plan *p, int core);
-
 /* What its rows of the table share (choice.h). */
-const char *cvyi_mma_refusal(const cvy_plan *p, int core, mma_form *f); /* also: multiply-adds are faster */
+/* Of a pass whose core is node `core`, a producer; also: multiply-adds are faster. */
+const char *cvyi_mma_refusal(const cvy_plan *p, int core, mma_form *f);
 void cvyi_mma_tune(const cvy_plan *p, pass *s, const cuda_choice *c);
 bool cvyi_mma_beats(const cvy_plan *p, const pass *mine, const pass *best);
 bool cvyi_mma_same(const cuda_choice *a, const cuda_choice *b);

@@ -24,25 +24,32 @@ static bool broadcasts_to(const shape *from, const shape *to)
     return true;
 }
 
-/* Nodes first ... end - 1 as a chain over one space: why not? `inside` is the node whose result they may also read.
- */
-static const char *chain_refusal(const cvy_plan *p, const pass *s, int first, int end, const shape *over,
-                                 int inside, bool stores)
+/* Nodes first ... end - 1 as operators over one space. */
+typedef struct chain {
+    int first, end;
+    const shape *over;
+    int inside;  /* the node whose result they may also read; -1: none */
+    bool stores; /* their values */
+} chain;
+
+static const char *chain_refusal(const cvy_plan *p, const pass *s, const chain *c)
 {
     const cvy_graph *g = p->graph;
-    for (int i = first; i < end; i++) {
+    const shape *over = c->over;
+    for (int i = c->first; i < c->end; i++) {
         const node *n = &g->nodes[i];
         const shape *y = cvyi_shape_of(g, n->out);
         const bool needed = cvyi_needed_after(p, s, n->out);
         if (!is_pointwise(g, n)) return "two barriers or producers need a kernel each";
-        if (needed && !stores) return "a value before the reduction is needed after the pass";
+        if (needed && !c->stores) return "a value before the reduction is needed after the pass";
         if (!broadcasts_to(y, over)) return "the chain changes its shape";
         if ((needed || cvyi_info(n)->kind != KIND_UNARY) && !cvyi_same_shape(y, over) &&
             (needed || cvyi_info(n)->kind != KIND_BINARY))
             return "a value smaller than the space it is used in";
         for (int a = 0; a < n->n_args; a++) {
             const int by = n->arg[a] == CVY_NONE ? -1 : g->values[n->arg[a]].node;
-            if (by >= s->first && by < first && by != inside) return "the epilogue reads a value of the prologue";
+            if (by >= s->first && by < c->first && by != c->inside)
+                return "the epilogue reads a value of the prologue";
         }
     }
     return NULL;
@@ -116,15 +123,14 @@ pattern cvyi_cuda_pattern(const cvy_plan *p, const pass *s)
     if (!out.why && out.core != CVY_NONE) find_result(p, s, &out);
     if (out.why || (s->count == 1 && !is_pointwise(g, last))) return out;
     if (out.core == CVY_NONE) {
-        out.why = chain_refusal(p, s, s->first, end, cvyi_shape_of(g, last->out), -1, true);
+        out.why = chain_refusal(p, s, &(chain){s->first, end, cvyi_shape_of(g, last->out), -1, true});
         return out;
     }
     out.fed = out.core > s->first;
     out.why = core_refusal(p, s, out.core);
-    if (!out.why)
-        out.why = chain_refusal(p, s, s->first, out.core, cvyi_shape_of(g, g->nodes[out.core].arg[0]), -1, false);
-    if (!out.why)
-        out.why =
-            chain_refusal(p, s, out.result + 1, end, cvyi_shape_of(g, g->nodes[out.result].out), out.result, true);
+    const chain before = {s->first, out.core, cvyi_shape_of(g, g->nodes[out.core].arg[0]), -1, false};
+    const chain after = {out.result + 1, end, cvyi_shape_of(g, g->nodes[out.result].out), out.result, true};
+    if (!out.why) out.why = chain_refusal(p, s, &before);
+    if (!out.why) out.why = chain_refusal(p, s, &after);
     return out;
 }

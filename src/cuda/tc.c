@@ -358,6 +358,23 @@ static bool same_conv_tc(const cuda_choice *a, const cuda_choice *b)
     return cvyi_tc_same(&a->tc.tuning, &b->tc.tuning);
 }
 
+/* The weights that its own are made of. */
+static void packs(const cuda_choice *c, int values[2])
+{
+    values[0] = c->tc.weight;
+    values[1] = c->tc.factor;
+}
+
+static void lying(const cvy_plan *p, const cuda_choice *c, int *x, int *y)
+{
+    cvyi_tc_tensors(p, &c->tc, x, y);
+}
+
+static bool lay_last(const cvy_plan *p, const cuda_choice *c, int x, int y, tc_last *out)
+{
+    return cvyi_tc_last(p, &c->tc, x, y, out);
+}
+
 const kernel_row cvyi_kernel_conv_tc = {.name = "conv_tc",
                                         .refuse = refuse_conv_tc,
                                         .tune = tune_conv_tc,
@@ -365,4 +382,7 @@ const kernel_row cvyi_kernel_conv_tc = {.name = "conv_tc",
                                         .launch = launch_conv_tc,
                                         .same = same_conv_tc,
                                         .tensor_cores = true,
-                                        .dense = true};
+                                        .dense = true,
+                                        .packs = packs,
+                                        .lying = lying,
+                                        .lay_last = lay_last};

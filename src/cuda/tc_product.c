@@ -77,7 +77,7 @@ static wgmma_tile make_tile(const matmul_geom *e, const tile_row *row, int produ
 static double step_cycles(const wgmma_tile *t)
 {
     const int parts = t->products == 3 ? 2 : 1;
-    const double row = 4.0 * DEPTH; /* bytes */
+    const double row = FLOAT_BYTES * DEPTH; /* bytes */
     const double all[] = {
         t->products * (double)t->m * t->n * DEPTH / 1024,
         row * (t->m + t->n * t->products * (t->m / 64) + t->m + parts * t->n) / 128,
@@ -126,15 +126,14 @@ static product_form choose(const cuda_device *d, const matmul_geom *e, int produ
     return best[rank < n ? rank : n ? n - 1 : 0];
 }
 
-product_form cvyi_product_form(const cvy_plan *p, int core)
+/* Of a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
+static product_form find_form(const cvy_plan *p, int core)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;
-    const node *n = core == CVY_NONE ? NULL : &p->graph->nodes[core];
-    const op_kind kind = n ? cvyi_info(n)->kind : KIND_UNARY;
-    product_form f = {.why = "wgmma: not a matrix product"};
+    const node *n = &p->graph->nodes[core];
+    product_form f = {.why = NULL};
     matmul_geom e;
 
-    if (kind != KIND_LINEAR && kind != KIND_MATMUL) return f;
     cvyi_matmul_geom(p->graph, n, &e);
     f.why = refusal(p, d, n, &e);
     return f.why ? f
@@ -143,13 +142,10 @@ product_form cvyi_product_form(const cvy_plan *p, int core)
 
 /* ---- its row of the table ---- */
 
-/* Of a random plan at random. */
 const char *cvyi_product_refusal(const cvy_plan *p, int core, product_form *f)
 {
-    const uint32_t seed = p->options.seed;
-
-    *f = cvyi_product_form(p, core);
-    return f->why || !seed || seed & 1 ? f->why : "wgmma: this random plan does not use it";
+    *f = find_form(p, core);
+    return f->why;
 }
 
 void cvyi_product_tune(const cvy_plan *p, pass *s, const cuda_choice *c)
@@ -166,7 +162,8 @@ void cvyi_product_tune(const cvy_plan *p, pass *s, const cuda_choice *c)
 /* Taken if it is predicted to be no slower. */
 bool cvyi_product_beats(const cvy_plan *p, const pass *mine, const pass *best)
 {
-    return p->options.seed || mine->seconds <= best->seconds;
+    (void)p;
+    return mine->seconds <= best->seconds;
 }
 
 bool cvyi_product_same(const cuda_choice *a, const cuda_choice *b)

@@ -25,10 +25,7 @@ typedef struct product_form {
     double seconds; /* that the pass's arithmetic is believed to take, multiprocessors that idle included */
 } product_form;
 
-/* The form of a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
-product_form cvyi_product_form(const cvy_plan *p, int core);
-
-/* Its row of the table (choice.h). */
+/* Its row of the table (choice.h), of a pass whose core is node `core`, a matrix product. */
 const char *cvyi_product_refusal(const cvy_plan *p, int core, product_form *f);
 void cvyi_product_tune(const cvy_plan *p, pass *s, const cuda_choice *c);
 bool cvyi_product_beats(const cvy_plan *p, const pass *mine, const pass *best);

@@ -81,8 +81,9 @@ static const tile_row rows[] = {
     {2, 1, 64, 1, 3},  {1, 2, 64, 1, 3},  {2, 1, 128, 2, 1}, {1, 2, 128, 2, 1}, {2, 1, 64, 2, 1},
 };
 
-wide_layout cvyi_wide_layout(const wide_form *f, const wide_tile *t)
+static wide_layout find_layout(const wide_form *f)
 {
+    const wide_tile *t = &f->tile;
     const wide_layout none = {.x_stages = 0};
     const double farthest =
         (t->together ? (double)f->geom.kernel[1] * (double)f->geom.dil[1] * (double)f->row : 0) +
@@ -106,9 +107,11 @@ static double stages_along(wide_axis a, bool together)
  * of which 0.72 were seen on an H200 whatever the tile, of three products 0.78 (real data draws so much power that
  * the clock falls); or what comes from the L2, 36 bytes a cycle. A slice of a 3x3 filter by 128 x 256, one product:
  * 12,800 cycles, and 7,100. */
-static double sum_cycles(const wide_form *f, const wide_tile *t, const wide_layout *l)
+static double sum_cycles(const wide_form *f)
 {
     const conv_geom *e = &f->geom;
+    const wide_tile *t = &f->tile;
+    const wide_layout *l = &f->layout;
     /* Of a transposed convolution a block has one phase. */
     const double share = f->transposed ? f->phases : 1;
     const double taps = (double)(e->kernel[0] * e->kernel[1] * e->kernel[2]) / share;
@@ -122,34 +125,30 @@ static double sum_cycles(const wide_form *f, const wide_tile *t, const wide_layo
     return slices * fmax(multiply, fetch);
 }
 
-int64_t cvyi_wide_tiles(const wide_form *f, const wide_layout *l)
-{
-    return cvyi_ceil_div(f->geom.K, l->bm) * cvyi_ceil_div(f->places, l->bn) * (f->transposed ? f->phases : 1);
-}
-
 /* The multiprocessor with the most blocks takes longest. From the last product of a block to its last store, and
  * until the first copies of the next have come: half a cycle for each result. Two blocks end together. */
-static double sums_seconds(const wide_form *f, const wide_tile *t, const wide_layout *l, const cuda_device *d)
+static double sums_seconds(const wide_form *f, const cuda_device *d)
 {
-    const int64_t blocks = cvyi_wide_tiles(f, l) * t->split;
-    const int64_t each = cvyi_ceil_div(blocks, d->sms), ends = cvyi_ceil_div(each, t->blocks);
+    const int64_t each = cvyi_ceil_div(f->tiles * f->tile.split, d->sms);
+    const int64_t ends = cvyi_ceil_div(each, f->tile.blocks);
 
-    return ((double)each * sum_cycles(f, t, l) + (double)ends * (0.5 * l->bm * l->bn + 1000)) / d->clock;
+    return ((double)each * sum_cycles(f) + (double)ends * (0.5 * f->layout.bm * f->layout.bn + 1000)) / d->clock;
 }
 
 /* x is read (a line for every phase along it) and words are written at four fifths of the memory's bandwidth; parts
  * of sums are written and read. */
-static double other_seconds(const cvy_plan *p, const wide_form *f, const wide_tile *t)
+static double other_seconds(const cvy_plan *p, const wide_form *f)
 {
     const conv_geom *e = &f->geom;
-    const double x = (f->scaled ? 4 : 2) * (double)e->N * (double)(e->C * e->in[0] * e->in[1] * e->in[2]);
+    const int x_bytes = f->scaled ? FLOAT_BYTES : HALF_BYTES, split = f->tile.split;
+    const double x = x_bytes * (double)e->N * (double)(e->C * e->in[0] * e->in[1] * e->in[2]);
     const double lists = f->transposed ? 1 : f->phases, lines = f->transposed ? 1 : f->axes[2].stride;
     const double words =
         lists * (double)(e->N * f->sample * cvyi_round_up(e->C, WIDE_CHANNELS)) * (f->products == 3 ? 2 : 1);
     const double results = (double)(e->N * e->K) * (double)(e->out[0] * e->out[1] * e->out[2]);
-    const double parts = t->split == 1 ? 0 : t->split * results;
+    const double parts = split == 1 ? 0 : split * results;
 
-    return ((x * lines + 2 * words) / 0.8 + 4 * parts) / p->machine.bandwidth;
+    return ((x * lines + HALF_BYTES * words) / 0.8 + FLOAT_BYTES * parts) / p->machine.bandwidth;
 }
 
 /* ---- the search ---- */
@@ -166,14 +165,16 @@ typedef struct search {
 static void try_tile(search *s, const wide_tile *t)
 {
     const cuda_device *d = ((const cuda_state *)s->p->state)->device;
-    const wide_layout l = cvyi_wide_layout(s->f, t);
     wide_form f = *s->f;
     int at = s->n < BEST ? s->n : BEST;
 
-    if (!l.x_stages || l.shared_bytes > d->shared_block / t->blocks) return;
     f.tile = *t;
+    f.layout = find_layout(&f);
+    if (!f.layout.x_stages || f.layout.shared_bytes > d->shared_block / t->blocks) return;
+    f.tiles =
+        cvyi_ceil_div(f.geom.K, f.layout.bm) * cvyi_ceil_div(f.places, f.layout.bn) * (f.transposed ? f.phases : 1);
     f.launches = 1.375 + (f.scaled ? 0.375 : 0) + (t->split > 1 ? 0.25 : 0);
-    f.seconds = sums_seconds(&f, t, &l, d) + other_seconds(s->p, &f, t);
+    f.seconds = sums_seconds(&f, d) + other_seconds(s->p, &f);
     for (; at > 0 && f.seconds < s->best[at - 1].seconds; at--)
         if (at < BEST) s->best[at] = s->best[at - 1];
     if (at < BEST) s->best[at] = f;

@@ -297,6 +297,23 @@ fail:
     return st;
 }
 
+static cvy_status give_back(void **array, int *cap, int n, size_t size)
+{
+    void *exact;
+    if (!n || n == *cap) return CVY_OK;
+    exact = cvyi_grow(*array, (size_t)n, size);
+    if (!exact) return CVY_NO_MEMORY;
+    *array = exact;
+    *cap = n;
+    return CVY_OK;
+}
+
+cvy_status cvyi_graph_trim(cvy_graph *g)
+{
+    cvy_status st = give_back((void **)&g->values, &g->cap_values, g->n_values, sizeof *g->values);
+    return st ? st : give_back((void **)&g->nodes, &g->cap_nodes, g->n_nodes, sizeof *g->nodes);
+}
+
 cvy_status cvy_graph_output(cvy_graph *g, cvy_value v)
 {
     cvy_status st = CVY_OK;

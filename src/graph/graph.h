@@ -172,7 +172,9 @@ void cvyi_spec_init(node_spec *spec, op_id op); /* defaults in place */
 cvy_status cvyi_spec_set(node_spec *spec, const cvy_attr *attr);
 
 cvy_status cvyi_graph_copy(const cvy_graph *g, cvy_graph **out);
-/* The graph's outputs: those marked, else the last value. Returns their number. */
+/* Gives back the room that growing took beyond what there is. */
+cvy_status cvyi_graph_trim(cvy_graph *g);
+/* The outputs that hold: those marked, else the last value. Returns their number. */
 int cvyi_graph_outputs(const cvy_graph *g, const int **values);
 /* Checks every invariant of the structure: order, indices, shapes. For tests and after rewrites. */
 cvy_status cvyi_graph_verify(const cvy_graph *g);

@@ -44,6 +44,7 @@ typedef struct partition {
 
 typedef struct search {
     cvy_plan *plan;
+    arena memory;    /* of the search alone: of all that is tried, the plan keeps what is picked */
     int start;       /* the nodes before it are prepared */
     partition *best; /* of nodes [start, start + i) */
     void *spare;     /* room for a decision; changes places with that of an interval that is beaten */
@@ -66,9 +67,9 @@ static const char *judge(const search *at, const interval *in, pass *s)
 }
 
 /* Room for the engine's part of a decision. */
-static void *new_choice(cvy_plan *p)
+static void *new_choice(search *at)
 {
-    return cvyi_arena_alloc(&p->memory, 1, p->engine->choice_bytes);
+    return cvyi_arena_alloc(&at->memory, 1, at->plan->engine->choice_bytes);
 }
 
 static void extend(search *at, int end)
@@ -129,59 +130,84 @@ static void note_losers(const search *at)
     }
 }
 
-/* The passes of the best partition. */
-static void pick(const search *at, int end)
+/* n elements of the search that outlast it, or NULL. */
+static void *kept(cvy_plan *p, const void *data, size_t n, size_t size)
+{
+    void *copy = cvyi_arena_alloc(&p->memory, n, size);
+    return copy ? memcpy(copy, data, n * size) : NULL;
+}
+
+/* The passes of the best partition, after the one that prepares. */
+static cvy_status pick(const search *at, int end, const pass *prepares)
 {
     cvy_plan *p = at->plan;
     int n = 0;
 
     for (int i = end; i > at->start; i = at->best[i - at->start].last.first) n++;
+    p->n_prepare = at->start > 0;
     p->n_passes = p->n_prepare + n;
+    p->passes = cvyi_arena_alloc(&p->memory, (size_t)p->n_passes + 1, sizeof *p->passes);
+    if (!p->passes) return CVY_NO_MEMORY;
+    p->passes[0] = *prepares;
     for (int i = end; i > at->start; i = at->best[i - at->start].last.first) {
         pass *s = &p->passes[p->n_prepare + --n];
         *s = at->best[i - at->start].last;
+        s->choice = p->engine->keep ? p->engine->keep(p, s) : kept(p, s->choice, 1, p->engine->choice_bytes);
+        if (!s->choice) return CVY_NO_MEMORY;
     }
+    return CVY_OK;
 }
 
-static cvy_status cut(cvy_plan *p, int start, int end)
+static cvy_status cut(search *at, int end)
 {
-    search at = {.plan = p, .start = start, .spare = new_choice(p), .seed = p->options.seed};
+    cvy_plan *p = at->plan;
+    const int start = at->start;
     cvy_status st = CVY_OK;
 
-    at.best = cvyi_arena_alloc(&p->memory, (size_t)(end - start) + 1, sizeof *at.best);
-    TRY(at.best && at.spare ? CVY_OK : CVY_NO_MEMORY);
+    at->spare = new_choice(at);
+    at->best = cvyi_arena_alloc(&at->memory, (size_t)(end - start) + 1, sizeof *at->best);
+    TRY(at->best && at->spare ? CVY_OK : CVY_NO_MEMORY);
     for (int i = start + 1; i <= end; i++) {
-        TRY((at.best[i - start].last.choice = new_choice(p)) ? CVY_OK : CVY_NO_MEMORY);
-        extend(&at, i);
-        if (isinf(at.best[i - start].total)) {
+        TRY((at->best[i - start].last.choice = new_choice(at)) ? CVY_OK : CVY_NO_MEMORY);
+        extend(at, i);
+        if (isinf(at->best[i - start].total)) {
             pass alone;
-            const char *why = judge_nodes(&at, i - 1, 1, &alone);
+            const char *why = judge_nodes(at, i - 1, 1, &alone);
             TRY(cvyi_fail(CVY_UNSUPPORTED, "%s: the %s device does not run it: %s",
                           cvyi_info(&p->graph->nodes[i - 1])->name, p->engine->name, why));
         }
     }
-    pick(&at, end);
-    note_losers(&at);
 fail:
     return st;
 }
 
+/* The pass of all nodes that are prepared; place.c has sorted them to the front. */
+static pass prepare_pass(cvy_plan *p, int count)
+{
+    interval in;
+    cvyi_interval_begin(p, count, &in);
+    while (in.first) cvyi_interval_grow(p, &in);
+    return (pass){.first = 0, .count = count, .samples = 1, .flops = in.flops, .bytes = in.bytes};
+}
+
 cvy_status cvyi_choose(cvy_plan *p)
 {
-    int prepared = 0;
+    const int end = p->graph->n_nodes;
+    search at = {.plan = p, .seed = p->options.seed};
+    pass prepares = {0};
+    cvy_status st = CVY_OK;
 
-    p->passes = cvyi_arena_alloc(&p->memory, (size_t)p->graph->n_nodes + 1, sizeof *p->passes);
-    p->rejections = cvyi_arena_alloc(&p->memory, MAX_REJECTED, sizeof *p->rejections);
+    p->rejections = cvyi_arena_alloc(&at.memory, MAX_REJECTED, sizeof *p->rejections);
     p->read_by = cvyi_arena_alloc(&p->memory, (size_t)p->graph->n_values + 1, sizeof *p->read_by);
-    if (!p->passes || !p->rejections || !p->read_by) return CVY_NO_MEMORY;
-    /* place.c has sorted the prepared nodes to the front. */
-    while (prepared < p->graph->n_nodes && p->prepared[p->graph->nodes[prepared].out]) prepared++;
-    p->n_prepare = prepared > 0;
-    if (prepared) {
-        interval in;
-        cvyi_interval_begin(p, prepared, &in);
-        while (in.first) cvyi_interval_grow(p, &in);
-        p->passes[0] = (pass){.first = 0, .count = prepared, .samples = 1, .flops = in.flops, .bytes = in.bytes};
-    }
-    return cut(p, prepared, p->graph->n_nodes);
+    TRY(p->rejections && p->read_by ? CVY_OK : CVY_NO_MEMORY);
+    while (at.start < end && p->prepared[p->graph->nodes[at.start].out]) at.start++;
+    if (at.start) prepares = prepare_pass(p, at.start);
+    TRY(cut(&at, end));
+    TRY(pick(&at, end, &prepares));
+    note_losers(&at);
+    p->rejections = kept(p, p->rejections, (size_t)p->n_rejections, sizeof *p->rejections);
+    TRY(p->rejections ? CVY_OK : CVY_NO_MEMORY);
+fail:
+    cvyi_arena_free(&at.memory);
+    return st;
 }

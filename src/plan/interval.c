@@ -115,6 +115,11 @@ bool cvyi_needed_after(const cvy_plan *p, const pass *s, int v)
     return p->last_reader[v] >= s->first + s->count;
 }
 
+bool cvyi_memory_needed_after(const cvy_plan *p, const pass *s, int root)
+{
+    return p->last_sharer[root] >= s->first + s->count;
+}
+
 /* ---- growing ---- */
 
 static double value_bytes(const cvy_plan *p, int v)
@@ -128,7 +133,7 @@ static void add_bytes(cvy_plan *p, interval *in, const node *n)
         p->read_by[n->out] = 0;
         in->bytes -= value_bytes(p, n->out);
     }
-    if (p->last_reader[n->out] >= in->end && cvyi_info(n)->kind != KIND_SHAPE) in->bytes += value_bytes(p, n->out);
+    if (p->root[n->out] == n->out && p->last_sharer[n->out] >= in->end) in->bytes += value_bytes(p, n->out);
     for (int a = 0; a < n->n_args; a++) {
         const int v = n->arg[a];
         if (v == CVY_NONE || p->read_by[v] == in->stamp) continue;

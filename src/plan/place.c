@@ -57,6 +57,9 @@ static void find_last_readers(cvy_plan *p)
     for (int i = 0; i < g->n_outputs; i++) p->last_reader[g->outputs[i]] = g->n_nodes;
     for (int v = 0; v < g->n_values; v++)
         if (cvyi_is_watched(g, v)) p->last_reader[v] = g->n_nodes; /* looked at after the last pass */
+    for (int v = 0; v < g->n_values; v++) p->last_sharer[v] = -1;
+    for (int v = 0; v < g->n_values; v++)
+        if (p->last_reader[v] > p->last_sharer[p->root[v]]) p->last_sharer[p->root[v]] = p->last_reader[v];
 }
 
 cvy_status cvyi_find_roots(cvy_plan *p)
@@ -68,7 +71,8 @@ cvy_status cvyi_find_roots(cvy_plan *p)
     p->root = cvyi_arena_alloc(&p->memory, n, sizeof *p->root);
     p->prepared = cvyi_arena_alloc(&p->memory, n, sizeof *p->prepared);
     p->last_reader = cvyi_arena_alloc(&p->memory, n, sizeof *p->last_reader);
-    if (!claimed || !p->root || !p->prepared || !p->last_reader) return CVY_NO_MEMORY;
+    p->last_sharer = cvyi_arena_alloc(&p->memory, n, sizeof *p->last_sharer);
+    if (!claimed || !p->root || !p->prepared || !p->last_reader || !p->last_sharer) return CVY_NO_MEMORY;
     for (int v = 0; v < g->n_values; v++) {
         p->root[v] = v;
         p->prepared[v] = g->values[v].kind == VALUE_PARAM;

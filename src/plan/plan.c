@@ -96,6 +96,7 @@ static cvy_status lower(cvy_plan *p)
     if (!p->engine->lowers) return list_tensors(p);
     widen_prepared(p->graph);
     TRY(cvyi_simplify(p->graph, p->mode, &p->rewrites));
+    TRY(cvyi_graph_trim(p->graph));
     TRY(list_tensors(p));
     TRY(cvyi_find_roots(p));
     TRY(cvyi_choose(p));

@@ -88,10 +88,12 @@ typedef struct engine {
     /* Can it run the pass? NULL, and the decision how is made: way, seconds, note and what s->choice points to are
      * filled in. Else the reason in words. */
     const char *(*judge)(const cvy_plan *p, pass *s);
-    size_t choice_bytes;                                    /* of the engine's own part of a decision */
-    bool (*same_choice)(const void *a, const void *b);      /* do passes with these choices run the same way? */
-    void (*why)(const cvy_plan *p, const pass *s, text *t); /* all kernels' answers, a line each; may be NULL */
-    /* After passes and places are decided: adds what it packs to p->prepared_bytes, sets p->workspace. */
+    size_t choice_bytes; /* of the engine's own part of a decision */
+    /* A copy of s->choice in p->memory: what it points to within itself has moved. NULL: its bytes are enough. */
+    void *(*keep)(cvy_plan *p, const pass *s);
+    bool (*same_choice)(const void *a, const void *b);      /* do passes with these run alike? */
+    void (*why)(const cvy_plan *p, const pass *s, text *t); /* what judge() was told, line by line; may be NULL */
+    /* Passes and places are settled: adds what it packs to p->prepared_bytes, sets p->workspace. */
     cvy_status (*prepare)(cvy_plan *p);
     /* Compiles prepared plans together; may change both sizes. After a failure no plan has code. May be NULL. */
     cvy_status (*compile)(cvy_plan *const *plans, int n);
@@ -129,8 +131,9 @@ struct cvy_plan {
 
     int n_tensors;     /* of run() */
     int *tensor_value; /* value of the lowered graph for each of them */
-    int *root;         /* per value: the value whose memory it shares (itself, unless it is a reshape of another) */
-    int *last_reader;  /* per value: last node that reads it; n_nodes for outputs, -1: none */
+    int *root;         /* per value: whose memory it shares (itself, unless a reshape of another) */
+    int *last_reader;  /* per value: last node that reads it; n_nodes for outputs, -1: nobody */
+    int *last_sharer;  /* per root: the same of all values that share its memory */
     bool *prepared;    /* per value: depends only on parameters */
     place *places;     /* per value; aliases have their root's place */
     int *last_use;     /* per value: last pass that reads it; n_passes for outputs, -1: none */
@@ -191,6 +194,8 @@ bool cvyi_has_samples(const cvy_plan *p, int v, int64_t N);
 /* Is value v computed inside the interval / read after it (or an output)? */
 bool cvyi_made_inside(const cvy_plan *p, const pass *s, int v);
 bool cvyi_needed_after(const cvy_plan *p, const pass *s, int v);
+/* The same of a root, or of any value that shares its memory. */
+bool cvyi_memory_needed_after(const cvy_plan *p, const pass *s, int root);
 bool cvyi_is_output(const cvy_graph *g, int v);
 static inline bool cvyi_is_producer(op_kind k)
 {

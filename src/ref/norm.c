@@ -12,20 +12,26 @@ typedef struct moments {
     double mean, rstd;
 } moments;
 
+/* Of one (outer, group); over_outer: of a group in all of them. */
+typedef struct slice {
+    const norm_geom *e;
+    int64_t outer, group;
+} slice;
+
 static int64_t position(const norm_geom *e, int64_t outer, int64_t channel, int64_t i)
 {
     return (outer * e->groups * e->chan + channel) * e->inner + i;
 }
 
-/* The slice of one (outer, group) covers [first, last) outer; sum of (sign * x - centre)^power over it. */
-static double slice_sum(const norm_geom *e, const double *x, const double *sign, int64_t outer, int64_t group,
-                        double centre, int power)
+/* The slice covers [first, last) outer; sum of (sign * x - centre)^power over it. */
+static double slice_sum(slice s, const double *x, const double *sign, double centre, int power)
 {
-    const int64_t first = e->over_outer ? 0 : outer, last = e->over_outer ? e->outer : outer + 1;
+    const norm_geom *e = s.e;
+    const int64_t first = e->over_outer ? 0 : s.outer, last = e->over_outer ? e->outer : s.outer + 1;
     double sum = 0;
 
     for (int64_t o = first; o < last; o++) {
-        for (int64_t k = group * e->chan; k < (group + 1) * e->chan; k++) {
+        for (int64_t k = s.group * e->chan; k < (s.group + 1) * e->chan; k++) {
             for (int64_t i = 0; i < e->inner; i++) {
                 const double d = x[position(e, o, k, i)] * (sign ? sign[k] : 1) - centre;
                 sum += power == 2 ? d * d : d;
@@ -35,25 +41,27 @@ static double slice_sum(const norm_geom *e, const double *x, const double *sign,
     return sum;
 }
 
-static moments slice_moments(const norm_geom *e, const double *x, const double *sign, int64_t outer, int64_t group)
+static moments slice_moments(slice s, const double *x, const double *sign)
 {
+    const norm_geom *e = s.e;
     const double count = (double)((e->over_outer ? e->outer : 1) * e->chan * e->inner);
     moments m = {0, 0};
 
-    if (e->centred) m.mean = slice_sum(e, x, sign, outer, group, 0, 1) / count;
-    m.rstd = 1 / sqrt(slice_sum(e, x, sign, outer, group, m.mean, 2) / count + e->eps);
+    if (e->centred) m.mean = slice_sum(s, x, sign, 0, 1) / count;
+    m.rstd = 1 / sqrt(slice_sum(s, x, sign, m.mean, 2) / count + e->eps);
     return m;
 }
 
 /* Normalises the slice's part that lies in one outer. */
-static void apply_slice(const norm_geom *e, const double *x, const double *weight, const double *bias,
-                        int64_t outer, int64_t group, moments m, double *dst)
+static void apply_slice(slice s, const double *x, const double *weight, const double *bias, moments m, double *dst)
 {
-    for (int64_t k = group * e->chan; k < (group + 1) * e->chan; k++) {
+    const norm_geom *e = s.e;
+
+    for (int64_t k = s.group * e->chan; k < (s.group + 1) * e->chan; k++) {
         const double w = weight ? weight[k] : 1, shift = bias ? bias[k] : 0, a = m.rstd * w;
         const bool by_channel = !cvyi_norm_rows(e) && !isfinite(a);
         for (int64_t i = 0; i < e->inner; i++) {
-            const int64_t p = position(e, outer, k, i);
+            const int64_t p = position(e, s.outer, k, i);
             dst[p] = by_channel ? x[p] * a + (shift - m.mean * a) : (x[p] - m.mean) * m.rstd * w + shift;
         }
     }
@@ -83,9 +91,9 @@ void cvyi_ref_norm(const ref_call *c)
             if (e.running) {
                 m = (moments){mean[g], 1 / sqrt(var[g] + e.eps)};
             } else if (o == 0 || !e.over_outer) {
-                m = slice_moments(&e, c->arg[0], NULL, o, g);
+                m = slice_moments((slice){&e, o, g}, c->arg[0], NULL);
             }
-            apply_slice(&e, c->arg[0], weight, bias, o, g, m, c->dst);
+            apply_slice((slice){&e, o, g}, c->arg[0], weight, bias, m, c->dst);
         }
     }
 }
@@ -98,7 +106,7 @@ void cvyi_ref_norm_stats(const ref_call *c)
     const int64_t slices = cvyi_elements(ref_dst_shape(c)) / STATS_FIELDS;
 
     for (int64_t i = 0; i < slices; i++) {
-        const moments m = slice_moments(&e, c->arg[0], c->arg[1], i / e.groups, i % e.groups);
+        const moments m = slice_moments((slice){&e, i / e.groups, i % e.groups}, c->arg[0], c->arg[1]);
         double *stats = c->dst + i * STATS_FIELDS;
         stats[STATS_MEAN] = m.mean;
         stats[STATS_RSTD] = m.rstd;
@@ -115,7 +123,7 @@ void cvyi_ref_norm_apply(const ref_call *c)
         for (int64_t g = 0; g < e.groups; g++) {
             const double *stats = c->arg[1] + STATS_FIELDS * ((e.over_outer ? 0 : o) * e.groups + g);
             const moments m = {stats[STATS_MEAN] + stats[STATS_MEAN_LOW], stats[STATS_RSTD]};
-            apply_slice(&e, c->arg[0], c->arg[2], c->arg[3], o, g, m, c->dst);
+            apply_slice((slice){&e, o, g}, c->arg[0], c->arg[2], c->arg[3], m, c->dst);
         }
     }
 }

@@ -49,18 +49,21 @@ static bool scale_producer(editor *e, node *c, int vector, double number)
     return true;
 }
 
-static bool shift_producer(editor *e, node *c, const node *n, int vector, double number, double alpha, int64_t K)
+/* By a number for each of K outputs, or for all: p[0]; times p[1]. */
+static bool shift_producer(editor *e, node *c, op_id op, int vector, const double p[2], int64_t K)
 {
+    const double alpha = p[1];
+
     if (vector != CVY_NONE && alpha != 1) vector = cvyi_edit_number(e, OP_mul, vector, alpha);
     if (c->arg[2] != CVY_NONE) {
-        c->arg[2] = vector != CVY_NONE ? cvyi_edit_binary(e, n->op, c->arg[2], vector)
-                                       : cvyi_edit_number(e, n->op, c->arg[2], number * alpha);
+        c->arg[2] = vector != CVY_NONE ? cvyi_edit_binary(e, op, c->arg[2], vector)
+                                       : cvyi_edit_number(e, op, c->arg[2], p[0] * alpha);
         return true;
     }
     /* Without a bias there must be one number per output to become it. */
     if (vector == CVY_NONE || cvyi_elements(cvyi_shape_of(e->g, vector)) != K) return false;
     if (cvyi_shape_of(e->g, vector)->rank == 0) vector = cvyi_edit_reshape(e, vector, 1, &K);
-    c->arg[2] = n->op == OP_add ? vector : cvyi_edit_unary(e, OP_neg, vector);
+    c->arg[2] = op == OP_add ? vector : cvyi_edit_unary(e, OP_neg, vector);
     set_bias(c);
     return true;
 }
@@ -91,7 +94,7 @@ bool cvyi_fold_conv_affine(editor *e, int index)
         (n.arg[1] == CVY_NONE || cvyi_elements(cvyi_shape_of(e->g, n.arg[1])) != K))
         return false;
     if (n.arg[1] != CVY_NONE) vector = as_outputs(e, n.arg[1], K);
-    if (n.op == OP_mul ? !scale_producer(e, &c, vector, p[0]) : !shift_producer(e, &c, &n, vector, p[0], p[1], K))
+    if (n.op == OP_mul ? !scale_producer(e, &c, vector, p[0]) : !shift_producer(e, &c, n.op, vector, p, K))
         return false;
     for (int i = 1; i < 3 && n.op == OP_mul; i++) cvyi_edit_watch(e, c.arg[i]);
     cvyi_edit_replace(e, n.out, cvyi_edit_like(e, &c, c.arg));

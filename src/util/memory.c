@@ -82,9 +82,9 @@ char *cvyi_strdup(const char *source)
     return copy;
 }
 
-/* ---- arena: blocks of at least ARENA_BLOCK bytes, each a header and then its memory ---- */
+/* ---- arena: blocks, each a header and then its memory; of small ones the next has twice the size ---- */
 
-enum { ARENA_BLOCK = 16384, ARENA_ALIGN = 64 };
+enum { ARENA_FIRST = 1024, ARENA_BLOCK = 4096, ARENA_ALIGN = 64 };
 
 struct arena_block {
     struct arena_block *next;
@@ -101,7 +101,8 @@ void *cvyi_arena_alloc(arena *a, size_t count, size_t size)
     if (size && count > (SIZE_MAX / 2 - ARENA_ALIGN) / size) return checked(NULL, count, size);
     bytes = (count * size + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
     if (!b || b->size - b->used < bytes) {
-        room = bytes > ARENA_BLOCK ? bytes : ARENA_BLOCK;
+        room = !b ? ARENA_FIRST : b->size < ARENA_BLOCK / 2 ? 2 * b->size : ARENA_BLOCK;
+        room = bytes > room ? bytes : room;
         b = cvyi_alloc_aligned(ARENA_ALIGN + room);
         if (!b) return NULL;
         b->next = a->head;

@@ -189,6 +189,27 @@ def test_diffusion_models_and_modules_are_on_the_page(results, tmp_path):
     assert "module" not in report.render(cases, "losses-cpu-fp32")  # they have a table of their own
 
 
+def networks_run():
+    """As bench/suites/whole.py writes it: a network in evaluation and in training; ONNX Runtime is faster, torch.compile failed."""
+    times = {"network eval": {"convoy": 2.0, "torch eager": 4.0, "onnxruntime": 1.0}, "network train": {"convoy": 3.0, "torch eager": 3.6}}
+    rows = [{"series": series, "size": "ResNet-18", "chain": "networks.resnet18", "block": None, "device": "cpu", "precision": "fp32",
+             "dtype": "fp32", "threads": 2, "peer": peer, "ms": ms, "rel_error": 1e-6, "max_abs_error": None}
+            for series, told in times.items() for peer, ms in told.items()]
+    return {"date": "2026-01-04", "machine": {"name": "a machine"}, "versions": {"torch": "2.13.0"},
+            "command": "python bench/suites/whole.py", "rows": rows}
+
+
+def test_networks_have_a_table_and_figures(results, tmp_path):
+    (results / "networks").mkdir()
+    (results / "networks" / "new.json").write_text(json.dumps(networks_run()))
+    told = report.render(report.load(results), "networks-cpu-fp32")
+    assert told.startswith("Faster than torch eager in 2 of 2 (geometric mean 1.55×); onnxruntime in 0 of 1 (geometric mean 0.500×).")
+    assert "| ResNet-18, eval | 2.00 | 4.00 (2.00×) | 1.00 (**0.500×**) | 1.0e-06 (1.0e-06) |" in told
+    assert "| ResNet-18, train | 3.00 | 3.60 (1.20×) | – | 1.0e-06 (1.0e-06) |" in told
+    assert "ResNet" not in report.render(report.load(results), "losses-cpu-fp32")  # they have a table of their own
+    assert 'id="networks-cpu-fp32-eval"' in draw(results, tmp_path).read_text()
+
+
 def test_wrong_results_are_refused(tmp_path, capsys):
     (tmp_path / "bad.json").write_text('{"rows": []}')
     assert report.main(["--results", str(tmp_path), "-o", str(tmp_path / "page.html")]) == 2

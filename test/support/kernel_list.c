@@ -1,7 +1,6 @@
 /* kernel_list.c - see kernel_list.h. */
 #include <stdio.h>
 #include <string.h>
-#include "../../src/cuda/choice.h"
 #include "kernel_list.h"
 
 const cuda_step *step_of(const cvy_plan *plan, const char *source)
@@ -18,6 +17,12 @@ bool has_option(const cuda_step *s, const char *option)
     for (int i = 0; i < s->n_options[0]; i++)
         if (strcmp(s->options[0][i], option) == 0) return true;
     return false;
+}
+
+const char *ask_row(const cvy_plan *plan, const pass *s, const kernel_row *row, cuda_choice *c)
+{
+    *c = (cuda_choice){.kernel = row, .form = cvyi_cuda_pattern(plan, s)};
+    return row->refuse(plan, s, c);
 }
 
 static void print_tc(const tc_form *f)

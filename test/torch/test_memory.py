@@ -340,7 +340,8 @@ with torch.no_grad():
 
 
 def test_a_shape_keeps_little():
-    """Batch sizes of a ResNet-18. PyTorch itself keeps kernels for every shape, so what counts is what we keep beside."""
+    """Batch sizes of a ResNet-18. PyTorch itself keeps kernels for every shape, so what counts is what we keep beside: prepared
+    weights, where sizes have different regions, and plans."""
     networks = Path(__file__).resolve().parents[2] / "bench" / "modules"
 
     def grown(kind):
@@ -349,4 +350,4 @@ def test_a_shape_keeps_little():
 
     (eager, _), (compiled, prepared) = grown("eager"), grown("compiled")
     assert prepared <= 8 << 20
-    assert compiled - eager <= 14 << 20  # 11 shapes; twice that before they shared the module's state
+    assert compiled - prepared - eager <= 14 << 20  # 11 shapes; twice that before they shared the module's state

@@ -95,8 +95,10 @@ static void idle_multiprocessors_cost(void)
     cvy_plan *one = plan_of("x[1,64,56,56] | conv2d(64,3,padding=2,dilation=2)", 90, CVY_FP32),
              *two = plan_of("x[2,64,28,28] | conv2d(64,3,padding=2,dilation=2)", 90, CVY_FP32);
     if (one && two) {
-        const mma_form f = cvyi_mma_form(one, one->passes[one->n_passes - 1].first),
-                       h = cvyi_mma_form(two, two->passes[two->n_passes - 1].first);
+        cuda_choice of_one, of_two;
+        ask_row(one, &one->passes[one->n_passes - 1], &cvyi_kernel_conv_mma, &of_one);
+        ask_row(two, &two->passes[two->n_passes - 1], &cvyi_kernel_conv_mma, &of_two);
+        const mma_form f = of_one.mma, h = of_two.mma;
         CHECK(h.tile.blocks < 132 && f.tile.blocks > 132 && f.tile.blocks < 264 && f.tile.steps == 36,
               "%lld and %lld blocks", (long long)f.tile.blocks, (long long)h.tile.blocks);
         CHECK(h.seconds < f.seconds && h.seconds > f.seconds / 2 && h.seconds > 36 * 400 / 1.98e9, "%g and %g s",
@@ -124,7 +126,7 @@ static void refusals_are_in_words(void)
     static const struct {
         const char *chain, *why;
     } cases[] = {
-        {"x[2,8,20,20] | relu", "neither"},
+        {"x[2,8,20,20] | relu", "not a convolution"},
         {"x[2,8,20,20] | conv2d(2,3)", "4 output channels"},
         {"x[2,12,20,20] | conv2d(12,3,groups=12)", "4 output channels"},
         {"x[2,8,20,20] | conv2d(16,1)", "16 terms"},
@@ -136,7 +138,9 @@ static void refusals_are_in_words(void)
         cvy_plan *p = plan_of(cases[i].chain, 80, CVY_FP32);
         if (!p) continue;
         const pass *last = &p->passes[p->n_passes - 1];
-        const char *why = cvyi_mma_form(p, last->first).why;
+        cuda_choice c;
+        const bool product = strstr(cases[i].chain, "linear") || strstr(cases[i].chain, "matmul");
+        const char *why = ask_row(p, last, product ? &cvyi_kernel_matmul_mma : &cvyi_kernel_conv_mma, &c);
         CHECK(why && strstr(why, cases[i].why), "%s: \"%s\", not \"%s\"", cases[i].chain, why ? why : "(taken)",
               cases[i].why);
         CHECK(!cvyi_cuda_choice(last)->kernel->tensor_cores, "%s: %s", cases[i].chain, last->note);
@@ -186,8 +190,11 @@ static void tunings_rank_tiles(void)
         p = plan_of(chains[i / 2], 90, i % 2 ? CVY_TF32 : CVY_FP32);
         if (!p) continue;
         for (int k = 0; k < TUNE_TILES; k++) {
+            cuda_choice c;
             p->tuning = k;
-            f[k] = cvyi_mma_form(p, p->passes[p->n_passes - 1].first);
+            ask_row(p, &p->passes[p->n_passes - 1],
+                    strstr(chains[i / 2], "conv") ? &cvyi_kernel_conv_mma : &cvyi_kernel_matmul_mma, &c);
+            f[k] = c.mma;
             CHECK(!f[k].why && f[k].tile.shared_bytes <= 227 * 1024, "%s: %s", chains[i / 2], f[k].why);
             CHECK(!k || f[k].seconds >= f[k - 1].seconds, "%s: tile %d", chains[i / 2], k);
             for (int j = 0; j < k; j++)

@@ -32,7 +32,8 @@ static void refusals_are_in_words(void)
         cvy_plan *p = plan_of(cases[i].chain, CVY_FP32);
         if (!p) continue;
         const pass *last = &p->passes[p->n_passes - 1];
-        const char *why = cvyi_product_form(p, last->first).why;
+        cuda_choice c;
+        const char *why = ask_row(p, last, &cvyi_kernel_matmul_tc, &c);
         CHECK(why && strstr(why, cases[i].why), "%s: \"%s\", not \"%s\"", cases[i].chain, why ? why : "(taken)",
               cases[i].why);
         CHECK(cvyi_cuda_choice(last)->kernel != &cvyi_kernel_matmul_tc, "%s: %s", cases[i].chain, last->note);
@@ -105,15 +106,16 @@ static void tunings_rank_tiles(void)
     double before = 0;
 
     if (!p) return;
-    const int core = p->passes[p->n_passes - 1].first;
+    const pass *last = &p->passes[p->n_passes - 1];
+    cuda_choice c;
     for (p->tuning = 0; p->tuning < TUNE_TILES; p->tuning++) {
-        const product_form f = cvyi_product_form(p, core);
-        CHECK(!f.why && f.seconds >= before && f.seconds > 8e-6 && f.seconds < 60e-6, "%d: %g s", p->tuning,
-              f.seconds);
-        before = f.seconds;
+        const char *why = ask_row(p, last, &cvyi_kernel_matmul_tc, &c);
+        const double seconds = c.product.seconds;
+        CHECK(!why && seconds >= before && seconds > 8e-6 && seconds < 60e-6, "%d: %g s", p->tuning, seconds);
+        before = seconds;
     }
     p->tuning = TUNE_GENERIC;
-    CHECK(cvyi_product_form(p, core).why, "tensor cores where there should be none");
+    CHECK(ask_row(p, last, &cvyi_kernel_matmul_tc, &c), "tensor cores where there should be none");
     p->tuning = 0;
     cvy_plan_free(p);
 }
@@ -153,7 +155,8 @@ static void words_refuse_in_words(void)
         gpu->capability = cases[i].capability;
         cvy_plan *p = plan_of(cases[i].chain, CVY_FP32);
         if (!p) continue;
-        const char *why = cvyi_word_form(p, p->passes[p->n_passes - 1].first).why;
+        cuda_choice c;
+        const char *why = ask_row(p, &p->passes[p->n_passes - 1], &cvyi_kernel_matmul_wide, &c);
         CHECK(why && strstr(why, cases[i].why), "%s: \"%s\", not \"%s\"", cases[i].chain, why ? why : "(taken)",
               cases[i].why);
         cvy_plan_free(p);

@@ -2,6 +2,7 @@
  * for those that do not; tunings that fit; the generated text, word for word; memory that is zeroed once. */
 #include "../support/fixture.h"
 #include "../../src/cuda/choice.h"
+#include "../support/kernel_list.h"
 
 static standin *gpu, *rtc;
 
@@ -103,14 +104,15 @@ static void refusals_are_in_words(void)
         if (!p) continue;
         if (p->n_prepare) first = p->passes[0].count;
         const pass whole = {.first = first, .count = p->graph->n_nodes - first};
-        const char *why = cvyi_tc_form(p, &whole).why;
+        cuda_choice c;
+        const char *why = ask_row(p, &whole, &cvyi_kernel_conv_tc, &c);
         CHECK(why && strstr(why, cases[i].why), "%s: \"%s\", not \"%s\"", cases[i].chain, why ? why : "(taken)",
               cases[i].why);
         cvy_plan_free(p);
     }
 }
 
-static void check_apart(const char *chain)
+static void check_alone(const char *chain)
 {
     cvy_plan *p = plan_of(chain, CVY_FP32);
     const cuda_step *stats = convolution(p), *finish = stats ? stats + 1 : NULL;
@@ -128,13 +130,13 @@ static void check_apart(const char *chain)
 
 /* Where blocks of a launch cannot wait for each other (the device says so, or the driver finds no room for all of
  * them), statistics and finishing are two launches with the same macros; words are zeroed before the first. */
-static void crowded_blocks_are_launched_apart(void)
+static void crowded_blocks_are_alone(void)
 {
     static const char *const chains[] = {"x[128,8,128,128] | " BLOCK_A, "x[128,8,128,128] | " BLOCK_B,
                                          "x[128,8,256,256] | " BLOCK_C};
 
     for (int i = 0; i < COUNT_OF(chains); i++)
-        for (gpu->crowded = 2; gpu->crowded; gpu->crowded--) check_apart(chains[i]);
+        for (gpu->crowded = 2; gpu->crowded; gpu->crowded--) check_alone(chains[i]);
 }
 
 /* ---- tunings ---- */
@@ -415,7 +417,7 @@ int main(int argc, char **argv)
     rtc = use_standin(argv[0], "libnvrtc.so.13", "CVY_NVRTC_LIB");
     whole_chains_are_one_pass();
     refusals_are_in_words();
-    crowded_blocks_are_launched_apart();
+    crowded_blocks_are_alone();
     tunings_keep_the_rules();
     texts();
     befores();

@@ -226,7 +226,8 @@ typedef struct transposed {
 static void run_convt_unit(void *ctx, int64_t unit, int worker)
 {
     const transposed *t = ctx;
-    cvyi_convt_run(&t->plan, t->src, t->packed, t->bias, t->dst, unit, t->scratch + worker * t->scratch_floats);
+    const convt_job job = {t->src, t->packed, t->bias, t->dst};
+    cvyi_convt_run(&t->plan, &job, unit, t->scratch + worker * t->scratch_floats);
 }
 
 static int64_t volume(const int64_t e[3])

@@ -2,6 +2,7 @@
  * they do, and run from several threads at once. */
 #include <pthread.h>
 #include "../support/rig.h"
+#include "../../src/cpu/choice.h"
 
 #define BLOCK_A "conv2d(64,3) | group_norm(16) | mul(scale[64,1,1]) | max_pool2d(4) | clamp(0,1)"
 #define BLOCK_B "conv2d(64,3) @c | group_norm(16) | tanh | hardswish | add(@c) | logsumexp(1,keepdim=True)"
@@ -147,6 +148,50 @@ static void seeds(void **state)
     }
     assert_true(different > 3);
     free(first);
+    cvy_graph_free(g);
+}
+
+/* A pass keeps no slice that the cache has no room for, whatever its kernel: 256 x 20,000 floats are 20 MB. */
+static void slices_stay_in_cache(void **state)
+{
+    cvy_graph *g = parse("x[2,64,1,20000] | conv2d(256,1) | group_norm(8) | relu");
+    int products = 0, again = 0;
+    (void)state;
+    setenv("CVY_MACHINE", "portable,2", 1);
+    for (uint32_t seed = 1; seed <= 60; seed++) {
+        cvy_plan *p = plan_with(g, (cvy_options){.seed = seed});
+        for (int i = p->n_prepare; i < p->n_passes; i++) {
+            const pass *s = &p->passes[i];
+            const cpu_choice *c = cvyi_cpu_choice(s);
+            assert_true(s->count == 1 || c->twice || c->slices <= (double)p->machine.cache);
+            assert_true(!c->twice || c->row != &cvyi_row_conv_product);
+            products += c->row == &cvyi_row_conv_product;
+            again += c->twice;
+        }
+        cvy_plan_free(p);
+    }
+    unsetenv("CVY_MACHINE");
+    assert_true(products && again);
+    cvy_graph_free(g);
+}
+
+/* What leaves a pass through a reshape that shares its memory is written like anything else, and lies in no slice.
+ */
+static void reshaped_results_are_written(void **state)
+{
+    cvy_graph *g = parse("x[4,64,16,16] | relu @r | max_pool2d(2) @z | @r | reshape(4,16384) @y | output(@y, @z)");
+    const int64_t floats = 4 * 64 * 16 * 16;
+    cvy_plan *p;
+    cvy_cost cost;
+    (void)state;
+    setenv("CVY_MACHINE", "portable,2", 1);
+    p = plan_with(g, (cvy_options){0});
+    unsetenv("CVY_MACHINE");
+    assert_ok(cvy_plan_cost(p, &cost));
+    assert_int_equal(p->n_passes, 1);
+    assert_true(cost.bytes == (double)cvyi_floats(2 * floats + floats / 4));
+    assert_true(cvyi_cpu_choice(&p->passes[0])->slices == 0);
+    cvy_plan_free(p);
     cvy_graph_free(g);
 }
 
@@ -597,6 +642,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(passes_and_places),     cmocka_unit_test(seeds),
+        cmocka_unit_test(slices_stay_in_cache),  cmocka_unit_test(reshaped_results_are_written),
         cmocka_unit_test(any_number_of_threads), cmocka_unit_test(long_chains),
         cmocka_unit_test(workspace_of_blocks),   cmocka_unit_test(workspace_is_enough),
         cmocka_unit_test(kept_parameters),       cmocka_unit_test(several_callers),

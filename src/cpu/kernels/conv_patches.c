@@ -183,7 +183,8 @@ static void patch_row(const work *w, const panel *p, const void *plane, int64_t 
         lanes l = {.row = in ? source_at(plane, row * W, w->job->dtype) : NULL, .width = width};
         if (floats && l.row) {
             for (int64_t c = 0; c < channels; c++)
-                gather_floats(w, source_at(l.row, c * size, w->job->dtype), o->col, o->n, B + at + c * width, width);
+                gather_floats(w, source_at(l.row, c * size, w->job->dtype), o->col, o->n, B + at + c * width,
+                              width);
             continue;
         }
         for (int64_t s = w->columns.first; s < w->columns.end; s++)

@@ -124,8 +124,7 @@ static bool window_sums(const conv_geom *g, const conv_input *x, int64_t c, cons
     vf most = v_zero();
 
     memset(sums, 0, sizeof *sums * (size_t)cvyi_conv_taps(g));
-    for (int64_t s0 = 0; s0 < S; s0 += MOST)
-        total = sum_taps(g, x, c, s0, cvyi_min64(MOST, S - s0), sums, &most);
+    for (int64_t s0 = 0; s0 < S; s0 += MOST) total = sum_taps(g, x, c, s0, cvyi_min64(MOST, S - s0), sums, &most);
     out->xmean[c] = total / (double)cvyi_max64(pixels, 1);
     return isfinite(total) && (double)v_hmax(most) <= 1e15; /* a NaN never enters `most`, but the total */
 }

@@ -95,10 +95,10 @@ INLINE void load_edge(float *edge, const void *plane, int64_t y, int64_t x, int 
 LOAD_EDGE(CVY_FLOAT32)
 LOAD_EDGE(CVY_FLOAT16)
 LOAD_EDGE(CVY_BFLOAT16)
-static void (*const load_edges[DTYPE_COUNT])(float *, const void *, int64_t, int64_t, int, const conv_geom *) = {
-    [CVY_FLOAT32] = load_edge_CVY_FLOAT32,
-    [CVY_FLOAT16] = load_edge_CVY_FLOAT16,
-    [CVY_BFLOAT16] = load_edge_CVY_BFLOAT16};
+static void (*const load_edges[DTYPE_COUNT])(float *, const void *, int64_t, int64_t, int,
+                                             const conv_geom *) = {[CVY_FLOAT32] = load_edge_CVY_FLOAT32,
+                                                                   [CVY_FLOAT16] = load_edge_CVY_FLOAT16,
+                                                                   [CVY_BFLOAT16] = load_edge_CVY_BFLOAT16};
 
 /* m + 2 vectors of tile columns from interleaved ones: d[j] = p[m * lane + j]. */
 INLINE void split(const int m, const float *p, vf *d)
@@ -333,7 +333,7 @@ typedef struct form {
     int mh, mw;
     void (*input[DTYPE_COUNT])(work *w, int64_t t0, int64_t n, int64_t c0, int64_t channels);
     void (*products)(const float *U, const float *V, float *M, int64_t channels, int64_t point, bool first,
-                      bool afar);
+                     bool afar);
     void (*output)(work *w, const float *M, int64_t k0, int64_t i);
 } form;
 

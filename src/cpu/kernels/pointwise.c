@@ -143,37 +143,40 @@ static void ENTRY(pivot_stream, VL)(float *dst, const float *src, int64_t n, flo
     map_stream(dst, run_less(src, from), all_of(scale), all_of(shift), n, affine_one);
 }
 /* A row of a norm: five operands, one more loop. */
-INLINE vf pivot_vec_at(const float *src, int64_t i, int64_t n, const vf p[3], const float *scale,
-                       const float *shift)
+typedef struct pivot_row {
+    const float *src, *scale, *shift;
+    vf p[3]; /* (src - p[0]) p[1] + p[2] */
+} pivot_row;
+
+INLINE vf pivot_vec_at(const pivot_row *r, int64_t i, int64_t n)
 {
-    const vf x = v_fma(v_sub(v_load_n(src + i, n), p[0]), p[1], p[2]);
-    return v_fma(x, v_load_n(scale + i, n), v_load_n(shift + i, n));
+    const vf x = v_fma(v_sub(v_load_n(r->src + i, n), r->p[0]), r->p[1], r->p[2]);
+    return v_fma(x, v_load_n(r->scale + i, n), v_load_n(r->shift + i, n));
 }
-INLINE void pivot_vec_some(float *dst, const float *src, int64_t from, int64_t to, const vf p[3],
-                           const float *scale, const float *shift, const bool stream, bool fours)
+INLINE void pivot_vec_some(float *dst, const pivot_row *r, int64_t from, int64_t to, const bool stream, bool fours)
 {
     int64_t i = from;
     for (; i + VL <= to; i += VL) {
-        const vf x = v_fma(v_sub(v_load(src + i), p[0]), p[1], p[2]);
-        const vf y = v_fma(x, v_load(scale + i), v_load(shift + i));
+        const vf x = v_fma(v_sub(v_load(r->src + i), r->p[0]), r->p[1], r->p[2]);
+        const vf y = v_fma(x, v_load(r->scale + i), v_load(r->shift + i));
         (stream ? v_stream : v_store)(dst + i, y);
     }
-    if (i < to) (fours ? v_stream_n : v_store_n)(dst + i, to - i, pivot_vec_at(src, i, to - i, p, scale, shift));
+    if (i < to) (fours ? v_stream_n : v_store_n)(dst + i, to - i, pivot_vec_at(r, i, to - i));
 }
 static void ENTRY(pivot_vec, VL)(float *dst, const float *src, int64_t n, const float p[3], const float *scale,
                                  const float *shift)
 {
-    const vf all[3] = {v_set1(p[0]), v_set1(p[1]), v_set1(p[2])};
-    pivot_vec_some(dst, src, 0, n, all, scale, shift, false, false);
+    const pivot_row row = {src, scale, shift, {v_set1(p[0]), v_set1(p[1]), v_set1(p[2])}};
+    pivot_vec_some(dst, &row, 0, n, false, false);
 }
 static void ENTRY(pivot_vec_stream, VL)(float *dst, const float *src, int64_t n, const float p[3],
                                         const float *scale, const float *shift)
 {
-    const vf all[3] = {v_set1(p[0]), v_set1(p[1]), v_set1(p[2])};
+    const pivot_row row = {src, scale, shift, {v_set1(p[0]), v_set1(p[1]), v_set1(p[2])}};
     const int64_t first = cvyi_min64(to_boundary(dst), n);
     fetch_end(dst, n);
-    pivot_vec_some(dst, src, 0, first, all, scale, shift, true, in_fours(dst, n));
-    pivot_vec_some(dst, src, first, n, all, scale, shift, true, in_fours(dst, n));
+    pivot_vec_some(dst, &row, 0, first, true, in_fours(dst, n));
+    pivot_vec_some(dst, &row, first, n, true, in_fours(dst, n));
 }
 static void ENTRY(copy, VL)(float *dst, const float *src, int64_t n)
 {

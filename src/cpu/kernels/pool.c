@@ -280,7 +280,7 @@ INLINE bool fetches(const pool_geom *g)
  * under way than into L1. */
 INLINE void fetch_rows(const pool_geom *g, const float *plane, int64_t p)
 {
-    const int64_t later = 4, bytes = 4 * g->stride[1] * g->in[2];
+    const int64_t later = 4, bytes = cvyi_floats(g->stride[1] * g->in[2]);
     const uintptr_t at = (uintptr_t)plane + (uintptr_t)((p + later) * bytes);
     for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch((const char *)at + b, 0, 2);
 }

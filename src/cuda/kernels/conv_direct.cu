@@ -26,14 +26,15 @@
 
 #include "fetch.cuh"
 #include "pixels.cuh"
+#include "product_layout.cuh"
 #include "tile.cuh"
 
 typedef cvy_tile<BK, BP, TK, TP> tile;
 
 constexpr int CHUNKS = (TERMS + ROWS - 1) / ROWS;
 constexpr int K_PAD = (K_OUT + BK - 1) / BK * BK;
-constexpr int THREADS = tile::THREADS, PIXELS = BP / THREADS; // pixels that a thread gathers
-constexpr int STAGE = ROWS * (BP + BK), STAGES = 2;
+constexpr int THREADS = tile::THREADS, PIXELS = BP / THREADS;             // pixels that a thread gathers
+constexpr int STAGE = direct_stage(BK, BP, ROWS), STAGES = DIRECT_STAGES; // floats
 constexpr bool WHOLE = ROWS % TAPS == 0; // a chunk is whole channels: its offsets are constants
 static_assert(BP % THREADS == 0, "every thread gathers whole pixels");
 static_assert(BK % 4 == 0, "weights are copied by 16 bytes");
@@ -84,7 +85,7 @@ static __device__ __noinline__ float sum_again(const cvy_args &a, long long pixe
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
     cvy_follow();
-    extern __shared__ __align__(16) float shared[]; // max(STAGES * STAGE, BK * BP) floats
+    extern __shared__ __align__(16) float shared[]; // direct_shared_bytes()
     const int phase =
         blockIdx.x % PHASES; // phases of the same places side by side: they share the source in the L2
     const long long first_pixel = (long long)(blockIdx.x / PHASES) * BP;

@@ -10,8 +10,8 @@
 #define CVY_CONST static inline
 #endif
 
-// Bytes of a number: in float32, which arithmetic is done in, and in 16 bits.
-enum { FLOAT_BYTES = 4, HALF_BYTES = 2 };
+// Bytes of a number: in float32, which arithmetic is done in, in 16 bits, and of long sums in double.
+enum { FLOAT_BYTES = 4, HALF_BYTES = 2, DOUBLE_BYTES = 8 };
 
 CVY_CONST int cdiv(int a, int b)
 {

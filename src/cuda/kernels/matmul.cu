@@ -28,13 +28,15 @@
 #define BLOCKS 2
 #endif
 
+#include "product_layout.cuh"
 #include "rows.cuh"
 #include "tile.cuh"
 
 typedef cvy_tile<BM, BN, TM, TN> tile;
-constexpr int THREADS = tile::THREADS, PITCH_X = BM + 4, PITCH_O = BN + 4;
+constexpr int THREADS = tile::THREADS, PITCH_X = BM + MATMUL_GAP, PITCH_O = BN + MATMUL_GAP;
 static_assert(THREADS % DEPTH == 0 && BM * DEPTH % THREADS == 0 && BN * DEPTH % THREADS == 0,
               "every thread copies the same");
+static_assert(DEPTH * (PITCH_X + PITCH_O) == matmul_stage(BM, BN, DEPTH), "the layout that the host counts on");
 
 constexpr int X_EACH = BM * DEPTH / THREADS, O_EACH = BN * DEPTH / THREADS; // elements a thread copies
 
@@ -79,7 +81,7 @@ struct copier {
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
     cvy_follow();
-    extern __shared__ __align__(16) float shared[]; // max(DEPTH * (PITCH_X + PITCH_O), BM * BN) floats
+    extern __shared__ __align__(16) float shared[]; // matmul_shared_bytes()
     float *xs = shared, *os = shared + DEPTH * PITCH_X;
     const tile_rows rows = rows_of_block<BM>(a);
     const int n_first = blockIdx.x * BN;

@@ -1,5 +1,6 @@
-// product_layout.cuh - shared by the kernels of matrix products (and convolutions as such) and the host, which
-// chooses their tiles (tc_product.c, mma.c): stages, threads, bytes of shared memory.
+// product_layout.cuh - what the kernels of matrix products and of convolutions as such agree on with the host that
+// chooses their tiles (tc_product.c, mma.c, core_window.c, core_product.c): stages, threads, bytes of shared
+// memory.
 #ifndef CVY_PRODUCT_LAYOUT_CUH
 #define CVY_PRODUCT_LAYOUT_CUH
 
@@ -60,9 +61,9 @@ typedef struct word_layout {
 
 CVY_CONST word_layout word_find_layout(int m, int n, int products)
 {
-    const int parts = products == 3 ? 2 : 1, row = 2 * WORD_DEPTH;
+    const int parts = products == 3 ? 2 : 1, row = HALF_BYTES * WORD_DEPTH;
     const int x_stage = parts * m * row, w_stage = parts * n * row;
-    const int chunks = 8 * 8 * (WORD_CHUNK + 8) * 4, room = 226 * 1024 - chunks;
+    const int chunks = 8 * 8 * (WORD_CHUNK + 8) * FLOAT_BYTES, room = 226 * 1024 - chunks;
     const int stages = least(room / (x_stage + w_stage), WORD_MOST_STAGES);
     const word_layout l = {parts, x_stage, w_stage, stages,
                            stages * (x_stage + w_stage) + chunks + 16 * (stages + 1)};
@@ -87,6 +88,29 @@ CVY_CONST int matmul_mma_stage(int m, int n, bool other_is_nk)
 CVY_CONST int mma_shared_bytes(int stage, int stages, int m, int n)
 {
     return most(FLOAT_BYTES * stages * stage, results_bytes(m, n));
+}
+
+// ---- by multiply-adds: `depth` terms at a time; results lie in shared memory without gaps ----
+
+enum { DIRECT_STAGES = 2, MATMUL_GAP = 4 }; // the gap keeps transposing stores off each other's banks
+
+// Floats of a stage of conv_direct.cu: pixels [depth][p], weights [depth][k].
+CVY_CONST int direct_stage(int k, int p, int depth)
+{
+    return depth * (p + k);
+}
+CVY_CONST int direct_shared_bytes(int k, int p, int depth)
+{
+    return FLOAT_BYTES * most(DIRECT_STAGES * direct_stage(k, p, depth), k * p);
+}
+// Floats of the only stage of matmul.cu: x [depth][m + 4], other [depth][n + 4].
+CVY_CONST int matmul_stage(int m, int n, int depth)
+{
+    return depth * (m + MATMUL_GAP + n + MATMUL_GAP);
+}
+CVY_CONST int matmul_shared_bytes(int m, int n, int depth)
+{
+    return FLOAT_BYTES * most(matmul_stage(m, n, depth), m * n);
 }
 
 #endif

@@ -92,7 +92,7 @@ typedef struct wide_layout {
 // Results lie in shared memory as [bm][bn + 8], over the stages.
 CVY_CONST int wide_results_bytes(int bm, int bn)
 {
-    return 4 * bm * (bn + 8);
+    return FLOAT_BYTES * bm * (bn + 8);
 }
 
 // groups_m x groups_n warpgroups, 64 output channels x `tile` pixels each; taps of a stage reach `reach` pixels
