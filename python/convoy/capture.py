@@ -28,7 +28,7 @@ from .autocast import erase_idle_casts, write_casts
 from .converted import conversions, keep_conversions
 from .direct import direct
 from .partition import Chooser, candidates, frozen_apart, partition
-from .purify import changed_in_place, purify, settle_strides
+from .purify import before, changed_in_place, draws, purify, settle_strides
 from .reasons import Changed
 from .training import needing_gradients, saving_is_watched
 from .vocabulary import RULES
@@ -147,13 +147,13 @@ def replace(graph, region, insert, calls):
 
 def sort_graph(graph):
     """Moves every node after what it reads, keeping the order otherwise."""
-    placed, order = set(), list(graph.nodes)
+    placed, order, previous = set(), list(graph.nodes), draws(graph)
 
     def place(node):
         stack = [node]
         while stack:
             top = stack[-1]
-            missing = [n for n in top.all_input_nodes if n not in placed]
+            missing = [n for n in before(top, previous) if n not in placed]
             if top in placed:
                 stack.pop()
             elif missing:
