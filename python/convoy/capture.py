@@ -64,6 +64,9 @@ class Capture:
 
 # ---- trace ----------------------------------------------------------------------------------------------------
 
+# What a graph returns as it is, besides tensors. Of others (a torch.Size, a class derived from dict) it keeps only contents.
+RETURNED = {bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
+
 
 def trace(function, params, tensors, mode, around=contextlib.nullcontext()):
     """function(params, tensors) -> any nest of tensors. Gives the fx graph and how its flat outputs are nested.
@@ -73,6 +76,9 @@ def trace(function, params, tensors, mode, around=contextlib.nullcontext()):
     def flat(*given):
         nonlocal spec
         outputs, spec = pytree.tree_flatten(function(given[: len(params)], given[len(params) :]))
+        kinds = {type(x) for x in outputs if not isinstance(x, torch.Tensor)} - RETURNED
+        if kinds or pytree.tree_structure(pytree.tree_unflatten(outputs, spec)) != spec:
+            raise Changed(f"its forward returns a {kinds.pop().__name__ if kinds else 'torch.Size'}")
         return outputs
 
     # Tensors that are neither parameters nor arguments, kept in plain attributes, become constants of the graph.

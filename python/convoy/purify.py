@@ -16,9 +16,12 @@ aten = torch.ops.aten
 
 
 def functional_twin(node):
-    """The operator without the underscore, for one that changes its first argument in place."""
+    """The operator without the underscore, for one that changes its first argument in place. Some (copy) only exist for
+    compilers, and have no derivative."""
     packet = node.target._schema.name.partition("::")[2]
     if not packet.endswith("_") or packet.startswith("__"):
+        return None
+    if not any(hasattr(place, packet[:-1]) for place in (torch, torch.Tensor, torch._C._nn)):
         return None
     return getattr(getattr(aten, packet[:-1], None), node.target._overloadname, None)
 

@@ -2,7 +2,9 @@
 memory, with the same random numbers."""
 
 import copy
+from collections import Counter, OrderedDict
 
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -110,3 +112,51 @@ def test_random_numbers_that_nobody_waits_for():
         return early, first, torch.tanh(y * F.dropout(x, 0.5, True))
 
     assert_same(function, taken=1)
+
+
+class Named(dict):
+    pass
+
+
+class Word(str):
+    pass
+
+
+RETURNED = {
+    "a size": lambda y: (y, y.shape),
+    "numbers": lambda y: (y, 1, True, -0.0, 2j, "a", None, y.dtype, y.device),
+    "NumPy's number": lambda y: (y, numpy.float64(2)),
+    "a dictionary of its own": lambda y: Named(y=y),
+    "a word of its own": lambda y: (y, Word("a")),
+    "a named tuple": lambda y: torch.return_types.max((y, y)),
+    "an ordered dictionary": lambda y: OrderedDict(b=y, a=1),
+    "a counter": lambda y: (y, Counter("aab")),
+}
+
+
+@pytest.mark.parametrize("name", list(RETURNED))
+def test_what_is_returned_keeps_its_class(name):
+    module = Of(lambda m, x: RETURNED[name](torch.tanh(m.conv(x)) * 2)).requires_grad_(False)
+    fast = convoy.compile(copy.deepcopy(module))
+    x = torch.randn(2, 4, 6, 6)
+    got, want = fast(x), module(x)
+    assert type(got) is type(want)
+    for g, w in zip(*[list(r.values() if isinstance(r, dict) else r) for r in (got, want)]):
+        assert type(g) is type(w)
+        if isinstance(g, torch.Tensor):
+            torch.testing.assert_close(g, w, rtol=1e-5, atol=1e-5)
+        else:
+            assert repr(g) == repr(w)
+
+
+@pytest.mark.parametrize("write", [lambda y, x: y.copy_(x), lambda y, x: y.uniform_(), lambda y, x: y.mul_(x)])
+def test_gradients_of_what_is_written_in_place(write):
+    module = Of(lambda m, x: torch.tanh(write(m.conv(x), x) + m.conv(x)))
+    fast = convoy.compile(copy.deepcopy(module), training="recompute")
+    found = []
+    for m in (module, fast):
+        torch.manual_seed(0)
+        x = torch.randn(2, 4, 6, 6, requires_grad=True)
+        found.append(torch.autograd.grad(m(x).sum(), [x, *m.parameters()]))
+    for got, want in zip(found[1], found[0]):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
