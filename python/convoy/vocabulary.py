@@ -197,8 +197,10 @@ def elu(emit, a):
 
 @rule("celu")
 def celu(emit, a):
+    """Of what is positive nothing is divided: for a small alpha that would overflow."""
     refuse_if(a.alpha <= 0, f"alpha {a.alpha}")
-    return emit("mul", emit("elu", emit("div", a.self, other=a.alpha)), other=a.alpha)
+    below = emit("elu", emit("div", emit("clamp", a.self, max=0.0), other=a.alpha))
+    return emit("add", emit("relu", a.self), emit("mul", below, other=a.alpha))
 
 
 @rule("gelu")
