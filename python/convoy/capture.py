@@ -28,7 +28,7 @@ from .autocast import erase_idle_casts, write_casts
 from .converted import conversions, keep_conversions
 from .direct import direct
 from .partition import Chooser, candidates, frozen_apart, partition
-from .purify import changed_in_place, purify, settle_strides
+from .purify import before, changed_in_place, draws, purify, settle_strides
 from .reasons import Changed
 from .training import needing_gradients, saving_is_watched
 from .vocabulary import RULES
@@ -64,6 +64,9 @@ class Capture:
 
 # ---- trace ----------------------------------------------------------------------------------------------------
 
+# What a graph returns as it is, besides tensors. Of others (a torch.Size, a class derived from dict) it keeps only contents.
+RETURNED = {bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
+
 
 def trace(function, params, tensors, mode, around=contextlib.nullcontext()):
     """function(params, tensors) -> any nest of tensors. Gives the fx graph and how its flat outputs are nested.
@@ -73,6 +76,9 @@ def trace(function, params, tensors, mode, around=contextlib.nullcontext()):
     def flat(*given):
         nonlocal spec
         outputs, spec = pytree.tree_flatten(function(given[: len(params)], given[len(params) :]))
+        kinds = {type(x) for x in outputs if not isinstance(x, torch.Tensor)} - RETURNED
+        if kinds or pytree.tree_structure(pytree.tree_unflatten(outputs, spec)) != spec:
+            raise Changed(f"its forward returns a {kinds.pop().__name__ if kinds else 'torch.Size'}")
         return outputs
 
     # Tensors that are neither parameters nor arguments, kept in plain attributes, become constants of the graph.
@@ -147,13 +153,13 @@ def replace(graph, region, insert, calls):
 
 def sort_graph(graph):
     """Moves every node after what it reads, keeping the order otherwise."""
-    placed, order = set(), list(graph.nodes)
+    placed, order, previous = set(), list(graph.nodes), draws(graph)
 
     def place(node):
         stack = [node]
         while stack:
             top = stack[-1]
-            missing = [n for n in top.all_input_nodes if n not in placed]
+            missing = [n for n in before(top, previous) if n not in placed]
             if top in placed:
                 stack.pop()
             elif missing:

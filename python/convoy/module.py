@@ -24,6 +24,7 @@ from .entry import Entry
 from .gate import TRACING, Busy, in_pytorch, taken
 from .invoke import invoker, only_region
 from .passing import IN_A_ROW, Passing
+from .prepared import seen
 from .reasons import Changed, Unseen
 from .region import Runner, described
 from .replay import replaying
@@ -65,13 +66,15 @@ def nobody_watches(module, ordinary=nn.Module.__call__):
 class Dispatcher:
     """Finds the entry of a call, or makes it. `forward(module, *args, **kwargs)` is the original."""
 
-    __slots__ = ("settings", "entries", "lock", "trained", "vain", "rest", "passing", "lanes")
+    __slots__ = ("settings", "entries", "lock", "trained", "vain", "rest", "crowd", "counted", "passing", "lanes")
 
     def __init__(self, settings):
         self.settings, self.entries, self.lock = settings, {}, threading.RLock()  # held by who makes an entry
         self.trained = None  # Trained: the last call with gradients was PyTorch's altogether
         self.vain = 0  # captures in a row that went stale before they had served
         self.rest = 0  # calls that PyTorch still gets for that
+        self.counted = None  # addresses and versions of all buffers when the mode was last set
+        self.crowd = 0  # calls for which there was no room but that of captures of no use
         self.passing = Passing()
         self.lanes = ()
 
@@ -172,7 +175,12 @@ class Dispatcher:
             self.rest = 4 ** min(self.vain - VAIN + 2, 6) - 1
             return False
         while len(self.entries) >= MOST_ENTRIES:
-            del self.entries[next(iter(self.entries))]
+            older = list(self.entries)[: MOST_ENTRIES // 2]
+            useless = next((k for k in older if self.entries[k].served < WORTH), None)
+            self.crowd += useless is not None
+            if useless is not None and self.crowd & (self.crowd - 1):  # at the first such call, the second, the fourth ...
+                return False
+            del self.entries[older[0] if useless is None else useless]
             self.passing.clear()
             self.lanes = ()
         return True
@@ -217,7 +225,7 @@ def flatten_call(key, args, kwargs):
         elif isinstance(leaf, torch.Tensor):
             return None, None, None
         else:
-            key.append((type(leaf), repr(leaf) if type(leaf) in (float, complex) else leaf))  # 0.0 is not -0.0
+            key.append(spelled(leaf))
     key.append(str(spec))
     constants = [None if type(leaf) in PLAIN else leaf for leaf in leaves]
     where = [i for i, leaf in enumerate(leaves) if type(leaf) in PLAIN]
@@ -367,6 +375,14 @@ class Compiled:
         result = super()._apply(function, *args, **kwargs)
         dispatcher_of(self).refresh()
         return result
+
+    def train(self, mode=True):
+        """Running statistics change without a new version; only the batches are counted (`num_batches_tracked`)."""
+        dispatcher, counted = dispatcher_of(self), seen(list(self.buffers()))
+        if dispatcher.counted not in (None, counted):
+            dispatcher.refresh()
+        dispatcher.counted = counted
+        return super().train(mode)
 
     def __repr__(self):
         return f"convoy.compile({super().__repr__()}, {dispatcher_of(self).settings.told()})"

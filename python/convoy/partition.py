@@ -12,7 +12,7 @@ import torch
 
 from .moves import MOVED_VIEWS
 from .program import Program
-from .purify import is_barrier, is_pointwise
+from .purify import before, draws, is_barrier, is_pointwise
 from .vocabulary import SHAPES, Emitter, emit_node, why_not
 
 
@@ -80,10 +80,11 @@ class Groups:
     def __init__(self):
         self.of, self.members, self.inputs = {}, {}, {}
 
-    def add(self, node):
+    def add(self, node, before):
+        """before: what it has to come after."""
         self.of[node] = node
         self.members[node] = [node]
-        self.inputs[node] = set(node.all_input_nodes)
+        self.inputs[node] = set(before)
 
     def reaches(self, start, goal):
         """Is there a path from `goal` to `start` through a third group?"""
@@ -131,9 +132,9 @@ def candidates(graph, device, is_param, kept):
 
 def partition(graph, wanted):
     """The wanted nodes as regions: lists of nodes in graph order."""
-    groups, segment, where, taken = Groups(), 0, {}, set()
+    groups, segment, where, taken, previous = Groups(), 0, {}, set(), draws(graph)
     for node in graph.nodes:
-        groups.add(node)
+        groups.add(node, before(node, previous))
         segment += is_barrier(node)
         where[node] = segment
         if node not in wanted:

@@ -22,6 +22,7 @@ class Step:
     op: str
     args: list  # values, None if a tensor is left out
     attrs: dict  # numbers, lists of numbers, words; None: the default
+    as_in: str = None  # the function of PyTorch with its derivative, if that is not what the name says (see CALLS)
 
 
 @dataclass
@@ -35,8 +36,8 @@ class Program:
         self.params.append(is_param)
         return len(self.params) - 1
 
-    def emit(self, op, *args, **attrs):
-        self.steps.append(Step(op, list(args), attrs))
+    def emit(self, op, *args, as_in=None, **attrs):
+        self.steps.append(Step(op, list(args), attrs, as_in))
         return len(self.params) + len(self.steps) - 1
 
     def build(self, shapes, dtypes):
@@ -75,7 +76,8 @@ class Program:
             for step in self.steps:
                 args = [None if a is None else values[a] for a in step.args]
                 attrs = {k: v for k, v in step.attrs.items() if v is not None}
-                values.append(CALLS.get(step.op, call_by_name)(step.op, args, attrs))
+                name = step.as_in or step.op
+                values.append(CALLS.get(name, call_by_name)(name, args, attrs))
         taken, results = set(range(len(self.params))), []
         for v in self.outputs:
             results.append(values[v].clone() if self.origin(v) in taken else values[v])
@@ -90,7 +92,7 @@ class Program:
         return value
 
     def dumps(self):
-        steps = [[s.op, s.args, {k: v for k, v in s.attrs.items() if v is not None}] for s in self.steps]
+        steps = [[s.op, s.args, {k: v for k, v in s.attrs.items() if v is not None}, s.as_in] for s in self.steps]
         return json.dumps([self.params, steps, self.outputs], separators=(",", ":"))
 
     @staticmethod
@@ -170,6 +172,11 @@ def extremum(op, args, attrs):
     return getattr(torch, "a" + op)(args[0], dim=dims, keepdim=attrs.get("keepdim", False))
 
 
+def first_extremum(op, args, attrs):
+    """The gradient goes to one of several equal elements."""
+    return getattr(torch, op[:3])(args[0], attrs["dim"][0], keepdim=attrs["keepdim"]).values
+
+
 def reduce(op, args, attrs):
     dims = attrs.get("dim")
     dims = tuple(range(args[0].dim())) if dims is None else dims
@@ -213,6 +220,7 @@ CALLS = {
     **dict.fromkeys([f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)], conv),
     **dict.fromkeys(["add", "sub", "mul", "div", "maximum", "minimum"], binary),
     **dict.fromkeys(["max", "min"], extremum),
+    **dict.fromkeys(["max.dim", "min.dim"], first_extremum),
     **dict.fromkeys(["sum", "mean", "logsumexp"], reduce),
     "linear": linear,
     "group_norm": with_tensors("weight", "bias"),

@@ -6,6 +6,7 @@ import operator
 
 import torch
 from torch.fx import Node
+from torch.utils import _pytree as pytree
 
 from .autocast import as_it_runs, fake_mode
 from .vocabulary import CONVERSIONS
@@ -15,9 +16,12 @@ aten = torch.ops.aten
 
 
 def functional_twin(node):
-    """The operator without the underscore, for one that changes its first argument in place."""
+    """The operator without the underscore, for one that changes its first argument in place. Some (copy) only exist for
+    compilers, and have no derivative."""
     packet = node.target._schema.name.partition("::")[2]
     if not packet.endswith("_") or packet.startswith("__"):
+        return None
+    if not any(hasattr(place, packet[:-1]) for place in (torch, torch.Tensor, torch._C._nn)):
         return None
     return getattr(getattr(aten, packet[:-1], None), node.target._overloadname, None)
 
@@ -28,10 +32,18 @@ MAY_VIEW = {aten.reshape, aten.flatten, aten.contiguous, aten.to, aten.type_as, 
 
 
 def is_view(node):
-    """Does the result share memory with an argument? Aliases are marked in the schema; some operators only may."""
+    """Does the result share memory with an argument? Aliases are marked in the schema; some operators only may, and dropout
+    of nothing returns its argument without saying so."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return node.op != "placeholder" and node.op != "get_attr"
-    return node.target.overloadpacket in MAY_VIEW or any(r.alias_info is not None for r in node.target._schema.returns)
+    if node.target.overloadpacket in MAY_VIEW or any(r.alias_info is not None for r in node.target._schema.returns):
+        return True
+    return any(torch._C._is_alias_of(a, b) for a in values_of(node) for n in node.all_input_nodes for b in values_of(n))
+
+
+def values_of(node):
+    """Its tensors in the trace."""
+    return [v for v in pytree.tree_leaves(node.meta.get("val")) if isinstance(v, torch.Tensor)]
 
 
 def is_mutable(node):
@@ -42,7 +54,7 @@ def is_barrier(node):
     """It changes a tensor or PyTorch's state, so nothing may be moved across it."""
     if node.op != "call_function" or node.target is operator.getitem:
         return False
-    return is_mutable(node) or not isinstance(node.target, torch._ops.OpOverload)
+    return not isinstance(node.target, torch._ops.OpOverload) or is_mutable(node) or bool(written(node))
 
 
 def is_pointwise(node):
@@ -77,9 +89,10 @@ DROPOUTS = {getattr(aten, kind + "dropout" + end).default
 
 
 def is_identity(node):
-    """Dropout outside training returns its argument itself, in place or not; so does a conversion to the same dtype."""
+    """Dropout outside training returns its argument itself, in place or not, and so does one that drops nothing, or a
+    conversion to the same dtype."""
     if node.target in DROPOUTS:
-        return not node.args[2]
+        return not node.args[2] or node.args[1] == 0
     if node.target is aten.to.dtype and len(node.args) == 2 and not node.kwargs:
         return node.args[0].meta["val"].dtype == node.args[1]
     return False
@@ -131,8 +144,11 @@ def resolve_broadcasts(graph):
 
 def resolve_constants(module):
     """Marks tensors without dimensions that the forward made from numbers: they are written as numbers. What it only
-    found, in a variable of its surroundings, may be another number tomorrow."""
+    found, in a variable of its surroundings, may be another number tomorrow, and what it changes is another one after that."""
+    varying = {found for _, found in changed(module.graph)}
     for node in module.graph.nodes:
+        if origin(node) in varying:
+            continue
         if node.target in (aten.lift_fresh_copy.default, aten.lift_fresh.default):
             value = getattr(module, node.args[0].target, None) if node.args[0].op == "get_attr" else None
             if isinstance(value, torch.Tensor) and value.dim() == 0 and value.device.type == "cpu":
@@ -149,6 +165,10 @@ def origin(node):
     return node
 
 
+# Norms that update running statistics without saying so in the schema, and the argument that says whether they do.
+NORMS = {aten.batch_norm.default: "training", aten.instance_norm.default: "use_input_stats"}
+
+
 def written(node):
     """The arguments that an operator changes in place."""
     given = {**dict(zip((a.name for a in node.target._schema.arguments), node.args)), **node.kwargs}
@@ -157,8 +177,7 @@ def written(node):
 
 
 def changes_argument(graph):
-    changing = [n for n in graph.nodes if n.op == "call_function" and is_mutable(n)]
-    return any(origin(x).op == "placeholder" for n in changing for x in written(n))
+    return any(found.op == "placeholder" for _, found in changed(graph))
 
 
 def changed_in_place(graph, names):
@@ -166,12 +185,10 @@ def changed_in_place(graph, names):
     well. names: of the first placeholders. Its regions would keep for gradients what is no longer there; counters that
     nothing else reads (a batch norm's) do no harm."""
     named = dict(zip((n for n in graph.nodes if n.op == "placeholder"), names))
-    for node in graph.nodes:
-        if node.op != "call_function" or not is_mutable(node):
-            continue
-        for found in map(origin, written(node)):
-            if found.op == "get_attr" or (found in named and (len(found.users) > 1 or node.users)):
-                return named.get(found, "a tensor that it does not own")
+    for node, found in changed(graph):
+        read = len(found.users) > 1 or (node.users and is_mutable(node))
+        if found.op == "get_attr" or (found in named and read):
+            return named.get(found, "a tensor that it does not own")
     return None
 
 
@@ -190,11 +207,22 @@ def purify(module):
 
 def has_effects(node):
     """Batch statistics are updated without saying so in the schema; random numbers advance their generator."""
-    if node.target is operator.getitem:
-        return False
-    if node.target in (aten.batch_norm.default, aten.instance_norm.default):
-        return True
+    return node.target in NORMS or is_random(node)
+
+
+def is_random(node):
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def draws(graph):
+    """Of every node that draws random numbers the one before it: they must stay in this order."""
+    nodes = [n for n in graph.nodes if is_random(n)]
+    return dict(zip(nodes[1:], nodes))
+
+
+def before(node, previous):
+    """What a node must come after. previous: draws()."""
+    return [*node.all_input_nodes, previous[node]] if node in previous else node.all_input_nodes
 
 
 # ---- strides -----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ through submodules and plain objects, and their classes; every tensor in them. T
 import argparse
 import contextlib
 import functools
+import numbers
 import operator
 import sys
 import types
@@ -176,6 +177,44 @@ def same(a, b):
     if isinstance(a, tuple):
         return len(a) == len(b) and all(map(same, a, b))
     return a.hex() == b.hex() if type(a) is float else a == b  # 0.0 is not -0.0
+
+
+class Given:
+    """An argument of a call that is neither a tensor nor a plain value, as a key: its own equality may leave something out."""
+
+    __slots__ = ("thing",)
+
+    def __init__(self, thing):
+        self.thing = thing
+
+    def __hash__(self):
+        return hash(self.thing)
+
+    def __eq__(self, other):
+        return isinstance(other, Given) and interchangeable(self.thing, other.thing)
+
+
+def interchangeable(a, b, depth=8):
+    """The same object, or one with the same contents."""
+    if a is b or same(a, b):
+        return True
+    if type(a) is not type(b) or not depth or isinstance(a, torch.Tensor):
+        return False
+    if has_contents(a) or has_slots(a):
+        pairs = [vars(x) if has_contents(x) else {} for x in (a, b)], [dict(zip(s.keys(), s)) for s in (Slots(a), Slots(b))]
+        return all(x.keys() == y.keys() and all(interchangeable(x[k], y[k], depth - 1) for k in x) for x, y in pairs)
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(interchangeable(x, y, depth - 1) for x, y in zip(a, b))
+    if isinstance(a, frozenset):
+        return set(map(spelled, a)) == set(map(spelled, b))
+    return isinstance(a, (numbers.Number, range)) and repr(a) == repr(b)
+
+
+def spelled(value):
+    """What an argument of a call is told apart by."""
+    if type(value) in (float, complex):
+        return type(value), repr(value)  # 0.0 is not -0.0
+    return type(value), value if type(value) in ATOMS else Given(value)
 
 
 # ---- everything that hangs on a module ---------------------------------------------------------------------------

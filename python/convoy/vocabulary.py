@@ -197,8 +197,10 @@ def elu(emit, a):
 
 @rule("celu")
 def celu(emit, a):
+    """Of what is positive nothing is divided: for a small alpha that would overflow."""
     refuse_if(a.alpha <= 0, f"alpha {a.alpha}")
-    return emit("mul", emit("elu", emit("div", a.self, other=a.alpha)), other=a.alpha)
+    below = emit("elu", emit("div", emit("clamp", a.self, max=0.0), other=a.alpha))
+    return emit("add", emit("relu", a.self), emit("mul", below, other=a.alpha))
 
 
 @rule("gelu")
@@ -240,18 +242,18 @@ def clamp_max(emit, a):
 def clamp_tensor(emit, a):
     value = emit.number(a.self)
     if a.min is not None:
-        value = emit("maximum", value, a.min)
-    return value if a.max is None else emit("minimum", value, a.max)
+        value = emit("maximum", value, a.min, as_in="clamp_min")
+    return value if a.max is None else emit("minimum", value, a.max, as_in="clamp_max")
 
 
 @rule("clamp_min.Tensor")
 def clamp_min_tensor(emit, a):
-    return emit("maximum", a.self, a.min)
+    return emit("maximum", a.self, a.min, as_in="clamp_min")
 
 
 @rule("clamp_max.Tensor")
 def clamp_max_tensor(emit, a):
-    return emit("minimum", a.self, a.max)
+    return emit("minimum", a.self, a.max, as_in="clamp_max")
 
 
 @rule("pow.Tensor_Scalar")
@@ -382,7 +384,7 @@ def full_reduction(emit, a):
 @rule("max.dim", "min.dim")
 def extremum(emit, a):
     """Returns values and indices; only the values are used (see `getitem`)."""
-    return emit(a.name, a.self, dim=[a.dim], keepdim=a.keepdim)
+    return emit(a.name, a.self, dim=[a.dim], keepdim=a.keepdim, as_in=f"{a.name}.dim")
 
 
 @rule("softmax.int", "log_softmax.int", "special_softmax", "special_log_softmax")

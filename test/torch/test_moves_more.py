@@ -120,6 +120,16 @@ def test_celu_of_a_negative_alpha_is_pytorchs(alpha):
     assert ("aten.celu.default" in kept(fast)) == (alpha < 0)
 
 
+@pytest.mark.parametrize("alpha", [1e-30, 1e-3, 1e30])
+def test_celu_divides_nothing_positive(alpha):
+    module = Wrapped(lambda y, x: F.celu(y * 1e10 if alpha < 1 else y, alpha) * 2).eval()
+    fast = convoy.compile(module, regions="all")
+    with torch.no_grad():
+        got, want = fast(x := torch.randn(IMAGE)), module(x)
+    torch.testing.assert_close(got, want, rtol=0, atol=want.abs().max().item() * 1e-6)
+    assert "aten.celu.default" not in kept(fast)
+
+
 def test_a_cast_of_autocasts_at_the_end_of_a_region():
     """What autocast converts for an operator that is PyTorch's is the region's result before it."""
     module = Wrapped(lambda y, x: F.pad(y, (1, 1, 2, 2), mode="reflect").exp() * 2).eval()
