@@ -29,7 +29,7 @@ from .reasons import Changed, Unseen
 from .region import Runner, described
 from .replay import replaying
 from .settings import Settings, autocast_state, only_devices
-from .state import ATOMS, PLAIN, State
+from .state import ATOMS, PLAIN, State, spelled
 from .training import Trained, leaves_of, saving_is_watched
 from .worth import judge
 

@@ -141,8 +141,7 @@ def binary(op, args, attrs):
     kept = dict(attrs)
     other = args[1] if len(args) > 1 else kept.pop("other")
     if op in ("maximum", "minimum") and not isinstance(other, torch.Tensor):
-        # clamp gives NaN if x is NaN, as maximum does
-        return torch.clamp(args[0], **{"min" if op == "maximum" else "max": other})
+        other = torch.full((), other, dtype=args[0].dtype, device=args[0].device)
     return getattr(torch, op)(args[0], other, **kept)
 
 

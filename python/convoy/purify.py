@@ -171,9 +171,19 @@ NORMS = {aten.batch_norm.default: "training", aten.instance_norm.default: "use_i
 
 def written(node):
     """The arguments that an operator changes in place."""
-    given = {**dict(zip((a.name for a in node.target._schema.arguments), node.args)), **node.kwargs}
-    marked = [given.get(a.name) for a in node.target._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    return [x for x in marked if isinstance(x, Node)]
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return []
+    arguments = node.target._schema.arguments
+    given = {**dict(zip((a.name for a in arguments), node.args)), **node.kwargs}
+    marked = [given.get(a.name) for a in arguments if a.alias_info is not None and a.alias_info.is_write]
+    if given.get(NORMS.get(node.target)):
+        marked += [given.get("running_mean"), given.get("running_var")]
+    return [x for x in pytree.tree_leaves(marked) if isinstance(x, Node)]
+
+
+def changed(graph):
+    """(node, where the memory is from that it changes in place)"""
+    return [(n, origin(x)) for n in graph.nodes if n.op == "call_function" for x in written(n)]
 
 
 def changes_argument(graph):
