@@ -140,7 +140,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("measured", nargs="+", help="what bench/modules/eager.py wrote, for every device: others lose their rates")
     head = TARGET.read_text().split("RATES = {")[0]
-    lines, of_device = [], {}
+    lines, of_device, convoy = [], {}, {}
     for path in parser.parse_args().measured:
         device = "cuda" if "cuda" in path else "cpu"
         fit = Fit(path, of_device.get(device, ()))
