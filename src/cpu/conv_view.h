@@ -12,7 +12,7 @@
 #define CVYI_CONV_VIEW_H
 
 #include "conv.h"
-#include "conv_source.h"
+#include "source.h"
 
 typedef struct conv_view {
     float *copy;       /* tiling.view_floats of scratch */

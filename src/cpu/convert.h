@@ -1,5 +1,6 @@
 /* convert.h - fp16 and bf16 in memory, float32 in the arithmetic: words are widened where a value is read and
- * narrowed where it is stored. Runs of elements with a stride between them, floats among them.
+ * narrowed where it is stored. Runs of elements with a stride between them, and matrices with rows and columns
+ * exchanged, floats among them.
  *
  * The rounding is that of util/half.h, the same bits under every instruction set. Every loop takes any n >= 0, any
  * alignment, and touches no byte outside of its n elements. */
@@ -32,6 +33,16 @@ typedef struct cpu_convert_kernels {
     cpu_pivot_words_fn *pivot_stream[DTYPE_COUNT];
 } cpu_convert_kernels;
 
+/* dst[i * to + j] = src[j * from + i] for i < rows and j < columns: a matrix whose rows are the other's columns, such
+ * as an image channels last. `to` and `from` are in elements. */
+typedef void cpu_turn_fn(void *dst, int64_t to, const void *src, int64_t from, int64_t rows, int64_t columns);
+
+/* By cvy_dtype, from elements to floats, and from floats to elements. */
+typedef struct cpu_turn_kernels {
+    cpu_turn_fn *in[DTYPE_COUNT], *out[DTYPE_COUNT];
+} cpu_turn_kernels;
+
+extern const cpu_turn_kernels cvyi_turn_portable, cvyi_turn_avx2, cvyi_turn_avx512, cvyi_turn_neon;
 extern const cpu_convert_kernels cvyi_convert_portable, cvyi_convert_avx2, cvyi_convert_avx512, cvyi_convert_neon;
 
 #endif

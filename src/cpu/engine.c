@@ -8,6 +8,7 @@ static cvy_status open_cpu(cvy_plan *p)
     static const cpu_vector_kernels *const vectors[] = CPU_KERNELS(cvyi_vector);
     static const cpu_conv_kernels *const convs[] = CPU_KERNELS(cvyi_conv);
     static const cpu_convert_kernels *const converts[] = CPU_KERNELS(cvyi_convert);
+    static const cpu_turn_kernels *const turns[] = CPU_KERNELS(cvyi_turn);
     cpu_state *s = cvyi_arena_alloc(&p->memory, 1, sizeof *s);
     cvy_status st = CVY_OK;
 
@@ -23,6 +24,7 @@ static cvy_status open_cpu(cvy_plan *p)
     s->red = s->vec->reduce;
     s->conv = convs[s->isa];
     s->convert = converts[s->isa];
+    s->turn = turns[s->isa];
     s->pool = cvyi_pool_kernels(s->isa);
     p->machine = (device_model){
         .flops = s->host.fma_gflops * 1e9 * s->threads,

@@ -2,6 +2,7 @@
 #include <string.h>
 #include "../util/half.h"
 #include "exec.h"
+#include "strided.h"
 #include "thread.h"
 
 /* ---- addresses ---- */
@@ -39,6 +40,13 @@ static char *memory_of(const cpu_unit *u, const spot *s)
     return base + unit_offset(u, s);
 }
 
+/* Is the shadow used instead of the value's own memory? */
+static bool in_shadow(const cpu_run *r, const spot *s)
+{
+    if (s->shadow < 0 || s->staged || !spot_strided(r, s)) return s->shadow >= 0 && s->staged;
+    return !s->scatters || cvyi_turned(tensor_shape(r, s->at), r->buffers[s->at].strides);
+}
+
 /* The contiguous floats of a parameter; -1: it is used in place, or is not a parameter. */
 static int64_t param_copy(const cpu_run *r, const spot *s)
 {
@@ -67,8 +75,10 @@ float *cvyi_unit_data(const cpu_unit *u, int v)
         data = u->slices + s->at;
     else if (s->kind != SPOT_NONE && param_copy(u->run, s) >= 0)
         data = cvyi_at(u->run->memory, param_copy(u->run, s));
-    else if (s->kind != SPOT_NONE && (s->staged || spot_strided(u->run, s)))
-        data = s->shadow >= 0 ? u->slices + s->shadow : NULL;
+    else if (s->kind != SPOT_NONE && in_shadow(u->run, s))
+        data = u->slices + s->shadow;
+    else if (spot_strided(u->run, s))
+        data = NULL;
     else if (s->kind != SPOT_NONE && dtype_of(u->run, s) == CVY_FLOAT32)
         data = memory_of(u, s);
     return (float *)(void *)data;
@@ -100,67 +110,6 @@ const float *cvyi_unit_floats(const cpu_unit *u, int v, int64_t first, int64_t n
 
 /* ---- strided tensors, and those of another dtype ---- */
 
-/* Elements [first, first + n) of a tensor, counted in row-major order. */
-typedef struct stretch {
-    const value *v;
-    const cvy_buffer *tensor;
-    int64_t first, n;
-} stretch;
-
-/* A piece of one row of it, or of all of a contiguous one. */
-typedef struct piece {
-    char *memory;
-    int64_t stride, count; /* elements */
-} piece;
-
-/* The piece that begins `done` elements after the first. */
-static piece piece_at(const stretch *t, int64_t done)
-{
-    const shape *s = &t->v->shape;
-    const int64_t *strides = t->tensor->strides, at = t->first + done;
-    const int last = s->rank - 1;
-    const bool whole = cvyi_is_contiguous(s, strides);
-    const int64_t width = whole ? INT64_MAX : s->dim[last], stride = whole ? 1 : strides[last];
-    int64_t rest = at / width, offset = at % width * stride;
-
-    for (int d = last - 1; !whole && d >= 0; d--) {
-        offset += rest % s->dim[d] * strides[d];
-        rest /= s->dim[d];
-    }
-    return (piece){(char *)t->tensor->data + offset * cvyi_dtype_bytes(t->v->dtype), stride,
-                   cvyi_min64(t->n - done, width - at % width)};
-}
-
-/* From the tensor to contiguous floats. */
-static void gather(const cpu_run *r, const stretch *t, float *dst)
-{
-    const cvy_dtype dtype = t->v->dtype;
-
-    for (int64_t done = 0; done < t->n;) {
-        const piece p = piece_at(t, done);
-        if (dtype != CVY_FLOAT32 && p.stride == 1)
-            r->state->convert->widen[dtype](dst + done, (const uint16_t *)(const void *)p.memory, p.count);
-        else
-            r->state->convert->take[dtype](dst + done, p.memory, p.stride, p.count);
-        done += p.count;
-    }
-}
-
-/* And back. */
-static void scatter(const cpu_run *r, const stretch *t, const float *src)
-{
-    const cvy_dtype dtype = t->v->dtype;
-
-    for (int64_t done = 0; done < t->n;) {
-        const piece p = piece_at(t, done);
-        if (dtype != CVY_FLOAT32 && p.stride == 1)
-            r->state->convert->narrow[dtype]((uint16_t *)(void *)p.memory, src + done, p.count);
-        else
-            r->state->convert->put[dtype](p.memory, p.stride, src + done, p.count);
-        done += p.count;
-    }
-}
-
 /* A spot as a tensor: the caller's, or contiguous in the workspace. */
 static cvy_buffer tensor_of(const cpu_run *r, const spot *s)
 {
@@ -173,30 +122,34 @@ static const value *value_of(const cpu_run *r, const spot *s)
     return &r->plan->graph->values[s->kind == SPOT_TENSOR ? r->plan->tensor_value[s->at] : s->v];
 }
 
-void cvyi_unit_scatter(const cpu_unit *u, int v, int64_t first, int64_t n, const float *src)
+/* n elements of the unit's part of a value, from `first` on. */
+static stretch stretch_of(const cpu_unit *u, const spot *s, int64_t first, int64_t n)
 {
-    const spot *s = cvyi_unit_spot(u, v);
-    const cvy_buffer b = tensor_of(u->run, s);
-    scatter(u->run, &(stretch){value_of(u->run, s), &b, first + (s->sliced ? u->n0 * s->per : 0), n}, src);
+    return (stretch){value_of(u->run, s), tensor_of(u->run, s), first + (s->sliced ? u->n0 * s->per : 0), n};
 }
 
-/* Elements of a shadow that are copied at a time: as many as a part of a step processes. */
-enum { SHADOW_PART = 32768 };
+void cvyi_unit_scatter(const cpu_unit *u, int v, int64_t first, int64_t n, const float *src)
+{
+    const stretch t = stretch_of(u, cvyi_unit_spot(u, v), first, n);
+    cvyi_scatter_rows(u->run, &t, 0, n, src);
+}
 
-/* Elements of the unit that go through the shadow of a spot: values that the pass reads (an earlier pass's output
- * may be one), or else those that it makes. 0: none do. */
-static int64_t shadowed(const cpu_unit *u, const spot *s, bool inputs)
+/* The unit's elements that go through the shadow of a spot: values that the pass reads (an earlier pass's output
+ * may be one), or else those that it makes. None: n is 0. */
+static stretch shadowed(const cpu_unit *u, const spot *s, bool inputs)
 {
     const bool input = !cvyi_made_inside(u->run->plan, u->pass->pass, s->v);
-    if (s->shadow < 0 || input != inputs || (!s->staged && !spot_strided(u->run, s))) return 0;
-    return s->sliced ? u->m * s->per : s->per;
+    const bool some = input == inputs && in_shadow(u->run, s);
+    return stretch_of(u, s, 0, !some ? 0 : s->sliced ? u->m * s->per : s->per);
 }
 
 static int64_t shadow_parts(const cpu_unit *u, bool inputs)
 {
     int64_t parts = 0;
-    for (int i = 0; i < u->pass->n_spots; i++)
-        parts += cvyi_ceil_div(shadowed(u, &u->pass->spots[i], inputs), SHADOW_PART);
+    for (int i = 0; i < u->pass->n_spots; i++) {
+        const stretch t = shadowed(u, &u->pass->spots[i], inputs);
+        parts += cvyi_strided_parts(&t);
+    }
     return parts;
 }
 
@@ -205,17 +158,17 @@ static void copy_shadow(const cpu_unit *u, bool inputs, int64_t part)
 {
     for (int i = 0; i < u->pass->n_spots; i++) {
         const spot *s = &u->pass->spots[i];
-        const int64_t n = shadowed(u, s, inputs), parts = cvyi_ceil_div(n, SHADOW_PART), first = part * SHADOW_PART;
-        const cvy_buffer b = tensor_of(u->run, s);
-        part -= parts;
-        if (part >= 0) continue;
-        const stretch t = {value_of(u->run, s), &b, first + (s->sliced ? u->n0 * s->per : 0),
-                           cvyi_min64(SHADOW_PART, n - first)};
-        float *shadow = (float *)(void *)(u->slices + s->shadow) + first;
+        const stretch t = shadowed(u, s, inputs);
+        const int64_t parts = cvyi_strided_parts(&t);
+        float *shadow = (float *)(void *)(u->slices + s->shadow);
+        if (part >= parts) {
+            part -= parts;
+            continue;
+        }
         if (inputs)
-            gather(u->run, &t, shadow);
+            cvyi_gather(u->run, &t, part, shadow);
         else
-            scatter(u->run, &t, shadow);
+            cvyi_scatter(u->run, &t, part, shadow);
         return;
     }
 }
@@ -317,8 +270,9 @@ static void copy_params(const cpu_run *r)
         const value *v = &r->plan->graph->values[r->plan->tensor_value[i]];
         const int64_t copy = r->state->param_copy[i];
         if (copy < 0 || (v->dtype == CVY_FLOAT32 && !tensor_strided(r, i))) continue;
-        gather(r, &(stretch){v, &r->buffers[i], 0, cvyi_elements(&v->shape)},
-               (float *)(void *)cvyi_at(r->memory, copy));
+        const stretch t = {v, r->buffers[i], 0, cvyi_elements(&v->shape)};
+        for (int64_t k = 0; k < cvyi_strided_parts(&t); k++)
+            cvyi_gather(r, &t, k, (float *)(void *)cvyi_at(r->memory, copy));
     }
 }
 

@@ -33,8 +33,9 @@ typedef struct spot {
     int64_t at;
     int64_t per;    /* elements per sample; whole tensors and shared ones: all elements */
     bool sliced;    /* has one part per sample: a unit sees its own samples only */
-    int64_t shadow; /* byte of the slices: contiguous floats that stand in if the caller's tensor is strided, or
-                       the value is `staged`; -1: none */
+    int64_t shadow; /* byte of the slices: contiguous floats that stand in if the caller's tensor is strided (of one
+                       that `scatters`, turned: strided.h), or the value is `staged`; -1: none */
+    bool scatters;  /* the step that makes it writes strided tensors, an element at a time */
     int64_t shift;  /* byte of the slices where double[channels] lies: the value is element + shift; -1: none */
     bool staged; /* fp16 or bf16 in memory, and a step that takes no words reads or makes it: the shadow is used */
 } spot;
@@ -97,6 +98,7 @@ struct cpu_state {
     const cpu_conv_kernels *conv;
     const cpu_pool_kernels *pool;
     const cpu_convert_kernels *convert;
+    const cpu_turn_kernels *turn;
     cpu_pass *passes;    /* one per pass of the plan */
     cpu_pass pack;       /* steps that pack weights, run after the plan's prepare pass */
     cpu_pass *late;      /* per pass: steps that pack weights which are inputs or computed, run before it */
@@ -113,8 +115,8 @@ static inline spot *cvyi_unit_spot(const cpu_unit *u, int v)
 {
     return cvyi_find_spot(u->pass, u->run->plan->root[v]);
 }
-/* The unit's part of a value as floats: contiguous, [m][per]. NULL: only programs touch it, and it is strided
- * (then it is written by cvyi_unit_scatter) or not float32 (then cvyi_unit_words has it, unless it is strided,
+/* The unit's part of a value as floats: contiguous, [m][per]. NULL: only programs touch it, and it is strided but not
+ * turned (then it is written by cvyi_unit_scatter) or not float32 (then cvyi_unit_words has it, unless it is strided,
  * too). */
 float *cvyi_unit_data(const cpu_unit *u, int v);
 /* The same for an fp16 or bf16 value in place. NULL: it is strided, or cvyi_unit_data has it. */

@@ -235,6 +235,9 @@ static int64_t unit_bytes(const builder *b, const spot *s)
     return cvyi_floats(s->per * (s->sliced ? b->out->chunk : 1));
 }
 
+/* Results are scattered by their step if their shadow would be larger: it would leave the cache before it is copied. */
+enum { MOST_TURNED = 4 << 20 };
+
 static void place_spot(builder *b, spot *s)
 {
     const int v = s->v;
@@ -246,13 +249,18 @@ static void place_spot(builder *b, spot *s)
     s->per = cvyi_elements(&val->shape) / (s->sliced ? b->out->samples : 1);
     s->shadow = -1;
     if (at->kind == PLACE_WORKSPACE) {
-        *s = (spot){v, SPOT_WORKSPACE, at->at, s->per, s->sliced, -1, s->shift, half && needs_floats(b, v)};
+        s->kind = SPOT_WORKSPACE;
+        s->at = at->at;
+        s->staged = half && needs_floats(b, v);
         if (s->staged) s->shadow = cvyi_slice(b, unit_bytes(b, s));
     } else if (at->kind == PLACE_TENSOR) {
         const bool param = val->kind == VALUE_PARAM;
-        *s = (spot){v, SPOT_TENSOR, at->at, s->per, s->sliced, -1, s->shift, false};
+        s->kind = SPOT_TENSOR;
+        s->at = at->at;
         s->staged = !param && half && needs_floats(b, v);
-        if (!param && (!inside || needs_floats(b, v))) s->shadow = cvyi_slice(b, unit_bytes(b, s));
+        s->scatters = inside && !needs_floats(b, v);
+        if (!param && (!s->scatters || unit_bytes(b, s) <= MOST_TURNED))
+            s->shadow = cvyi_slice(b, unit_bytes(b, s));
     } else if (inside && choice_of(b, val->node)->sliced) {
         s->kind = SPOT_SLICE;
         s->at = cvyi_slice(b, unit_bytes(b, s));

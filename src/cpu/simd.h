@@ -21,6 +21,7 @@
  *   v_stream4     the same of four floats, aligned to them; v_stream_n: of the first n lanes, all in fours
  *   v_load_range  lanes lo <= lane < hi of p, zero elsewhere; touches no byte of the others, p may lie before an array
  *   v_unzip4      4 vectors of 4 interleaved streams separated (for 2: v_even, v_odd); v_zip2, v_zip4 the inverse
+ *   v_turn(a)     VL vectors as the rows of a matrix, replaced by its columns
  *   v_next(a,b)   lanes 1... of a, then lane 0 of b
  *   v_and(a,b)    bits of a where b has them: b is a mask of all ones or all zeros per lane, kept in memory
  *   v_load_fp16, v_load_bf16, v_store_..., v_stream_...  VL words of 16 bits, as util/half.h converts them; the last
@@ -88,6 +89,16 @@ INLINE void v_zip4(const vf a[4], vf out[4])
     v_zip2(a[1], a[3], &odd[0], &odd[1]);
     v_zip2(even[0], odd[0], &out[0], &out[1]);
     v_zip2(even[1], odd[1], &out[2], &out[3]);
+}
+/* Rows i and i + VL / 2 interleaved, for all i, is one of log2(VL) steps that sort all elements by their column. */
+INLINE void v_turn(vf a[VL])
+{
+    vf b[VL];
+    UNROLL for (int step = 1; step < VL; step *= 2)
+    {
+        UNROLL for (int i = 0; i < VL / 2; i++) v_zip2(a[i], a[i + VL / 2], &b[2 * i], &b[2 * i + 1]);
+        UNROLL for (int i = 0; i < VL; i++) a[i] = b[i];
+    }
 }
 /* Stores the first n lanes past the caches, n < VL, both p and n in fours: what the run before them or after them
  * stores to their line fills it up before it leaves. */

@@ -1,9 +1,9 @@
-/* conv_source.h - elements of a convolution's input as vectors of floats, for any dtype: words of 16 bits
- * are widened when they are loaded. Included by kernels.
+/* source.h - elements of any dtype as vectors of floats: words of 16 bits are widened when they are loaded.
+ * Included by kernels.
  *
  * `type` is a constant wherever a loop calls these, so it is not tested at run time. */
-#ifndef CVYI_CONV_SOURCE_H
-#define CVYI_CONV_SOURCE_H
+#ifndef CVYI_SOURCE_H
+#define CVYI_SOURCE_H
 
 #include "../util/half.h"
 #include "convert.h"

@@ -62,7 +62,8 @@ static bool stored_by_bands(const builder *b, const conv_step *c)
 {
     const spot *at = cvyi_spot(b, c->out);
     const bool words = at->kind == SPOT_WORKSPACE && b->g->values[at->v].dtype != CVY_FLOAT32;
-    return c->pool == CVY_NONE && !c->how->along.n_prog && at->shadow < 0 && (words || at->kind == SPOT_TENSOR);
+    const bool scattered = at->kind == SPOT_TENSOR && (at->shadow < 0 || at->scatters);
+    return c->pool == CVY_NONE && !c->how->along.n_prog && ((words && at->shadow < 0) || scattered);
 }
 
 /* The program that runs on bands, and the scratch that it and a band need after the kernel's. */

@@ -6,7 +6,7 @@
  * adds nothing. One read of x, at memory speed. Numerics: rows are float runs of at most 64 values per lane, all
  * else double. */
 #include <math.h>
-#include "../conv_source.h"
+#include "../source.h"
 #include "../conv_tiles.h"
 
 /* Sums of the n floats of a row, by their column modulo `classes`, a divisor of VL; *most becomes at least the

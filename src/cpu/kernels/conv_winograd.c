@@ -22,7 +22,7 @@
  * the chains of a chunk, then of chunks. xmean and zero padding: padding is read as -xmean,
  * which makes the result conv of the padded x, less a constant per channel. A NaN or inf would spread over its
  * whole tile: callers send such samples to the direct form. */
-#include "../conv_source.h"
+#include "../source.h"
 #include "winograd_store.h"
 
 #define PA 0.625f
