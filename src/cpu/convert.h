@@ -33,8 +33,8 @@ typedef struct cpu_convert_kernels {
     cpu_pivot_words_fn *pivot_stream[DTYPE_COUNT];
 } cpu_convert_kernels;
 
-/* dst[i * to + j] = src[j * from + i] for i < rows and j < columns: a matrix whose rows are the other's columns, such
- * as an image channels last. `to` and `from` are in elements. */
+/* dst[i * to + j] = src[j * from + i] for i < rows and j < columns: a matrix whose rows are the other's columns,
+ * such as an image channels last. `to` and `from` are in elements. */
 typedef void cpu_turn_fn(void *dst, int64_t to, const void *src, int64_t from, int64_t rows, int64_t columns);
 
 /* By cvy_dtype, from elements to floats, and from floats to elements. */

@@ -115,9 +115,9 @@ static inline spot *cvyi_unit_spot(const cpu_unit *u, int v)
 {
     return cvyi_find_spot(u->pass, u->run->plan->root[v]);
 }
-/* The unit's part of a value as floats: contiguous, [m][per]. NULL: only programs touch it, and it is strided but not
- * turned (then it is written by cvyi_unit_scatter) or not float32 (then cvyi_unit_words has it, unless it is strided,
- * too). */
+/* The unit's part of a value as floats: contiguous, [m][per]. NULL: only programs touch it, and it is strided but
+ * not turned (then it is written by cvyi_unit_scatter) or not float32 (then cvyi_unit_words has it, unless it is
+ * strided, too). */
 float *cvyi_unit_data(const cpu_unit *u, int v);
 /* The same for an fp16 or bf16 value in place. NULL: it is strided, or cvyi_unit_data has it. */
 uint16_t *cvyi_unit_words(const cpu_unit *u, int v);

@@ -235,7 +235,8 @@ static int64_t unit_bytes(const builder *b, const spot *s)
     return cvyi_floats(s->per * (s->sliced ? b->out->chunk : 1));
 }
 
-/* Results are scattered by their step if their shadow would be larger: it would leave the cache before it is copied. */
+/* Results are scattered by their step if their shadow would be larger: it would leave the cache before it is
+ * copied. */
 enum { MOST_TURNED = 4 << 20 };
 
 static void place_spot(builder *b, spot *s)

@@ -52,9 +52,8 @@ typedef struct cpu_reduce_kernels {
     float (*max)(const float *src, int64_t n);
     float (*min)(const float *src, int64_t n);
     double (*sum_exp)(const float *src, int64_t n, float m); /* sum of exp(src[i] - m), none above m */
-    /* softmax's two numbers. With an infinite maximum the sum is NaN, as PyTorch's softmax; logsumexp is below. */
+    /* The two numbers of softmax and logsumexp. With an infinite maximum the sum is NaN, as PyTorch's softmax. */
     cpu_max_sum_exp (*max_sum_exp)(const float *src, int64_t n);
-    float (*logsumexp)(const float *src, int64_t n); /* all -inf: -inf; any +inf: inf; any NaN: NaN */
     double (*exp_sum)(float *dst, const float *src, int64_t n, float m); /* dst[i] = exp(src[i] - m); their sum */
 
     /* ---- vertical: one accumulator per element ---- */

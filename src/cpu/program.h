@@ -104,6 +104,9 @@ typedef struct program {
     bool horizontal;
     int64_t reduced; /* elements of one reduction */
     int64_t width;   /* vertical: columns at a time */
+    int64_t
+        segment; /* horizontal: elements of a long row that are reduced by themselves, then merged; 0: whole rows */
+    int64_t partials; /* bytes of the slices: cpu_max_sum_exp [reductions][segments] */
 } program;
 
 /* Where a program's tables lie while it is built. */
@@ -163,6 +166,9 @@ int64_t cvyi_program_scratch(const program *p);
 void cvyi_program_coefs(const program *p, const cpu_unit *u); /* once per unit, before its tiles */
 int64_t cvyi_program_parts(const program *p, const cpu_unit *u);
 void cvyi_program_run(const program *p, const cpu_unit *u, int64_t part, char *scratch);
+/* Long rows: bytes of the partial results, and the step after the program that merges them. */
+int64_t cvyi_program_partials(const program *p);
+void cvyi_program_merge(const program *p, const cpu_unit *u, char *scratch);
 
 /* A convolution's band: channels [k0, k1), columns [i0, i1) of the runs, in memory as [k1 - k0][i1 - i0]. */
 typedef struct prog_band {

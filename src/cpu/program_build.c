@@ -13,6 +13,9 @@ static int64_t sink_width(const program *p, int64_t units)
     return width;
 }
 
+/* Elements of a row from which on it is cut into segments of so many, which threads can share. */
+enum { SEGMENT = 32768 };
+
 static void place_sink(assembler *s)
 {
     program *p = s->p;
@@ -39,6 +42,7 @@ static void place_sink(assembler *s)
     p->reduced = p->horizontal ? p->inner : 1;
     for (int d = first; d < p->reduce_end; d++) p->reduced *= p->outer[d];
     p->width = sink_width(p, s->at->units);
+    p->segment = p->horizontal && p->sink == SINK_REDUCE && p->reduced > SEGMENT ? SEGMENT : 0;
 }
 
 static void place_coefs(assembler *s)

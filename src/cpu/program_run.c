@@ -453,13 +453,21 @@ static items items_of(const program *p, const cpu_unit *u)
         elements = cvyi_min64(p->inner, TILE);
         it.count *= cvyi_ceil_div(p->inner, TILE);
     } else if (p->horizontal) {
-        elements = p->reduced;
+        elements = p->segment ? p->segment : p->reduced;
+        it.count *= cvyi_segments(p);
     } else {
         elements = p->reduced * cvyi_min64(p->width, p->inner);
         it.count *= cvyi_ceil_div(p->inner, p->width);
     }
     it.per_part = cvyi_max64(1, 32768 / cvyi_max64(elements, 1));
     return it;
+}
+
+void cvyi_program_merge(const program *p, const cpu_unit *u, char *scratch)
+{
+    tiles t = begin(p, u, scratch);
+    cvyi_sink_merge(&t, items_of(p, u).count / cvyi_segments(p));
+    finish_streams(&t);
 }
 
 int64_t cvyi_program_parts(const program *p, const cpu_unit *u)

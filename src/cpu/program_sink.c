@@ -1,6 +1,7 @@
 /* program_sink.c - a reduction or softmax at the end of a program. See program.h.
  *
- * Horizontal: a row is evaluated, or read in place, and reduced. Vertical: columns of many rows are reduced to one
+ * Horizontal: a row is evaluated, or read in place, and reduced; a long one by segments, which are merged in their
+ * order by a step of its own. Vertical: columns of many rows are reduced to one
  * row; rows come in blocks that stay in the second-level cache, so memory does not depend on their number. */
 #include <math.h>
 #include "program_tiles.h"
@@ -12,6 +13,7 @@ enum { BLOCK_ROWS = 64, VECTORS = 4 };
 static int64_t rows_floats(const program *p)
 {
     if (p->sink == SINK_NONE) return 0;
+    if (p->segment) return p->segment;
     return cvyi_round_up(p->horizontal ? p->reduced : cvyi_min64(p->reduced, BLOCK_ROWS) * p->width, 16);
 }
 
@@ -247,20 +249,55 @@ static void run_vertical(tiles *t, int64_t item, float *rows)
     (p->sink == SINK_SOFTMAX ? softmax_rows : reduce_rows)(&c);
 }
 
-float cvyi_reduce_row(const cpu_reduce_kernels *red, op_id op, const float *row, int64_t n)
+/* What a row, or a segment of one, comes to: its sum, its extreme, or both numbers of a sum of exponentials. */
+static cpu_max_sum_exp reduce(const cpu_reduce_kernels *red, op_id op, const float *row, int64_t n)
 {
     switch (op) {
     case OP_max:
-        return red->max(row, n);
+        return (cpu_max_sum_exp){red->max(row, n), 0};
     case OP_min:
-        return red->min(row, n);
+        return (cpu_max_sum_exp){red->min(row, n), 0};
     case OP_logsumexp:
-        return n ? red->logsumexp(row, n) : -INFINITY;
-    case OP_mean:
-        return (float)(red->sum(row, n) / (double)n);
+        return red->max_sum_exp(row, n);
     default:
-        return (float)red->sum(row, n);
+        return (cpu_max_sum_exp){0, red->sum(row, n)};
     }
+}
+
+/* The largest or the smallest, NaN if there is one. */
+static float extreme_of(const cpu_max_sum_exp *part, int64_t segments, bool least)
+{
+    float top = part[0].max;
+    for (int64_t i = 1; i < segments && !isnan(top); i++)
+        if (isnan(part[i].max) || (least ? part[i].max < top : part[i].max > top)) top = part[i].max;
+    return top;
+}
+
+/* An infinite maximum is the result itself; sums of segments that hold only -inf are NaN, and count for nothing. */
+static float log_sum_of(const cpu_max_sum_exp *part, int64_t segments)
+{
+    const float top = extreme_of(part, segments, false);
+    double sum = 0;
+    if (isinf(top)) return top;
+    for (int64_t i = 0; i < segments; i++)
+        if (!isinf(part[i].max)) sum += part[i].sum * exp((double)part[i].max - top);
+    return (float)(top + log(sum));
+}
+
+/* Of a row with so many elements, from its segments in their order. */
+static float merge(op_id op, const cpu_max_sum_exp *part, int64_t segments, int64_t n)
+{
+    double sum = 0;
+    if (op == OP_max || op == OP_min) return extreme_of(part, segments, op == OP_min);
+    if (op == OP_logsumexp) return log_sum_of(part, segments);
+    for (int64_t i = 0; i < segments; i++) sum += part[i].sum;
+    return (float)(op == OP_mean ? sum / (double)n : sum);
+}
+
+float cvyi_reduce_row(const cpu_reduce_kernels *red, op_id op, const float *row, int64_t n)
+{
+    const cpu_max_sum_exp whole = reduce(red, op, row, n);
+    return merge(op, &whole, 1, n);
 }
 
 /* The place in `room` with the same offset in a page as the row's source. A load at the same page offset as a store
@@ -289,30 +326,72 @@ static void softmax_row(const tiles *t, const float *src, float *row, int64_t at
     if (!t->sink) cvyi_unit_scatter(t->u, t->p->sink_v, at, n, row);
 }
 
-static void run_horizontal(tiles *t, int64_t pre, float *row)
+/* Elements [from, from + n) of row `pre`: in place, or evaluated into `room`. */
+static const float *evaluate(tiles *t, int64_t pre, int64_t from, int64_t n, float *room)
 {
     const program *p = t->p;
     const int64_t runs = p->reduced / p->inner;
-    float out;
-    const float *whole = row;
 
     if (rows_in_memory(t) && runs == 1) {
         cvyi_tiles_seek(t, pre);
-        t->at = 0;
-        whole = cvyi_tiles_address(t, &p->sink_arg);
-    } else {
-        for (int64_t r = 0; r < runs; r++) fill_row(t, pre * runs + r, 0, p->inner, row + r * p->inner);
+        t->at = from;
+        return cvyi_tiles_address(t, &p->sink_arg);
     }
+    for (int64_t i = 0, count; i < n; i += count) {
+        const int64_t at = (from + i) % p->inner;
+        count = cvyi_min64(n - i, p->inner - at);
+        fill_row(t, pre * runs + (from + i) / p->inner, at, count, room + i);
+    }
+    return room;
+}
+
+static void run_horizontal(tiles *t, int64_t pre, float *room)
+{
+    const program *p = t->p;
+    const float *row = evaluate(t, pre, 0, p->reduced, room);
+    float out;
+
     if (p->sink == SINK_SOFTMAX) {
-        softmax_row(t, whole, beside(whole, row), pre * p->reduced);
+        softmax_row(t, row, beside(row, room), pre * p->reduced);
         return;
     }
-    out = cvyi_reduce_row(t->vec->reduce, p->sink_op, whole, p->reduced);
+    out = cvyi_reduce_row(t->vec->reduce, p->sink_op, row, p->reduced);
     put(t, pre, 1, &out);
+}
+
+int64_t cvyi_program_partials(const program *p)
+{
+    int64_t rows = 1;
+    for (int d = 0; d < p->reduce_first; d++) rows *= p->outer[d];
+    return rows * cvyi_segments(p) * (int64_t)sizeof(cpu_max_sum_exp);
+}
+
+static cpu_max_sum_exp *partials_of(const tiles *t)
+{
+    return (cpu_max_sum_exp *)(void *)(t->u->slices + t->p->partials);
+}
+
+static void run_segment(tiles *t, int64_t item, float *room)
+{
+    const program *p = t->p;
+    const int64_t segments = cvyi_segments(p), from = item % segments * p->segment;
+    const int64_t n = cvyi_min64(p->segment, p->reduced - from);
+    const float *row = evaluate(t, item / segments, from, n, room);
+
+    partials_of(t)[item] = reduce(t->vec->reduce, p->sink_op, row, n);
+}
+
+void cvyi_sink_merge(tiles *t, int64_t rows)
+{
+    const int64_t segments = cvyi_segments(t->p);
+    for (int64_t i = 0; i < rows; i++) {
+        const float out = merge(t->p->sink_op, partials_of(t) + i * segments, segments, t->p->reduced);
+        put(t, i, 1, &out);
+    }
 }
 
 void cvyi_sink_run(tiles *t, int64_t item, char *scratch)
 {
     float *rows = (float *)(void *)scratch + (int64_t)t->p->n_regs * TILE;
-    (t->p->horizontal ? run_horizontal : run_vertical)(t, item, rows);
+    (!t->p->horizontal ? run_vertical : t->p->segment ? run_segment : run_horizontal)(t, item, rows);
 }

@@ -34,8 +34,14 @@ void cvyi_tiles_run(tiles *t, int64_t at, int64_t n);
 const float *cvyi_tiles_address(const tiles *t, const prog_arg *a);
 bool cvyi_tiles_scalar(const tiles *t, const prog_arg *a);
 
-/* Room after the registers, in floats; and one reduction: a row, or columns of rows. */
+/* Room after the registers, in floats; and one reduction: a row, a segment of one, or columns of rows. */
 int64_t cvyi_sink_floats(const program *p);
 void cvyi_sink_run(tiles *t, int64_t item, char *scratch);
+/* Segments of a row, 1 if it is reduced as a whole; and the results of `rows` of them from their partial ones. */
+static inline int64_t cvyi_segments(const program *p)
+{
+    return p->segment ? cvyi_ceil_div(p->reduced, p->segment) : 1;
+}
+void cvyi_sink_merge(tiles *t, int64_t rows);
 
 #endif

@@ -19,18 +19,54 @@ static void run_program(const step *s, const cpu_unit *u, int64_t part, char *sc
     cvyi_program_run(s->data, u, part, scratch);
 }
 
+static void run_merge(const step *s, const cpu_unit *u, int64_t part, char *scratch)
+{
+    (void)part;
+    cvyi_program_merge(s->data, u, scratch);
+}
+
 static bool is_sink(const node *n)
 {
     const op_kind kind = cvyi_info(n)->kind;
     return kind == KIND_REDUCE || kind == KIND_SOFTMAX;
 }
 
+/* A step with a copy of the program; NULL: out of memory. */
+static step *add(builder *b, const char *name, const program *made)
+{
+    void *data;
+    step *s = cvyi_add_step(b, name, sizeof *made, &data);
+    if (!s) return NULL;
+    memcpy(data, made, sizeof *made);
+    s->parts = cvyi_one_part;
+    s->scratch = cvyi_program_scratch(made);
+    return s;
+}
+
+static cvy_status add_steps(builder *b, const program *made)
+{
+    step *s;
+    cvy_status st = CVY_OK;
+
+    if (made->n_coefs) {
+        TRY((s = add(b, "coefficients", made)) ? CVY_OK : CVY_NO_MEMORY);
+        s->run = run_coefs;
+    }
+    TRY((s = add(b, "program", made)) ? CVY_OK : CVY_NO_MEMORY);
+    s->parts = program_parts;
+    s->run = run_program;
+    if (made->segment) {
+        TRY((s = add(b, "merge", made)) ? CVY_OK : CVY_NO_MEMORY);
+        s->run = run_merge;
+    }
+fail:
+    return st;
+}
+
 static cvy_status make(builder *b, int index)
 {
     const pass *p = b->out->pass;
     const site at = cvyi_site(b);
-    void *data, *coefs;
-    step *s = NULL, *c;
     int n = 0, sink = -1;
     program_room room;
     program made = cvyi_program_in(&room);
@@ -41,20 +77,8 @@ static cvy_status make(builder *b, int index)
         return cvyi_fail(CVY_UNSUPPORTED, "%s: does not fit a program of the cpu engine",
                          b->g->values[b->g->nodes[index].out].name);
     if (cvyi_program_keep(b->plan, &made)) return CVY_NO_MEMORY;
-    if (made.n_coefs) {
-        c = cvyi_add_step(b, "coefficients", sizeof made, &coefs);
-        if (!c) return CVY_NO_MEMORY;
-        memcpy(coefs, &made, sizeof made);
-        c->parts = cvyi_one_part;
-        c->run = run_coefs;
-    }
-    s = cvyi_add_step(b, "program", sizeof made, &data);
-    if (!s) return CVY_NO_MEMORY;
-    memcpy(data, &made, sizeof made);
-    s->parts = program_parts;
-    s->run = run_program;
-    s->scratch = cvyi_program_scratch(&made);
-    return CVY_OK;
+    if (made.segment) made.partials = cvyi_slice(b, cvyi_program_partials(&made));
+    return add_steps(b, &made);
 }
 
 static const char *refuse(const question *q, const cpu_row *row)

@@ -123,7 +123,8 @@ static bool find_turned(const stretch *t, turned *m)
     for (int i = 0; i < n - 1; i++)
         if (all[i].tensor == 1) high = i;
     if (high < 0 || all[n - 1].tensor == 1) return false;
-    *m = (turned){.first = t->first / each * t->tensor.strides[0], .high = all[high], .wide = all[n - 1], .others = 1};
+    *m = (turned){
+        .first = t->first / each * t->tensor.strides[0], .high = all[high], .wide = all[n - 1], .others = 1};
     for (int i = 0; i < n - 1; i++) {
         if (i == high) continue;
         m->axes[m->n_axes++] = all[i];

@@ -1,5 +1,5 @@
-/* test_strided.c - tensors that lie in any order: the kernels that exchange rows and columns, and plans whose tensors
- * are large enough for many blocks of them. Nothing is computed inexactly, so results are equal. */
+/* test_strided.c - tensors that lie in any order: the kernels that exchange rows and columns, and plans whose
+ * tensors are large enough for many blocks of them. Nothing is computed inexactly, so results are equal. */
 #include "../../src/cpu/convert.h"
 #include "../../src/cpu/cpuinfo.h"
 #include "../../src/util/half.h"
@@ -65,7 +65,8 @@ static void every_size(void **state)
 
 /* ---- plans ---- */
 
-/* A step's own scattering, kernels that read and write floats, shadows on both sides, samples together and apart. */
+/* A step's own scattering, kernels that read and write floats, shadows on both sides, samples together and apart.
+ */
 static const char *const chains[] = {
     "x[3,70,41,47] | neg",
     "x[3,70,41,47]:bf16 | neg",

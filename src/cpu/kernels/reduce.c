@@ -258,12 +258,6 @@ static cpu_max_sum_exp ENTRY(reduce_max_sum_exp, VL)(const float *src, int64_t n
     return (cpu_max_sum_exp){m, ENTRY(reduce_sum_exp, VL)(src, n, m)};
 }
 
-static float ENTRY(reduce_logsumexp, VL)(const float *src, int64_t n)
-{
-    const float top = ENTRY(reduce_max, VL)(src, n);
-    return isinf(top) ? top : (float)(top + log(ENTRY(reduce_sum_exp, VL)(src, n, top)));
-}
-
 /* ---- vertical ---- */
 
 INLINE vf add_one(vf x, vf y, vf z)
@@ -347,7 +341,6 @@ const cpu_reduce_kernels ISA(cvyi_reduce) = {
     .min = ENTRY(reduce_min, VL),
     .sum_exp = ENTRY(reduce_sum_exp, VL),
     .max_sum_exp = ENTRY(reduce_max_sum_exp, VL),
-    .logsumexp = ENTRY(reduce_logsumexp, VL),
     .exp_sum = ENTRY(reduce_exp_sum, VL),
     .add_to = ENTRY(reduce_add_to, VL),
     .max_to = ENTRY(reduce_max_to, VL),

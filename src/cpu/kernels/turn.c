@@ -2,8 +2,8 @@
  * ../convert.h.
  *
  * Blocks of VL x VL elements are exchanged in registers, so both sides are read and written along their own rows.
- * Where the elements have only a few columns (an image of 3 channels, channels last), most of a block would be empty,
- * and they are copied with a stride instead. Bound: memory. */
+ * Where the elements have only a few columns (an image of 3 channels, channels last), most of a block would be
+ * empty, and they are copied with a stride instead. Bound: memory. */
 #include "../source.h"
 
 enum { FEW = VL / 4 };
@@ -38,10 +38,12 @@ INLINE void block(void *dst, int64_t i, int64_t to, const void *src, int64_t j, 
         if (l >= columns)
             a[l] = v_zero();
         else
-            a[l] = rows == VL ? source_load(src, j + l * from, of) : source_load_range(src, j + l * from, 0, rows, of);
+            a[l] =
+                rows == VL ? source_load(src, j + l * from, of) : source_load_range(src, j + l * from, 0, rows, of);
     }
     v_turn(a);
-    UNROLL for (int k = 0; k < VL; k++) if (k < rows) store_first(result_at(dst, i + k * to, into), columns, a[k], into);
+    UNROLL for (int k = 0; k < VL; k++) if (k < rows)
+        store_first(result_at(dst, i + k * to, into), columns, a[k], into);
 }
 
 /* Blocks along the result's rows: what is stored goes on there. */
