@@ -5,9 +5,9 @@
     python -m convoy_report --update FILE...                    write the figures into Markdown files
     python -m convoy_report --check FILE...                     exit 1 if a figure there is not the results'
 
-Nothing but the standard library, and none of Convoy; figures are inline SVG, coloured by the page's style for light
-and dark. In a Markdown file everything between `<!-- figures: NAME -->` and `<!-- end -->` is written by this program.
-A ratio is always made of rows of one run: of several files that measured a case the newest is taken, whole.
+Needs only the standard library, and nothing of Convoy. Figures are inline SVG, coloured by the page's style for light and
+dark. In a Markdown file everything between `<!-- figures: NAME -->` and `<!-- end -->` is written by this program.
+A ratio always compares rows of one run: if several files measured a case, all its rows come from the newest one.
 """
 
 import argparse
@@ -54,12 +54,12 @@ def documents(paths, cases, write):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(prog="convoy report", description="draw results of benchmarks as one page")
-    parser.add_argument("--results", default="bench/results", metavar="DIR")
-    parser.add_argument("-o", "--output", default="report.html")
+    parser.add_argument("--results", default="bench/results", metavar="DIR", help="a folder of results (default bench/results)")
+    parser.add_argument("-o", "--output", default="report.html", metavar="FILE.html", help="where the page goes (default report.html)")
     parser.add_argument("--update", nargs="+", metavar="FILE", help="write the figures into these Markdown files")
     parser.add_argument("--check", nargs="+", metavar="FILE", help="exit 1 unless these files have the results' figures")
     parser.add_argument("--screenshots", metavar="DIR", help="pictures of the first screen, drawn by Chromium")
-    parser.add_argument("files", nargs="*", metavar="FILE.json", help="what convoy bench --json wrote, instead of DIR")
+    parser.add_argument("files", nargs="*", metavar="FILE.json", help="what convoy bench --json wrote; then DIR is not read")
     args, unknown = parser.parse_known_args(argv)
     if unknown:
         near = difflib.get_close_matches(unknown[0].split("=")[0], parser._option_string_actions, 1)
@@ -73,7 +73,7 @@ def main(argv=None):
     if args.update or args.check:
         return documents(args.update or args.check, cases, bool(args.update))
     if not cases:
-        print(f"convoy report: no results in {args.results}; --results DIR, or files that convoy bench --json wrote", file=sys.stderr)
+        print(f"convoy report: no results in {args.results}; give a folder with --results DIR, or files that convoy bench --json wrote", file=sys.stderr)
         return 2
     if args.screenshots:
         if not browser.find():

@@ -19,8 +19,8 @@ def find():
 
 
 def framed(page, width):
-    """A window is never narrower than 500 pixels, a frame in it may be."""
-    return (f'<!doctype html><body style="margin:0"><iframe style="border:0;width:{width}px;height:{SIZES[width]}px" '
+    """A window is never narrower than 500 pixels, but a frame in it can be."""
+    return (f'<!doctype html><meta charset="utf-8"><body style="margin:0"><iframe style="border:0;width:{width}px;height:{SIZES[width]}px" '
             f'srcdoc="{html.escape(page)}"></iframe></body>')
 
 

@@ -22,9 +22,10 @@ def bars(rows, label, mark=None, letters=0):
     """Horizontal bars from 0 on, on a linear scale: [(name, length, told, kind)]. mark: a line at 1, of that name.
     letters: of the longest name, if bars of several pictures begin at one place."""
     high = max(r[1] for r in rows)
-    # Room for the longest name, and for every bar with its figure; 7.3 of our units are as wide as a letter.
+    # Room for the longest name, and for every bar with its figure, which is never left of the mark; 7.3 of our units are as wide
+    # as a letter.
     start = 10 + 7.3 * max(letters, *(len(r[0]) for r in rows))
-    room = max(min((WIDTH - start - 10 - 7.3 * len(told)) * high / length for _, length, told, _ in rows), 60)
+    room = max(min((WIDTH - start - 10 - 7.3 * len(told)) * high / max(length, bool(mark)) for _, length, told, _ in rows), 60)
     height, parts = 16 + 24 * len(rows), []
     if mark:  # below the bars and their figures
         parts += [line(start + room / high, 2, start + room / high, height - 4),
@@ -33,7 +34,7 @@ def bars(rows, label, mark=None, letters=0):
         y, width = 8 + 24 * i, max(room * length / high, 1)
         parts += [text(start - 6, y + 14, name, "end"),
                   f'<rect x="{start:.1f}" y="{y}" width="{width:.1f}" height="18" rx="2" class="{kind}"/>',
-                  text(start + width + 5, y + 14, told, kind="value")]
+                  text(start + (max(width, room / high) if mark else width) + 5, y + 14, told, kind="value")]
     return svg(height + 16 * bool(mark), parts, label)
 
 
@@ -55,7 +56,8 @@ def time_rows(case, rows):
 def speedup_figures(cases, device, precision):
     for case in sorted(select(cases, device=device, precision=precision, series="full"), key=lambda c: c.block or ""):
         drawn = time_rows(case, [r for r in case.rows.values() if r.get("ms")])
-        note = f"<p>Shorter is faster; ×: times as long as Convoy takes.</p><p><code>{esc(case.chain)}</code></p>"
+        told = "Shorter is faster; × is the time relative to Convoy." if case.peers() else "No other library was measured."
+        note = f"<p>{told}</p><p><code>{esc(case.chain)}</code></p>"
         yield figure(f"speedup-{device}-{precision}-{case.block}", f"{case.block}: {BLOCKS.get(case.block, '')}",
                      bars(drawn, f"times of block {case.block}"), [r["command"] for r in case.rows.values()
                      if r.get("command")] or commands_of([case]), note)
@@ -99,7 +101,7 @@ def diffusion_figures(cases, device, precision):
     for layout, ours in (("contiguous", OURS), ("channels_last", f"{OURS} channels_last")):
         if drawn := [c for c in found if ours in c.rows]:
             yield ratio_figure(f"diffusion-{device}-{precision}-{layout}", f"Diffusion models, {layout}", drawn,
-                               "Time of the fastest PyTorch, in either layout, as a multiple of Convoy's. Red: it is faster.", ours)
+                               "Time of the fastest PyTorch, in either layout, as a multiple of Convoy's. Red: PyTorch is faster.", ours)
 
 
 def network_figures(cases, device, precision):
@@ -131,7 +133,7 @@ def histogram(ratios, label, edges, even=(1, 1)):
 
 
 CHAIN_EDGES = (0.5, 0.8, 1, 1.25, 1.6, 2, 2.5, 3.2, 4, 5, 6.3, 8)
-MODULE_EDGES = (0.8, 0.95, 1.05, 1.25, 1.6, 2, 2.5, 3.2, 4, 5, 6.3, 8)
+MODULE_EDGES = (0.8, 0.95, 1.05, 1.25, 1.6, 2, 2.5, 3.2, 4, 8)
 
 
 def ratio_table(found, rival, first):
@@ -172,13 +174,13 @@ def thread_figure(cases, device, precision):
     counts = sorted({c.size for c in found})
     speed = {b: {c.size: c.ours["ms"] for c in found if c.block == b} for b in sorted({c.block for c in found})}
     ratios = {b: [(n, ms[min(ms)] / ms[n]) for n in counts if n in ms] for b, ms in speed.items()}
-    axes = LogAxes(counts, [r for points in ratios.values() for _, r in points] + counts, "threads", "times as fast", x_ticks=counts)
+    axes = LogAxes(counts, [r for points in ratios.values() for _, r in points] + counts, "threads", "times as fast", x_ticks=counts, y_ticks=counts)
     axes.path([(counts[0], 1), (counts[-1], counts[-1] / counts[0])], "roof")
     for block, points in ratios.items():
         axes.path(points, family(OURS))
         for n, r in points:
             axes.dot(n, r, family(OURS), f"{block}, {n} threads: {fmt(r)} times as fast", 2.5)
-        axes.name(*points[-1], block, "start")
+    axes.names_after([(*points[-1], block) for block, points in ratios.items()])
     note = f"<p>{esc(found[0].run['machine']['name'])}. The dashed line is linear scaling.</p>"
     yield figure(f"threads-{device}-{precision}", "Thread scaling", axes.svg("thread scaling"), commands_of(found), note)
 
@@ -223,14 +225,13 @@ def roofline_figure(cases, device, precision):
         if roof[0][1] < axes.y0:
             roof[0] = (low, axes.y0)
         axes.path(roof, "roof")
-    for x, y, r, c in sorted(points, key=lambda p: p[2]["peer"] == OURS):
-        axes.dot(x, y, family(r["peer"]) + (" unfused" if r["peer"] != OURS else ""),
-                 f"{c.title}, {r['peer']}: {fmt(y)} GFLOP/s, {fmt(r['ms'])} ms")
-    for x, y, r, c in points:  # on top of the dots
-        if r["peer"] == OURS and c.series == "full":
+    for x, y, r, c in sorted(points, key=lambda p: (p[2]["peer"] == OURS, p[3].series == "full")):  # blocks on top
+        kind = " hollow" if r["peer"] != OURS else " named" if c.series == "full" else ""
+        axes.dot(x, y, family(r["peer"]) + kind, f"{c.title}, {r['peer']}: {fmt(y)} GFLOP/s, {fmt(r['ms'])} ms")
+        if kind == " named":
             axes.name(x, y, c.block)
     note = (f"<p>Every chain measured. Filled: Convoy; hollow: other libraries on A, B and C. Roof: {limits}. Convolutions "
-            "are counted as direct ones, so Winograd's algorithm may exceed it.</p>")
+            "are counted as direct ones, so an algorithm that needs fewer operations, such as Winograd's, may exceed it.</p>")
     yield figure(f"roofline-{device}-{precision}", "Roofline", axes.svg("roofline") + legend(
         dict.fromkeys(r["peer"] for *_, r, c in points if r["peer"] in FAMILIES)), commands_of(found), note)
 
@@ -267,7 +268,7 @@ def error_figure(cases, device, precision):
         return
     axes = LogAxes([s[0] for s in spots], [s[1] for s in spots], "ms", "max abs error against float64")
     for x, y, r, c in spots:
-        axes.dot(x, y, family(r["peer"]), f"{c.block}, {r['peer']}: {fmt(x)} ms, error {fmt_error(y)}")
+        axes.dot(x, y, family(r["peer"]) + " named" * (r["peer"] == OURS), f"{c.block}, {r['peer']}: {fmt(x)} ms, error {fmt_error(y)}")
         if r["peer"] == OURS:
             axes.name(x, y, c.block)
     yield figure(f"error-{device}-{precision}", "Error against time",

@@ -114,7 +114,7 @@ def page(cases):
     out = ['<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Convoy benchmarks</title>'
            '<meta name="viewport" content="width=device-width,initial-scale=1">'
            f"<style>{STYLE}{tab_style(tabs)}</style></head><body><h1>Convoy benchmarks</h1>"
-           '<p class="dim">Time of a whole block: shorter is faster, and × says how many times as long as Convoy.</p><div class="both">',
+           '<p class="dim">Time per call of each block. Shorter is faster; × is the time relative to Convoy.</p><div class="both">',
            summary(cases, "cuda"), summary(cases, "cpu"), "</div>"]
     first = next((t for t in tabs if t[0] == "cuda"), tabs[0])
     for device, precision in tabs:
@@ -125,5 +125,6 @@ def page(cases):
     out.append("<h2>Runs</h2>")
     for name, date, where, versions, command in run_lines(cases):
         told = "<br>".join(esc(words) for words in (where, versions) if words)
-        out.append(f'<p class="dim"><b>{esc(name)}</b>, {esc(date)}<br>{told}<br><code>{esc(command)}</code></p>')
+        when = date[:16].replace("T", " ") + " UTC" * ("T" in date)
+        out.append(f'<p class="dim"><b>{esc(name)}</b>, {esc(when)}<br>{told}<br><code>{esc(command)}</code></p>')
     return "".join(out) + "</body></html>\n"

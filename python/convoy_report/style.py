@@ -11,21 +11,20 @@ h1{font-size:1.6rem;margin:.3em 0}h2{font-size:1.25rem;margin:1.6em 0 .4em}h3{fo
 .grid{display:grid;gap:1.2rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr))}
 figure{margin:0;padding:.8rem;border:1px solid var(--line);border-radius:8px;min-width:0}
 figcaption,.dim{color:var(--dim);font-size:.85rem}figcaption p{margin:.3em 0}
-svg{display:block;width:100%;height:auto;max-width:560px}svg text{fill:var(--fg);font:12px system-ui,sans-serif}
-svg text.small{font-size:11px;fill:var(--dim)}svg text.value{font-size:11.5px}
+svg{display:block;width:100%;height:auto;max-width:560px}svg text{fill:var(--fg);font:13px system-ui,sans-serif}
+svg text.small{font-size:12.5px;fill:var(--dim)}
 svg text.value{paint-order:stroke;stroke:var(--bg);stroke-width:3px}.tab>.grid+.grid{margin-top:1.2rem}
-svg text.name{font-size:12px;font-weight:600;paint-order:stroke;stroke:var(--bg);stroke-width:3px}
+svg text.name{font-size:14px;font-weight:600;paint-order:stroke;stroke:var(--bg);stroke-width:3px}
 .tab>details{margin:.8rem 0}
 .axis{stroke:var(--fg);stroke-width:1}.grid-line,.grid line{stroke-width:1}line.grid{stroke:var(--line)}
 .curve{fill:none;stroke-width:1.8}.roof{stroke:var(--fg);stroke-dasharray:5 4}
 rect.p0{fill:var(--p0)}rect.p1{fill:var(--p1)}rect.p2{fill:var(--p2)}rect.p3{fill:var(--p3)}rect.p4{fill:var(--p4)}
 rect.p5{fill:var(--p5)}rect.loss{fill:var(--loss)}
 .dot{stroke-width:1.4}.p0{color:var(--p0)}.p1{color:var(--p1)}.p2{color:var(--p2)}.p3{color:var(--p3)}.p4{color:var(--p4)}
-.p5{color:var(--p5)}.dot{fill:currentColor;stroke:currentColor}.dot.unfused{fill:var(--bg)}.curve{stroke:currentColor}
+.p5{color:var(--p5)}.dot{fill:currentColor;stroke:currentColor}.dot.hollow{fill:var(--bg)}.dot.named{stroke:var(--fg)}.curve{stroke:currentColor}
 .curve.roof{stroke:var(--dim)}
 .legend{margin:.3em 0;font-size:.82rem;display:flex;flex-wrap:wrap;gap:.2em 1em}
-.legend span::before{content:"";display:inline-block;width:.7em;height:.7em;border-radius:50%;background:currentColor;
-margin-right:.35em}
+.legend i{print-color-adjust:exact;-webkit-print-color-adjust:exact;display:inline-block;width:.7em;height:.7em;border-radius:50%;background:currentColor;margin-right:.35em}
 pre,code{font:12px/1.4 ui-monospace,monospace}pre{overflow-x:auto;margin:.4em 0}code{overflow-wrap:anywhere}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem}
 td,th{padding:.2em .7em;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
@@ -35,8 +34,8 @@ td,th{padding:.2em .7em;border-bottom:1px solid var(--line);text-align:right;whi
 input[name=tab]{position:absolute;opacity:0}label{display:inline-block;margin:1.2rem .3rem 0 0;padding:.3rem .9rem;
 border:1px solid var(--line);border-radius:8px 8px 0 0;cursor:pointer}.tab{display:none;border-top:1px solid var(--line)}
 input[name=tab]:checked+label{background:var(--p0);color:var(--bg)}input[name=tab]:focus-visible+label{outline:2px solid var(--fg)}
-@media(max-width:480px){body{padding:.6rem}.first,figure{padding:.5rem}svg text{font-size:13px}svg text.value{font-size:13px}
-svg text.small{font-size:13.5px}svg text.name{font-size:15px}label{padding:.25rem .6rem;margin-top:.5rem}}
+@media(max-width:480px){body{padding:.6rem}.first,figure{padding:.5rem}svg text.small{font-size:13.5px}svg text.name{font-size:15px}
+label{padding:.25rem .6rem;margin-top:.5rem}}
 @media print{:root{--bg:#fff;--fg:#000;--dim:#444;--line:#bbb}label{display:none}.tab{display:block}figure{break-inside:avoid}
 details{display:none}}
 td:first-child,th:first-child,td.l{text-align:left}tr.ours td{font-weight:600}

@@ -6,7 +6,7 @@ import math
 from .cases import OURS
 
 WIDTH, HEIGHT = 440, 300
-# Peers keep their colour in every figure; CSS defines --p0 ... --p7 for light and dark.
+# Peers keep their colour in every figure; the style defines --p0 ... --p5 for light and dark.
 FAMILIES = (OURS, "torch eager", "torch.compile", "onnxruntime", "openvino")
 
 
@@ -43,11 +43,11 @@ def tick(value):
 
 
 class LogAxes:
-    """Log-log axes with decades as grid lines, or with as many lines as it takes to have three; or x_ticks."""
+    """Log-log axes with decades as grid lines, or with as many lines as it takes to have three; or the given ticks."""
 
     left, right, top, bottom = 66, 12, 10, 42
 
-    def __init__(self, xs, ys, x_title, y_title, height=HEIGHT, x_ticks=None):
+    def __init__(self, xs, ys, x_title, y_title, height=HEIGHT, x_ticks=None, y_ticks=None):
         self.height = height
         self.x0, self.x1 = self._range(xs)
         self.y0, self.y1 = self._range(ys)
@@ -55,7 +55,7 @@ class LogAxes:
         for v in x_ticks or self._ticks(self.x0, self.x1):
             self.parts += [line(self.x(v), self.top, self.x(v), height - self.bottom, "grid"),
                            text(self.x(v), height - self.bottom + 15, tick(v), "middle", "small")]
-        for v in self._ticks(self.y0, self.y1):
+        for v in y_ticks or self._ticks(self.y0, self.y1):
             self.parts += [line(self.left, self.y(v), WIDTH - self.right, self.y(v), "grid"),
                            text(self.left - 5, self.y(v) + 4, tick(v), "end", "small")]
         self.parts += [text((self.left + WIDTH - self.right) / 2, height - 8, x_title, "middle", "small"),
@@ -88,9 +88,16 @@ class LogAxes:
         self.parts.append(f'<circle cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="{radius}" class="dot {kind}">'
                           f"<title>{esc(title)}</title></circle>")
 
-    def name(self, x, y, word, anchor="end"):
-        """Beside a dot."""
-        self.parts.append(text(self.x(x) + (7 if anchor == "start" else -7), self.y(y) + 4, word, anchor, "name"))
+    def name(self, x, y, word):
+        """Left of a dot."""
+        self.parts.append(text(self.x(x) - 8, self.y(y) + 4, word, "end", "name"))
+
+    def names_after(self, ends, gap=14):
+        """[(x, y, word)] of curves, right of their last dots: at least `gap` apart, from the top down."""
+        below = -gap
+        for x, y, word in sorted(ends, key=lambda end: self.y(end[1])):
+            below = max(self.y(y) + 4, below + gap)
+            self.parts.append(text(self.x(x) + 7, below, word, "start", "name"))
 
     def path(self, points, kind):
         places = " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
@@ -101,4 +108,4 @@ class LogAxes:
 
 
 def legend(names, kind=family):
-    return '<p class="legend">' + " ".join(f'<span class="{kind(n)}">{esc(n)}</span>' for n in names) + "</p>"
+    return '<p class="legend">' + " ".join(f'<span><i class="{kind(n)}"></i>{esc(n)}</span>' for n in names) + "</p>"

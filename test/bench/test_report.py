@@ -245,7 +245,7 @@ const boxes = [...document.querySelectorAll('figure')].map(f => {
 });
 const first = [...document.querySelectorAll('.first')].map(f => [f.id, Math.round(f.getBoundingClientRect().top), f.innerText]);
 parent.document.title = JSON.stringify({boxes, first, wide: document.documentElement.scrollWidth, room: innerWidth,
-  ground: getComputedStyle(document.body).backgroundColor});
+  ground: getComputedStyle(document.body).backgroundColor, signs: document.body.textContent.includes('4.50\\u00d7')});
 </script>"""
 SHOWN = [name for name in FIGURES if "cuda" in name]  # the tab that is open: the GPU's
 
@@ -270,6 +270,7 @@ def test_a_browser_shows_the_page(results, tmp_path, width, scheme):
     assert all(w > 250 and h > 20 for name, w, h in seen["boxes"] if name in SHOWN)
     assert seen["room"] == width and seen["wide"] <= seen["room"], "the page is wider than the screen"
     assert seen["ground"] == {"light": "rgb(252, 252, 250)", "dark": "rgb(21, 23, 26)"}[scheme]
+    assert seen["signs"], "the page is not read as UTF-8"
     name, top, words = seen["first"][0]
     assert name == "first-cuda" and top < browser.SIZES[width] / 2
     assert "2.50 times as fast" in words and "1.0e-06" in words and "a <machine>; 2026-01-02; commit not recorded" in words
