@@ -79,6 +79,18 @@ def test_every_option_and_variable_is_known(page):
 FOREIGN = {"cvyi_kernel_name", "OMP_WAIT_POLICY"}
 
 
+COMMANDS = set(re.findall(r'^    \{"(\w+)",', (ROOT / "cli/commands.c").read_text(), re.M)) | {"eject", "report", "unfused"}  # the package's; the last is a row of tables
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_command_is_one(page):
+    """`convoy WORD` at the start of backquotes or of a block's line; an option or nothing may come instead of a word."""
+    text = page.read_text()
+    shown = [line for block in re.findall(r"```(?:sh|text)\n(.*?)```", text, re.S) for line in block.splitlines()]
+    shown += re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", text, flags=re.S))
+    assert {w for s in shown for w in re.findall(r"^(?:[A-Z_]+=\S+ )*(?:\S*/)?convoy ([a-z]+)", s)} <= COMMANDS
+
+
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_every_identifier_is_in_the_code(page):
     """Functions, macros and members in backquotes; words without an underscore may be anything."""

@@ -2,7 +2,7 @@
  *
  * Everything is correct to 2 ULP for every float: denormal arguments and results, infinities (as PyTorch's formula
  * gives them), NaN in to NaN out, and the sign of zero where the function keeps it. The largest error of each over
- * all floats, by test/exhaustive_math.c, is in doc/DESIGN.md.
+ * all floats, by test/exhaustive_math.c, is in doc/LAB.md.
  *
  * The polynomials are minimax fits with coefficients rounded to float one after the other, the rest fitted again
  * each time; "fit" is their own error. 1 ULP just above 1 is 1.2e-7.
