@@ -192,8 +192,8 @@ void data_nudge_double(double *data, int64_t count, cvy_dtype dtype, uint64_t se
 
 /* ---- batch.c ---- */
 
-/* The same graph for one sample, if every output sample depends only on the input samples of its number: *batch
- * tells how many there are. NULL if that cannot be shown, or there are not two samples to part. */
+/* The same graph for one sample, if every output sample depends only on the input samples of the same index; *batch
+ * is then their number. NULL if that cannot be shown, or if there are fewer than two samples. */
 cvy_graph *batch_split(const cvy_graph *graph, int64_t *batch);
 
 /* ---- oracle.c: comparison with float64 ---- */

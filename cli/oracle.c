@@ -1,6 +1,6 @@
 /* oracle.c - compares a job's outputs with the float64 reference.
  *
- * Independent samples are checked one by one on all threads; a batch that cannot be parted, in one piece.
+ * Independent samples are checked one by one on all threads; a batch that cannot be split, in one piece.
  *
  * The bound on the relative error (largest error over largest magnitude) is 4 x 2^-24 x the sum over the operators
  * of what each may lose: a sum of L terms 4 + 2 sqrt(L), as rounding errors walk at random, other operators a
@@ -11,11 +11,11 @@
  *
  * If that is not enough, or a NaN or inf is misplaced, every operator's result is rounded and moved likewise.
  * This shows what cancels (the mean of normalised values is 0 except for rounding, so it has no magnitude), and
- * what an operator's result, stored in fp16, is too large for: there a plan that fuses has a number where another
- * has inf, and elements that the moved reference has otherwise are not compared.
+ * which results are too large for fp16 if they are stored: there a fused plan has a number where another has inf.
+ * Elements that differ in kind between the reference and the moved reference are not compared.
  *
- * Results of fp16 or bf16 are rounded to 2^-11 or 2^-8 besides, once per operator at most, as PyTorch rounds; so
- * that much is added for each, and numbers are moved by a unit in the last place of their dtype. */
+ * Results in fp16 or bf16 are also rounded to 2^-11 or 2^-8, at most once per operator, as PyTorch rounds; so that
+ * much is added for each, and numbers are moved by a unit in the last place of their dtype. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

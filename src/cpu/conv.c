@@ -7,8 +7,8 @@ enum {
     PART_FLOPS = 4000000,   /* a part should not be smaller: about 40 us on one core */
     PARTS_WANTED = 16,      /* of one sample: enough for 16 threads */
     BATCH_PARTS = 64,       /* of all samples: if there are so many, channels are not split */
-    COPY_CHANNELS = 64,     /* a copy of the input serves at least so many output channels */
-    PATCH_CHANNELS = 128,   /* patches serve at least so many output channels */
+    COPY_CHANNELS = 64,     /* a copy of the input serves at least this many output channels */
+    PATCH_CHANNELS = 128,   /* patches serve at least this many output channels */
     VIEW_BYTES = 256 << 10, /* input of a part: a quarter of a usual L2 */
     FLAT_FLOATS = 4096,     /* of one channel of a flat band, kept until its rows are separated */
     CHUNK_MOST = 96,        /* Winograd: input channels transformed at once (AVX-512: 2.3 KiB each in L2) */

@@ -37,7 +37,7 @@ typedef struct spot {
                        that `scatters`, turned: strided.h), or the value is `staged`; -1: none */
     bool scatters;  /* the step that makes it writes strided tensors, an element at a time */
     int64_t shift;  /* byte of the slices where double[channels] lies: the value is element + shift; -1: none */
-    bool staged; /* fp16 or bf16 in memory, and a step that takes no words reads or makes it: the shadow is used */
+    bool staged;    /* fp16 or bf16 in memory, read or made by a step that takes only floats: the shadow is used */
 } spot;
 
 /* Bytes [from, to) of a unit's slices between two of them, in builds with the address sanitizer (fence.c). */

@@ -94,7 +94,7 @@ typedef struct cpu_gemm_kernels {
     /* dst[k][width]: the runs of src[k], zero elsewhere. */
     void (*pack_runs)(const float *src, int64_t ld, int64_t kc, const gemm_run *runs, int n_runs, int64_t width,
                       float *dst);
-    /* dst[i], i < n, by turns from a and b: a[0], b[0], a[1], ... */
+    /* dst[i], i < n, alternately from a and b: a[0], b[0], a[1], ... */
     void (*zip)(const float *a, const float *b, int64_t n, float *dst);
 } cpu_gemm_kernels;
 extern const cpu_gemm_kernels cvyi_gemm_portable, cvyi_gemm_avx2, cvyi_gemm_avx512, cvyi_gemm_neon;

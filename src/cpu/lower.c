@@ -185,8 +185,8 @@ static bool in_program(const builder *b, int i)
     return row == &cvyi_row_program || row == &cvyi_row_alias;
 }
 
-/* Is v, or a reshape of it, read as floats: by a step that is no program and takes no words, or by a program as the
- * weight or bias of a norm, which it looks up channel by channel? */
+/* Is v, or a reshape of it, read as floats: by a step that is not a program and does not take words, or by a
+ * program as the weight or bias of a norm, which it looks up channel by channel? */
 static bool read_by_kernel(const builder *b, int v)
 {
     const pass *s = b->out->pass;

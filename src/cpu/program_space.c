@@ -59,7 +59,7 @@ bool cvyi_sink_fits(const cvy_plan *p, const pass *s, int index)
     space sp;
     if (kind != KIND_REDUCE && kind != KIND_SOFTMAX) return false;
     sp = cvyi_space_of(s, 1,
-                       cvyi_shape_of(p->graph, n->arg[0])); /* whatever the chunk: it is no reduced dimension */
+                       cvyi_shape_of(p->graph, n->arg[0])); /* whatever the chunk: it is not a reduced dimension */
     return sp.shape.rank > 0 && cvyi_elements(&sp.shape) > 0 && cvyi_mark_reduced(p->graph, n, &sp);
 }
 

@@ -30,7 +30,7 @@ static void finish_band(const conv_step *c, const cpu_unit *u, const conv_span *
     cvyi_program_run_band(&c->prog, u, band, &m, scratch);
 }
 
-/* To memory that takes no floats from the kernel: words, past the caches if they are many, or with strides. */
+/* To memory that the kernel cannot write as floats: 16-bit words, past the caches if there are many, or strided. */
 static void store_band(const conv_step *c, const cpu_unit *u, int64_t sample, const prog_band *band)
 {
     const conv_geom *g = &c->how->geom;
@@ -51,7 +51,7 @@ static void store_band(const conv_step *c, const cpu_unit *u, int64_t sample, co
     if (words && stream) s->vec->stream_end();
 }
 
-/* Where the kernel finds x: as it lies, or in the copy that was made for it. */
+/* Where the kernel finds x: in place, or in the copy that was made for it. */
 static void send_input(const conv_step *c, const cpu_unit *u, int64_t sample, conv_job *job)
 {
     const conv_geom *g = &c->how->geom;

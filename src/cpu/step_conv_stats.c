@@ -33,7 +33,7 @@ static cpu_moments channel_moments(const conv_step *c, const cpu_unit *u, int64_
     } else {
         const double *sumsq = cvyi_in_slices(u, c->band_sums), *mean = cvyi_in_slices(u, c->mean);
         const double *shift = cvyi_in_slices(u, cvyi_unit_spot(u, c->out)->shift);
-        const double left = mean[k] - shift[k]; /* what rounding the start left of the mean: next to nothing */
+        const double left = mean[k] - shift[k]; /* what rounding the start left of the mean: almost nothing */
         m = (cpu_moments){n, mean[k], -n * left * left};
         for (int64_t b = 0; b < bands; b++) m.m2 += sumsq[b * K + k];
         if (m.m2 < 0) m.m2 = 0;

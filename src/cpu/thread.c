@@ -188,7 +188,7 @@ static int clamp_threads(int64_t threads)
     return (int)cvyi_max64(1, cvyi_min64(threads, CVYI_MAX_THREADS));
 }
 
-/* The OpenMP team, if it has so many threads for this caller. */
+/* The OpenMP team, if it has that many threads for this caller. */
 static const openmp *team_for(int threads)
 {
     const openmp *runtime = cvyi_openmp();

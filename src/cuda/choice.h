@@ -53,7 +53,7 @@ struct kernel_row { /* kernel_row of exec.h */
     const kernel_row *faster; /* what would be faster: the note says why it refused */
     unsigned dice;            /* random plans take it if this bit of their seed is set; 0: by its time */
     bool tensor_cores;        /* not for what is prepared, which is small */
-    bool dense;               /* wants whole tensors, contiguous and aligned */
+    bool dense;               /* needs whole tensors, contiguous and aligned */
     bool images;              /* reads contiguous images so much faster that others are copied first */
     /* For a dense row: is this argument of the core taken in any layout? NULL: none is. */
     bool (*any_strides)(const cuda_choice *c, int argument);

@@ -39,7 +39,7 @@ static int64_t results_of(const wide_form *f)
     return e->N * e->K * e->out[0] * e->out[1] * e->out[2];
 }
 
-/* Memory that only this pass's steps use, one after the other: what other passes leave there is theirs no more. */
+/* Memory that only this pass's steps use, one after the other: other passes overwrite it. */
 static int64_t lay_scratch(const wide_form *f, memory_map *at)
 {
     const conv_geom *e = &f->geom;

@@ -50,8 +50,7 @@ int64_t cvyi_reduce_lanes(const space *in, unsigned reduced, int width)
     return innermost_reduced(in, reduced) ? choose_lanes(inside, width) : 1;
 }
 
-/* Elements from one of the kept last dimensions to the next reduced one: neighbours whose results are neighbours.
- */
+/* Elements along the kept last dimensions, up to the first reduced one: neighbours whose results are neighbours. */
 static int64_t kept_run(const space *s, unsigned reduced)
 {
     int64_t run = 1;

@@ -62,7 +62,7 @@ typedef struct emit_spec {
 
 /* With `many` set the functions are templates of N, and take N elements that are neighbours in the space, N being 1
  * or `many`, 4 or 8; the first one's number is a multiple of N. A view in which such elements are neighbours too is
- * moved by one access, which wants its address to be a multiple of N elements; of one in which all are the same,
+ * moved by one access, whose address must be a multiple of N elements; of one in which all are the same,
  * one element is read. */
 void cvyi_emit(const emit_spec *spec, text *out);
 

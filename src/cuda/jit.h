@@ -22,7 +22,7 @@ typedef struct jit_request {
     const char *const *options; /* n_options further ones, such as "-DSTRIDE_H=2" */
     int n_options;
     int major, minor;   /* compute capability of the device */
-    bool arch_specific; /* sm_90a, not sm_90: for wgmma and its kin */
+    bool arch_specific; /* sm_90a, not sm_90: for wgmma and the like */
 } jit_request;
 
 typedef struct jit_code {

@@ -1,5 +1,5 @@
-/* shadows.c - tensors of run() that a plan cannot take as they may lie: which have a shadow, a contiguous copy that
- * stands in where they are strided or not aligned, and which a pass takes channels last or transposed instead. */
+/* shadows.c - tensors of run() that may be strided or unaligned: which have a shadow, a contiguous copy that a plan
+ * uses instead, and which a pass takes channels last or transposed. */
 #include "choice.h"
 #include "cores.h"
 
@@ -46,7 +46,7 @@ static void mark_images(const cvy_plan *p, const pass *s, bool *wanted)
     if (e.inner > 1 && is_image(cvyi_shape_of(g, x))) mark_tensor(p, x, wanted);
 }
 
-/* Tensor-core passes want whole tensors, contiguous and aligned. */
+/* Tensor-core passes need whole tensors, contiguous and aligned. */
 static void mark_dense(const cvy_plan *p, bool *wanted)
 {
     for (int i = p->n_prepare; i < p->n_passes; i++) {
@@ -64,9 +64,9 @@ static void mark_dense(const cvy_plan *p, bool *wanted)
     }
 }
 
-/* ---- tensors that a pass takes channels last, or transposed, as they lie ---- */
+/* ---- tensors that a pass takes in place, channels last or transposed ---- */
 
-/* How many passes and operands want the tensor whole: another one wants its copy in any case. */
+/* How many passes and operands need the whole tensor: with another one, a copy is needed anyway. */
 static int count_readers(const cvy_plan *p, int64_t tensor)
 {
     int readers = 0;
@@ -89,7 +89,7 @@ static bool is_alone(const cvy_plan *p, int v)
     return v != CVY_NONE && count_readers(p, p->places[v].at) == 1;
 }
 
-/* Which passes take tensors as they lie, and how. */
+/* Which passes take tensors in place, and how. */
 static cvy_status find_last(cvy_plan *p, cuda_state *state)
 {
     for (int i = p->n_prepare; i < p->n_passes; i++) {
@@ -113,8 +113,8 @@ static cvy_status find_last(cvy_plan *p, cuda_state *state)
     return CVY_OK;
 }
 
-/* A filter that lies channels last is copied once for as long as it stays. What lies contiguous wants no copy, and
- * the room for one of a large matrix is better spent in every run's memory. */
+/* A channels-last filter is copied once, until it changes. A contiguous one needs no copy, and the room for the
+ * copy of a large matrix is better spent in the memory of a run. */
 static bool shadow_stays(const cvy_plan *p, int v)
 {
     return p->prepared[v] && cvyi_shape_of(p->graph, v)->rank > 2;

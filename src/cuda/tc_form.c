@@ -43,7 +43,7 @@ static bool is_per_output(const cvy_graph *g, int v, const shape *weight)
 }
 
 /* Which weights are packed. Rewrites multiply them with a factor per output channel, in float32; the
- * kernel can do that with its results, and beside data of 16 bits weights of as many are exact. */
+ * kernel can do that with its results, and 16-bit weights are exact next to 16-bit data. */
 static void find_weights(const cvy_graph *g, const node *conv, tc_form *f)
 {
     const cvy_dtype x = g->values[conv->arg[0]].dtype;
@@ -61,7 +61,7 @@ static void find_weights(const cvy_graph *g, const node *conv, tc_form *f)
         f->weight = base;
         f->factor = factor;
     }
-    /* If they are not, fp16 has as many bits as one product has. */
+    /* Otherwise one product in fp16 has enough bits. */
     f->direct = x == CVY_FLOAT16 || (x == CVY_BFLOAT16 && g->values[f->weight].dtype == x);
 }
 

@@ -67,9 +67,9 @@ static double store_cycles(const tc_problem *b, const tc_tuning *t, const tc_lay
     return l->finish == 1 ? 100.0 * b->k * l->chunks : values * (fours ? 1.3 : 3.2) / l->finish;
 }
 
-/* Cycles of a strip whose results wait for statistics, measured on an H200: the way over everybody's words is
- * always the same, what is beside the tensor cores grows with them, and a single stage is filled while nothing
- * multiplies. */
+/* Cycles of a strip whose results wait for statistics, measured on an H200: the exchange of words takes a
+ * fixed time, the work next to the tensor cores grows with theirs, and a single stage is filled while nothing is
+ * multiplied. */
 static double keep_cycles(const tc_tuning *t, double compute, double load)
 {
     return fmax(2500 + 1.8 * compute, t->stages == 1 ? 1.2 * (load + 0.9 * compute) : load);

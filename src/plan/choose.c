@@ -44,10 +44,10 @@ typedef struct partition {
 
 typedef struct search {
     cvy_plan *plan;
-    arena memory;    /* of the search alone: of all that is tried, the plan keeps what is picked */
+    arena memory;    /* only the search uses it; the plan keeps a copy of what is picked */
     int start;       /* the nodes before it are prepared */
     partition *best; /* of nodes [start, start + i) */
-    void *spare;     /* room for a decision; changes places with that of an interval that is beaten */
+    void *spare;     /* room for a decision; swapped with that of an interval that is beaten */
     uint32_t seed;
 } search;
 
@@ -88,7 +88,7 @@ static void extend(search *at, int end)
         cvyi_interval_grow(p, &in);
         why = judge(at, &in, &s);
         if (why) {
-            /* Only whole tails after a producer are worth telling; the rest would fill pages. */
+            /* Only whole tails after a producer are worth printing; the rest would fill pages. */
             if (cvyi_is_producer(cvyi_info(&p->graph->nodes[first])->kind) && end == p->graph->n_nodes)
                 reject(p, &s, why);
             continue;

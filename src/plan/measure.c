@@ -19,7 +19,7 @@ typedef struct memory_entry {
 
 /* ---- the stored choice ---- */
 
-/* On disk: the tuning in one byte, then the seconds as the 8 bytes of a double, little end first. */
+/* On disk: the tuning in one byte, then the seconds as a little-endian double. */
 enum { ENTRY_BYTES = 9 };
 
 static void remember(const cache_key *key, const memory_entry *entry)

@@ -122,7 +122,7 @@ static cvy_status open_engine(cvy_plan *p)
     return p->engine->open(p);
 }
 
-/* Has every value a dtype that the engine takes? */
+/* Does the engine take the dtype of every value? */
 static cvy_status check_dtypes(const cvy_plan *p)
 {
     const cvy_graph *g = p->source;

@@ -54,9 +54,9 @@ typedef struct place {
     int64_t at;
 } place;
 
-/* The memory of a run is two buffers, or both in one: what is prepared (values that depend
- * parameters alone, packed weights) and the workspace (everything else). Bytes of the first count from 0, bytes of
- * the second from WORKSPACE_BASE. */
+/* The memory of a run is two buffers, or both in one: the prepared part (values that depend only on parameters,
+ * packed weights) and the workspace (everything else). Offsets in the first start at 0, in the second at
+ * WORKSPACE_BASE. */
 #define WORKSPACE_BASE (INT64_C(1) << 48)
 typedef struct run_memory {
     char *prepared, *workspace;
@@ -189,7 +189,8 @@ typedef struct interval {
 } interval;
 void cvyi_interval_begin(cvy_plan *p, int end, interval *in);
 void cvyi_interval_grow(cvy_plan *p, interval *in);
-/* Has the value, in its own shape, one part for each of N samples? Statistics may have several rows a sample. */
+/* Does the value, in its own shape, have one part for each of N samples? Statistics may have several rows per
+ * sample. */
 bool cvyi_has_samples(const cvy_plan *p, int v, int64_t N);
 /* Is value v computed inside the interval / read after it (or an output)? */
 bool cvyi_made_inside(const cvy_plan *p, const pass *s, int v);

@@ -187,7 +187,7 @@ static void run_node(const cvy_graph *g, int i, const cvy_buffer *buffers, const
     if (cvyi_elements(ref_dst_shape(&c))) table[n->op].run(&c);
 }
 
-/* Output number i is then at base + slots[outputs[i]].offset. touch: perhaps NULL. */
+/* Output number i is then at base + slots[outputs[i]].offset. touch may be NULL. */
 static cvy_status evaluate(const cvy_graph *g, const cvy_buffer *buffers, char *base, ref_touch *touch,
                            void *context)
 {

@@ -98,8 +98,8 @@ int cvyi_edit_add(editor *e, const node_spec *spec)
     if (!e->st) e->st = cvyi_graph_add(e->g, spec, &out);
     if (!e->st) e->st = make_room(e);
     if (e->st) return CVY_NONE;
-    /* Values computed only from parameters, such as folded weights, are not rounded to their dtype in between. In
-     * another shape they are what they were. */
+    /* Values computed only from parameters, such as folded weights, are not rounded to their dtype in between. A
+     * reshape does not change them. */
     if (e->g->values[out].fixed && cvyi_ops[spec->op].kind != KIND_SHAPE && spec->op != OP_cast)
         e->g->values[out].dtype = CVY_FLOAT32;
     add_values(e, values);
@@ -192,8 +192,8 @@ static void take_title(editor *e, int old, int now)
     if (now >= e->n_given && !v->title) v->title = title;
 }
 
-/* It also gets its dtype, because a result may have another dtype than its data (cast.c). If it is reshaped, it is
- * the value in the other shape that has it. */
+/* It also gets its dtype, because a result may have another dtype than its data (cast.c). If it is reshaped, the
+ * reshaped value gets it. */
 static void take_dtype(editor *e, int old, int now)
 {
     cvy_graph *g = e->g;

@@ -27,8 +27,8 @@ static int widened(editor *e, int v)
     return cvyi_edit_add(e, &s);
 }
 
-/* In fp16 x * scale may be infinite if the result is not, and var + eps may be 0: all but the result is float32,
- * should a pass end in between. */
+/* In fp16 x * scale may be infinite although the result is not, and var + eps may be 0. So everything but the
+ * result is float32, in case a pass ends in between. */
 static int split_running(editor *e, const node *n, const norm_geom *geom)
 {
     const int after = cvyi_shape_of(e->g, n->arg[0])->rank - 2;
@@ -177,7 +177,7 @@ bool cvyi_fold_norm_affine(editor *e, int index)
         if (!numbered_by_channel(s, &geom) || cvyi_elements(cvyi_shape_of(e->g, n.arg[1])) != s->dim[1])
             return false;
         if (!cvyi_same_shape(s, cvyi_shape_of(e->g, apply.out))) return false;
-        for (int i = 2; i < 4; i++) /* a layer norm's over several dimensions is no vector */
+        for (int i = 2; i < 4; i++) /* a layer norm's over several dimensions is not a vector */
             if (apply.arg[i] != CVY_NONE && cvyi_shape_of(e->g, apply.arg[i])->rank != 1) return false;
         vector = as_vector(e, n.arg[1], s->dim[1]);
     }

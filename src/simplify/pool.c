@@ -10,7 +10,7 @@
  */
 #include "simplify.h"
 
-/* No window lies in the padding altogether: with dilation one might, and its -inf must not meet f. */
+/* No window lies entirely in the padding: with dilation one might, and f must not be applied to its -inf. */
 static bool windows_see_x(const cvy_graph *g, const node *pool)
 {
     pool_geom p;

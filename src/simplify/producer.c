@@ -104,8 +104,8 @@ bool cvyi_fold_conv_affine(editor *e, int index)
 /* ---- linear reductions ----
  *
  * An infinite x times weights of both signs is NaN if the products are added, not if the weights are: the sum over
- * outputs is watched itself. Not so the pixels, whose products keep their tap; there it is an infinite weight that
- * meets the mean of pixels instead of each. */
+ * outputs is watched itself. A mean over pixels keeps each product's tap, so x is not watched; but an infinite
+ * weight multiplies the mean of the pixels instead of each of them. */
 
 static int reduce_first_dim(editor *e, op_id op, int v)
 {

@@ -5,8 +5,8 @@
  * consists of ordinary nodes: the planner runs them only when parameters change. CVY_SIMPLIFY=-name,-name leaves
  * rewrites out.
  *
- * NaN and infinities are preserved. A rewrite for which that requires a finite value has the value watched
- * (plan/watch.c). An example are weights with a folded scale: if the scale is infinite, or its product with the
+ * NaN and infinities are preserved. If a rewrite needs a finite value for that, the value is watched
+ * (plan/watch.c). For example, with a scale folded into weights: if the scale is infinite, or its product with a
  * weight overflows, every product would be infinite instead of only their sum. */
 #ifndef CVYI_SIMPLIFY_H
 #define CVYI_SIMPLIFY_H
@@ -62,8 +62,8 @@ int cvyi_edit_like(editor *e, const node *like, const int *args);
 int cvyi_edit_add(editor *e, const node_spec *spec);
 /* Its results are stored in this dtype. */
 void cvyi_edit_dtype(editor *e, int v, cvy_dtype dtype);
-/* The rewrite being done holds only while v is finite. To be asked for before: e->mode == REWRITE_CAREFUL, where
- * nothing is to be watched. */
+/* The current rewrite holds only while v is finite. Check e->mode first: with REWRITE_CAREFUL nothing may be
+ * watched. */
 void cvyi_edit_watch(editor *e, int v);
 /* All readers of `old` now read `now`, outputs too. */
 void cvyi_edit_replace(editor *e, int old, int now);

@@ -5,7 +5,7 @@
  * written to a temporary file and renamed, so readers and writers in any number of processes never see half of one:
  *
  *   8 bytes  "CVYCODE1"     the format
- *   8 bytes  size           of the payload, little end first
+ *   8 bytes  size           of the payload, little-endian
  *   32 bytes key            the entry's name again: a renamed file is ignored
  *   32 bytes digest         SHA-256 of the payload
  *   payload

@@ -2,7 +2,7 @@
 #include <string.h>
 #include "util.h"
 
-enum { LONGEST = 64 }; /* of words that are compared; longer ones are no typing errors */
+enum { LONGEST = 64 }; /* of words that are compared; a longer one is not a typing error */
 
 /* How many letters to insert, drop, replace or swap with a neighbour: the optimal string alignment distance. */
 static int distance(const char *a, size_t na, const char *b, size_t nb)

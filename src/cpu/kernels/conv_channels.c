@@ -173,7 +173,7 @@ static void block_end(const work *w)
         w->job->sumsq[at + k] = (w->col0 ? w->job->sumsq[at + k] : 0) + w->total[k];
 }
 
-/* The columns at hand of the band, of x's channels of the block's group. */
+/* The given columns of the band, of x's channels of the block's group. */
 static void make_view(work *w)
 {
     const conv_geom *g = &w->t->geom;

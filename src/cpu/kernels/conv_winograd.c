@@ -10,7 +10,7 @@
  * with 2 and 3 for KT output channels at a time, one after the other (3 of one block interleaved with 2 of the
  * next gained nothing). With few input channels V and M stay in L1 and nothing else is stored; with many, chunks of
  * them add up in M, which then holds all output channels of the part. A kernel of depth kd is 2-D with C * kd input
- * channels. Strips then go together in groups, so that weights from afar serve all of them.
+ * channels. Strips then go together in groups, so that weights from an outer cache serve all of them.
  *
  * With dilation d, rows (columns) y, y + d, y + 2 d ... of the output read such rows (columns) of the input alone:
  * they are a phase, a convolution without dilation, and a tile lies in one. Tiles of all phases share strips. Where
@@ -222,7 +222,7 @@ INLINE void multiply(vf acc[KT][NT], const float *U, const float *v, const int n
     }
 }
 
-/* Weights from afar are called for two points before they are needed. */
+/* Prefetches weights from an outer cache two points before they are needed. */
 INLINE void expect_weights(const float *U, int64_t floats)
 {
     for (int64_t i = 0; i < floats; i += 64 / (int64_t)sizeof(float)) __builtin_prefetch(U + 2 * floats + i);
@@ -291,8 +291,8 @@ INLINE void output_tiles(work *w, const float *M, const lanes *l, int64_t k, int
         store_outputs(w, y, l, k, mh, mw);
 }
 
-/* Calls for the lines of dst that channel k is about to write. A strip's outputs lie in hundreds of short pieces,
- * which no hardware prefetcher foresees: without this, writing dst doubles the time. AHEAD channels are enough to
+/* Prefetches the lines of dst that channel k is about to write. A strip's outputs are hundreds of short pieces,
+ * which no hardware prefetcher predicts: without this, writing dst doubles the time. AHEAD channels are enough to
  * hide the outer cache, and few enough to stay in L1 where all channels fall on the same sets. */
 static void expect_dst(const work *w, int64_t k, int mh, int mw)
 {

@@ -121,8 +121,8 @@ INLINE void add_offset(vf x, vf shift, vf *first, vf *second)
     *second = v_fma(d, d, *second);
 }
 
-/* Up to RUN whole vectors. What lies `ahead`, usually the next row, is fetched meanwhile, as in sum_run(): hardware
- * does not foresee it where rows are as long as pages. */
+/* Up to RUN whole vectors. What lies `ahead`, usually the next row, is fetched meanwhile, as in sum_run(): the
+ * hardware does not predict it if rows are as long as pages. */
 INLINE offset_sums offset_run(const float *src, int64_t vectors, vf shift, int64_t ahead)
 {
     vf s[LANES], q[LANES];
@@ -216,7 +216,7 @@ static cpu_moments ENTRY(reduce_moments, VL)(const float *src, int64_t n)
 
 typedef vf pick_fn(vf a, vf b);
 
-/* NaNs are looked for beside the extremes, two vectors to a comparison. */
+/* NaNs are searched for along with the extremes, two vectors per comparison. */
 INLINE float extreme(const float *src, int64_t n, float empty, pick_fn *pick)
 {
     const vf start = v_set1(empty);

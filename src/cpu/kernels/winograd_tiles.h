@@ -35,7 +35,7 @@ typedef struct work {
     int64_t channels; /* C * kernel depth */
     float *V, *M, *rows, *part;
     double *total;                       /* [channels of the part] */
-    lanes group[CONV_GROUP][NT], *lanes; /* of the group's strips; of the one at hand */
+    lanes group[CONV_GROUP][NT], *lanes; /* of the group's strips; of the current one */
 } work;
 
 /* The piece that begins at tile t of the band and has n tiles at most. */
