@@ -50,7 +50,7 @@ class Attended(TorchFunctionMode):
             return "sets a seed of PyTorch's random numbers"
         if native._functorch.peek_interpreter_stack() is not None:
             return "uses a transform of torch.func"
-        if torch.is_grad_enabled() != self.grad:  # PyTorch switched it, inside of an autograd.Function
+        if torch.is_grad_enabled() != self.grad:  # PyTorch switched it, inside an autograd.Function
             return "enters inference mode" if torch.is_inference_mode_enabled() else "has a derivative of its own"
         return None
 

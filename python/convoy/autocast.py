@@ -64,7 +64,7 @@ def converted(node):
     with Watch() as watch:
         result = run(node, values)
     seen = {n: dtype for tensor, dtype in watch.seen for n, value in tensors.items() if value is tensor}
-    # For sums and softmax autocast sets the dtype of the result instead, which is as if their argument had it.
+    # For sums and softmax autocast sets the dtype of the result instead, as if their argument had it.
     widened = {n: result.dtype for n, v in tensors.items() if v.dtype != result.dtype and result.dtype == torch.float32}
     for choice in (seen, widened):
         if choice and gives(node, {**values, **cast(tensors, choice)}, result.dtype):

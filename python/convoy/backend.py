@@ -28,7 +28,7 @@ class CompiledGraph:
         if not ordinary_world():
             return self.module(*args)
         numbers = tuple(args[i].item() for i in self.wrapped)
-        spelled = tuple(map(repr, numbers))  # 0.0 and -0.0 are equal, and not the same
+        spelled = tuple(map(repr, numbers))  # 0.0 and -0.0 are equal but not the same
         if spelled not in self.numbers and len(self.numbers) < MOST_NUMBERS:
             self.numbers.add(spelled)
         if spelled not in self.numbers:

@@ -93,8 +93,8 @@ def trace(function, params, tensors, mode, around=contextlib.nullcontext()):
 
 
 def distinct(tensors):
-    """A trace knows tensors by identity: one that is given twice would be read from one place, and so would be two others
-    that come in a later call."""
+    """A trace identifies tensors as objects: one that is passed twice would be read from one place, and so would two
+    different ones in a later call."""
     seen, given = set(), []
     for tensor in tensors:
         given.append(tensor.detach().requires_grad_(tensor.requires_grad) if id(tensor) in seen else tensor)

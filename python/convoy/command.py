@@ -30,7 +30,7 @@ def program():
 
 
 def helped(path, arguments):
-    """The C program's help, then ours. It is no error if the reader (head) stops early."""
+    """The C program's help, then ours. It is not an error if the reader (head) stops early."""
     status = subprocess.run([path, *arguments]).returncode
     try:
         sys.stdout.write(BENCH if arguments[0] == "bench" else MORE)

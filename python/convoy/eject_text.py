@@ -64,7 +64,7 @@ template <int N> struct arguments {
 static void check(cudaError_t error, const char *what)
 {
     if (error == cudaSuccess) return;
-    cudaGetLastError(); // told here, and not by whoever asks next
+    cudaGetLastError(); // reported here, not by the next call
     throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
@@ -98,7 +98,7 @@ static void launch(const char *name, const void *kernel, dim3 grid, unsigned thr
 """
 
 HEAD_TC = r"""
-// What conv_tc.cu is handed beside that (tc_args of conv_tc.cuh).
+// What conv_tc.cu gets in addition (tc_args of conv_tc.cuh).
 struct tc_arguments {
     void *x, *w, *packed, *unscale, *bias, *gamma, *beta, *y, *part, *state;
     int n;
@@ -107,7 +107,7 @@ struct tc_arguments {
 """
 
 HEAD_MAP = r"""
-// What tensor-core kernels are handed first.
+// The first argument of tensor-core kernels.
 struct alignas(64) tensor_map {
     char opaque[128];
 };
@@ -115,7 +115,7 @@ struct alignas(64) tensor_map {
 
 HEAD_TMA = r"""
 // x as tensor copies see it: extents, strides in bytes, and the box that one copy brings. The driver encodes it.
-// Four dimensions as they lie, fewer are swizzled by 128 bytes.
+// Tensors of four dimensions are not swizzled, those of fewer are, by 128 bytes.
 static tensor_map tiles(void *x, CUtensorMapDataType type, cuuint32_t rank, std::initializer_list<cuuint64_t> dims,
                         std::initializer_list<cuuint64_t> strides, std::initializer_list<cuuint32_t> box)
 {

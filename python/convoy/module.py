@@ -69,12 +69,12 @@ class Dispatcher:
     __slots__ = ("settings", "entries", "lock", "trained", "vain", "rest", "crowd", "counted", "passing", "lanes")
 
     def __init__(self, settings):
-        self.settings, self.entries, self.lock = settings, {}, threading.RLock()  # held by who makes an entry
-        self.trained = None  # Trained: the last call with gradients was PyTorch's altogether
-        self.vain = 0  # captures in a row that went stale before they had served
-        self.rest = 0  # calls that PyTorch still gets for that
+        self.settings, self.entries, self.lock = settings, {}, threading.RLock()  # held while an entry is made
+        self.trained = None  # Trained: the last call with gradients ran entirely in PyTorch
+        self.vain = 0  # captures in a row that went stale before they were used enough
+        self.rest = 0  # calls that PyTorch still gets because of them
         self.counted = None  # addresses and versions of all buffers when the mode was last set
-        self.crowd = 0  # calls for which there was no room but that of captures of no use
+        self.crowd = 0  # calls for which only an unused capture could make room
         self.passing = Passing()
         self.lanes = ()
 
@@ -186,8 +186,8 @@ class Dispatcher:
         return True
 
     def forget_stale(self, training):
-        """Drops what the module has outlived; says whether there was any, and counts how often that was in vain. What
-        was captured in the other mode waits for that to come back."""
+        """Drops captures that no longer hold; returns whether there were any, and counts those that were hardly used. Captures
+        in the other mode (training, evaluation) are kept until it comes back."""
         here = [(k, e) for k, e in self.entries.items() if k[2] == training]
         stale = [self.entries.pop(k) for k, e in here if not e.holds()]
         self.lanes = () if stale else self.lanes
@@ -257,7 +257,7 @@ def build_entry(module, forward, tensors, nested, settings, others=()):
     except Unseen as error:
         entry.reason = str(error)
         return entry
-    except Exception as error:  # objects of all kinds are looked at, and some do not like it
+    except Exception as error:  # all kinds of objects are inspected, and some raise errors
         entry.reason = f"its state cannot be read: {type(error).__name__}: {error}"
         return entry
     hooks = hooks_of([m for m in entry.state.objects if isinstance(m, nn.Module)])

@@ -129,7 +129,7 @@ def resolve_splits(graph):
 
 
 def resolve_broadcasts(graph):
-    """Tensors of one shape, which losses are given, are themselves."""
+    """Losses broadcast their arguments: one that already has the common shape stays as it is."""
     for node in list(graph.nodes):
         if node.target is not aten.broadcast_tensors.default or any(u.target is not operator.getitem for u in node.users):
             continue

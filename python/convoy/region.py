@@ -42,8 +42,8 @@ def described(tensors):
 
 
 def stream_reader(device):
-    """A function that tells the current stream's handle. PyTorch's short way there (0.1 µs) has no public name, so it
-    may be missing; the public one makes an object for each answer (2 µs)."""
+    """A function that returns the current stream's handle. PyTorch's fast function (0.1 µs) has no public name, so it may
+    be missing; the public one makes an object for each call (2 µs)."""
     if device.type == "cpu":
         return lambda: None
     short = getattr(torch._C, "_cuda_getCurrentRawStream", None)

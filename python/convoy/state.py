@@ -211,7 +211,7 @@ def interchangeable(a, b, depth=8):
 
 
 def spelled(value):
-    """What an argument of a call is told apart by."""
+    """The key that identifies an argument of a call."""
     if type(value) in (float, complex):
         return type(value), repr(value)  # 0.0 is not -0.0
     return type(value), value if type(value) in ATOMS else Given(value)

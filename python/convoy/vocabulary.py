@@ -197,7 +197,7 @@ def elu(emit, a):
 
 @rule("celu")
 def celu(emit, a):
-    """Of what is positive nothing is divided: for a small alpha that would overflow."""
+    """Only negative values are divided: positive ones could overflow if alpha is small."""
     refuse_if(a.alpha <= 0, f"alpha {a.alpha}")
     below = emit("elu", emit("div", emit("clamp", a.self, max=0.0), other=a.alpha))
     return emit("add", emit("relu", a.self), emit("mul", below, other=a.alpha))

@@ -126,8 +126,8 @@ def seconds_of(function, tensors, device):
 
 
 def random_sources(runner):
-    """Tensors as a region is handed them, of random numbers that are nobody else's: the caller's generators are left as
-    they are. Also for tensors that show elements more than once."""
+    """Random tensors with the shapes and strides that a region gets, also strides that show elements more than once. The
+    generator is their own, so the caller's generators do not change."""
     generator = torch.Generator(runner.device).manual_seed(1)
     found = []
     for shape, stride, dtype in runner.sources:

@@ -9,7 +9,7 @@ enum {
     BATCH_PARTS = 64,       /* of all samples: if there are so many, channels are not split */
     COPY_CHANNELS = 64,     /* a copy of the input serves at least this many output channels */
     PATCH_CHANNELS = 128,   /* patches serve at least this many output channels */
-    VIEW_BYTES = 256 << 10, /* input of a part: a quarter of a usual L2 */
+    VIEW_BYTES = 256 << 10, /* input of a part: a quarter of a typical L2 */
     FLAT_FLOATS = 4096,     /* of one channel of a flat band, kept until its rows are separated */
     CHUNK_MOST = 96,        /* Winograd: input channels transformed at once (AVX-512: 2.3 KiB each in L2) */
     SUMS_BYTES = 384 << 10, /* Winograd: products kept while chunks of input channels add up */
@@ -55,8 +55,8 @@ static int64_t parts_wanted(const conv_tiling *t)
     return n < 1 ? 1 : n > PARTS_WANTED ? PARTS_WANTED : (int64_t)n;
 }
 
-/* Rows of bands are set: bands, and channels split until there are parts enough. Bands decide in which order
- * statistics are summed and depend only on the sample; into how many parts channels are split changes no bit. */
+/* Given the rows of a band: the bands, and channels split until there are enough parts. Bands determine the order
+ * in which statistics are summed, and depend only on the sample; how channels are split does not change any bit. */
 static void cut_parts(conv_tiling *t, int64_t rows, int64_t least_blocks)
 {
     const int64_t total = t->blocks * t->geom.groups;

@@ -1,7 +1,7 @@
 /* conv_algos.c - what the convolution algorithms are, when they are legal, and what they cost. */
 #include "conv.h"
 
-enum { L2_BYTES = 1 << 20 /* a usual L2 */ };
+enum { L2_BYTES = 1 << 20 /* a typical L2 */ };
 
 /* ---- legal ---- */
 

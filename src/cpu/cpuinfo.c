@@ -185,7 +185,7 @@ static int64_t cache_bytes(int level, int64_t otherwise)
 
 /* ---- speed ---- */
 
-/* One core of a server of the last years at 3 GHz: 4-lane multiply and add, two to four 4-lane FMAs (AArch64),
+/* One core of a recent server at 3 GHz: 4-lane multiply and add, two to four 4-lane FMAs (AArch64),
  * two 8-lane, one to two 16-lane FMAs per cycle. */
 static const double estimated_gflops[CPU_ISA_COUNT] = {24, 60, 90, 120};
 
@@ -207,7 +207,7 @@ void cvyi_machine_estimate(cpu_isa isa, machine *out)
     estimate_rates(out);
 }
 
-/* "avx512,16": an instruction set whose kernels are built, and cores. Caches are those of a usual server. */
+/* "avx512,16": an instruction set whose kernels are built, and cores. Caches are those of a typical server. */
 static cvy_status machine_elsewhere(const char *words, machine *out)
 {
     int isa = CPU_ISA_COUNT - 1, threads = 0, end = 0;

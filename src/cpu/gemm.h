@@ -86,7 +86,7 @@ typedef struct cpu_gemm_kernels {
     const char *name; /* of the entry `block` */
     int vl, mr, nv;   /* lanes; rows and vectors of the register tile */
     void (*block)(const gemm_block *t);
-    void (*dots)(const gemm_block *t); /* any n; nvec is not looked at */
+    void (*dots)(const gemm_block *t); /* any n; nvec is not read */
     /* dst[k][width] = src[k][n], zero past n. */
     void (*pack_kn)(const float *src, int64_t ld, int64_t kc, int64_t n, int64_t width, float *dst);
     /* dst[k][width] = src[n][k], zero past n. */

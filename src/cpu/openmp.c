@@ -11,7 +11,7 @@ static struct {
     atomic_bool own;            /* CVY_POOL=own */
     atomic_bool forked;         /* this process is a child that has no team */
     atomic_bool found;          /* `runtime` is complete: it is not written again */
-    atomic_ullong loads_looked; /* libraries the process had loaded, ever, when none of them was a runtime */
+    atomic_ullong loads_looked; /* number of libraries loaded so far, when none of them was a runtime */
     pthread_mutex_t lock;       /* held while looking */
     openmp runtime;
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER};

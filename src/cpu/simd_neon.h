@@ -14,7 +14,7 @@ INLINE vm v_first(int64_t n)
 }
 INLINE vf v_load(const float *p) { return vld1q_f32(p); }
 INLINE void v_store(float *p, vf a) { vst1q_f32(p, a); }
-/* There is no store past the caches for vectors that a program may use without a hint's cost: plain ones. */
+/* Plain stores: AArch64 has no cheap store of a vector that bypasses the caches. */
 INLINE void v_stream(float *p, vf a) { vst1q_f32(p, a); }
 INLINE void v_stream4(float *p, const float *from) { vst1q_f32(p, vld1q_f32(from)); }
 INLINE void v_stream_end(void) {}

@@ -115,7 +115,7 @@ typedef struct pattern {
     int core;        /* node; CVY_NONE: only pointwise */
     int result;      /* the node that the epilogue follows: the core, or the norm that its statistics are for */
     bool fed;        /* operators come before the core */
-    bool resident;   /* the core's rows stay on chip between looks */
+    bool resident;   /* the core's rows stay on chip between readings */
     held_form held;  /* resident: how */
     const char *why; /* NULL: it has the form; else what is in the way */
 } pattern;

@@ -47,9 +47,8 @@ cvy_status cvyi_cuda_clusters(const cuda_device *d, const cuda_kernel *k, const 
 
 /* ---- memory, streams, time ---- */
 
-cvy_status cvyi_cuda_alloc(const cuda_device *d, size_t bytes,
-                           CUdeviceptr *out);                  /* 0 bytes: some address all the same */
-void cvyi_cuda_free(const cuda_device *d, CUdeviceptr memory); /* accepts 0 */
+cvy_status cvyi_cuda_alloc(const cuda_device *d, size_t bytes, CUdeviceptr *out); /* 0 bytes: still some address */
+void cvyi_cuda_free(const cuda_device *d, CUdeviceptr memory);                    /* accepts 0 */
 /* Both wait until the copy is done. */
 cvy_status cvyi_cuda_upload(const cuda_device *d, CUdeviceptr dst, const void *src, size_t bytes, CUstream stream);
 cvy_status cvyi_cuda_download(const cuda_device *d, void *dst, CUdeviceptr src, size_t bytes, CUstream stream);

@@ -98,8 +98,8 @@ static void estimate(const tc_problem *b, tc_tuning *t, const tc_layout *l)
 
     t->strip_cycles =
         teams ? fmax(keep_cycles(t, compute, load), merge) : fmax(slowest, fmax(load * (again ? 2 : 1), store));
-    /* The first of several stages is enough to begin with. Counted if samples are few: else a start is little,
-     * and the constants were fitted without. */
+    /* The first of several stages is enough to begin with. Counted if there are few samples: otherwise the
+     * start is negligible, and the constants were fitted without it. */
     t->start_cycles = longer * (load / (b->few || !is_quick(b, t) ? l->stages : 1) + 2000) *
                       (both    ? 3
                        : teams ? 2

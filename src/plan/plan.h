@@ -89,10 +89,11 @@ typedef struct engine {
      * filled in. Else the reason in words. */
     const char *(*judge)(const cvy_plan *p, pass *s);
     size_t choice_bytes; /* of the engine's own part of a decision */
-    /* A copy of s->choice in p->memory: what it points to within itself has moved. NULL: its bytes are enough. */
+    /* Copies s->choice to p->memory, with its pointers into itself adjusted. NULL: copying its bytes is enough. */
     void *(*keep)(cvy_plan *p, const pass *s);
-    bool (*same_choice)(const void *a, const void *b);      /* do passes with these run alike? */
-    void (*why)(const cvy_plan *p, const pass *s, text *t); /* what judge() was told, line by line; may be NULL */
+    bool (*same_choice)(const void *a, const void *b); /* do passes with these run alike? */
+    void (*why)(const cvy_plan *p, const pass *s,
+                text *t); /* what every kernel answered, a line each; may be NULL */
     /* Passes and places are settled: adds what it packs to p->prepared_bytes, sets p->workspace. */
     cvy_status (*prepare)(cvy_plan *p);
     /* Compiles prepared plans together; may change both sizes. After a failure no plan has code. May be NULL. */

@@ -276,8 +276,8 @@ INLINE bool fetches(const pool_geom *g)
     return g->in[0] == 1 && g->stride[1] > 1 && g->planes * g->in[1] * g->in[2] >= 2 << 20;
 }
 
-/* Asks for the rows with which the window of a later row of dst begins. As far as L2: a core has many more of those
- * under way than into L1. */
+/* Prefetches the rows with which the window of a later row of dst begins, into L2: a core can have many more such
+ * fetches in flight than into L1. */
 INLINE void fetch_rows(const pool_geom *g, const float *plane, int64_t p)
 {
     const int64_t later = 4, bytes = cvyi_floats(g->stride[1] * g->in[2]);

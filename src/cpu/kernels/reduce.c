@@ -8,7 +8,7 @@
 #include "map.h"
 #include "math.h"
 
-enum { LANES = 4, RUN = 64, BLOCK = 4096 /* floats that stay in the first-level cache between two looks */ };
+enum { LANES = 4, RUN = 64, BLOCK = 4096 /* floats that stay in the first-level cache between two passes */ };
 
 /* ---- sums: of f(x, shift), in float runs merged in double ---- */
 
@@ -50,7 +50,7 @@ INLINE double sum_run(const bool keep, float *dst, const float *src, int64_t vec
     for (int k = 0; k < LANES; k++) s[k] = v_zero();
     for (; i + LANES <= vectors; i += LANES) {
         for (int k = 0; k < LANES; k++) {
-            /* The last look at a row: what lies after it, usually the next one, is fetched meanwhile, so that
+            /* The last pass over a row: what lies after it, usually the next one, is fetched meanwhile, so that
              * memory does not wait for arithmetic. */
             if (keep) __builtin_prefetch(src + (i + k) * VL + ahead, 0, 3);
             s[k] = v_add(s[k], term_at(keep, dst, src, (i + k) * VL, shift, term));
@@ -109,7 +109,7 @@ static double ENTRY(reduce_exp_sum, VL)(float *dst, const float *src, int64_t n,
 
 /* ---- moments: per block first the mean, then offsets and squares from it; blocks merged by Chan's formula ---- */
 
-/* Sums of offsets and of their squares at one look, both as sum_terms() has them. */
+/* Sums of offsets and of their squares in one pass, both as sum_terms() computes them. */
 typedef struct offset_sums {
     double first, second;
 } offset_sums;
