@@ -119,7 +119,7 @@ static void print_text(const job *j, const platform *p, const options *o, const 
         printf("  BUSY: other processes used %.1f of %d processors; these times are not reliable\n",
                fmax(f->load.others, v->load.others), f->load.processors);
     else if (u)
-        printf("  fused is %.2f times as fast\n", u->ms / f->ms);
+        printf("  fused is %.2f times as fast as unfused\n", u->ms / f->ms);
 }
 
 static void print_json(const job *j, const platform *p, const options *o, const timing *f, const timing *u)

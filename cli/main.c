@@ -38,7 +38,7 @@ static void print_help(FILE *to)
     fputs("\nconvoy COMMAND --help lists the command's options. convoy --version prints the version.\n", to);
     print_chains(to);
     print_variables(to);
-    fputs("\nExit status: 0 fine, 1 a check failed, 2 bad usage, bad input or a missing device.\n", to);
+    fputs("\nExit status: 0 success, 1 a check failed, 2 bad usage, bad input or a missing device.\n", to);
 }
 
 static void print_command_help(const command_row *c)

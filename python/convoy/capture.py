@@ -88,7 +88,7 @@ def trace(function, params, tensors, mode, around=contextlib.nullcontext()):
         captured = contextvars.copy_context().run(tracer, *distinct([*params, *tensors]))
     forget_source(source_name(captured))
     if any(isinstance(getattr(captured, n.target), FakeTensor) for n in captured.graph.nodes if n.op == "get_attr"):
-        raise RuntimeError("a tensor that was made in a way that its trace does not see")
+        raise RuntimeError("a tensor that was created in a way that the trace does not see")
     return captured, spec
 
 

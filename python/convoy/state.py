@@ -290,11 +290,11 @@ class State:
             self.objects.append(value)
             self.visit_slots(value, path)
         elif isinstance(value, Iterator):
-            raise Unseen(f"{path or 'it'} is an iterator, which does not show how far it is")
+            raise Unseen(f"{path or 'it'} is an iterator, whose position cannot be read")
 
     def visit_object(self, value, path):
         if isinstance(value, torch.jit.ScriptModule):
-            raise Unseen(f"{path or 'it'} is a scripted module, whose state does not show")
+            raise Unseen(f"{path or 'it'} is a scripted module, whose state cannot be inspected")
         self.objects.append(value)
         name = functools.partial(member, path)
         here = value.__dict__
@@ -347,7 +347,7 @@ class State:
         if not keyed:
             self.elements_left -= len(held.before)
         if len(self.held) > MOST_CONTAINERS or self.elements_left < 0:
-            raise Unseen(f"{path or 'the module'} holds too much to look at in every call")
+            raise Unseen(f"{path or 'the module'} holds too much to check in every call")
         if ours:
             first = len(held.before) // 2 if keyed else 0
             self.expect(held.before[first:], lambda i: held.named(first + i))

@@ -26,7 +26,7 @@ static const char *legal_winograd(const conv_geom *g)
 {
     if (g->kernel[1] != 3 || g->kernel[2] != 3)
         return "the kernel is not 3x3 in its last two axes, Winograd needs that";
-    if (g->groups != 1) return "there are groups, Winograd needs 1";
+    if (g->groups != 1) return "more than one group, Winograd needs 1";
     if (g->stride[1] != 1 || g->stride[2] != 1) return "the stride is not 1, Winograd needs that";
     return NULL;
 }
@@ -199,10 +199,10 @@ const char *cvyi_conv_refuses(conv_algo_id algo, const conv_geom *g)
     const conv_algo *a = &cvyi_conv_algos[algo];
     const char *why = a->legal(g);
     if (!why && g->C * g->kernel[0] < a->least)
-        why = "too few input channels to hide what its transforms round off";
+        why = "too few input channels for the rounding errors of its transforms";
     /* Direct sums without their zeros round off less: 3.2 times their rms with 24 % of the rows in the padding. */
     if (!why && a->mw == 4 && g->dil[1] > 1 && live_share(g) < 0.8)
-        why = "too many taps in the padding to hide what its transforms round off";
+        why = "too many taps in the padding for the rounding errors of its transforms";
     return why;
 }
 
@@ -212,7 +212,7 @@ const char *cvyi_conv_pool_legal(conv_algo_id algo, const conv_geom *g, int64_t 
     if (ph == 1 && pw == 1) return "the pooling window is a single value";
     if (ph < 1 || pw < 1 || ph > g->out[1] || pw > g->out[2]) return "the pooling window is larger than the plane";
     if (algo == CONV_DEPTHWISE || algo == CONV_PATCHES || algo == CONV_CHANNELS)
-        return "this form takes no maxima, the direct form does";
+        return "this form cannot take maxima, the direct form can";
     if (cvyi_is_winograd(algo) && (g->dil[1] > 1 || g->dil[2] > 1))
         return "a tile of a dilated filter is not a window";
     if (cvyi_is_winograd(algo) && (a->mh % ph || a->mw % pw))

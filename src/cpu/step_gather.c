@@ -96,7 +96,7 @@ static cvy_status make(builder *b, int index)
 static const char *refuse(const question *q, const cpu_row *row)
 {
     (void)row;
-    return cvyi_sink_fits(q->plan, q->pass, q->index) ? "a program takes it as its values come" : NULL;
+    return cvyi_sink_fits(q->plan, q->pass, q->index) ? "a program computes it on the fly" : NULL;
 }
 
 const cpu_row cvyi_row_gather = {.name = "reduction by gathering",

@@ -211,7 +211,7 @@ cvy_status cvyi_cuda_open(int ordinal, cuda_device **out)
     TRY(cvyi_cuda_driver(&cu));
     TRY(CU(cu, cuDeviceGetCount, &count));
     if (ordinal < 0 || ordinal >= count)
-        return cvyi_fail(CVY_NO_DEVICE, "cuda: device %d is not there; the driver (CUDA %d.%d) shows %d", ordinal,
+        return cvyi_fail(CVY_NO_DEVICE, "cuda: there is no device %d; the driver (CUDA %d.%d) reports %d", ordinal,
                          cu->version / 1000, cu->version % 1000 / 10, count);
     d = cvyi_alloc(1, sizeof *d);
     if (!d) return CVY_NO_MEMORY;

@@ -105,7 +105,7 @@ cvy_status cvyi_library_open(const char *what, const char *variable, const char 
 
     if (path) {
         if (!opened(&s, path, 0))
-            return cvyi_fail(CVY_NO_DEVICE, "%s: %s=%s does not open: %s", what, variable, path,
+            return cvyi_fail(CVY_NO_DEVICE, "%s: %s=%s cannot be opened: %s", what, variable, path,
                              s.reason[0] ? s.reason : "no such file");
     } else {
         found = by_name(&s, RTLD_NOLOAD, "libraries already loaded") || in_handed_dirs(&s) ||

@@ -27,7 +27,7 @@ static const char *refusal(const cvy_plan *p, const cuda_device *d, const node *
         return "words: batches that are broadcast in part";
     if (e->M > INT32_MAX / 2 || e->batch > INT32_MAX / 2 || e->M * e->batch > INT32_MAX / 2 ||
         e->N * e->batch > INT32_MAX / 2 || e->K > (int64_t)GRID_YZ_MOST * WORD_SPAN)
-        return "words: more rows, columns or terms than tensor copies count";
+        return "words: more rows, columns or terms than tensor copies can address";
     return NULL;
 }
 

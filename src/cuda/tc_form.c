@@ -208,7 +208,7 @@ static const char *take_apply(walk *w, int x)
     const int weight = n && n->n_args > 2 ? n->arg[2] : CVY_NONE, bias = n && n->n_args > 3 ? n->arg[3] : CVY_NONE;
 
     if (!n || cvyi_info(n)->kind != KIND_APPLY || n->arg[0] != x || n->arg[1] != stats->out)
-        return "tensor cores: statistics without their norm after them";
+        return "tensor cores: statistics that are not followed by their norm";
     if (!per_channel(w, weight) || !per_channel(w, bias))
         return "tensor cores: a norm's affine that is not per channel";
     if (w->f->pool != CVY_NONE && weight != CVY_NONE &&

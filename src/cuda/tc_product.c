@@ -31,7 +31,7 @@ static const char *refusal(const cvy_plan *p, const cuda_device *d, const node *
         return depth == 32 ? "wgmma: fewer than 32 terms in a sum" : "wgmma: fewer than 64 terms in a sum";
     if (e->N < 8) return "wgmma: fewer than 8 columns";
     if (e->M <= 8 && e->K >= 128) return "wgmma: few rows, which matmul_thin.cu takes";
-    return e->M > INT32_MAX ? "wgmma: more rows than tensor copies count" : NULL;
+    return e->M > INT32_MAX ? "wgmma: more rows than tensor copies can address" : NULL;
 }
 
 /* ---- tiles ---- */

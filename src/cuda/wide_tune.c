@@ -57,10 +57,10 @@ static const char *lay_flat(wide_form *f)
     f->row = x[2].filled + x[2].gap;
     /* Places are 32-bit, and so is what a tile reaches beyond them. Each factor is below 2^31: no product wraps. */
     f->plane = (x[1].filled + x[1].gap) * f->row;
-    if (f->plane > INT32_MAX / 2) return "wide: more pixels than tensor copies count";
+    if (f->plane > INT32_MAX / 2) return "wide: more pixels than tensor copies can address";
     f->sample = (x[0].filled + x[0].gap) * f->plane;
     if (f->sample > INT32_MAX / 2 || e->N * f->sample > INT32_MAX / 2)
-        return "wide: more pixels than tensor copies count";
+        return "wide: more pixels than tensor copies can address";
     f->places = (e->N - 1) * f->sample + (x[0].results - 1) * f->plane + (x[1].results - 1) * f->row + x[2].results;
     if (e->K * e->C * e->kernel[0] * e->kernel[1] * e->kernel[2] > INT32_MAX) return "wide: more than 2^31 weights";
     if (e->K * e->out[0] * e->out[1] * e->out[2] > INT32_MAX) return "wide: a sample of more than 2^31 results";

@@ -36,7 +36,7 @@ static cvy_status check_name(const cvy_graph *g, const char *name)
         return cvyi_fail(CVY_INVALID, "name '%.60s': must begin with a letter or '_'", name);
     if (n > 200) return cvyi_fail(CVY_INVALID, "name '%.60s...': longer than 200 characters", name);
     if (cvyi_value_find(g, name, n) != CVY_NONE)
-        return cvyi_fail(CVY_INVALID, "name '%.60s' is taken already", name);
+        return cvyi_fail(CVY_INVALID, "name '%.60s' is already taken", name);
     return CVY_OK;
 }
 
@@ -183,7 +183,7 @@ static cvy_status settle_tensor(cvy_graph *g, node *n, int i, const char *name, 
     if (n->arg[i] == CVY_NONE && want.rank >= 0 && natural) {
         snprintf(full, sizeof full, "%s.%s", name, op->tensors[i - 1]);
         if (cvyi_value_find(g, full, strlen(full)) != CVY_NONE)
-            return cvyi_fail(CVY_INVALID, "%s: the name '%.60s' is taken already", op->name, full);
+            return cvyi_fail(CVY_INVALID, "%s: the name '%.60s' is already taken", op->name, full);
         return add_value(g, VALUE_PARAM, full, g->values[n->arg[0]].dtype, &want, &n->arg[i]);
     }
     return CVY_OK;
@@ -321,7 +321,7 @@ cvy_status cvy_graph_output(cvy_graph *g, cvy_value v)
     if (v < 0 || v >= g->n_values) return cvyi_fail(CVY_INVALID, "output: not a value of this graph");
     if (g->values[v].kind != VALUE_NODE)
         return cvyi_fail(CVY_INVALID, "output: '%s' is not the result of an operator", g->values[v].name);
-    if (g->values[v].output) return cvyi_fail(CVY_INVALID, "output: '%s' is one already", g->values[v].name);
+    if (g->values[v].output) return cvyi_fail(CVY_INVALID, "output: '%s' is already an output", g->values[v].name);
     TRY(reserve((void **)&g->outputs, &g->cap_outputs, g->n_outputs + 1, sizeof *g->outputs));
     g->outputs[g->n_outputs++] = v;
     g->values[v].output = true;
@@ -415,7 +415,8 @@ static cvy_status verify_node(const cvy_graph *g, int index)
     for (int i = 0; i < n->n_args; i++) {
         const int v = n->arg[i];
         if (v == CVY_NONE && i > 0) continue;
-        if (v < 0 || v >= g->n_values) return cvyi_fail(CVY_INVALID, "node %d: argument %d is no value", index, i);
+        if (v < 0 || v >= g->n_values)
+            return cvyi_fail(CVY_INVALID, "node %d: argument %d is not a value", index, i);
         if (g->values[v].kind == VALUE_NODE && g->values[v].node >= index)
             return cvyi_fail(CVY_INVALID, "node %d: reads '%s', which comes later", index, g->values[v].name);
     }

@@ -48,8 +48,7 @@ static cvy_status declare(parser *p, value_kind kind, int *out)
     TRY(cvyi_scan_extents(p, &s));
     if (cvyi_scan_accept(p, ':')) TRY(cvyi_scan_dtype(p, &dtype));
     if (cvyi_value_find(p->graph, name, strlen(name)) != CVY_NONE)
-        return cvyi_locate(p, start,
-                           cvyi_fail(CVY_INVALID, "'%.60s' is there already; @%.60s reads it", name, name));
+        return cvyi_locate(p, start, cvyi_fail(CVY_INVALID, "'%.60s' already exists; @%.60s reads it", name, name));
     if (input)
         st = cvy_graph_input(p->graph, name, dtype, s.rank, s.dim, out);
     else
@@ -438,7 +437,7 @@ static cvy_status parse_into(cvy_graph *g, int from, const char *source, cvy_dty
     cvy_status st = CVY_OK;
 
     if (strnlen(source, MAX_TEXT + 1) > MAX_TEXT) {
-        TRY(cvyi_locate(&p, source + MAX_TEXT, cvyi_fail(CVY_INVALID, "the text goes on; 1 MiB is the limit")));
+        TRY(cvyi_locate(&p, source + MAX_TEXT, cvyi_fail(CVY_INVALID, "the text is longer than 1 MiB")));
     }
     TRY(read_stage(&p, whole));
     while (cvyi_scan_accept(&p, '|')) {

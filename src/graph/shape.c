@@ -311,7 +311,7 @@ static cvy_status infer_unsqueeze(const node *n, const shape *x, shape *out)
     int at = 0;
     cvy_status st = cvyi_wrap_dim("unsqueeze", cvyi_attr(n, "dim")->i[0], x->rank + 1, &at);
     if (st) return st;
-    if (x->rank == CVY_MAX_RANK) return cvyi_fail(CVY_INVALID, "unsqueeze: x has rank %d already", x->rank);
+    if (x->rank == CVY_MAX_RANK) return cvyi_fail(CVY_INVALID, "unsqueeze: x already has rank %d", x->rank);
     *out = (shape){.rank = x->rank + 1};
     for (int i = 0; i <= x->rank; i++) out->dim[i] = i == at ? 1 : x->dim[i - (i > at)];
     return CVY_OK;

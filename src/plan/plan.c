@@ -254,7 +254,7 @@ void cvy_plan_free(cvy_plan *p)
 /* Refuses calls that need a plan with code. */
 static cvy_status waits(const char *call)
 {
-    return cvyi_fail(CVY_INVALID, "%s: the plan has no code yet (option deferred): cvy_plans_compile() comes first",
+    return cvyi_fail(CVY_INVALID, "%s: the plan has no code yet (option deferred): call cvy_plans_compile() first",
                      call);
 }
 

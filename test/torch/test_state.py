@@ -290,7 +290,7 @@ def test_scripted_parts_stay_in_pytorch():
     model = nn.Sequential(torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())), nn.Conv2d(4, 4, 1), nn.Tanh())
     fast = convoy.compile(model)
     near(fast(X), model(X))
-    assert last(fast).reason == "0 is a scripted module, whose state does not show"
+    assert last(fast).reason == "0 is a scripted module, whose state cannot be inspected"
 
 
 @torch.no_grad()

@@ -147,7 +147,7 @@ static void words_refuse_in_words(void)
         {"x[20,64] | linear(7)", "8 columns", 90},
         {"x[2,1,20,64] | matmul(w[3,64,30])", "broadcast in part", 90},
         {"x[20,64]:bf16 | matmul(w[64,30]:fp32)", "two dtypes", 90},
-        {"x[9,17000000] | linear(8)", "tensor copies count", 90},
+        {"x[9,17000000] | linear(8)", "tensor copies can address", 90},
         {"x[8,128] | linear(64)", "few rows", 90},
         {"x[7,128]:bf16, y[128,64]:bf16 | matmul(@y)", "few rows", 90},
     };

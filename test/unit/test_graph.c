@@ -174,7 +174,7 @@ static void outputs(void **state)
     assert_refused(cvy_graph_output(NULL, 0), "graph is NULL");
     assert_ok(cvy_graph_output(g, b));
     assert_ok(cvy_graph_output(g, a));
-    assert_refused(cvy_graph_output(g, b), "output: 'exp' is one already");
+    assert_refused(cvy_graph_output(g, b), "output: 'exp' is already an output");
     assert_int_equal(cvy_graph_tensors(g), 4);
     check_tensor(g, 1, "p", CVY_PARAM, "[]");
     check_tensor(g, 2, "exp", CVY_OUTPUT, "[3]");
@@ -219,7 +219,7 @@ static void refused_tensors(void **state)
     assert_refused(cvy_graph_input(g, "y", CVY_FLOAT32, 0, NULL, NULL), "graph or result pointer is NULL");
     assert_refused(cvy_graph_input(g, NULL, CVY_FLOAT32, 0, NULL, &v), "a tensor needs a name");
     assert_refused(cvy_graph_param(g, "", CVY_FLOAT32, 0, NULL, &v), "a tensor needs a name");
-    assert_refused(cvy_graph_param(g, "x", CVY_FLOAT32, 0, NULL, &v), "name 'x' is taken already");
+    assert_refused(cvy_graph_param(g, "x", CVY_FLOAT32, 0, NULL, &v), "name 'x' is already taken");
     assert_refused(cvy_graph_param(g, "a b", CVY_FLOAT32, 0, NULL, &v),
                    "name 'a b': only letters, digits, '_' and '.' can be in it");
     assert_refused(cvy_graph_param(g, "\xc3\xa4", CVY_FLOAT32, 0, NULL, &v),
@@ -376,9 +376,9 @@ static void verifier(void **state)
     g->nodes[0].arg[0] = 1;
     assert_refused(cvyi_graph_verify(g), "node 0: reads 'relu', which comes later");
     g->nodes[0].arg[0] = 4;
-    assert_refused(cvyi_graph_verify(g), "node 0: argument 0 is no value");
+    assert_refused(cvyi_graph_verify(g), "node 0: argument 0 is not a value");
     g->nodes[0].arg[0] = CVY_NONE;
-    assert_refused(cvyi_graph_verify(g), "node 0: argument 0 is no value");
+    assert_refused(cvyi_graph_verify(g), "node 0: argument 0 is not a value");
     g->nodes[0].arg[0] = 0;
     g->nodes[1].out = 3;
     assert_refused(cvyi_graph_verify(g), "node 1: its result does not point back");

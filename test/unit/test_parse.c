@@ -254,15 +254,15 @@ static void refused_names(void **state)
           {"x[3] | @relu | relu", "column 8: there is no value 'relu'"},
           {"x[3] | add(@relu) @relu", "column 12: there is no value 'relu'"},
           {"x[3] | relu @skip | add(@skp)", "column 25: there is no value 'skp'; did you mean 'skip'?"},
-          {"x[3], x[4]", "column 7: 'x' is there already; @x reads it"},
-          {"x[3] | add(x[3])", "column 12: 'x' is there already; @x reads it"},
-          {"x[3] | relu @x", "column 8: name 'x' is taken already"},
+          {"x[3], x[4]", "column 7: 'x' already exists; @x reads it"},
+          {"x[3] | add(x[3])", "column 12: 'x' already exists; @x reads it"},
+          {"x[3] | relu @x", "column 8: name 'x' is already taken"},
           {"x[3] | relu | @x", "column 17: output: 'x' is not the result of an operator"},
           {"x[3] | relu | output(@x)", "column 22: output: 'x' is not the result of an operator"},
-          {"x[3] | relu | output(@relu,@relu)", "column 28: output: 'relu' is one already"},
+          {"x[3] | relu | output(@relu,@relu)", "column 28: output: 'relu' is already an output"},
           {"param(w[3]) | relu", "column 15: relu has nothing to work on: expected '@name' before it"},
           {"x[2,4] | mul(linear.weight[]) | linear(3)",
-           "column 33: linear: the name 'linear.weight' is taken already"});
+           "column 33: linear: the name 'linear.weight' is already taken"});
 }
 
 static void refused_pointers(void **state)
@@ -329,7 +329,7 @@ static void too_long(void **state)
     char *source = repeat("x[1]", "|abs", (1 << 20) + 1);
     cvy_graph *g = NULL;
     (void)state;
-    assert_refused(cvy_graph_parse(source, &g), "column 1048577: the text goes on; 1 MiB is the limit");
+    assert_refused(cvy_graph_parse(source, &g), "column 1048577: the text is longer than 1 MiB");
     free(source);
 }
 

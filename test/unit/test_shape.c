@@ -219,7 +219,7 @@ static void refused_shapes(void **state)
         {"x[0,3] | reshape(0,-1)", "reshape: 0 elements do not divide by 0"},
         {"x[2,3] | flatten(1,0)", "flatten: start_dim 1 is after end_dim 0"},
         {"x[2,3] | squeeze(1,1)", "squeeze: dim 1 appears twice"},
-        {"x[1,1,1,1,1,1] | unsqueeze(0)", "unsqueeze: x has rank 6 already"},
+        {"x[1,1,1,1,1,1] | unsqueeze(0)", "unsqueeze: x already has rank 6"},
         {"x[3] | unsqueeze(2)", "unsqueeze: dim 2 is out of range for rank 2"});
 }
 
