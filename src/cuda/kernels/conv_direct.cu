@@ -21,7 +21,7 @@
 #define ROWS 18
 #endif
 #ifndef BLOCKS
-#define BLOCKS 3 // at least so many blocks of a multiprocessor: bounds the registers
+#define BLOCKS 3 // at least this many blocks per multiprocessor: bounds the registers
 #endif
 
 #include "fetch.cuh"

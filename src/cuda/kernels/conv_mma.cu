@@ -33,7 +33,7 @@
 #define PRODUCTS 3 // 1: tf32's accuracy, 3: float32's
 #endif
 #ifndef BLOCKS
-#define BLOCKS 3 // at least so many blocks of a multiprocessor: bounds the registers
+#define BLOCKS 3 // at least this many blocks per multiprocessor: bounds the registers
 #endif
 #ifndef LEAST_STAGES
 #define LEAST_STAGES 3 // of shared memory; results may have room for more

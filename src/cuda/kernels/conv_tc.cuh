@@ -161,8 +161,8 @@ constexpr int THREADS = L.threads, WARP_MERGE = THREADS / 32 - 1;
 
 constexpr int TAIL = QS % TILE, LAST = CSTRIPS > 1 ? Q % QS % TILE : 0; // columns of a last tile
 constexpr int SAFE = least(TAIL ? TAIL / 8 : NJ, LAST ? LAST / 8 : NJ); // groups of 8 pixels that every tile has
-// One product: a power of two near the mean of a stage's values is taken off them, and comes back as so many times
-// the sum of the weights: what fp16 rounds off goes with the distance from the mean, not from zero.
+// One product: a power of two near the mean of a stage's values is subtracted, and comes back times the sum of the
+// weights: fp16's rounding errors are then proportional to the distance from the mean, not from zero.
 // Numbers of 16 bits need no such thing.
 constexpr bool SHIFTED = PARTS == 1 && TC_TMA && !STREAM && !X_HALF;
 constexpr int HALF = 64;                       // pixels whose partial results are made and judged together

@@ -123,7 +123,7 @@ typedef struct tc_layout {
     // statistics and those between stage. PASS_BOTH: the first multiplying warpgroup takes the statistics and the
     // other two finish. Where all that follows the norm is left to the finishing role, two teams of it take turns.
     int multiply, stat_groups, fin_groups; // warpgroups: in all, on a strip's statistics, on its results
-    int teams, side, finish, load;         // warps: beside the multiplying ones; of a team; that stage
+    int teams, side, finish, load;         // warps: other than the multiplying ones; of a team; that stage
     int norms;                             // of strips, merged ahead of their finishing
     int threads;
 } tc_layout;

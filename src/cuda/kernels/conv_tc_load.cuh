@@ -354,7 +354,7 @@ struct x_rows {
         const parcel_rows rows(at, parcel);
         const int h0 = at.p0 * ST - TC_PADH;
         const X_TYPE *raw = &s.raw[b][0][0];
-        // Channels lie in 16 bytes so many ways.
+        // The number of offsets within 16 bytes that a channel can begin at.
         constexpr int SHIFTS = H * W % ALIGN == 0 ? 1
                                : H * W % 4 == 0   ? ALIGN / 4
                                : H * W % 2 == 0   ? ALIGN / 2

@@ -37,7 +37,7 @@ __device__ __forceinline__ void put_rounded(const strip_way &w, const float (&d)
 }
 // OUT_LAST: a tile into the chunk, rounded to T, as [pixel][channel]. Eight pixels of eight channels are a matrix
 // of stmatrix, which turns it: lane 8m + i has the address of pixel i of matrix m, of h = m % 2 and the m / 2nd of
-// two j. Those that do not exist go where nobody reads.
+// two j. Those that do not exist go where nothing is read.
 template <class T>
 __device__ __forceinline__ void put_last(const strip_way &w, const float (&d)[ACC], const tile_at &tile,
                                          const chunk_place &place)

@@ -156,7 +156,7 @@ __device__ __forceinline__ void put_partial(shared_memory &s, const half_tile &d
         }
         if (TC_REDUCE == REDUCE_LSE)
 #pragma unroll
-            for (int e = 0; e < 2; e++) { // garbage past the edge must not call for the slow path
+            for (int e = 0; e < 2; e++) { // garbage past the edge must not trigger the slow path
                 const bool exists = px0 / 8 + j < SAFE || px0 + 8 * j + 2 * q + e < limit;
                 const float u = judged && exists ? v[e] : 1.f;
                 least_sum = fminf(least_sum, u), most_sum = max_nan(most_sum, u);
@@ -170,7 +170,7 @@ __device__ __forceinline__ void put_partial(shared_memory &s, const half_tile &d
     }
 }
 // One warp's sum of a pixel's exponentials, and the maximum that was taken out of it: 0 if none was, and for a
-// warp without channels, whose sum is 0, what hides nobody's.
+// warp without channels, whose sum is 0, a value below every other maximum.
 __device__ __forceinline__ float warp_sum(const shared_memory &s, int b, int w, int px, float &peak)
 {
     float sum = 0;
@@ -282,7 +282,7 @@ __device__ __forceinline__ void finish_reduce(float (*out)[OPITCH], const float2
     }
 #pragma unroll
     for (int i = 0; i < PER; i++) {
-        const bool inside = px + i < c.cols; // what is past the edge must not call for the slow path
+        const bool inside = px + i < c.cols; // what is past the edge must not trigger the slow path
         v[i] = over_lanes(v[i]);
         if (TC_REDUCE == REDUCE_MEAN) v[i] *= 1.f / K;
         if (TC_REDUCE == REDUCE_LSE) {

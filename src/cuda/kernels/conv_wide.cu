@@ -219,7 +219,7 @@ struct multiplier {
     {
         return desc_address(s.in.x[slot][part]) + (n + shift) * (WIDE_ROW_BYTES / 16);
     }
-    // Every warp for itself: its quarter is done, the others' may not be.
+    // Each warp arrives separately: its quarter is done, the others' may not be.
     CVY_INLINE_MEMBER void release(u64 *empty) const
     {
         __syncwarp();

@@ -180,8 +180,8 @@ struct cvy_row {
     }
 };
 
-// What all lanes of a row have, put together by `join`, which must not mind the order of its two arguments: every
-// lane then has the same bits. All threads of the block call it; `turn` tells calls apart that follow each other.
+// What all lanes of a row have, put together by `join`, which must be commutative: every lane then has the same
+// bits. All threads of the block call it; `turn` tells calls apart that follow each other.
 template <int TURN, class T, class F> CVY_INLINE T cvy_over_row(T mine, F join)
 {
 #pragma unroll

@@ -20,7 +20,7 @@
 #define TN    4
 #define DEPTH 16
 #endif
-// At least so many blocks of a multiprocessor, which bounds the registers: 8 x 8 results take 165, from sm_100 on
+// At least this many blocks per multiprocessor, which bounds the registers: 8 x 8 results take 165, from sm_100 on
 // 199.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 1000
 #define BLOCKS 3
@@ -41,7 +41,7 @@ static_assert(DEPTH * (PITCH_X + PITCH_O) == matmul_stage(BM, BN, DEPTH), "the l
 constexpr int X_EACH = BM * DEPTH / THREADS, O_EACH = BN * DEPTH / THREADS; // elements a thread copies
 
 // What a thread copies of one step: the rows of x stay the same for all terms. Past the end the last row
-// is read again; nobody keeps its results.
+// is read again; its results are discarded.
 struct copier {
     const W_TYPE *other;
     cvy_index x_row[X_EACH]; // offset of each

@@ -25,7 +25,7 @@
 #ifndef PRODUCTS
 #define PRODUCTS 3 // 1: tf32's accuracy, 3: float32's
 #endif
-// At least so many blocks of a multiprocessor, which bounds the registers; from sm_100 on the compiler wants more
+// At least this many blocks per multiprocessor, which bounds the registers; from sm_100 on the compiler wants more
 // of them for three products.
 #if PRODUCTS == 3 && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 #define BLOCKS (BN == 64 ? 2 : 1)

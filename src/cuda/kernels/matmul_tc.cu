@@ -67,7 +67,7 @@ static_assert(sizeof(shared_memory) <= LAYOUT.shared_bytes, "the host launches l
 
 // DEPTH terms of a warp's 16 rows as wgmma's first operand.
 struct fragments {
-    float big[SUBSTEPS][4], small[SUBSTEPS][4]; // small: of three products. Words of 16-bit pairs are no floats
+    float big[SUBSTEPS][4], small[SUBSTEPS][4]; // small: of three products. Pairs of 16-bit words are not floats
 
     // at: the lane's first piece. Pieces 2s and 2s + 1 differ from it in bits 5 and 6.
     CVY_INLINE_MEMBER void load(const float *x, int at)
@@ -128,7 +128,7 @@ struct multiplier {
     shared_memory &s;
     float acc[BN / 2];
     int at;   // the lane's first piece of its warp's rows
-    u32 peer; // block that the lane tells when a stage is free; lanes from PEERS on tell nobody
+    u32 peer; // block that the lane signals when a stage is free; lanes from PEERS on signal none
 
     CVY_INLINE_MEMBER multiplier(shared_memory &memory) : s(memory)
     {

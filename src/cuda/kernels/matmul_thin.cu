@@ -349,7 +349,7 @@ CVY_INLINE void take_across(const cvy_args &a, const block_at &b, shared_memory 
     }
 }
 
-// Strides beside many accumulators take more registers.
+// Strides and many accumulators together need more registers.
 extern "C" __global__ void __launch_bounds__(THREADS, THIN == 1                ? 3
                                                       : THIN > 6 && !SRC_DENSE ? 1
                                                                                : 2)

@@ -173,7 +173,7 @@ struct multiplier {
     {
     }
 
-    // Every warp for itself: its quarter is done, the others' may not be.
+    // Each warp arrives separately: its quarter is done, the others' may not be.
     CVY_INLINE_MEMBER void release(int of) const
     {
         __syncwarp();

@@ -196,7 +196,7 @@ CVY_INLINE float cvy_div(const float x, const float y)
 {
     return x / y;
 }
-// NaN if either is: one in x fails the comparison and stays; one in y is asked for.
+// NaN if either is: one in x fails the comparison and stays; one in y is tested for.
 CVY_INLINE float cvy_maximum(const float x, const float y)
 {
     return x < y || y != y ? y : x;

@@ -33,8 +33,8 @@ CVY_INLINE words_chunk find_chunk(int n, int slice, int chunk)
     return c;
 }
 
-// A place of the list as a pixel of x. One that lies in a gap is the first pixel, so that nobody has to ask before
-// it is read.
+// A place of the list as a pixel of x. One in a gap is the first pixel, so that it can be read without
+// a test.
 struct source_pixel {
     cvy_at at;
     bool exists;
