@@ -371,6 +371,9 @@ class Compiled:
 
     __slots__ = ()
 
+    def __init_subclass__(cls):
+        """The original's is not called: it may want arguments, or keep a list of the user's classes."""
+
     def _apply(self, function, *args, **kwargs):
         """Every conversion comes through here: converted and back, a parameter may have the same address and other values."""
         result = super()._apply(function, *args, **kwargs)
