@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .entry import Entry
+from .kinds import kind_of
 from .module import MOST_ENTRIES, fill_entry, ordinary_world
 from .settings import Settings
 
@@ -33,7 +34,10 @@ class CompiledGraph:
             self.numbers.add(spelled)
         if spelled not in self.numbers:
             return self.module(*args)
-        key = self.settings.ambient(), torch.is_grad_enabled(), spelled, *map(kind_of, args)
+        try:
+            key = self.settings.ambient(), torch.is_grad_enabled(), spelled, *map(told, args)
+        except RuntimeError:  # a layout without strides
+            return self.module(*args)
         entry = self.entries.get(key)
         if entry is None or entry.doubts:
             while len(self.entries) >= MOST_ENTRIES:
@@ -97,10 +101,9 @@ def is_parameter(example):
     return isinstance(example, nn.Parameter) or getattr(example, "_dynamo_static_input_type", None) is not None
 
 
-def kind_of(argument):
-    if isinstance(argument, torch.Tensor):
-        return tuple(argument.shape), argument.stride(), argument.dtype, argument.device, argument.is_neg()
-    return argument
+def told(argument):
+    """What an argument is recognised by."""
+    return kind_of(argument) if isinstance(argument, torch.Tensor) else argument
 
 
 def compile_graph(module, examples, **options):

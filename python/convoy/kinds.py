@@ -1,4 +1,4 @@
-"""Do tensors still have the same shape, strides, dtype, device and sign? `parameter.data = ...` can change any of them without
+"""Do tensors still have the same shape, strides, dtype, device, sign and conjugation? `parameter.data = ...` can change any of them without
 a new version, and even keep the address.
 
 Dynamo's own check of tensors answers for many of them in one call of C. It also depends on PyTorch's modes, so if it says no
@@ -7,10 +7,18 @@ they are compared one by one.
 
 import torch
 from torch import _C as native
+from torch import nn
+
+PLAIN = (torch.Tensor, nn.Parameter)
 
 
 def kind_of(tensor):
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.is_neg()
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.is_neg(), tensor.is_conj()
+
+
+def is_plain(tensor):
+    """Is it of PyTorch's own classes, with memory that its shape and strides describe?"""
+    return type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested
 
 
 def checker(tensors):

@@ -23,13 +23,14 @@ from .engine import ConvoyError, compile_plans
 from .entry import Entry
 from .gate import TRACING, Busy, in_pytorch, taken
 from .invoke import invoker, only_region
+from .kinds import PLAIN, is_plain, kind_of
 from .passing import IN_A_ROW, Passing
 from .prepared import seen
 from .reasons import Changed, Unseen
 from .region import Runner, described
 from .replay import replaying
 from .settings import Settings, autocast_state, only_devices
-from .state import ATOMS, PLAIN, State, spelled
+from .state import ATOMS, State, spelled
 from .training import Trained, leaves_of, saving_is_watched
 from .worth import judge
 
@@ -91,11 +92,11 @@ class Dispatcher:
             return self.call_traced(module, forward, args, kwargs)
         if torch.is_grad_enabled() and self.settings.training != "recompute" and saving_is_watched():
             return in_pytorch(forward, module, args, kwargs)  # it must save the same when it is called again
-        key = [torch.is_grad_enabled(), self.settings.ambient(), module.training]
+        key = [torch.is_grad_enabled(), self.settings.surroundings(), module.training]
         for a in args:
-            if type(a) not in PLAIN:
+            if not is_plain(a):
                 break
-            key.append((a.shape, a.stride(), a.dtype, a.device, a.is_neg()))
+            key.append(kind_of(a))
         else:
             if not kwargs:
                 return self.dispatch(module, forward, tuple(key), args, args, None)
@@ -219,16 +220,16 @@ def flatten_call(key, args, kwargs):
     leaves, spec = pytree.tree_flatten((args, kwargs))
     tensors = []
     for leaf in leaves:
-        if type(leaf) in PLAIN:
-            key.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.is_neg()))
+        if is_plain(leaf):
+            key.append(kind_of(leaf))
             tensors.append(leaf)
         elif isinstance(leaf, torch.Tensor):
             return None, None, None
         else:
             key.append(spelled(leaf))
     key.append(str(spec))
-    constants = [None if type(leaf) in PLAIN else leaf for leaf in leaves]
-    where = [i for i, leaf in enumerate(leaves) if type(leaf) in PLAIN]
+    constants = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     try:
         hash(tuple(key))
     except TypeError:
@@ -369,6 +370,9 @@ class Compiled:
     """What is different in a compiled module."""
 
     __slots__ = ()
+
+    def __init_subclass__(cls):
+        """The original's is not called: it may want arguments, or keep a list of the user's classes."""
 
     def _apply(self, function, *args, **kwargs):
         """Every conversion comes through here: converted and back, a parameter may have the same address and other values."""

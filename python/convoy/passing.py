@@ -2,7 +2,8 @@
 
 from torch import _C as native
 
-from .state import ATOMS, PLAIN
+from .kinds import PLAIN
+from .state import ATOMS
 
 IN_A_ROW, FREE = 16, 64  # calls that pass: first each is checked, then none
 

@@ -99,6 +99,10 @@ class Settings:
             return torch.get_num_threads(), tf32, autocast_state(), default_devices()
         return torch.get_num_threads(), autocast_state(), default_devices()
 
+    def surroundings(self):
+        """The part of PyTorch's global state that a forward may depend on."""
+        return self.ambient(), torch.get_default_dtype(), torch.is_inference_mode_enabled()
+
     def options(self, device):
         """Keywords of engine.Plan for a torch.device."""
         tf32 = self.precision == "tf32" or (self.precision == "torch" and self.ambient()[1])

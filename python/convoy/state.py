@@ -22,16 +22,16 @@ from itertools import chain
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from . import versions
 from .gate import alone
-from .kinds import Kinds
+from .kinds import PLAIN, Kinds
 from .random_numbers import same_random_numbers, ways_of
 from .reasons import Changed, Unseen
 
 MOST_CONTAINERS = 20_000  # of a module, else it is not captured
 MOST_ELEMENTS = 5_000  # in lists, sets, deques: these are compared one by one, 20 ns each
-PLAIN = (torch.Tensor, nn.Parameter)
 KINDS = ("_parameters", "_buffers", "_modules")
 ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size,
                    torch.memory_format, torch.layout, types.FunctionType, types.BuiltinFunctionType, type})  # fmt: skip
@@ -249,6 +249,16 @@ def has_slots(value):
     return not isinstance(value, type) and not foreign(type(value)) and any(map(member_names, type(value).__mro__))
 
 
+@contextlib.contextmanager
+def no_cached_parametrizations():
+    """parametrize.cached() keeps tensors in a global variable: a trace must not find any there, nor leave its own."""
+    kept, parametrize._cache = parametrize._cache, {}
+    try:
+        yield
+    finally:
+        parametrize._cache = kept
+
+
 class State:
     def __init__(self, root, *more):
         """root: a module. more: what else its forward is given, call for call the same."""
@@ -422,7 +432,8 @@ class State:
             for held, items in during:
                 if not all(map(operator.is_, items, held.before)):
                     held.write(held.container, items)
-            yield
+            with no_cached_parametrizations():
+                yield
             found = (held.difference(items) for held, items in during)
             name = next((n for n in found if n is not None), None)
         finally:

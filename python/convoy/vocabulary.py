@@ -462,6 +462,8 @@ def why_not(node, device, fixed):
         tensor = tensor[0] if isinstance(tensor, (tuple, list)) else tensor
         if not isinstance(tensor, torch.Tensor):
             return "not a tensor"
+        if tensor.layout is not torch.strided:
+            return f"{name_of(tensor.layout)}, not strided"
         if name_of(tensor.dtype) not in DTYPES:
             return f"{name_of(tensor.dtype)}, not {', '.join(DTYPES)}"
         if tensor.device != device:

@@ -160,7 +160,8 @@ bool cvyi_applies_by_channel(const assembler *s, const node *n)
     norm_geom e;
     const int c = s->sp.channel;
     cvyi_norm_geom(s->g, n, &e);
-    return c >= 0 && e.groups * e.chan == s->sp.dim[c] && (e.inner > 1 || e.over_outer);
+    return c >= 0 && e.groups * e.chan == s->sp.dim[c] &&
+           (e.inner > 1 || e.over_outer || lies_centred(s->at, s->at->plan->root[n->arg[0]]));
 }
 
 /* A careful plan's factors are not joined: their product may be beyond the floats if what they scale is 0. */

@@ -304,3 +304,21 @@ def test_hooks_of_the_model_itself_are_part_of_it():
     handle.remove()
     torch.testing.assert_close(fast(X), model(X), rtol=1e-4, atol=1e-5)
     assert regions(fast) == 1 and len(seen) == 2
+
+
+def test_classes_that_count_their_subclasses():
+    """The compiled class is none of the user's."""
+    known = {}
+
+    class Registered(nn.Module):
+        def __init_subclass__(cls, *, name, **options):
+            super().__init_subclass__(**options)
+            known[name] = cls
+
+    class Doubles(Registered, name="doubles"):
+        def forward(self, x):
+            return torch.relu(x) * 2
+
+    fast = convoy.compile(Doubles())
+    torch.testing.assert_close(fast(X), torch.relu(X) * 2)
+    assert known == {"doubles": Doubles} and isinstance(fast, Doubles)

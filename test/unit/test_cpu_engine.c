@@ -155,6 +155,9 @@ static const char *const normalised[] = {
     "x[2,8,161] | conv1d(16,11,stride=5,padding=3) | instance_norm",
     "x[2,128,26,29] | conv2d(16,1,stride=2) | instance_norm",
     "x[2,128,7,7] | conv2d(128,1) | instance_norm",
+    /* maxima of centred values, one of each channel */
+    "x[2,6,9,9] | conv2d(16,3) | instance_norm | max_pool2d(7)",
+    "x[1,6,9] | conv1d(16,3) | group_norm(4,affine=False) | max_pool1d(7) | gelu",
     "x[2,8,26,29] | conv2d(16,3,stride=2) | group_norm(4) | max_pool2d(2)",
     ("x[2,8,26,29] | " BLOCK_A),
 };
