@@ -27,8 +27,7 @@ typedef struct cpu_convert_kernels {
     cpu_put_fn *put[DTYPE_COUNT];
     cpu_widen_fn *widen[DTYPE_COUNT];
     cpu_narrow_fn *narrow[DTYPE_COUNT];
-    cpu_narrow_fn
-        *narrow_stream[DTYPE_COUNT]; /* past the caches; seen by others after stream_end() (pointwise.h) */
+    cpu_narrow_fn *narrow_stream[DTYPE_COUNT]; /* past the caches, as is pivot_stream: stream_end() (pointwise.h) */
     cpu_pivot_words_fn *pivot[DTYPE_COUNT];
     cpu_pivot_words_fn *pivot_stream[DTYPE_COUNT];
 } cpu_convert_kernels;

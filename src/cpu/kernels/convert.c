@@ -5,11 +5,16 @@
 #include "../convert.h"
 #include "../simd.h"
 
+/* Entries are named by the words' type: widen_f16_16_avx512. */
+#define TYPE_fp16                 f16
+#define TYPE_bf16                 bf16
+#define WORDS_ENTRY(kernel, name) ISA(CVYI_PASTE(CVYI_PASTE(kernel##_, TYPE_##name), CVYI_PASTE(_, VL)))
+
 /* Words that are fetched ahead: the next tile of a program arrives while this one is computed. */
 enum { AHEAD = 1024 };
 
 #define WIDEN(name)                                                                                                \
-    static void widen_##name(float *dst, const uint16_t *src, int64_t n)                                           \
+    static void WORDS_ENTRY(widen, name)(float *dst, const uint16_t *src, int64_t n)                               \
     {                                                                                                              \
         uint16_t last[VL] = {0};                                                                                   \
         int64_t i = 0;                                                                                             \
@@ -22,12 +27,12 @@ enum { AHEAD = 1024 };
         v_store_n(dst + i, n - i, v_load_##name(last));                                                            \
     }
 
-#define NARROW(name, store)                                                                                        \
-    static void narrow_##store(uint16_t *dst, const float *src, int64_t n)                                         \
+#define NARROW(name)                                                                                               \
+    static void WORDS_ENTRY(narrow, name)(uint16_t * dst, const float *src, int64_t n)                             \
     {                                                                                                              \
         uint16_t last[VL];                                                                                         \
         int64_t i = 0;                                                                                             \
-        for (; i + VL <= n; i += VL) v_##store(dst + i, v_load(src + i));                                          \
+        for (; i + VL <= n; i += VL) v_store_##name(dst + i, v_load(src + i));                                     \
         if (i == n) return;                                                                                        \
         v_store_##name(last, v_load_n(src + i, n - i));                                                            \
         memcpy(dst + i, last, (size_t)(n - i) * sizeof *dst);                                                      \
@@ -35,8 +40,8 @@ enum { AHEAD = 1024 };
 
 WIDEN(fp16)
 WIDEN(bf16)
-NARROW(fp16, store_fp16)
-NARROW(bf16, store_bf16)
+NARROW(fp16)
+NARROW(bf16)
 
 /* Words before the next line of the caches. */
 static int64_t to_line(const uint16_t *dst, int64_t n)
@@ -47,13 +52,13 @@ static int64_t to_line(const uint16_t *dst, int64_t n)
 
 /* Whole lines go past the caches. The parts of others at both ends are stored as usual: never in both ways. */
 #define NARROW_STREAM(name)                                                                                        \
-    static void narrow_stream_##name(uint16_t *dst, const float *src, int64_t n)                                   \
+    static void WORDS_ENTRY(narrow_stream, name)(uint16_t * dst, const float *src, int64_t n)                      \
     {                                                                                                              \
         int64_t i = to_line(dst, n);                                                                               \
-        narrow_store_##name(dst, src, i);                                                                          \
+        WORDS_ENTRY(narrow, name)(dst, src, i);                                                                    \
         for (; i + CPU_LINE_WORDS <= n; i += CPU_LINE_WORDS)                                                       \
             UNROLL for (int k = 0; k < CPU_LINE_WORDS; k += VL) v_stream_##name(dst + i + k, v_load(src + i + k)); \
-        narrow_store_##name(dst + i, src + i, n - i);                                                              \
+        WORDS_ENTRY(narrow, name)(dst + i, src + i, n - i);                                                        \
     }
 NARROW_STREAM(fp16)
 NARROW_STREAM(bf16)
@@ -74,11 +79,11 @@ INLINE vf pivot_one(vf x, const vf p[3])
         v_store_##name(last, pivot_one(v_load_n(src + i, n - i), p));                                              \
         memcpy(dst + i, last, (size_t)(n - i) * sizeof *dst);                                                      \
     }                                                                                                              \
-    static void pivot_##name(uint16_t *dst, const float *src, int64_t n, const float p[3])                         \
+    static void WORDS_ENTRY(pivot, name)(uint16_t * dst, const float *src, int64_t n, const float p[3])            \
     {                                                                                                              \
         pivot_some_##name(dst, src, n, (const vf[]){v_set1(p[0]), v_set1(p[1]), v_set1(p[2])});                    \
     }                                                                                                              \
-    static void pivot_stream_##name(uint16_t *dst, const float *src, int64_t n, const float p[3])                  \
+    static void WORDS_ENTRY(pivot_stream, name)(uint16_t * dst, const float *src, int64_t n, const float p[3])     \
     {                                                                                                              \
         const vf all[] = {v_set1(p[0]), v_set1(p[1]), v_set1(p[2])};                                               \
         int64_t i = to_line(dst, n);                                                                               \
@@ -93,7 +98,7 @@ PIVOT(bf16)
 
 /* A vector of words comes together on the stack. */
 #define STRIDED(name)                                                                                              \
-    static void take_##name(float *dst, const void *src, int64_t stride, int64_t n)                                \
+    static void WORDS_ENTRY(take, name)(float *dst, const void *src, int64_t stride, int64_t n)                    \
     {                                                                                                              \
         const uint16_t *from = src;                                                                                \
         for (int64_t i = 0; i < n; i += VL, from += VL * stride) {                                                 \
@@ -103,7 +108,7 @@ PIVOT(bf16)
             v_store_n(dst + i, most, v_load_##name(some));                                                         \
         }                                                                                                          \
     }                                                                                                              \
-    static void put_##name(void *dst, int64_t stride, const float *src, int64_t n)                                 \
+    static void WORDS_ENTRY(put, name)(void *dst, int64_t stride, const float *src, int64_t n)                     \
     {                                                                                                              \
         uint16_t *to = dst;                                                                                        \
         for (int64_t i = 0; i < n; i += VL, to += VL * stride) {                                                   \
@@ -116,24 +121,26 @@ PIVOT(bf16)
 STRIDED(fp16)
 STRIDED(bf16)
 
-static void take_floats(float *dst, const void *src, int64_t stride, int64_t n)
+static void ENTRY(take, VL)(float *dst, const void *src, int64_t stride, int64_t n)
 {
     const float *from = src;
     for (int64_t i = 0; i < n; i++) dst[i] = from[i * stride];
 }
 
-static void put_floats(void *dst, int64_t stride, const float *src, int64_t n)
+static void ENTRY(put, VL)(void *dst, int64_t stride, const float *src, int64_t n)
 {
     float *to = dst;
     for (int64_t i = 0; i < n; i++) to[i * stride] = src[i];
 }
 
+#define BY_WORDS(kernel) [CVY_FLOAT16] = WORDS_ENTRY(kernel, fp16), [CVY_BFLOAT16] = WORDS_ENTRY(kernel, bf16)
+
 const cpu_convert_kernels ISA(cvyi_convert) = {
-    .take = {[CVY_FLOAT32] = take_floats, [CVY_FLOAT16] = take_fp16, [CVY_BFLOAT16] = take_bf16},
-    .put = {[CVY_FLOAT32] = put_floats, [CVY_FLOAT16] = put_fp16, [CVY_BFLOAT16] = put_bf16},
-    .widen = {[CVY_FLOAT16] = widen_fp16, [CVY_BFLOAT16] = widen_bf16},
-    .narrow = {[CVY_FLOAT16] = narrow_store_fp16, [CVY_BFLOAT16] = narrow_store_bf16},
-    .pivot = {[CVY_FLOAT16] = pivot_fp16, [CVY_BFLOAT16] = pivot_bf16},
-    .pivot_stream = {[CVY_FLOAT16] = pivot_stream_fp16, [CVY_BFLOAT16] = pivot_stream_bf16},
-    .narrow_stream = {[CVY_FLOAT16] = narrow_stream_fp16, [CVY_BFLOAT16] = narrow_stream_bf16},
+    .take = {[CVY_FLOAT32] = ENTRY(take, VL), BY_WORDS(take)},
+    .put = {[CVY_FLOAT32] = ENTRY(put, VL), BY_WORDS(put)},
+    .widen = {BY_WORDS(widen)},
+    .narrow = {BY_WORDS(narrow)},
+    .narrow_stream = {BY_WORDS(narrow_stream)},
+    .pivot = {BY_WORDS(pivot)},
+    .pivot_stream = {BY_WORDS(pivot_stream)},
 };
