@@ -1,7 +1,7 @@
 /* conv_core.c - times the convolution cores alone: every algorithm that takes a shape, with statistics and
  * pooling where the shape has it, against the FMA peak measured in the same run; errors against float64.
  *
- *   conv_core [isa] [threads] [part of a shape's name] */
+ *   conv_core [isa] [threads] [a shape's name] */
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 #include "../../src/cpu/conv.h"
+#include "../../src/cpu/cpuinfo.h"
 
 typedef struct shape_row {
     const char *name;
@@ -93,24 +94,23 @@ static double run(team *t, int threads)
     return now() - start;
 }
 
-static const cpu_conv_kernels *peak_of;
-static void *peak_member(void *flops)
+enum { PEAK_ROUNDS = 16000000 };
+static void *peak_member(void *probe)
 {
-    *(double *)flops = peak_of->fma_peak(20000000);
+    ((const cpu_probe_kernels *)probe)->fma(PEAK_ROUNDS);
     return NULL;
 }
-static double peak(const cpu_conv_kernels *k, int threads)
+static double peak(const cpu_probe_kernels *probe, int threads)
 {
     pthread_t id[64];
-    double flops[64], start, all = 0;
-    peak_of = k;
-    k->fma_peak(1000000);
+    cpu_probe_kernels of = *probe;
+    double start;
+    probe->fma(PEAK_ROUNDS / 20);
     start = now();
-    for (int i = 1; i < threads; i++) pthread_create(&id[i], NULL, peak_member, &flops[i]);
-    peak_member(&flops[0]);
+    for (int i = 1; i < threads; i++) pthread_create(&id[i], NULL, peak_member, &of);
+    peak_member(&of);
     for (int i = 1; i < threads; i++) pthread_join(id[i], NULL);
-    for (int i = 0; i < threads; i++) all += flops[i];
-    return all / (now() - start);
+    return (double)threads * PEAK_ROUNDS * (double)probe->flops_per_round / (now() - start);
 }
 
 /* Largest and root mean square error of sample 0, over the largest output. */
@@ -196,7 +196,7 @@ static void bench(const shape_row *row, const cpu_conv_kernels *k, int threads, 
             double start = now();
             const conv_input x = {t.x, CVY_FLOAT32, NULL};
             for (int64_t c = 0; c < row->C; c++) cvyi_conv_window_sums(k, &g, &x, c, &win);
-            cvyi_conv_means(k, &g, w, bias, &win, 0, row->K, mean, shift);
+            cvyi_conv_means(k, &g, &(conv_means){w, bias, win, mean, shift}, 0, row->K);
             if (a == CONV_WINOGRAD_4X4)
                 printf("  window sums and means %.1f us per sample\n", (now() - start) * 1e6);
             for (int64_t c = 0; c < row->C; c++) xmean[c] = (float)win.xmean[c];
@@ -224,14 +224,16 @@ static void bench(const shape_row *row, const cpu_conv_kernels *k, int threads, 
 
 int main(int argc, char **argv)
 {
-    const cpu_conv_kernels *k = &cvyi_conv_portable;
+    static const cpu_conv_kernels *const kernels[] = CPU_KERNELS(cvyi_conv);
+    static const cpu_probe_kernels *const probes[] = CPU_KERNELS(cvyi_probe);
     const int threads = argc > 2 ? atoi(argv[2]) : 1;
-#if defined(__x86_64__)
-    k = argc < 2 || !strcmp(argv[1], "avx512") ? &cvyi_conv_avx512 : !strcmp(argv[1], "avx2") ? &cvyi_conv_avx2 : k;
-#endif
-    const double top = peak(k, threads);
-    printf("%s, %d thread(s), FMA peak %.0f GFLOP/s\n", k->isa, threads, top / 1e9);
+    cpu_isa isa = CPU_ISA_COUNT - 1;
+
+    while (isa && (!kernels[isa] || !cvyi_isa_supported(isa) || (argc > 1 && strcmp(argv[1], cvyi_isa_name(isa)))))
+        isa--;
+    const double top = peak(probes[isa], threads);
+    printf("%s, %d thread(s), FMA peak %.0f GFLOP/s\n", cvyi_isa_name(isa), threads, top / 1e9);
     for (int i = 0; i < COUNT_OF(shapes); i++)
-        if (argc < 4 || !strcmp(shapes[i].name, argv[3])) bench(&shapes[i], k, threads, top);
+        if (argc < 4 || !strcmp(shapes[i].name, argv[3])) bench(&shapes[i], kernels[isa], threads, top);
     return 0;
 }

@@ -316,8 +316,7 @@ bool cvyi_conv_window_sums(const cpu_conv_kernels *k, const conv_geom *g, const 
     return k->window_sums(g, x, c, out);
 }
 
-void cvyi_conv_means(const cpu_conv_kernels *k, const conv_geom *g, const float *weight, const float *bias,
-                     const conv_window *w, int64_t k0, int64_t k1, double *mean, double *shift)
+void cvyi_conv_means(const cpu_conv_kernels *k, const conv_geom *g, const conv_means *m, int64_t k0, int64_t k1)
 {
-    for (int64_t i = k0; i < k1; i++) k->window_means(g, weight, bias, w, i, mean, shift);
+    for (int64_t i = k0; i < k1; i++) k->window_means(g, m, i);
 }

@@ -82,7 +82,7 @@ typedef struct conv_job {
     const void *src;     /* [C][D][H][W] of `dtype`; floats [C][D][split_floats] if the tiling has some */
     const float *bias;   /* [K], where the sums start; or NULL */
     const float *xmean;  /* [C], Winograd only, or NULL: dst becomes conv(x - xmean), with zero padding read as
-                            -xmean,  so that it differs from conv(x) by a constant per channel: `shift` of
+                            -xmean, so that it differs from conv(x) by a constant per channel: `shift` of
                             cvyi_conv_means() */
     /* One of dst and pool, or neither. */
     float *dst;                           /* [K][O][P][Q] with the strides below */
@@ -181,10 +181,16 @@ static inline int64_t cvyi_conv_taps(const conv_geom *g)
  * products.) */
 bool cvyi_conv_window_sums(const struct cpu_conv_kernels *k, const conv_geom *g, const conv_input *x, int64_t c,
                            const conv_window *out);
-/* mean[k] = bias[k] + mean of conv(x)[k], k0 <= k < k1; shift[k] = the constant that conv(x - xmean) lacks, for
- * xmean rounded to float as in conv_job. bias may be NULL, shift may be NULL. */
-void cvyi_conv_means(const struct cpu_conv_kernels *k, const conv_geom *g, const float *weight, const float *bias,
-                     const conv_window *w, int64_t k0, int64_t k1, double *mean, double *shift);
+typedef struct conv_means {
+    const float *weight, *bias; /* bias: or NULL */
+    conv_window window;
+    double *mean;  /* [K]: bias + mean of conv(x) */
+    double *shift; /* [K]: the constant that conv(x - xmean) lacks, for xmean rounded to float as in conv_job; or
+                      NULL */
+} conv_means;
+/* The means of output channels k0 <= k < k1. */
+void cvyi_conv_means(const struct cpu_conv_kernels *k, const conv_geom *g, const conv_means *m, int64_t k0,
+                     int64_t k1);
 
 /* ---- the kernels of one instruction set ---- */
 
@@ -200,10 +206,7 @@ typedef struct cpu_conv_kernels {
     void (*run[CONV_ALGO_COUNT])(const conv_job *job, int64_t part, void *scratch);
     const char *name[CONV_ALGO_COUNT]; /* of these entries */
     bool (*window_sums)(const conv_geom *g, const conv_input *x, int64_t c, const conv_window *out);
-    void (*window_means)(const conv_geom *g, const float *weight, const float *bias, const conv_window *w,
-                         int64_t k, double *mean, double *shift);
-    double (*fma_peak)(
-        int64_t rounds); /* runs that many rounds of independent FMAs; floating-point operations done */
+    void (*window_means)(const conv_geom *g, const conv_means *m, int64_t k);
 } cpu_conv_kernels;
 
 extern const cpu_conv_kernels cvyi_conv_portable, cvyi_conv_avx2, cvyi_conv_avx512, cvyi_conv_neon;

@@ -49,11 +49,14 @@ static int64_t means_parts(const step *s, const cpu_unit *u)
 static void run_means(const step *s, const cpu_unit *u, int64_t part, char *scratch)
 {
     const conv_step *c = s->data;
-    const conv_window w = window_of(c, u);
+    const conv_means means = {.weight = cvyi_unit_data(u, c->weight),
+                              .bias = cvyi_conv_bias(c, u),
+                              .window = window_of(c, u),
+                              .mean = cvyi_in_slices(u, c->mean),
+                              .shift = cvyi_in_slices(u, c->constant)};
     (void)scratch;
-    cvyi_conv_means(u->run->state->conv, &c->how->geom, cvyi_unit_data(u, c->weight), cvyi_conv_bias(c, u), &w,
-                    part * MEANS_PART, cvyi_min64((part + 1) * MEANS_PART, c->how->geom.K),
-                    cvyi_in_slices(u, c->mean), cvyi_in_slices(u, c->constant));
+    cvyi_conv_means(u->run->state->conv, &c->how->geom, &means, part * MEANS_PART,
+                    cvyi_min64((part + 1) * MEANS_PART, c->how->geom.K));
 }
 
 static void run_starts(const step *s, const cpu_unit *u, int64_t part, char *scratch)

@@ -336,7 +336,7 @@ static void run_case(conv_algo_id algo, const cpu_conv_kernels *isa, const sampl
     const conv_input x = {s->x, CVY_FLOAT32, NULL};
     for (int64_t c = 0; c < g->C; c++) assert_true(isa->window_sums(g, &x, c, &win));
     for (int64_t c = 0; c < g->C; c++) xmean[c] = (float)win.xmean[c];
-    if (centre) cvyi_conv_means(isa, g, s->w, s->bias, &win, 0, g->K, mean, shift);
+    if (centre) cvyi_conv_means(isa, g, &(conv_means){s->w, s->bias, win, mean, shift}, 0, g->K);
     cvyi_conv_pack(&t, s->w, packed);
     check_guards(packed, t.packed, "the packed weights");
     float *split = guarded(g->C * g->in[0] * t.split_floats + 1);
@@ -434,7 +434,7 @@ static void test_window_means(void **unused)
             describe("window sums", isa[k]->isa, (uint64_t)i, &g);
             const conv_input x = {s.x, CVY_FLOAT32, NULL};
             for (int64_t c = 0; c < g.C; c++) MUST(cvyi_conv_window_sums(isa[k], &g, &x, c, &win));
-            cvyi_conv_means(isa[k], &g, s.w, s.bias, &win, 0, g.K, mean, NULL);
+            cvyi_conv_means(isa[k], &g, &(conv_means){s.w, s.bias, win, mean, NULL}, 0, g.K);
             const int64_t each = s.ny / g.K;
             for (int64_t c = 0; c < g.K; c++) {
                 double want = 0;

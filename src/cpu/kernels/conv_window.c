@@ -1,5 +1,5 @@
-/* conv_window.c - means of a convolution's output from sums of its input; the measured FMA peak; the table of the
- * convolution kernels of one instruction set.
+/* conv_window.c - means of a convolution's output from sums of its input; the table of the convolution kernels of
+ * one instruction set.
  *
  * Tap (d, r, s) of the filter sees the window of x that lies d*dil, r*dil, s*dil past the first one; its sum over
  * a row is the sum of the row's columns of its class modulo the stride, less the few outside the window. Padding
@@ -117,7 +117,7 @@ static double sum_taps(const conv_geom *g, const conv_input *in, int64_t c, int6
     return total;
 }
 
-static bool window_sums(const conv_geom *g, const conv_input *x, int64_t c, const conv_window *out)
+static bool ENTRY(conv_window_sums, VL)(const conv_geom *g, const conv_input *x, int64_t c, const conv_window *out)
 {
     const int64_t S = g->kernel[2], pixels = g->in[0] * g->in[1] * g->in[2];
     double *sums = out->sums + c * cvyi_conv_taps(g), total = 0;
@@ -176,36 +176,15 @@ static products products_of(const float *f, int64_t channels, int64_t taps, cons
     return (products){total(a), total(b) + rest};
 }
 
-static void window_means(const conv_geom *g, const float *weight, const float *bias, const conv_window *w,
-                         int64_t k, double *mean, double *shift)
+static void ENTRY(conv_window_means, VL)(const conv_geom *g, const conv_means *m, int64_t k)
 {
     const int64_t taps = cvyi_conv_taps(g), channels = g->C / g->groups, c0 = k / (g->K / g->groups) * channels;
     const double n = (double)(g->out[0] * g->out[1] * g->out[2]);
-    const products p =
-        products_of(weight + k * channels * taps, channels, taps, w->sums + c0 * taps, w->xmean + c0);
+    const products p = products_of(m->weight + k * channels * taps, channels, taps, m->window.sums + c0 * taps,
+                                   m->window.xmean + c0);
 
-    mean[k] = (bias ? (double)bias[k] : 0) + p.sums / n;
-    if (shift) shift[k] = p.means;
-}
-
-/* Independent FMAs on registers, as many as hide the latency (AVX2 has 16 registers in all). */
-static double fma_peak(int64_t rounds)
-{
-    enum { CHAINS = 12 };
-    const vf a = v_set1(0.999f), b = v_set1(0.001f);
-    vf x[CHAINS];
-    float sink[VL];
-    volatile float keep;
-    UNROLL for (int i = 0; i < CHAINS; i++) x[i] = v_set1((float)i);
-    for (int64_t r = 0; r < rounds; r++) {
-        UNROLL for (int i = 0; i < CHAINS; i++) x[i] = v_fma(x[i], a, b);
-        __asm__ volatile("" ::: "memory");
-    }
-    UNROLL for (int i = 1; i < CHAINS; i++) x[0] = v_add(x[0], x[i]);
-    v_store(sink, x[0]);
-    keep = sink[0];
-    (void)keep;
-    return 2.0 * VL * CHAINS * (double)rounds;
+    m->mean[k] = (m->bias ? (double)m->bias[k] : 0) + p.sums / n;
+    if (m->shift) m->shift[k] = p.means;
 }
 
 #define ENTRY_RUN(kernel, tile)  CONV_ENTRY(kernel, tile),
@@ -222,7 +201,6 @@ const cpu_conv_kernels ISA(cvyi_conv) = {
     .vl = VL,
     .run = {CONV_ENTRIES(ENTRY_RUN)},
     .name = {CONV_ENTRIES(ENTRY_NAME)},
-    .window_sums = window_sums,
-    .window_means = window_means,
-    .fma_peak = fma_peak,
+    .window_sums = ENTRY(conv_window_sums, VL),
+    .window_means = ENTRY(conv_window_means, VL),
 };
