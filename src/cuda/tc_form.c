@@ -16,7 +16,8 @@ static const char *geometry_refusal(const conv_geom *e)
     }
     if (e->stride[2] > 2) return "tensor cores: a stride above 2";
     if (e->K > 1024 || e->C > 4096) return "tensor cores: more than 1024 channels out or 4096 in";
-    if (e->C * e->in[1] * e->in[2] > INT32_MAX / 4 || e->K * e->out[1] * e->out[2] > INT32_MAX / 4)
+    if (e->C * e->in[1] * e->in[2] > INT32_MAX / FLOAT_BYTES ||
+        e->K * e->out[1] * e->out[2] > INT32_MAX / FLOAT_BYTES)
         return "tensor cores: a sample of more than 2^29 elements";
     if (e->N < 1 || e->N > 65536 || e->C < 1 || e->K < 1 || e->out[1] < 1 || e->out[2] < 1)
         return "tensor cores: nothing to compute, or more than 65536 samples";

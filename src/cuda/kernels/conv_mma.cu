@@ -54,7 +54,7 @@ constexpr int RUN = cvy_gcd(C_IN, EACH), RUNS = ROWS / RUN; // rows of a tap and
 constexpr int PITCH_P = BP + 8, PITCH_K = BK + 8;
 constexpr int STAGE = conv_mma_stage(BK, BP),
               SHARED = mma_shared_bytes(STAGE, LEAST_STAGES, BK, BP), // floats; bytes
-    STAGES = least(SHARED / (4 * STAGE), CONV_MMA_MOST_STAGES);
+    STAGES = least(SHARED / (FLOAT_BYTES * STAGE), CONV_MMA_MOST_STAGES);
 static_assert(BP % ACROSS == 0 && ROWS % SHARERS == 0, "every thread gathers as many rows of as many pixels");
 static_assert(BK % 4 == 0 && STAGE % 4 == 0, "weights are copied by 16 bytes");
 static_assert(STAGES >= 3 && ROWS == MMA_DEPTH && STAGE == ROWS * (PITCH_P + PITCH_K) && tile::PITCH == BP + 8,

@@ -180,7 +180,7 @@ __device__ __forceinline__ void store_rounded(Y_TYPE *to, const float *row, int 
 {
     const u32 *from = (const u32 *)((const Y_TYPE *)row + shift);
     const int head = (8 - shift) % 8 / 2, whole = (length / 2 - head) / 4 * 4, end = length / 2; // pairs
-    bulk_store((u32 *)to + head, from + head, whole * 4, policy);
+    bulk_store((u32 *)to + head, from + head, whole * 2 * HALF_BYTES, policy);
     for (int i = 0; i < head; i++) ((u32 *)to)[i] = from[i];
     for (int i = head + whole; i < end; i++) ((u32 *)to)[i] = from[i];
 }
@@ -191,13 +191,13 @@ __device__ __forceinline__ void finish_bulk(float (*out)[OPITCH], const tc_args 
     const int k0 = c.channel;
     const u64 policy = policy_evict_first();
     if (OUT_LAST && threadIdx.x % 32 == 0)
-        bulk_store(a.y + y_index(at.n, 0, c.row0 * OW), out[0], c.rows * OW * K * 2, policy);
+        bulk_store(a.y + y_index(at.n, 0, c.row0 * OW), out[0], c.rows * OW * K * HALF_BYTES, policy);
     for (int i = threadIdx.x % 32; !OUT_LAST && i < least(CHUNKK, K - k0); i += 32) {
         Y_TYPE *to = a.y + ((size_t)at.n * K + k0 + i) * (OH * OW) + c.row0 * OW;
         if (OUT_HALF)
             store_rounded(to, out[i], shift_of(at.n, k0 + i, c.row0), c.rows * OW, policy);
         else
-            bulk_store(to, out[i], c.rows * OW * 4, policy);
+            bulk_store(to, out[i], c.rows * OW * FLOAT_BYTES, policy);
     }
     bulk_commit();
 }

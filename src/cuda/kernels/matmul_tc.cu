@@ -45,7 +45,7 @@ constexpr int GROUPS = BM / 64, WARPS = 4 * GROUPS, THREADS = LAYOUT.threads;
 constexpr int PEERS = CLUSTER_M + CLUSTER_N - 1; // blocks that this one writes into, or gets something from
 constexpr bool ALONE = CLUSTER_M * CLUSTER_N == 1;
 constexpr int BLOCKS = LAYOUT.resident, STAGES = LAYOUT.stages; // blocks: of a multiprocessor
-constexpr int STAGE_BYTES = 4 * (X_STAGE + W_STAGE);
+constexpr int STAGE_BYTES = FLOAT_BYTES * (X_STAGE + W_STAGE);
 constexpr int PITCH = BN + 8;                // of results: halves of a warp store to 32 banks
 constexpr int WIDTH = COLS % 4 == 0 ? 4 : 1; // neighbours that the epilogue takes at a time
 constexpr int REGS_COPY = BLOCKS == 2 ? 24 : 40, REGS_MULTIPLY = BLOCKS == 2 ? 104 : 232;
@@ -116,9 +116,10 @@ CVY_INLINE void copy_role(shared_memory &s, const tensor_map &map, const float *
         else
             tensor_load_many(x, map, step * DEPTH, row + n * X_ROWS, full, (unsigned short)same_row);
         if (CLUSTER_M == 1)
-            bulk_load(w, packed + (long long)step * W_STAGE, 4 * W_PART, full);
+            bulk_load(w, packed + (long long)step * W_STAGE, FLOAT_BYTES * W_PART, full);
         else
-            bulk_load_many(w, packed + (long long)step * W_STAGE, 4 * W_PART, full, (unsigned short)same_column);
+            bulk_load_many(w, packed + (long long)step * W_STAGE, FLOAT_BYTES * W_PART, full,
+                           (unsigned short)same_column);
     }
 }
 

@@ -29,7 +29,7 @@ constexpr bool HALF = sizeof(X_TYPE) == 2;
 constexpr int PIECE = 16 / (int)sizeof(X_TYPE), DEPTH = 8 * PIECE; // terms in 16 bytes; in a row of a stage
 constexpr int STEPS = (TERMS + DEPTH - 1) / DEPTH, PARTS = LAYOUT.parts;
 static_assert(sizeof(X_TYPE) == sizeof(W_TYPE) && (!HALF || PARTS == 1), "both operands alike");
-static_assert(WGMMA_DEPTH * 4 == DEPTH * sizeof(X_TYPE), "rows of 128 bytes");
+static_assert(WGMMA_DEPTH * FLOAT_BYTES == DEPTH * sizeof(X_TYPE), "rows of 128 bytes");
 constexpr int X_STAGE = LAYOUT.x_stage, W_STAGE = LAYOUT.w_stage; // floats
 
 #endif
