@@ -128,7 +128,6 @@ static void decide_nodes(const cvy_plan *p, const pass *s, cpu_choice *c)
 const char *cvyi_decide_pass(const cvy_plan *p, pass *s, cpu_choice *c)
 {
     static _Thread_local char why[160];
-
     bool may_repeat;
 
     c->chunk = choose_chunk(p, s);

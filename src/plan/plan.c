@@ -13,14 +13,14 @@ static const engine *engine_of(int device)
     return NULL;
 }
 
-typedef struct choice {
+typedef struct option_range {
     const char *name;
     int value, last;
-} choice;
+} option_range;
 
 static cvy_status check_options(const cvy_options *o)
 {
-    const choice checks[] = {
+    const option_range checks[] = {
         {"device", o->device, CVY_CUDA},    {"precision", o->precision, CVY_TF32},
         {"effort", o->effort, CVY_MEASURE}, {"winograd", o->winograd, CVY_OFF},
         {"fuse", o->fuse, CVY_OFF},         {"strided", o->strided, CVY_OFF},
