@@ -39,15 +39,15 @@ static int64_t results_of(const wide_form *f)
     return e->N * e->K * e->out[0] * e->out[1] * e->out[2];
 }
 
-/* Memory that only this pass's steps use, one after the other: other passes overwrite it. */
-static int64_t lay_scratch(const wide_form *f, memory_map *at)
+/* Memory from byte `start` on that passes use one after the other; its end. */
+static int64_t lay_scratch(const wide_form *f, int64_t start, memory_map *at)
 {
     const conv_geom *e = &f->geom;
     const int64_t bytes[] = {
         HALF_BYTES * parts_of(f) * lists_of(f) * e->N * f->sample * slices_of(f) * WIDE_CHANNELS,
         f->scaled ? cvyi_floats(e->N * slices_of(f) * chunks_of(f)) : 0, f->scaled ? cvyi_floats(e->N) : 0,
         f->tile.split > 1 ? cvyi_floats(f->tile.split * results_of(f)) : 0};
-    int64_t *places[] = {&at->words, &at->most_seen, &at->x_unscale, &at->parts}, end = 0;
+    int64_t *places[] = {&at->words, &at->most_seen, &at->x_unscale, &at->parts}, end = start;
 
     for (int i = 0; i < COUNT_OF(bytes); i++) {
         *places[i] = end;
@@ -62,14 +62,9 @@ static memory_map take_memory(maker *m, const wide_form *f)
     const conv_geom *e = &f->geom;
     const int64_t taps = e->kernel[0] * e->kernel[1] * e->kernel[2], k_pad = cvyi_round_up(e->K, WIDE_PADDED_K);
     const int64_t row = HALF_BYTES * WIDE_CHANNELS * parts_of(f);
-    const int64_t scratch = m->state->scratch;
     memory_map at;
 
-    lay_scratch(f, &at);
-    at.words += scratch;
-    at.most_seen += scratch;
-    at.x_unscale += scratch;
-    at.parts += scratch;
+    lay_scratch(f, m->state->scratch, &at);
     at.packed = cvyi_make_packed_memory(m, weight, slices_of(f) * taps * k_pad * row);
     at.w_unscale = cvyi_make_packed_memory(m, weight, cvyi_floats(k_pad));
     return at;
@@ -92,16 +87,13 @@ static void define_filter(maker *m, const wide_form *f)
     cvyi_make_define(m, "C_IN", f->geom.C);
     cvyi_make_define(m, "K_OUT", f->geom.K);
     cvyi_make_define(m, "TRANSPOSED", f->transposed);
-    cvyi_make_define3(m, (const char *const[3]){"TAPS_T", "TAPS_R", "TAPS_S"}, f->geom.kernel);
-    cvyi_make_define3(m, (const char *const[3]){"STRIDE_D", "STRIDE_H", "STRIDE_W"}, f->geom.stride);
-    cvyi_make_define3(m, (const char *const[3]){"PAD_D", "PAD_H", "PAD_W"}, f->geom.pad);
-    cvyi_make_define3(m, (const char *const[3]){"DIL_D", "DIL_H", "DIL_W"}, f->geom.dil);
+    cvyi_core_define_window(m, f->geom.kernel, f->geom.stride, f->geom.pad, f->geom.dil);
     cvyi_make_define(m, "PRODUCTS", f->products);
 }
 
 static void define_list(maker *m, const wide_form *f)
 {
-    cvyi_make_define3(m, (const char *const[3]){"IN_D", "IN_H", "IN_W"}, f->geom.in);
+    cvyi_core_define_in(m, f->geom.in);
     cvyi_make_define(m, "FLAT_ROW", f->row);
     cvyi_make_define(m, "FLAT_PLANE", f->plane);
     cvyi_make_define(m, "FLAT_SAMPLE", f->sample);
@@ -111,7 +103,7 @@ static void define_sums(maker *m, const wide_form *f)
 {
     const wide_tile *t = &f->tile;
 
-    cvyi_make_define3(m, (const char *const[3]){"OUT_O", "OUT_P", "OUT_Q"}, f->geom.out);
+    cvyi_core_define_out(m, f->geom.out);
     cvyi_make_define(m, "GROUPS_M", t->groups_m);
     cvyi_make_define(m, "GROUPS_N", t->groups_n);
     cvyi_make_define(m, "TILE", t->tile);
@@ -306,7 +298,7 @@ static bool same_conv_wide(const cuda_choice *a, const cuda_choice *b)
 static int64_t scratch_of_conv_wide(const cuda_choice *c)
 {
     memory_map at;
-    return lay_scratch(&c->wide, &at);
+    return lay_scratch(&c->wide, 0, &at);
 }
 
 const kernel_row cvyi_kernel_conv_wide = {.name = "conv_wide",

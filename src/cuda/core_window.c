@@ -4,13 +4,6 @@
 #include "cores.h"
 #include "kernels/product_layout.cuh"
 
-static const char *const in_names[3] = {"IN_D", "IN_H", "IN_W"};
-static const char *const out_names[3] = {"OUT_O", "OUT_P", "OUT_Q"};
-static const char *const tap_names[3] = {"TAPS_T", "TAPS_R", "TAPS_S"};
-static const char *const stride_names[3] = {"STRIDE_D", "STRIDE_H", "STRIDE_W"};
-static const char *const pad_names[3] = {"PAD_D", "PAD_H", "PAD_W"};
-static const char *const dil_names[3] = {"DIL_D", "DIL_H", "DIL_W"};
-
 static int64_t product(const int64_t v[3])
 {
     return v[0] * v[1] * v[2];
@@ -24,16 +17,13 @@ static void define_filter(maker *m, const conv_geom *e, bool transposed)
     cvyi_make_define(m, "K_OUT", e->K / e->groups);
     cvyi_make_define(m, "GROUPS", e->groups);
     cvyi_make_define(m, "TRANSPOSED", transposed);
-    cvyi_make_define3(m, tap_names, e->kernel);
-    cvyi_make_define3(m, stride_names, e->stride);
-    cvyi_make_define3(m, pad_names, e->pad);
-    cvyi_make_define3(m, dil_names, e->dil);
+    cvyi_core_define_window(m, e->kernel, e->stride, e->pad, e->dil);
 }
 
 static void define_extents(maker *m, const conv_geom *e)
 {
-    cvyi_make_define3(m, in_names, e->in);
-    cvyi_make_define3(m, out_names, e->out);
+    cvyi_core_define_in(m, e->in);
+    cvyi_core_define_out(m, e->out);
 }
 
 /* Phases of a transposed convolution, the taps each one meets, and its output places (window.cuh). */
@@ -285,12 +275,9 @@ static cvy_status make_pool(maker *m)
     cvyi_make_start(m, "pool.cu");
     cvyi_make_define(m, "MODE", kind == KIND_MAXPOOL ? 0 : kind == KIND_AVGPOOL ? 1 : 2);
     cvyi_make_define(m, "CHANNELS", out.extent[1]);
-    cvyi_make_define3(m, in_names, e.in);
-    cvyi_make_define3(m, out_names, e.out);
-    cvyi_make_define3(m, tap_names, e.kernel);
-    cvyi_make_define3(m, stride_names, e.stride);
-    cvyi_make_define3(m, pad_names, e.pad);
-    cvyi_make_define3(m, dil_names, e.dil);
+    cvyi_core_define_in(m, e.in);
+    cvyi_core_define_out(m, e.out);
+    cvyi_core_define_window(m, e.kernel, e.stride, e.pad, e.dil);
     cvyi_make_define(m, "COUNT_PAD", e.count_include_pad);
     cvyi_make_define(m, "DIVISOR", e.divisor);
     cvyi_core_first_view(m, core, &out);

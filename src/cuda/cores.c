@@ -12,6 +12,25 @@ void cvyi_core_grid(maker *m, int64_t x, int64_t y, int64_t z, unsigned threads)
     l->block[1] = l->block[2] = 1;
 }
 
+void cvyi_core_define_in(maker *m, const int64_t in[3])
+{
+    cvyi_make_define3(m, (const char *const[3]){"IN_D", "IN_H", "IN_W"}, in);
+}
+
+void cvyi_core_define_out(maker *m, const int64_t out[3])
+{
+    cvyi_make_define3(m, (const char *const[3]){"OUT_O", "OUT_P", "OUT_Q"}, out);
+}
+
+void cvyi_core_define_window(maker *m, const int64_t kernel[3], const int64_t stride[3], const int64_t pad[3],
+                             const int64_t dil[3])
+{
+    cvyi_make_define3(m, (const char *const[3]){"TAPS_T", "TAPS_R", "TAPS_S"}, kernel);
+    cvyi_make_define3(m, (const char *const[3]){"STRIDE_D", "STRIDE_H", "STRIDE_W"}, stride);
+    cvyi_make_define3(m, (const char *const[3]){"PAD_D", "PAD_H", "PAD_W"}, pad);
+    cvyi_make_define3(m, (const char *const[3]){"DIL_D", "DIL_H", "DIL_W"}, dil);
+}
+
 cvy_status cvyi_core_epilogue(maker *m, int core, const space *over)
 {
     const int v = m->g->nodes[core].out;

@@ -8,6 +8,11 @@
 #include "tiles.h"
 
 void cvyi_core_grid(maker *m, int64_t x, int64_t y, int64_t z, unsigned threads);
+/* Macros of kernels with a window: the extents of planes that it reads and writes, and its own. */
+void cvyi_core_define_in(maker *m, const int64_t in[3]);
+void cvyi_core_define_out(maker *m, const int64_t out[3]);
+void cvyi_core_define_window(maker *m, const int64_t kernel[3], const int64_t stride[3], const int64_t pad[3],
+                             const int64_t dil[3]);
 /* The epilogue: the core's result is stored where it is needed, then the pass's other nodes follow. */
 cvy_status cvyi_core_epilogue(maker *m, int core, const space *over);
 /* The prologue; its last line is the value that the core reads. */

@@ -48,7 +48,7 @@ static int64_t take(int64_t *end, int64_t bytes)
     return at;
 }
 
-/* Memory that only this pass's steps use, one after the other, from byte `start` on; its end. */
+/* Memory from byte `start` on that passes use one after the other; its end. */
 static int64_t lay_scratch(const word_form *f, int64_t start, memory_map *at)
 {
     const word_operand *both[] = {&f->x, &f->other};

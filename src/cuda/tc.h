@@ -2,11 +2,11 @@
  * launch.
  *
  * The form of such a pass is
- *     conv, pointwise..., [statistics, [max pool, sign,] norm], pointwise..., [reduction over channels,
- * pointwise...] or, without a norm, with a max pool in its place. The pointwise nodes before the statistics (or
- * before a max pool) become cvy_pre, those after them cvy_post, those after a reduction cvy_last. The kernel itself
- * computes what is between. tc_form.c recognises the form, tc_tune.c chooses tile, strip and buffers, tc_emit.c
- * writes the three functions, tc.c makes the steps and launches them. */
+ *     conv, pointwise..., [statistics, [max pool, sign,] norm], pointwise..., [reduction, pointwise...]
+ * or, without a norm, with a max pool in its place; the reduction is over channels. The pointwise nodes before the
+ * statistics (or before a max pool) become cvy_pre, those after them cvy_post, those after a reduction cvy_last.
+ * The kernel itself computes what is between. tc_form.c recognises the form, tc_tune.c chooses tile, strip and
+ * buffers, tc_emit.c writes the three functions, tc.c makes the steps and launches them. */
 #ifndef CVYI_CUDA_TC_H
 #define CVYI_CUDA_TC_H
 

@@ -70,9 +70,10 @@ static wgmma_tile make_tile(const matmul_geom *e, const tile_row *row, int produ
 /* ---- how fast ---- */
 
 /* Cycles of a multiprocessor for a step of a block: the longest of three, and an eighth of the others. A step of
- * 16-bit numbers has twice the terms in as many bytes, at twice the rate. tensor cores: 1024 multiply-adds of tf32
- * per cycle shared memory, 128 bytes per cycle: x once, weights once for each product and 64 rows, and what is
- * filled in L2, 40 bytes per cycle: 32 to 40 were seen on an H200; what a cluster shares was not seen to be faster
+ * 16-bit numbers has twice the terms in as many bytes, at twice the rate.
+ *   tensor cores, 1024 multiply-adds of tf32 per cycle
+ *   shared memory, 128 bytes per cycle: x once, weights once for each product and 64 rows, and what is filled in
+ *   L2, 40 bytes per cycle: 32 to 40 were seen on an H200; what a cluster shares was not seen to be faster
  * 128 x 128 on an H200, one product: 512, 640 and 819; three: 1536, 1280 and 1229. */
 static double step_cycles(const wgmma_tile *t)
 {
