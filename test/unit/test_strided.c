@@ -65,8 +65,8 @@ static void every_size(void **state)
 
 /* ---- plans ---- */
 
-/* A step's own scattering, kernels that read and write floats, shadows on both sides, samples together and apart.
- */
+/* A step's own scattering, kernels that read and write floats, shadows on both sides, units of many samples and of
+ * one. */
 static const char *const chains[] = {
     "x[3,70,41,47] | neg",
     "x[3,70,41,47]:bf16 | neg",

@@ -42,8 +42,10 @@ INLINE void block(void *dst, int64_t i, int64_t to, const void *src, int64_t j, 
                 rows == VL ? source_load(src, j + l * from, of) : source_load_range(src, j + l * from, 0, rows, of);
     }
     v_turn(a);
-    UNROLL for (int k = 0; k < VL; k++) if (k < rows)
-        store_first(result_at(dst, i + k * to, into), columns, a[k], into);
+    UNROLL for (int k = 0; k < VL; k++)
+    {
+        if (k < rows) store_first(result_at(dst, i + k * to, into), columns, a[k], into);
+    }
 }
 
 /* Blocks along the result's rows: what is stored goes on there. */
@@ -82,16 +84,16 @@ INLINE void turn(void *dst, int64_t to, const void *src, int64_t from, int64_t r
         turn(dst, to, src, from, rows, columns, INTO, OF);                                                         \
     }
 TURN(f32, CVY_FLOAT32, f32, CVY_FLOAT32)
-TURN(f32, CVY_FLOAT32, fp16, CVY_FLOAT16)
+TURN(f32, CVY_FLOAT32, f16, CVY_FLOAT16)
 TURN(f32, CVY_FLOAT32, bf16, CVY_BFLOAT16)
-TURN(fp16, CVY_FLOAT16, f32, CVY_FLOAT32)
+TURN(f16, CVY_FLOAT16, f32, CVY_FLOAT32)
 TURN(bf16, CVY_BFLOAT16, f32, CVY_FLOAT32)
 
 const cpu_turn_kernels ISA(cvyi_turn) = {
     .in = {[CVY_FLOAT32] = TURN_NAME(f32, f32),
-           [CVY_FLOAT16] = TURN_NAME(fp16, f32),
+           [CVY_FLOAT16] = TURN_NAME(f16, f32),
            [CVY_BFLOAT16] = TURN_NAME(bf16, f32)},
     .out = {[CVY_FLOAT32] = TURN_NAME(f32, f32),
-            [CVY_FLOAT16] = TURN_NAME(f32, fp16),
+            [CVY_FLOAT16] = TURN_NAME(f32, f16),
             [CVY_BFLOAT16] = TURN_NAME(f32, bf16)},
 };
