@@ -197,7 +197,8 @@ static void estimate_rates(machine *out)
     out->l3_gbps = 40.0 * out->threads;
 }
 
-void cvyi_machine_estimate(cpu_isa isa, machine *out)
+/* Sizes from the system, rates as estimates for the instruction set. */
+static void estimate(cpu_isa isa, machine *out)
 {
     *out = (machine){.threads = cvyi_threads_available(),
                      .isa = isa,
@@ -234,7 +235,7 @@ cvy_status cvyi_machine_choose(machine *out)
 
     if (words) return machine_elsewhere(words, out);
     TRY(cvyi_isa_choose(&isa));
-    cvyi_machine_estimate(isa, out);
+    estimate(isa, out);
 fail:
     return st;
 }
@@ -306,7 +307,7 @@ void cvyi_machine_measure(cpu_isa isa, machine *out)
     pthread_mutex_lock(&lock);
     if (!known[isa].measured) {
         probe_work work = {.probe = probes[isa]};
-        cvyi_machine_estimate(isa, &known[isa]);
+        estimate(isa, &known[isa]);
         cvyi_threads_reserve(known[isa].threads); /* if there are fewer, measures with those */
         measure_reads(&work, &known[isa]);
         measure_fma(&work, &known[isa]);

@@ -47,10 +47,7 @@ typedef struct machine {
  * CVY_MACHINE, which is the same everywhere. */
 cvy_status cvyi_machine_choose(machine *out);
 
-/* Sizes from the system, rates as estimates for the instruction set. */
-void cvyi_machine_estimate(cpu_isa isa, machine *out);
-
-/* The same with measured rates. Measures once per process and instruction set (under 50 ms), even if several
+/* This machine with measured rates. Measures once per process and instruction set (under 50 ms), even if several
  * threads ask; a rate that could not be measured stays an estimate. */
 void cvyi_machine_measure(cpu_isa isa, machine *out);
 

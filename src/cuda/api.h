@@ -110,7 +110,6 @@ typedef struct CUtensorMap {
     CALL(cuFuncSetAttribute, 9000, (CUfunction function, int attribute, int value))                                \
     CALL(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050,                                                        \
          (int *blocks, CUfunction function, int threads, size_t shared_bytes))                                     \
-    CALL(cuOccupancyMaxActiveClusters, 11080, (int *clusters, CUfunction function, const CUlaunchConfig *config))  \
     CALL(cuLaunchKernelEx, 11060,                                                                                  \
          (const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra))                      \
     CALL(cuTensorMapEncodeTiled, 12000,                                                                            \

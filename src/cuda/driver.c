@@ -57,7 +57,7 @@ fail:
     return st;
 }
 
-cvy_status cvyi_cuda_driver(const cuda_api **out)
+static cvy_status open_driver(const cuda_api **out)
 {
     cvy_status st = CVY_OK;
 
@@ -208,7 +208,7 @@ cvy_status cvyi_cuda_open(int ordinal, cuda_device **out)
     int count = 0;
 
     *out = NULL;
-    TRY(cvyi_cuda_driver(&cu));
+    TRY(open_driver(&cu));
     TRY(CU(cu, cuDeviceGetCount, &count));
     if (ordinal < 0 || ordinal >= count)
         return cvyi_fail(CVY_NO_DEVICE, "cuda: there is no device %d; the driver (CUDA %d.%d) reports %d", ordinal,
@@ -242,7 +242,7 @@ cvy_status cvyi_cuda_enter(const cuda_device *d, CUstream stream)
     CUcontext ctx = d->ctx;
     cvy_status st;
 
-    TRY(cvyi_cuda_driver(&cu)); /* refuses a forked child */
+    TRY(open_driver(&cu)); /* refuses a forked child */
     /* Streams 0, 1 and 2 are default streams, which belong to the current context: ours, once it is pushed. */
     if ((uintptr_t)stream > 2) TRY(CU(cu, cuStreamGetCtx, stream, &ctx));
     if (ctx != d->ctx)

@@ -9,8 +9,7 @@
 #include "api.h"
 #include "library.h"
 
-/* The driver's and the compiler's calls; opened on first use, and again after a failure. */
-cvy_status cvyi_cuda_driver(const cuda_api **out);
+/* The compiler's calls; as the driver's, opened on first use, and again after a failure. */
 cvy_status cvyi_cuda_nvrtc(const nvrtc_api **out);
 
 /* CVY_OK for 0; else a status, and a message that names the call: "cuMemAlloc: out of memory (2)". */

@@ -106,13 +106,6 @@ cvy_status cvyi_cuda_blocks_per_sm(const cuda_device *d, const cuda_kernel *k, c
     return CU(d->cu, cuOccupancyMaxActiveBlocksPerMultiprocessor, out, k->function, threads, l->dynamic_shared);
 }
 
-cvy_status cvyi_cuda_clusters(const cuda_device *d, const cuda_kernel *k, const cuda_launch *l, int *out)
-{
-    CUlaunchAttribute attrs[MOST_ATTRS];
-    const CUlaunchConfig config = make_config(l, NULL, attrs);
-    return CU(d->cu, cuOccupancyMaxActiveClusters, out, k->function, &config);
-}
-
 /* ---- memory and streams ---- */
 
 cvy_status cvyi_cuda_alloc(const cuda_device *d, size_t bytes, CUdeviceptr *out)

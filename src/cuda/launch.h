@@ -41,9 +41,8 @@ typedef struct cuda_launch {
 const char *cvyi_cuda_launch_refusal(const cuda_device *d, const cuda_launch *l);
 cvy_status cvyi_cuda_launch(const cuda_device *d, const cuda_kernel *k, const cuda_launch *l, CUstream stream,
                             void **arguments);
-/* How many blocks of this shape one multiprocessor, or how many clusters the device, holds at once. */
+/* How many blocks of this shape one multiprocessor holds at once. */
 cvy_status cvyi_cuda_blocks_per_sm(const cuda_device *d, const cuda_kernel *k, const cuda_launch *l, int *out);
-cvy_status cvyi_cuda_clusters(const cuda_device *d, const cuda_kernel *k, const cuda_launch *l, int *out);
 
 /* ---- memory, streams, time ---- */
 

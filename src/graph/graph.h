@@ -215,7 +215,6 @@ cvy_status cvyi_infer(const cvy_graph *g, const node *n, shape *out);
  * SHAPE_FREE if it has no natural shape: the caller gives it or leaves it out, and cvyi_infer judges. */
 enum { SHAPE_ABSENT = -1, SHAPE_FREE = -2 };
 cvy_status cvyi_natural_shape(const cvy_graph *g, const node *n, int i, shape *out);
-cvy_status cvyi_broadcast(const shape *a, const shape *b, shape *out, const char *where);
 
 /* ---- geometry (geom.c): a node's numbers in the one form all engines use. For legal nodes; cannot fail.
  * Spatial axes are always three, padded at the front with extent 1 (kernel 1, stride 1, padding 0). An unbatched
@@ -322,7 +321,7 @@ cvy_status cvyi_graph_parse_as(const char *source, cvy_dtype plain, cvy_graph **
 cvy_status cvyi_print_graph(const cvy_graph *g, text *t);
 void cvyi_print_node(const cvy_graph *g, const node *n, text *t); /* "conv2d(64, 3)" */
 enum { SIGNATURE_BYTES = 256 };
+/* "conv2d(out_channels, kernel_size, stride=1...)" */
 void cvyi_signature(op_id op, char out[SIGNATURE_BYTES]);
-void cvyi_print_signature(op_id op, text *t); /* "conv2d(out_channels, kernel_size, stride=1...)" */
 
 #endif

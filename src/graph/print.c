@@ -334,13 +334,6 @@ void cvyi_signature(op_id op, char out[SIGNATURE_BYTES])
     append(out, &len, ")");
 }
 
-void cvyi_print_signature(op_id op, text *t)
-{
-    char signature[SIGNATURE_BYTES];
-    cvyi_signature(op, signature);
-    cvyi_text_add(t, "%s", signature);
-}
-
 static char signatures[OP_COUNT][SIGNATURE_BYTES];
 static int n_signatures;
 

@@ -14,7 +14,7 @@ static cvy_status fail_shape(const char *op, const char *what, const shape *got,
     return st;
 }
 
-cvy_status cvyi_broadcast(const shape *a, const shape *b, shape *out, const char *where)
+static cvy_status broadcast(const shape *a, const shape *b, shape *out, const char *where)
 {
     const int rank = a->rank > b->rank ? a->rank : b->rank;
     shape s = {.rank = rank};
@@ -83,7 +83,7 @@ static cvy_status infer_matmul(const cvy_graph *g, const node *n, shape *out)
         const int64_t M = a.dim[a.rank - 2], N = b.dim[b.rank - 1];
         a.rank -= 2;
         b.rank -= 2;
-        TRY(cvyi_broadcast(&a, &b, &s, "matmul"));
+        TRY(broadcast(&a, &b, &s, "matmul"));
         if (!vector_a) s.dim[s.rank++] = M;
         if (!vector_b) s.dim[s.rank++] = N;
     }
@@ -194,7 +194,7 @@ static cvy_status infer_binary(const cvy_graph *g, const node *n, shape *out)
         return cvyi_fail(CVY_INVALID, "%s: other must be a tensor or a number, %s given", op->name,
                          number ? "both are" : "neither is");
     if (number) return infer_same(g, n, out);
-    return cvyi_broadcast(cvyi_shape_of(g, n->arg[0]), cvyi_shape_of(g, n->arg[1]), out, op->name);
+    return broadcast(cvyi_shape_of(g, n->arg[0]), cvyi_shape_of(g, n->arg[1]), out, op->name);
 }
 
 /* ---- reductions and shapes ---- */

@@ -287,13 +287,6 @@ static CUresult fake_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CU
     *blocks = state.crowded ? 0 : 2048 / threads;
     return 0;
 }
-static CUresult fake_cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const CUlaunchConfig *config)
-{
-    (void)function, (void)config;
-    STEP(cuOccupancyMaxActiveClusters);
-    *clusters = 15;
-    return 0;
-}
 static CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments,
                                       void **extra)
 {

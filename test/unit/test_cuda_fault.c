@@ -51,7 +51,6 @@ static cvy_status use_kernel(cuda_device *d, const jit_code *code, CUstream stre
 
     TRY(cvyi_cuda_load(d, code, "demo", 65536, &kernel));
     TRY(cvyi_cuda_blocks_per_sm(d, &kernel, &shape, &n));
-    TRY(cvyi_cuda_clusters(d, &kernel, &shape, &n));
     TRY(cvyi_cuda_launch(d, &kernel, &shape, stream, arguments));
 fail:
     cvyi_cuda_unload(d, &kernel);
