@@ -1,7 +1,7 @@
 """same_code.py OLD NEW [CHAIN ...]: do two source trees launch the same machine code on a Hopper GPU?
 
-This needs no GPU: NVRTC compiles for sm_90a, and the driver is NEW's stand-in, which records every launch. Build both
-trees first (`make all build/test/standin/libcuda.so.1`). For each chain (by default blocks A, B and C) in fp32, tf32
+This needs no GPU: NVRTC compiles for sm_90a, and the driver is a stand-in that records every launch. Build both trees
+first (`make all build/test/standin/libcuda.so.1`). For each chain (by default blocks A, B and C) in fp32, tf32
 and bf16, the launches of a first run are compared in order: source file, registers, code and constants, grid, block,
 shared memory and attributes. The first ones prepare parameters. Names of kernels are not compared, because they end in
 a digest of the text. Kernels that are compiled for other layouts of the tensors are compared afterwards. Every
@@ -53,7 +53,7 @@ def describe(folder):
     return f"{source} {registers} registers, code {digest.hexdigest()[:16]}"
 
 
-def observe(tree, recorder, standin, chain, options):
+def observe(tree, recorder, chain, options):
     """What a first run launches, a line each, and what else was compiled."""
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
@@ -61,7 +61,7 @@ def observe(tree, recorder, standin, chain, options):
             "CVY_CACHE": "off",
             "CVY_CUDA_LIB": str(recorder),
             "CVY_DUMP": str(folder / "dump"),
-            "RECORDER_STANDIN": str(standin),
+            "RECORDER_STANDIN": str(tree / "build/test/standin/libcuda.so.1"),
             "RECORDER_SIZES": str(folder / "sizes"),
             "RECORDER_LOG": str(folder / "log"),
         }
@@ -100,7 +100,6 @@ def main():
         sys.exit(__doc__)
     old, new = (Path(p).resolve() for p in sys.argv[1:3])
     os.environ["CVY_NVRTC_LIB"] = find_nvrtc()
-    standin = new / "build/test/standin/libcuda.so.1"
     same = True
     with tempfile.TemporaryDirectory() as folder:
         recorder = Path(folder) / "librecorder.so"
@@ -108,7 +107,7 @@ def main():
         subprocess.run(["cc", "-shared", "-fPIC", "-D_GNU_SOURCE", "-o", recorder, source, "-ldl"], check=True)
         for chain in sys.argv[3:] or ["A", "B", "C"]:
             for way, options in WAYS.items():
-                seen = [observe(tree, recorder, standin, chain, options) for tree in (old, new)]
+                seen = [observe(tree, recorder, chain, options) for tree in (old, new)]
                 same &= compare(f"{chain} {way}", *seen)
     sys.exit(not same)
 

@@ -28,9 +28,9 @@ INLINE void store_first(void *dst, int64_t n, vf a, const cvy_dtype type)
     memcpy(dst, words, (size_t)n * sizeof *words);
 }
 
-/* dst[i + k * to + l] = src[j + l * from + k] for k < rows, l < columns, both at most VL. */
-INLINE void block(void *dst, int64_t i, int64_t to, const void *src, int64_t j, int64_t from, int64_t rows,
-                  int64_t columns, const cvy_dtype into, const cvy_dtype of)
+/* dst[k * to + l] = src[l * from + k] for k < rows, l < columns, both at most VL. */
+INLINE void block(void *dst, int64_t to, const void *src, int64_t from, int64_t rows, int64_t columns,
+                  const cvy_dtype into, const cvy_dtype of)
 {
     vf a[VL];
     UNROLL for (int l = 0; l < VL; l++)
@@ -38,13 +38,12 @@ INLINE void block(void *dst, int64_t i, int64_t to, const void *src, int64_t j, 
         if (l >= columns)
             a[l] = v_zero();
         else
-            a[l] =
-                rows == VL ? source_load(src, j + l * from, of) : source_load_range(src, j + l * from, 0, rows, of);
+            a[l] = rows == VL ? source_load(src, l * from, of) : source_load_range(src, l * from, 0, rows, of);
     }
     v_turn(a);
     UNROLL for (int k = 0; k < VL; k++)
     {
-        if (k < rows) store_first(result_at(dst, i + k * to, into), columns, a[k], into);
+        if (k < rows) store_first(result_at(dst, k * to, into), columns, a[k], into);
     }
 }
 
@@ -54,11 +53,13 @@ INLINE void turn_blocks(void *dst, int64_t to, const void *src, int64_t from, in
 {
     for (int64_t i = 0; i < rows; i += VL) {
         const int64_t high = cvyi_min64(VL, rows - i);
+        void *row = result_at(dst, i * to, into);
         int64_t j = 0;
         for (; high == VL && j + VL <= columns; j += VL)
-            block(dst, i * to + j, to, src, j * from + i, from, VL, VL, into, of);
+            block(result_at(row, j, into), to, source_at(src, j * from + i, of), from, VL, VL, into, of);
         for (; j < columns; j += VL)
-            block(dst, i * to + j, to, src, j * from + i, from, high, cvyi_min64(VL, columns - j), into, of);
+            block(result_at(row, j, into), to, source_at(src, j * from + i, of), from, high,
+                  cvyi_min64(VL, columns - j), into, of);
     }
 }
 
