@@ -136,15 +136,25 @@ int cvyi_edit_number(editor *e, op_id op, int a, double number)
     return cvyi_edit_add(e, &s);
 }
 
-int cvyi_edit_reshape(editor *e, int x, int rank, const int64_t *dims)
+void cvyi_spec_numbers(node_spec *s, int attr, int count, const int64_t *numbers)
+{
+    s->attr[attr] = (attr_value){.set = true, .count = count};
+    memcpy(s->attr[attr].i, numbers, (size_t)count * sizeof *numbers);
+}
+
+int cvyi_edit_list(editor *e, op_id op, int x, int count, const int64_t *numbers)
 {
     node_spec s;
-    cvyi_spec_init(&s, OP_reshape);
+    cvyi_spec_init(&s, op);
     s.n_args = 1;
     s.arg[0] = x;
-    s.attr[0] = (attr_value){.set = true, .count = rank};
-    memcpy(s.attr[0].i, dims, (size_t)rank * sizeof *dims);
+    cvyi_spec_numbers(&s, 0, count, numbers);
     return cvyi_edit_add(e, &s);
+}
+
+int cvyi_edit_reshape(editor *e, int x, int rank, const int64_t *dims)
+{
+    return cvyi_edit_list(e, OP_reshape, x, rank, dims);
 }
 
 int cvyi_edit_per_channel(editor *e, int x, int front, int after)

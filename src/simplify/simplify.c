@@ -19,6 +19,8 @@ const rewrite cvyi_rewrites[] = {
     {"pool_before_monotone", "moved before a monotone operator", cvyi_pool_before_monotone, false},
     {"pool_before_norm", "moved before the norm, its sign folded into the convolution", cvyi_pool_before_norm,
      false},
+    {"transposed_pixel", "of one pixel: a matrix product", cvyi_transposed_pixel, false},
+    {"flip_transposed", "of stride 1: a convolution with flipped weights", cvyi_flip_transposed, false},
     {"upsample_conv", "after an upsampling by 2: a transposed convolution of the small image", cvyi_upsample_conv,
      false},
 };

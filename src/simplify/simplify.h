@@ -54,12 +54,15 @@ void cvyi_editor_close(editor *e);
 int cvyi_edit_unary(editor *e, op_id op, int x);
 int cvyi_edit_binary(editor *e, op_id op, int a, int b);
 int cvyi_edit_number(editor *e, op_id op, int a, double number);
+/* An operator of one argument and one list of numbers. */
+int cvyi_edit_list(editor *e, op_id op, int x, int count, const int64_t *numbers);
 int cvyi_edit_reshape(editor *e, int x, int rank, const int64_t *dims);
 /* [C] as [C,1,...] after `front` dimensions of extent 1, with `after` of them after C. */
 int cvyi_edit_per_channel(editor *e, int x, int front, int after);
 /* A copy of a node with other arguments; attributes from `like`. */
 int cvyi_edit_like(editor *e, const node *like, const int *args);
 int cvyi_edit_add(editor *e, const node_spec *spec);
+void cvyi_spec_numbers(node_spec *s, int attr, int count, const int64_t *numbers);
 /* Its results are stored in this dtype. */
 void cvyi_edit_dtype(editor *e, int v, cvy_dtype dtype);
 /* The current rewrite holds only while v is finite. Check e->mode first: with REWRITE_CAREFUL nothing may be
@@ -88,6 +91,8 @@ bool cvyi_merge_cast(editor *e, int index);           /* cast.c */
 bool cvyi_cast_result(editor *e, int index);          /* cast.c */
 bool cvyi_cast_operand(editor *e, int index);         /* cast.c */
 bool cvyi_upsample_conv(editor *e, int index);        /* upsample.c */
+bool cvyi_transposed_pixel(editor *e, int index);     /* transposed.c */
+bool cvyi_flip_transposed(editor *e, int index);      /* transposed.c */
 bool cvyi_merge_tanh_hardswish(editor *e, int index); /* pointwise.c */
 bool cvyi_merge_clamp(editor *e, int index);          /* pointwise.c */
 bool cvyi_merge_number(editor *e, int index);         /* pointwise.c */

@@ -18,23 +18,6 @@
 
 enum { LEAST_CHANNELS = 256 };
 
-static void set_number(node_spec *s, int attr, int64_t number)
-{
-    s->attr[attr] = (attr_value){.set = true, .count = 1, .i = {number}};
-}
-
-/* A node of one argument and one list. */
-static int listed(editor *e, op_id op, int x, int count, const int64_t *numbers)
-{
-    node_spec s;
-    cvyi_spec_init(&s, op);
-    s.n_args = 1;
-    s.arg[0] = x;
-    s.attr[0] = (attr_value){.set = true, .count = count};
-    for (int i = 0; i < count; i++) s.attr[0].i[i] = numbers[i];
-    return x == CVY_NONE ? CVY_NONE : cvyi_edit_add(e, &s);
-}
-
 /* Three taps along an axis become four: the flipped filter, plus itself shifted by one. */
 static int four_taps(editor *e, int flipped, int spatial, int axis)
 {
@@ -42,8 +25,8 @@ static int four_taps(editor *e, int flipped, int spatial, int axis)
     const int at = 2 * (spatial - 1 - axis); /* the last axis comes first */
 
     before[at] = after[at + 1] = 1;
-    return cvyi_edit_binary(e, OP_add, listed(e, OP_pad, flipped, 2 * spatial, after),
-                            listed(e, OP_pad, flipped, 2 * spatial, before));
+    return cvyi_edit_binary(e, OP_add, cvyi_edit_list(e, OP_pad, flipped, 2 * spatial, after),
+                            cvyi_edit_list(e, OP_pad, flipped, 2 * spatial, before));
 }
 
 /* [K][C][3]... as [C][K][4]... */
@@ -51,7 +34,7 @@ static int transposed_weight(editor *e, int w, int spatial)
 {
     static const int64_t axes[] = {2, 3, 4}, order[] = {1, 0, 2, 3, 4};
 
-    w = listed(e, OP_permute, listed(e, OP_flip, w, spatial, axes), spatial + 2, order);
+    w = cvyi_edit_list(e, OP_permute, cvyi_edit_list(e, OP_flip, w, spatial, axes), spatial + 2, order);
     for (int a = 0; a < spatial; a++) w = four_taps(e, w, spatial, a);
     return w;
 }
@@ -87,11 +70,11 @@ bool cvyi_upsample_conv(editor *e, int index)
     s.arg[0] = x;
     s.arg[1] = transposed_weight(e, conv.arg[1], c.spatial);
     s.arg[2] = conv.arg[2];
-    set_number(&s, 0, c.K);
-    set_number(&s, 1, 4);
-    set_number(&s, 2, 2);
-    set_number(&s, 3, 1);
-    set_number(&s, 7, conv.arg[2] != CVY_NONE);
+    cvyi_spec_numbers(&s, 0, 1, &(int64_t){c.K});
+    cvyi_spec_numbers(&s, 1, 1, &(int64_t){4});
+    cvyi_spec_numbers(&s, 2, 1, &(int64_t){2});
+    cvyi_spec_numbers(&s, 3, 1, &(int64_t){1});
+    cvyi_spec_numbers(&s, 7, 1, &(int64_t){conv.arg[2] != CVY_NONE});
     if (s.arg[1] == CVY_NONE) return false; /* e->st says why */
     y = cvyi_edit_add(e, &s);
     cvyi_edit_replace(e, conv.out, y);

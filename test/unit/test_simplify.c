@@ -177,6 +177,28 @@ static const trial trials[] = {
     {"pool_before_norm", false, "x[2,3,10,10] | conv2d(4,3) | group_norm(2) | avg_pool2d(2)"},
     {"pool_before_norm", false, "x[2,3,10,10], w[4,3,3,3] | conv2d(4,3,weight=@w) | group_norm(2) | max_pool2d(2)"},
 
+    {"transposed_pixel", true, "x[3,5,1,1] | conv_transpose2d(4,3) | relu"},
+    {"transposed_pixel", true, "x[2,5,1] | conv_transpose1d(4,3,stride=2,bias=False) | batch_norm"},
+    {"transposed_pixel", true, "x[2,5,1,1,1] | conv_transpose3d(4,(1,2,3))"},
+    {"transposed_pixel", true, "x[2,5,1,1], w[5,4,2,2] | conv_transpose2d(4,2,weight=@w)"},
+    {"transposed_pixel", false, "x[3,5,1,2] | conv_transpose2d(4,3)"},
+    {"transposed_pixel", false, "x[3,6,1,1] | conv_transpose2d(4,3,groups=2)"},
+    {"transposed_pixel", false, "x[3,5,1,1] | conv_transpose2d(4,3,padding=1)"},
+    {"transposed_pixel", false, "x[3,5,1,1] | conv_transpose2d(4,3,dilation=2)"}, /* holes between the taps */
+    {"transposed_pixel", false, "x[3,5,1,1] | conv_transpose2d(4,3,stride=2,output_padding=1)"},
+    {"transposed_pixel", false, "x[5,1,1] | conv_transpose2d(4,3)"}, /* no batch */
+
+    {"flip_transposed", true, "x[2,6,9,11] | conv_transpose2d(4,3,padding=1) | relu"},
+    {"flip_transposed", true, "x[2,6,19] | conv_transpose1d(4,(4),bias=False) | batch_norm"},
+    {"flip_transposed", true, "x[2,6,9,8,7] | conv_transpose3d(4,(1,2,3),padding=(0,1,2),groups=2)"},
+    {"flip_transposed", true, "x[6,12,13] | conv_transpose2d(4,(3,2),padding=(0,1),dilation=(1,2),groups=2)"},
+    {"flip_transposed", true, "x[2,8,9,9] | conv_transpose2d(8,3,padding=1,groups=8) | group_norm(2)"},
+    {"flip_transposed", false, "x[2,6,9,9] | conv_transpose2d(4,3,stride=(1,2))"},
+    {"flip_transposed", false, "x[2,6,9,9] | conv_transpose2d(4,3,dilation=2,padding=2,output_padding=1)"},
+    {"flip_transposed", false, "x[2,6,9,9] | conv_transpose2d(4,1,padding=1)"}, /* drops pixels of x */
+    {"flip_transposed", false, "x[2,6,3,3] | conv_transpose2d(4,3)"},           /* mostly padding */
+    {"flip_transposed", false, "x[2,6,9,9], w[6,4,3,3] | conv_transpose2d(4,3,padding=1,weight=@w)"},
+
     {"upsample_conv", true, "x[1,256,2,3] | interpolate((4,6)) | conv2d(256,3,padding=1) | relu"},
     {"upsample_conv", true, "x[2,260,3] | silu | interpolate(6) | conv1d(256,3,padding=1,bias=False)"},
     {"upsample_conv", true, "x[1,256,1,2,1] | interpolate((2,4,2)) | conv3d(256,3,padding=1)"},
