@@ -1,9 +1,9 @@
 /* transposed.c - transposed convolutions that are something simpler.
  *
- * With stride 1 every output is a sum over a window of x, as in a convolution: of the flipped filter, with inputs and
- * outputs exchanged, and padding dilation * (kernel - 1) - padding. It has the same products, and the faster forms of
- * a convolution. Weights that are not finite would meet the zeros of the padding, where the transposed convolution
- * has no product: they are watched. Small images would mostly see that padding.
+ * With stride 1 every output is a sum over a window of x, as in a convolution: of the flipped filter, with inputs
+ * and outputs exchanged, and padding dilation * (kernel - 1) - padding. It has the same products, and the faster
+ * forms of a convolution. Weights that are not finite would meet the zeros of the padding, where the transposed
+ * convolution has no product: they are watched. Small images would mostly see that padding.
  *
  * Of an image of one pixel it is a matrix product: [N,C] with [C, outputs and taps]. A convolution would mostly see
  * padding. */
@@ -97,8 +97,7 @@ bool cvyi_transposed_pixel(editor *e, int index)
                          cvyi_edit_reshape(e, t.arg[1], 2, (const int64_t[]){c.C, c.K * taps}));
     if (y != CVY_NONE && t.arg[2] != CVY_NONE) cvyi_edit_dtype(e, y, CVY_FLOAT32); /* rounded after the bias */
     y = cvyi_edit_reshape(e, y, c.spatial + 2, image);
-    if (t.arg[2] != CVY_NONE)
-        y = cvyi_edit_binary(e, OP_add, y, cvyi_edit_per_channel(e, t.arg[2], 0, c.spatial));
+    if (t.arg[2] != CVY_NONE) y = cvyi_edit_binary(e, OP_add, y, cvyi_edit_per_channel(e, t.arg[2], 0, c.spatial));
     if (y == CVY_NONE) return false; /* e->st says why */
     cvyi_edit_replace(e, t.out, y);
     return true;
