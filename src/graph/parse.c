@@ -313,18 +313,44 @@ fail:
 
 /* ---- stages ---- */
 
-/* conv2d(8,64,3) on 8 channels is how nn.Conv2d writes it: the message gets a hint if 3 could be a kernel size. */
-static cvy_status hinted(const parser *p, const stage *s, cvy_status st)
+/* nn.Conv2d(8,64,3) begins with the input's channels, chain text does not. Are three numbers written that begin so? */
+static bool begins_with_channels(const parser *p, const stage *s)
 {
     const shape *x = cvyi_shape_of(p->graph, s->spec.arg[0]);
-    const attr_value *a = s->spec.attr;
     const bool conv = s->op->kind == KIND_CONV || s->op->kind == KIND_CONVT;
 
-    if (!st || !conv || s->next_attr < 3 || x->rank < 3 || a[0].i[0] != x->dim[1]) return st;
-    if (a[2].i[0] > x->dim[2]) return st;
+    return conv && s->next_attr >= 3 && x->rank > s->op->spatial &&
+           s->spec.attr[0].i[0] == x->dim[x->rank - s->op->spatial - 1];
+}
+
+/* Are the second and third number more likely output channels and a kernel size than a kernel size and a stride? */
+static bool kernel_is_doubtful(const attr_value *a)
+{
+    const int64_t kernel = a[1].i[0], stride = a[2].i[0];
+    return kernel > stride && (kernel >= 8 || (kernel == 6 && stride % 2 == 1));
+}
+
+static cvy_status add_hint(cvy_status st, const op_info *op, const attr_value *a)
+{
     return cvyi_fail_more(st, "; output channels come first here: torch.nn's (%lld,%lld,%lld) is %s(%lld,%lld)",
-                          (long long)a[0].i[0], (long long)a[1].i[0], (long long)a[2].i[0], s->op->name,
+                          (long long)a[0].i[0], (long long)a[1].i[0], (long long)a[2].i[0], op->name,
                           (long long)a[1].i[0], (long long)a[2].i[0]);
+}
+
+/* After a stage was added, or refused with st: a refusal of it, or of a later one, gets a hint if torch.nn's numbers
+ * may be the reason. */
+static cvy_status hinted(const parser *p, const stage *s, cvy_status st)
+{
+    cvy_graph *g = p->graph;
+    const shape *x = cvyi_shape_of(g, s->spec.arg[0]);
+    const bool channels = begins_with_channels(p, s);
+
+    if (!st && channels && !g->doubtful && kernel_is_doubtful(s->spec.attr)) g->doubtful = g->n_nodes;
+    if (!st) return st;
+    if (channels && s->spec.attr[2].i[0] <= x->dim[x->rank - 1])
+        return add_hint(st, s->op, s->spec.attr);
+    if (g->doubtful) return add_hint(st, cvyi_info(&g->nodes[g->doubtful - 1]), g->nodes[g->doubtful - 1].attr);
+    return st;
 }
 
 /* `conv2d(64, 3, padding=1) @c`, with the name coming next. */
@@ -341,7 +367,7 @@ static cvy_status read_operator(parser *p)
     if (op == OP_COUNT) return cvyi_locate(p, start, cvyi_op_unknown(start, n));
     if (p->running == CVY_NONE)
         return cvyi_locate(
-            p, start, cvyi_fail(CVY_INVALID, "%s has nothing to work on: expected '@name' before it", s.op->name));
+            p, start, cvyi_fail(CVY_INVALID, "%s has no input: expected '@name' before it", s.op->name));
     cvyi_spec_init(&s.spec, op);
     s.spec.natural = true;
     s.spec.n_args = 1 + s.op->n_tensors;

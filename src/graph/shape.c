@@ -71,7 +71,7 @@ static cvy_status infer_matmul(const cvy_graph *g, const node *n, shape *out)
     if (n->arg[1] == CVY_NONE) return cvyi_fail(CVY_INVALID, "matmul: other is missing");
     a = *cvyi_shape_of(g, n->arg[0]);
     b = *cvyi_shape_of(g, n->arg[1]);
-    if (!a.rank || !b.rank) return cvyi_fail(CVY_INVALID, "matmul: both tensors need a dimension at least");
+    if (!a.rank || !b.rank) return cvyi_fail(CVY_INVALID, "matmul: both tensors need at least one dimension");
     vector_a = a.rank == 1;
     vector_b = b.rank == 1;
     if (vector_a) a = (shape){2, {1, a.dim[0]}};
@@ -219,7 +219,7 @@ static cvy_status infer_reduce(const cvy_graph *g, const node *n, shape *out)
     for (int i = 0; i < x->rank; i++) {
         const bool gone = seen >> i & 1;
         if (gone && !x->dim[i] && (n->op == OP_max || n->op == OP_min))
-            return cvyi_fail(CVY_INVALID, "%s: dimension %d is empty and has no extreme", op->name, i);
+            return cvyi_fail(CVY_INVALID, "%s: dimension %d is empty, so it has no maximum or minimum", op->name, i);
         if (!gone)
             out->dim[out->rank++] = x->dim[i];
         else if (keep)

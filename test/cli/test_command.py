@@ -26,7 +26,7 @@ SMALL = "x[3,4,9,9] | conv2d(6,3) | group_norm(2) | relu"
         (["ops", SMALL], ["takes no chain"]),
         (["plan", SMALL, SMALL], ["one chain at a time"]),
         (["plan", SMALL, "--colour"], ["unknown option '--colour'"]),
-        (["plan", SMALL, "--repeat", "3"], ["unknown option '--repeat'", "other commands have it"]),
+        (["plan", SMALL, "--repeat", "3"], ["'--repeat' is not an option of this command"]),
         (["plan", SMALL, "--precison", "fp32"], ["unknown option '--precison'", "did you mean '--precision'?"]),
         (["plan", "x[1,4,9,9] | con2d(6,3)"], ["column 14", "no operator 'con2d'", "did you mean 'conv2d'?"]),
         (["plan", "x[1,4,9,9] | conv2d(4,64,3)"], ["the kernel spans 64", "torch.nn's (4,64,3) is conv2d(64,3)"]),
@@ -75,7 +75,12 @@ def test_the_three_numbers_of_torch_get_a_hint(convoy):
     status, out, err = convoy("plan", "x[1,3,96,96] | conv2d(3,64,3)", "--device", "ref")
     assert status == 0 and "conv2d(3, 64, stride=3)" in out
     assert err == "convoy: note: conv2d has kernel 64 and stride 3; torch.nn's (3,64,3) is conv2d(64,3)\n"
-    for chain in ("x[1,3,96,96] | conv2d(3,7,2)", "x[1,3,96,96] | conv2d(96,16,16)", "x[1,3,96,96] | conv2d(64,3,1)"):
+    for numbers in ("8,16,1", "4,6,3", "3,6,5"):
+        chain = f"x[1,{numbers.split(',')[0]},32,32] | conv2d({numbers})"
+        assert f"torch.nn's ({numbers}) is conv2d({numbers.split(',', 1)[1]})" in convoy("plan", chain, "--device", "ref")[2]
+    later = "x[1,3,96,96] | conv2d(3,64,3) | group_norm(16)"
+    refused(convoy("plan", later, "--device", "ref"), "group_norm", "torch.nn's (3,64,3) is conv2d(64,3)")
+    for chain in ("x[1,8,32,32] | conv2d(8,16)", "x[1,3,96,96] | conv2d(3,7,2)", "x[1,3,96,96] | conv2d(96,16,16)", "x[1,3,96,96] | conv2d(64,3,1)"):
         assert convoy("plan", chain, "--device", "ref")[2] == ""
 
 

@@ -260,7 +260,7 @@ static void refused_names(void **state)
           {"x[3] | relu | @x", "column 17: output: 'x' is not the result of an operator"},
           {"x[3] | relu | output(@x)", "column 22: output: 'x' is not the result of an operator"},
           {"x[3] | relu | output(@relu,@relu)", "column 28: output: 'relu' is already an output"},
-          {"param(w[3]) | relu", "column 15: relu has nothing to work on: expected '@name' before it"},
+          {"param(w[3]) | relu", "column 15: relu has no input: expected '@name' before it"},
           {"x[2,4] | mul(linear.weight[]) | linear(3)",
            "column 33: linear: the name 'linear.weight' is already taken"});
 }
