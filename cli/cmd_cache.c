@@ -67,6 +67,7 @@ int cmd_cache(const options *o)
     const char *wanted = o->chain ? o->chain : "size";
     held h = {NULL, 0, ""};
 
+    if (cvyi_env_check()) return cli_library_error("");
     for (size_t i = 0; i < sizeof actions / sizeof *actions; i++) {
         int st;
         if (strcmp(wanted, actions[i].name) != 0) continue;

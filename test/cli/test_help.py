@@ -127,6 +127,8 @@ def test_cache_is_listed_verified_and_cleared(convoy, monkeypatch, tmp_path):
     assert (folder / "notes.txt").exists()
     refused(convoy("cache", "burn"), "list, verify, clear or size", "burn")
     refused(convoy("cache", "size", env={"CVY_CACHE": "off"}), "no cache")
+    for value in ("abc", "-1"):
+        refused(convoy("cache", "size", env={"CVY_CACHE_MB": value}), "CVY_CACHE_MB", value)
 
 
 def test_version_is_the_headers(convoy):
