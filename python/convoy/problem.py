@@ -30,6 +30,7 @@ from .settings import meant
 FACTORS = (1, 3, 0.01, -1)
 SEED = 42
 SECONDS = 2.0  # of timed runs
+NAMES = {"eager": "eager PyTorch", "compile": "torch.compile", "convoy": "Convoy"}
 # Largest error allowed, as a share of the largest value; or a few times eager's own, if that is more.
 TOLERANCES = {"fp32": 5e-6, "tf32": 5e-3, "torch": 5e-3}
 OWN_ERROR = 4
@@ -143,7 +144,7 @@ def compare(model, new, inputs, precision):
     eager, ours = floats(model(*few)), floats(new(*few))
     whole_eager, whole_ours = floats(model(*inputs)), floats(new(*inputs))
     if [t.shape for t in whole_eager] != [t.shape for t in whole_ours]:
-        return {"max_abs": float("inf"), "agree": False, "reason": "other shapes than eager"}
+        return {"max_abs": float("inf"), "agree": False, "reason": "the shapes differ from eager PyTorch's"}
     scale = max(size_of(exact), size_of(whole_eager))
     error = max(map(distance, ours, exact), default=0.0)
     own = max(map(distance, eager, exact), default=0.0)
@@ -228,12 +229,15 @@ def times_of(function, inputs, device, seconds=SECONDS):
     return Times(statistics.median(times), min(times), (quarters[2] - quarters[0]) / 2)
 
 
-def compiled_times(model, inputs, device, seconds):
-    """torch.compile may need a C++ compiler that is missing: then the reason instead of a time."""
+def compiled(model, inputs):
+    """The model under torch.compile, compiled for these inputs; None and the reason if that fails, for example because a C++
+    compiler is missing."""
+    new = torch.compile(copy.deepcopy(model))
     try:
-        return times_of(torch.compile(copy.deepcopy(model)), inputs, device, seconds), None
+        new(*inputs)
     except Exception as error:
         return None, f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+    return new, None
 
 
 def roofline_ms(new):
@@ -286,15 +290,15 @@ def measure(path, options):
             progress(f"comparing with float64 and eager PyTorch, inputs times {factor:g}")
             errors.append({"factor": factor, **compare(model, new, scaled(inputs, factor), options.precision)})
         agree = all(e["agree"] for e in errors)
-        times, why = {"eager": None, "compile": None, "convoy": None}, None
+        functions, why = {"eager": model, "compile": None, "convoy": new}, None
         if options.compile:
-            progress("torch.compile: compiling, then timing")
-            times["compile"], why = compiled_times(model, inputs, device, options.seconds)
-        with Load() as meanwhile:  # without torch.compile's workers
-            progress("timing eager PyTorch")
-            times["eager"] = times_of(model, inputs, device, options.seconds)
-            progress("timing Convoy")
-            times["convoy"] = times_of(new, inputs, device, options.seconds)
+            progress("torch.compile: compiling")  # before the clock and the look at other processes start: it has workers
+            functions["compile"], why = compiled(model, inputs)
+        times = {}
+        with Load() as meanwhile:
+            for name, function in functions.items():
+                progress(f"timing {NAMES[name]}")
+                times[name] = function and times_of(function, inputs, device, options.seconds)
         progress(None)
     return {
         "file": str(path),
