@@ -1,6 +1,7 @@
 """convoy.explain(): which parts of a module run where, in which passes, and what they cost."""
 
 import contextlib
+import itertools
 import statistics
 import time
 
@@ -49,10 +50,19 @@ class Explanation:
             lines += ["  | " + line for line in region["plan"].splitlines()[1:]]
         if self.kept:
             lines += ["", "stays in PyTorch:"]
-            lines += [f"  {name} ({target}): {reason}" for name, (target, reason) in self.kept.items()]
+            lines += ["  " + line for line in grouped(self.kept)]
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def grouped(kept):
+    """Lines: operators of one rejected region have the same reason, which is the same object, so they share a line."""
+    lines = []
+    for _, group in itertools.groupby(kept.items(), key=lambda item: id(item[1][1])):
+        group = list(group)
+        lines.append(", ".join(f"{name} ({target})" for name, (target, _) in group) + f": {group[0][1][1]}")
+    return lines
 
 
 def describe(runner, verdict):

@@ -31,6 +31,8 @@ def arguments_of(given, like):
 def warm_module(module, shapes):
     if not isinstance(module, torch.nn.Module) or not any(isinstance(m, Compiled) for m in module.modules()):
         raise TypeError("convoy.warm takes a module that convoy.compile() returned, or a module that contains one")
+    if not isinstance(shapes, (tuple, list)):
+        raise TypeError(f"convoy.warm takes a list of calls, not {shapes!r}")
     like = first_floating(module)
     calls = [arguments_of(given, like) for given in shapes]
     for tensors in calls:

@@ -57,6 +57,8 @@ def test_other_arguments_are_refused():
     with pytest.raises(TypeError, match="convoy.compile"):
         convoy.warm(Two(), [(1, 3, 8, 8)])
     fast = convoy.compile(Two())
+    with pytest.raises(TypeError, match="a list of calls, not 3"):
+        convoy.warm(fast, 3)
     for wrong in ("1x3", [], [3.5]):
         with pytest.raises(TypeError, match="a shape, a tensor, or a list"):
             convoy.warm(fast, [wrong])
