@@ -33,7 +33,7 @@ static const option table[] = {
      CMD_PLANNED, AT(plan.effort), 0, CVY_ESTIMATE},
     {"--winograd", "on|off", "off: forbid Winograd convolutions", TAKE_WORD, CMD_PLANNED, AT(plan.winograd), 0,
      CVY_ON},
-    {"--fuse", "on|off", "off: every operator in a pass of its own", TAKE_WORD, CMD_PLANNED & ~(unsigned)CMD_DEMO,
+    {"--fuse", "on|off", "off: one pass per operator", TAKE_WORD, CMD_PLANNED & ~(unsigned)CMD_DEMO,
      AT(plan.fuse), 0, CVY_ON},
     {"--dtype", "fp32|fp16|bf16", "dtype of tensors whose declaration has none (x[2,3]:bf16 has one)", TAKE_WORD,
      CMD_PLANNED & ~(unsigned)CMD_DEMO, AT(dtype), 0, CVY_FLOAT32},
@@ -90,7 +90,7 @@ static int set_option(options *o, const option *d, const char *value)
         *(int32_t *)field_at(o, d->field) = (int32_t)number;
     } else {
         int32_t *count = field_at(o, d->count);
-        if (*count == MAX_FILES) return cli_error("more than %d times %s", MAX_FILES, d->name);
+        if (*count == MAX_FILES) return cli_error("%s is given more than %d times", d->name, MAX_FILES);
         ((const char **)field_at(o, d->field))[(*count)++] = value;
     }
     return EXIT_FINE;
@@ -111,7 +111,7 @@ static int unknown_option(const char *argument, unsigned command)
 {
     nearest near = {.word = argument, .length = strcspn(argument, "=")};
     if (find_option(argument, UINT_MAX))
-        return cli_error("unknown option '%s': other commands have it, this one does not; see --help", argument);
+        return cli_error("'%s' is not an option of this command; --help lists them", argument);
     for (int i = 0; i < N_OPTIONS; i++)
         if (table[i].commands & command) cvyi_near_try(&near, table[i].name);
     return near.best ? cli_error("unknown option '%s'; did you mean '%s'?", argument, near.best)

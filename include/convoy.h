@@ -62,7 +62,7 @@ extern "C" {
 typedef enum cvy_status {
     CVY_OK = 0,
     CVY_INVALID = 1,     /* the caller's text, shape or argument is wrong */
-    CVY_NO_MEMORY = 2,   /* an allocation failed; nothing was kept */
+    CVY_NO_MEMORY = 2,   /* an allocation failed; everything was released */
     CVY_UNSUPPORTED = 3, /* the graph is legal, but this device or precision does not support it */
     CVY_NO_DEVICE = 4,   /* the device, its driver or its compiler is missing */
     CVY_FAILED = 5,      /* a call of the device or of the system failed */
@@ -125,7 +125,7 @@ CVY_API cvy_status cvy_graph_apply(cvy_graph *graph, const cvy_call *call, cvy_v
 /* Appends operators written as chain text after a value: cvy_graph_chain(g, x, "conv2d(64,3) | relu", &y). */
 CVY_API cvy_status cvy_graph_chain(cvy_graph *graph, cvy_value from, const char *text, cvy_value *out);
 
-/* Makes a value an output. If no value is made an output, the last value is the output. */
+/* Marks a value as an output. If no value is marked, the last value is the output. */
 CVY_API cvy_status cvy_graph_output(cvy_graph *graph, cvy_value value);
 
 /* The extents of any value. */
@@ -267,7 +267,7 @@ typedef struct cvy_memory {
 CVY_API cvy_status cvy_plan_run_in(const cvy_plan *plan, const cvy_buffer *buffers, int32_t n_buffers,
                                    const cvy_memory *memory, uint32_t flags, void *stream);
 
-/* A word of memory and the value that it must still have; bytes of memory and a copy that they must still equal. */
+/* cvy_word: a word and its expected value. cvy_copy: bytes and their expected contents. */
 typedef struct cvy_word {
     const uint64_t *at;
     uint64_t value;

@@ -452,11 +452,11 @@ def why_not(node, device, fixed):
     if node.target in CONVERSIONS and node in fixed:
         return "a parameter in another dtype"
     if node.op != "call_function" or (node.target not in RULES and not takes_first(node)):
-        return "not in the vocabulary"
+        return "Convoy does not support this operator"
     value = node.meta.get("val")
     if isinstance(value, (tuple, list)):
         if any(u.target is not operator.getitem or (u.args[1] and u.users) for u in node.users):
-            return "indices are read"
+            return "the indices that it returns are used"
         value = value[0]
     for tensor in [value] + [n.meta.get("val") for n in node.all_input_nodes if "number" not in n.meta]:
         tensor = tensor[0] if isinstance(tensor, (tuple, list)) else tensor

@@ -57,7 +57,7 @@ def main(argv=None):
     parser.add_argument("--results", default="bench/results", metavar="DIR", help="a folder of results (default bench/results)")
     parser.add_argument("-o", "--output", default="report.html", metavar="FILE.html", help="where the page goes (default report.html)")
     parser.add_argument("--update", nargs="+", metavar="FILE", help="write the figures into these Markdown files")
-    parser.add_argument("--check", nargs="+", metavar="FILE", help="exit 1 unless these files have the results' figures")
+    parser.add_argument("--check", nargs="+", metavar="FILE", help="exit with status 1 if the figures in these files are out of date")
     parser.add_argument("--screenshots", metavar="DIR", help="pictures of the first screen, drawn by Chromium")
     parser.add_argument("files", nargs="*", metavar="FILE.json", help="what convoy bench --json wrote; then DIR is not read")
     args, unknown = parser.parse_known_args(argv)

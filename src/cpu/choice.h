@@ -2,7 +2,7 @@
  *
  * A pass begins with its producer, if it has one. Every row of the table of kernels (choice.c) refuses that first
  * operator with a reason, or predicts its time. The row that wins decides how it runs: tiles, bands and what is
- * taken along. decide.c decides the rest: how many samples are a unit, which operators share steps, which values
+ * fused into it. decide.c decides the rest: how many samples are a unit, which operators share steps, which values
  * are in slices between steps. The predicted time follows from these decisions. All of it is kept with the pass as
  * its choice. Lowering, printing, measuring and the tests read the choice; nothing is decided twice.
  * Each operator after the first has exactly one row that does not refuse it. A new kernel is a file with its row,
@@ -35,7 +35,7 @@ static inline question cvyi_ask(const cvy_plan *p, const pass *s, int index)
 
 /* What is computed while a convolution's result is still in registers or in a band of rows. */
 typedef struct conv_along {
-    int pool;         /* node of the maximum taken along; -1: none */
+    int pool;         /* node of the maximum fused into the convolution; -1: none */
     int stats;        /* node of the statistics taken of the result itself; -1 */
     int prog, n_prog; /* pointwise nodes run on each band */
     int prog_stats;   /* node of the statistics taken of the last of those; -1 */

@@ -86,7 +86,7 @@ bool cvyi_band_program(const site *at, int v, int first, int n, const conv_geom 
            out->inner == g->out[0] * g->out[1] * g->out[2];
 }
 
-/* Is v read only by these two nodes? Statistics that are not taken along need it in memory. */
+/* Is v read only by these two nodes? Statistics that are not fused need it in memory. */
 static bool only_stats(const cvy_plan *p, const pass *s, int v, int stats, int pool)
 {
     for (int i = s->first; i <= p->last_reader[v] && i < p->graph->n_nodes; i++)

@@ -79,7 +79,7 @@ cvy_status cvyi_conv_add_stats(builder *b, conv_step *c);
 /* step_conv_product.c: 1x1, weights [K][C] times the sample's [C][pixels]. */
 void cvyi_multiply(const conv_choice *how, const float *weight, const float *x, const float *start, float *y,
                    int64_t part, char *scratch);
-/* The whole convolution, where nothing is taken along. */
+/* The whole convolution, where nothing is fused into it. */
 cvy_status cvyi_lower_product(builder *b, int index);
 /* step_conv.c: by bands, or as a product whose result is centred. */
 cvy_status cvyi_lower_conv(builder *b, int index);

@@ -11,9 +11,11 @@ static const char *refusal(const cvy_plan *p, const cuda_device *d, const conv_g
     if (d->major != 9 || d->minor != 0) return "wide: needs compute capability 9.0";
     if (p->tuning >= TUNE_GENERIC) return "wide: this tuning does not use tensor cores";
     if (e->groups > 1) return "wide: more than one group";
-    for (int a = 0; a < 3; a++)
-        if (e->kernel[a] * e->dil[a] + e->pad[a] > FARTHEST || e->stride[a] > STRIDE_MOST)
-            return "wide: a filter that reaches further than a tile";
+    for (int a = 0; a < 3; a++) {
+        if (e->stride[a] > STRIDE_MOST) return "wide: a stride above 16";
+        if (e->kernel[a] * e->dil[a] + e->pad[a] > FARTHEST)
+            return "wide: a filter that spans more than 2^20 pixels";
+    }
     /* Each is a list of its own with gaps of its own, or a tile with few taps. */
     if (e->stride[0] * e->stride[1] * e->stride[2] > PHASES_MOST) return "wide: strides with more than 64 phases";
     return e->C < 16 ? "wide: fewer than 16 input channels" : NULL;

@@ -143,7 +143,7 @@ static cvy_status begin(const cvy_graph *graph, const cvy_options *options, cvy_
     if (!graph) return cvyi_fail(CVY_INVALID, "graph is NULL");
     if (!graph->n_nodes) return cvyi_fail(CVY_INVALID, "the graph has no operator");
     if (graph->n_nodes > CVY_MAX_OPERATORS)
-        return cvyi_fail(CVY_UNSUPPORTED, "the graph has %d operators, a plan takes %d at most", graph->n_nodes,
+        return cvyi_fail(CVY_UNSUPPORTED, "the graph has %d operators; the limit is %d", graph->n_nodes,
                          CVY_MAX_OPERATORS);
     p = cvyi_alloc(1, sizeof *p);
     if (!p) return CVY_NO_MEMORY;

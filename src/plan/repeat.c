@@ -29,7 +29,7 @@ static bool aligned(const cvy_repeat *r)
 cvy_status cvy_plan_repeat(cvy_repeat *r)
 {
     if (!r || !r->plan || !r->buffers || !r->call)
-        return cvyi_fail(CVY_INVALID, "repeat: NULL, or its plan, buffers or call are");
+        return cvyi_fail(CVY_INVALID, "repeat: the struct, its plan, its buffers or its call is NULL");
     if (r->size != sizeof *r)
         return cvyi_fail(CVY_INVALID, "repeat: size is %zu, expected %zu", r->size, sizeof *r);
     if (!cvy_words_hold(r->words, r->n_words) || !copies_hold(r->copies, r->n_copies) || !aligned(r))

@@ -104,7 +104,7 @@ static cvy_status place(const cvy_graph *g, slot *slots, int v, int *alive, int6
     *total = cvyi_max64(*total, end);
     return CVY_OK;
 overflow:
-    return cvyi_fail(CVY_INVALID, "reference: the workspace for '%s' is larger than memory can be",
+    return cvyi_fail(CVY_INVALID, "reference: the workspace for '%s' is too large for the address space",
                      g->values[v].name);
 }
 
@@ -139,7 +139,7 @@ cvy_status cvyi_ref_workspace(const cvy_graph *g, size_t *bytes)
     if (!slots) return CVY_NO_MEMORY;
     TRY(lay_out(g, slots, &total));
     if (!cvyi_add(total, CVY_ALIGN, &total) || (uint64_t)total > SIZE_MAX) {
-        TRY(cvyi_fail(CVY_INVALID, "reference: the workspace is larger than memory can be"));
+        TRY(cvyi_fail(CVY_INVALID, "reference: the workspace is too large for the address space"));
     }
     *bytes = (size_t)total / CVY_ALIGN * CVY_ALIGN;
 fail:

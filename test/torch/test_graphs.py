@@ -161,7 +161,7 @@ def test_explain():
     passes = [line for r in found.regions for line in r["plan"].splitlines() if " GFLOP, predicted" in line]
     assert passes and all(re.search(r"predicted \S+ ms, measured \S+ ms", line) for line in passes)
     text = str(found)
-    assert "aten.sort.default): not in the vocabulary" in text and "2 regions by Convoy on cpu" in text
+    assert "aten.sort.default): Convoy does not support this operator" in text and "2 regions by Convoy on cpu" in text
     assert json.dumps(found.regions)
     assert found.prepared == sum(r["prepared"] for r in found.regions) > 0
     assert found.workspace == max(r["workspace"] for r in found.regions) > 0 and "MB derived from parameters" in text

@@ -106,7 +106,7 @@ static void what_it_relies_on(void **state)
 
 static void arguments_are_checked(void **state)
 {
-    static const char words[] = "repeat: NULL, or its plan, buffers or call are";
+    static const char words[] = "repeat: the struct, its plan, its buffers or its call is NULL";
     rehearsal t;
     (void)state;
 
