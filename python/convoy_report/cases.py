@@ -72,8 +72,8 @@ def newest_sample(cases, device):
 
 
 def devices(cases):
-    """(device, precision) pairs, the CPU first; of a device float32, tf32, then 16 bits."""
-    return sorted({(c.device, c.precision) for c in cases}, key=lambda d: (d[0] != "cpu", d[0], d[1] != "fp32", d[1] != "tf32", d[1]))
+    """(device, precision) pairs, the GPU first; of a device float32, tf32, then 16 bits."""
+    return sorted({(c.device, c.precision) for c in cases}, key=lambda d: (d[0] != "cuda", d[0], d[1] != "fp32", d[1] != "tf32", d[1]))
 
 
 def fmt(value, digits=3):

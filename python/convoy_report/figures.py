@@ -78,14 +78,14 @@ FASTEST = "Time of the fastest other library as a multiple of Convoy's. Red: it 
 
 
 def ratio_figure(name, title, found, note, ours=OURS):
-    """A bar for each case: the fastest peer against Convoy, or against another row of ours; its colour is the peer's."""
-    rows = []
+    """Convoy's bar, and one for each case: the fastest peer against Convoy, or against another row of ours; its colour is the peer's."""
+    rows = [(ours, 1, "1×", family(OURS))]
     for c in found:
         row = c.peers()[0]
         ratio = row["ms"] / c.rows[ours]["ms"]
         lost = ratio < 1  # the colour then says so, and the peer needs a name
         rows.append((str(c.size), ratio, f"{fmt(ratio)}×" + f" {short(row['peer'])}" * lost, "loss" if lost else family(row["peer"])))
-    names = legend(dict.fromkeys(p for p in FAMILIES if any(c.peers()[0]["peer"].startswith(p) for c in found)))
+    names = legend(dict.fromkeys(p for p in FAMILIES if p == OURS or any(c.peers()[0]["peer"].startswith(p) for c in found)))
     return figure(name, title, bars(rows, title, mark=f"{OURS} = 1") + names, commands_of(found), f"<p>{note}</p>")
 
 
@@ -267,10 +267,9 @@ def error_figure(cases, device, precision):
     if not spots:
         return
     axes = LogAxes([s[0] for s in spots], [s[1] for s in spots], "ms", "max abs error against float64")
-    for x, y, r, c in spots:
+    for x, y, r, c in sorted(spots, key=lambda s: s[2]["peer"] != OURS):
         axes.dot(x, y, family(r["peer"]) + " named" * (r["peer"] == OURS), f"{c.block}, {r['peer']}: {fmt(x)} ms, error {fmt_error(y)}")
-        if r["peer"] == OURS:
-            axes.name(x, y, c.block)
+        axes.name(x, y, c.block, r["peer"] == OURS)
     yield figure(f"error-{device}-{precision}", "Error against time",
                  axes.svg("error against time") + legend(dict.fromkeys(
                      r["peer"] for *_, r, c in spots if r["peer"] in FAMILIES)), commands_of(found),

@@ -51,7 +51,7 @@ class LogAxes:
         self.height = height
         self.x0, self.x1 = self._range(xs)
         self.y0, self.y1 = self._range(ys)
-        self.parts = []
+        self.parts, self.named = [], []  # named: where names are
         for v in x_ticks or self._ticks(self.x0, self.x1):
             self.parts += [line(self.x(v), self.top, self.x(v), height - self.bottom, "grid"),
                            text(self.x(v), height - self.bottom + 15, tick(v), "middle", "small")]
@@ -88,9 +88,12 @@ class LogAxes:
         self.parts.append(f'<circle cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="{radius}" class="dot {kind}">'
                           f"<title>{esc(title)}</title></circle>")
 
-    def name(self, x, y, word):
-        """Left of a dot."""
-        self.parts.append(text(self.x(x) - 8, self.y(y) + 4, word, "end", "name"))
+    def name(self, x, y, word, always=True):
+        """Left of a dot; unless `always`, only if it would not touch another name."""
+        at = (self.x(x) - 8, self.y(y) + 4)
+        if always or all(abs(at[0] - a) > 12 or abs(at[1] - b) > 12 for a, b in self.named):
+            self.named.append(at)
+            self.parts.append(text(*at, word, "end", "name"))
 
     def names_after(self, ends, gap=14):
         """[(x, y, word)] of curves, right of their last dots: at least `gap` apart, from the top down."""

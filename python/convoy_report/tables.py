@@ -177,10 +177,11 @@ def md_headline(cases, device, precision):
         return []
     best, eager = case.peers()[0], case.rows.get("torch eager", {})
     first, *middle, last = BLOCKS["A"].split(", ")
-    return [f"**On an {case.run['machine']['name']} a {first} with {', '.join(middle)} and {last} takes "
-            f"{fmt(case.ours['ms'])} ms: {fmt(case.speedup(best))} times as",
-            f"fast as the fastest of {len(case.peers())} ways to run it in PyTorch. Largest error against float64: "
-            f"{fmt_error(case.ours.get('max_abs_error'))}; eager PyTorch's: {fmt_error(eager.get('max_abs_error'))}.**"]
+    return [f"**On an {case.run['machine']['name']} a {first} with {', '.join(middle)} and {last} of `{case.chain.split(' |')[0]}`",
+            f"takes {fmt(case.ours['ms'])} ms: {fmt(case.speedup(best))} times as fast as the fastest of {len(case.peers())} ways to run it in "
+            f"PyTorch {case.run['versions'].get('torch', '').split('+')[0]}.",
+            f"Largest error against float64: {fmt_error(case.ours.get('max_abs_error'))}; eager PyTorch's: "
+            f"{fmt_error(eager.get('max_abs_error'))}.**"]
 
 
 def md_summary(cases, device, precision):

@@ -23,7 +23,7 @@ PROGRAMS = r"(?:make|pip|cc|cmake|nvcc|sudo|export|convoy|python3?|(?:\.ci|\./|t
 
 # Commands that need a GPU: the page says so in the command's comment, in the line before its block or in its paragraph, or the
 # command by its name.
-GPU = re.compile(r"make gpu-\w+.*|convoy (?:eject|\w+ .*--device cuda).*|nvcc .* bench/labs/.*|\./gpu_\w+.*|python bench/suites/gpu\.py.*"
+GPU = re.compile(r"make gpu-\w+.*|convoy (?:eject|\w+ .*--device cuda).*|nvcc .* bench/labs/.*|\./gpu_\w+.*|python bench/suites/(?:gpu|diffusion)\.py.*"
                  r"|python bench/modules/never_slower\.py --device cuda.*|test/gpu/prove\.sh.*|build/test/gpu/cores")
 # Commands that another part of the suite runs: which file, and the text in it that does so.
 ELSEWHERE = (
