@@ -13,9 +13,8 @@ void hint(const cvy_graph *g)
     const attr_value *a = n ? n->attr : NULL;
 
     if (!n) return;
-    fprintf(stderr,
-            "convoy: note: %s has kernel %lld and stride %lld; torch.nn's (%lld,%lld,%lld) is %s(%lld,%lld)\n",
-            g->values[n->out].name, (long long)a[1].i[0], (long long)a[2].i[0], (long long)a[0].i[0],
-            (long long)a[1].i[0], (long long)a[2].i[0], cvyi_info(n)->name, (long long)a[1].i[0],
-            (long long)a[2].i[0]);
+    fprintf(
+        stderr, "convoy: note: %s has kernel %lld and stride %lld; torch.nn's (%lld,%lld,%lld) is %s(%lld,%lld)\n",
+        g->values[n->out].name, (long long)a[1].i[0], (long long)a[2].i[0], (long long)a[0].i[0],
+        (long long)a[1].i[0], (long long)a[2].i[0], cvyi_info(n)->name, (long long)a[1].i[0], (long long)a[2].i[0]);
 }

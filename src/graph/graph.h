@@ -136,7 +136,7 @@ struct cvy_graph {
     int *index;           /* names.c: cap_index slots, each a value or CVY_NONE */
     int cap_index;        /* a power of 2, or 0 */
     int suffix[OP_COUNT]; /* per operator, the number at which its next automatic name is looked for */
-    int doubtful;         /* 1 + the first node whose numbers in chain text look like torch.nn's; 0: there is none */
+    int doubtful; /* 1 + the first node whose numbers in chain text look like torch.nn's; 0: there is none */
 };
 
 static inline const op_info *cvyi_info(const node *n)

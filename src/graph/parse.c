@@ -313,46 +313,6 @@ fail:
 
 /* ---- stages ---- */
 
-/* nn.Conv2d(8,64,3) begins with the input's channels, chain text does not. Are three numbers written that begin so? */
-static bool begins_with_channels(const parser *p, const stage *s)
-{
-    const shape *x = cvyi_shape_of(p->graph, s->spec.arg[0]);
-    const bool conv = s->op->kind == KIND_CONV || s->op->kind == KIND_CONVT;
-
-    return conv && s->next_attr >= 3 && x->rank > s->op->spatial &&
-           s->spec.attr[0].i[0] == x->dim[x->rank - s->op->spatial - 1];
-}
-
-/* Are the second and third number more likely output channels and a kernel size than a kernel size and a stride? */
-static bool kernel_is_doubtful(const attr_value *a)
-{
-    const int64_t kernel = a[1].i[0], stride = a[2].i[0];
-    return kernel > stride && (kernel >= 8 || (kernel == 6 && stride % 2 == 1));
-}
-
-static cvy_status add_hint(cvy_status st, const op_info *op, const attr_value *a)
-{
-    return cvyi_fail_more(st, "; output channels come first here: torch.nn's (%lld,%lld,%lld) is %s(%lld,%lld)",
-                          (long long)a[0].i[0], (long long)a[1].i[0], (long long)a[2].i[0], op->name,
-                          (long long)a[1].i[0], (long long)a[2].i[0]);
-}
-
-/* After a stage was added, or refused with st: a refusal of it, or of a later one, gets a hint if torch.nn's numbers
- * may be the reason. */
-static cvy_status hinted(const parser *p, const stage *s, cvy_status st)
-{
-    cvy_graph *g = p->graph;
-    const shape *x = cvyi_shape_of(g, s->spec.arg[0]);
-    const bool channels = begins_with_channels(p, s);
-
-    if (!st && channels && !g->doubtful && kernel_is_doubtful(s->spec.attr)) g->doubtful = g->n_nodes;
-    if (!st) return st;
-    if (channels && s->spec.attr[2].i[0] <= x->dim[x->rank - 1])
-        return add_hint(st, s->op, s->spec.attr);
-    if (g->doubtful) return add_hint(st, cvyi_info(&g->nodes[g->doubtful - 1]), g->nodes[g->doubtful - 1].attr);
-    return st;
-}
-
 /* `conv2d(64, 3, padding=1) @c`, with the name coming next. */
 static cvy_status read_operator(parser *p)
 {
@@ -366,8 +326,8 @@ static cvy_status read_operator(parser *p)
     if (!n) return cvyi_expected(p, "an operator");
     if (op == OP_COUNT) return cvyi_locate(p, start, cvyi_op_unknown(start, n));
     if (p->running == CVY_NONE)
-        return cvyi_locate(
-            p, start, cvyi_fail(CVY_INVALID, "%s has no input: expected '@name' before it", s.op->name));
+        return cvyi_locate(p, start,
+                           cvyi_fail(CVY_INVALID, "%s has no input: expected '@name' before it", s.op->name));
     cvyi_spec_init(&s.spec, op);
     s.spec.natural = true;
     s.spec.n_args = 1 + s.op->n_tensors;
@@ -382,7 +342,8 @@ static cvy_status read_operator(parser *p)
         TRY(cvyi_scan_name(p, "a name after '@'", name));
         s.spec.name = name;
     }
-    TRY(cvyi_locate(p, start, hinted(p, &s, cvyi_graph_add(p->graph, &s.spec, &p->running))));
+    TRY(cvyi_locate(p, start,
+                    cvyi_hinted(p->graph, &s.spec, s.next_attr, cvyi_graph_add(p->graph, &s.spec, &p->running))));
 fail:
     return st;
 }

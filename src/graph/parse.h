@@ -1,4 +1,5 @@
-/* parse.h - what parse.c (stages, operators, arguments) and scan.c (words) share; no other file includes it. */
+/* parse.h - what parse.c (stages, operators, arguments), scan.c (words) and parse_hint.c share; no other file
+ * includes it. */
 #ifndef CVYI_PARSE_H
 #define CVYI_PARSE_H
 
@@ -35,6 +36,10 @@ void cvyi_describe(const char *at, char seen[SEEN_BYTES]);
 cvy_status cvyi_locate(const parser *p, const char *at, cvy_status st);
 /* "column 9: expected a number, got 'foo'", for what comes next. */
 cvy_status cvyi_expected(const parser *p, const char *what);
+
+/* After the node of a stage was added, or refused with st: a refusal of it, or of a later one, gets a hint if
+ * torch.nn's numbers may be the reason. `positional` attributes were given without a keyword. */
+cvy_status cvyi_hinted(cvy_graph *g, const node_spec *s, int positional, cvy_status st);
 
 /* ---- words ---- */
 

@@ -219,7 +219,8 @@ static cvy_status infer_reduce(const cvy_graph *g, const node *n, shape *out)
     for (int i = 0; i < x->rank; i++) {
         const bool gone = seen >> i & 1;
         if (gone && !x->dim[i] && (n->op == OP_max || n->op == OP_min))
-            return cvyi_fail(CVY_INVALID, "%s: dimension %d is empty, so it has no maximum or minimum", op->name, i);
+            return cvyi_fail(CVY_INVALID, "%s: dimension %d is empty, so it has no maximum or minimum", op->name,
+                             i);
         if (!gone)
             out->dim[out->rank++] = x->dim[i];
         else if (keep)

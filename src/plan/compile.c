@@ -42,7 +42,8 @@ cvy_status cvy_plans_compile(cvy_plan *const *plans, int32_t n)
     cvy_plan **waiting = NULL;
     cvy_status st = CVY_OK;
 
-    if (n < 0 || (n && !plans)) return cvyi_fail(CVY_INVALID, "compile: plans is NULL or n_plans (%d) is negative", (int)n);
+    if (n < 0 || (n && !plans))
+        return cvyi_fail(CVY_INVALID, "compile: plans is NULL or n_plans (%d) is negative", (int)n);
     for (int i = 0; i < n; i++)
         if (!plans[i]) return cvyi_fail(CVY_INVALID, "compile: plan %d is NULL", i);
     waiting = cvyi_alloc((size_t)n + 1, sizeof *waiting);
