@@ -34,7 +34,8 @@ int cmd_plan(const options *o)
     if (!st && !(text = job_plan_text(&j))) st = EXIT_USAGE;
     if (!st && o->why && !(why = job_why_text(&j))) st = EXIT_USAGE;
     if (!st && o->json) st = print_json(&j, text, why);
-    if (!st && !o->json) fputs(why ? why : text, stdout);
+    if (!st && !o->json && (!why || o->measure)) fputs(text, stdout);
+    if (!st && !o->json && why) fputs(why, stdout);
     free(why);
     free(text);
     free(chain);

@@ -230,7 +230,7 @@ CVY_API cvy_status cvy_plan_print(const cvy_plan *plan, char *text, size_t capac
 CVY_API cvy_status cvy_plan_measure(cvy_plan *plan);
 
 /* Explains how each pass was decided: for every kernel (or algorithm) of the device its predicted time, or its
- * reason to refuse the pass. Text as in cvy_graph_print(). */
+ * reason to refuse the pass. Text as in cvy_graph_print(). Not for CVY_REF. */
 CVY_API cvy_status cvy_plan_why(const cvy_plan *plan, char *text, size_t capacity, size_t *needed);
 
 /* A tensor in memory, elements of its dtype: on the CPU for CVY_REF and CVY_CPU, on the GPU for CVY_CUDA. */

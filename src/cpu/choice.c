@@ -136,8 +136,10 @@ cvy_status cvyi_cpu_choose_prepared(cvy_plan *p, pass *s)
     return CVY_OK;
 }
 
+/* Rows are ranked by the time of the first operator; the others have only one row. */
 void cvyi_cpu_why(const cvy_plan *p, const pass *s, text *t)
 {
+    const cpu_state *state = p->state;
     const question q = cvyi_ask(p, s, s->first);
     const cpu_row *chosen = cvyi_cpu_choice(s)->row;
 
@@ -146,15 +148,20 @@ void cvyi_cpu_why(const cvy_plan *p, const pass *s, text *t)
         node_choice nodes[PASS_NODES];
         cpu_choice with = {.row = rows[i], .nodes = nodes};
         pass tried = *s;
+        tried.choice = &with;
         if (!why) {
             with.seconds = rows[i]->seconds(&q, rows[i]);
             why = cvyi_decide_pass(p, &tried, &with);
         }
         cvyi_text_add(t, "  %c %-24s ", rows[i] == chosen ? '*' : ' ', rows[i]->name);
         if (why)
-            cvyi_text_add(t, "%13s %s\n", "-", why);
-        else
-            cvyi_text_add(t, "%10.4g ms %s\n", tried.seconds * 1e3, cvyi_way_name(tried.way));
+            cvyi_text_add(t, "%13s %s", "-", why);
+        else {
+            cvyi_cpu_predict(p, &tried);
+            cvyi_text_add(t, "%10.4g ms %s", tried.seconds * 1e3, cvyi_way_name(tried.way));
+            if (s->count > 1) cvyi_text_add(t, ", first operator %.4g ms", with.seconds / state->threads * 1e3);
+        }
+        cvyi_text_add(t, "\n");
     }
 }
 

@@ -30,10 +30,11 @@ static answer ask(const cvy_plan *p, const pass *s, const kernel_row *row, const
     return a;
 }
 
+/* Is the row taken instead of the best of those before it? */
 static bool beats(const cvy_plan *p, const kernel_row *row, const pass *mine, const pass *best)
 {
-    if (!best->choice || (p->options.seed && row->dice)) return true;
-    return row->beats ? row->beats(p, mine, best) : mine->seconds < best->seconds;
+    if (!best->choice || row->instead || (p->options.seed && row->dice)) return true;
+    return mine->seconds < best->seconds || (row->ties && mine->seconds == best->seconds);
 }
 
 /* Appends why the faster kernel was not taken. */
@@ -66,11 +67,14 @@ typedef struct listener {
 
 static void tell(const listener *to, const kernel_row *row, const answer *a)
 {
-    cvyi_text_add(to->text, "  %c %-12s ", row == to->chosen ? '*' : ' ', row->name);
+    const bool chosen = row == to->chosen;
+
+    cvyi_text_add(to->text, "  %c %-12s ", chosen ? '*' : ' ', row->name);
     if (a->why)
         cvyi_text_add(to->text, "%13s %s\n", "-", a->why);
     else
-        cvyi_text_add(to->text, "%10.4g ms %s\n", a->pass.seconds * 1e3, a->pass.note);
+        cvyi_text_add(to->text, "%10.4g ms %s%s%s\n", a->pass.seconds * 1e3, a->pass.note,
+                      chosen && row->instead ? "; taken because " : "", chosen && row->instead ? row->instead : "");
 }
 
 /* Asks all rows, and keeps the best answer. */

@@ -44,12 +44,12 @@ struct kernel_row { /* kernel_row of exec.h */
     /* Launches a step with other arguments than views (cuda_step.tc). NULL: it has none. */
     cvy_status (*launch)(const cuda_device *d, const cuda_step *s, int code, step_arguments *a, bool fresh,
                          CUstream stream);
-    /* Is it taken instead of the best of the rows before it? NULL: if it is predicted to take less time. */
-    bool (*beats)(const cvy_plan *p, const pass *mine, const pass *best);
     /* Do two passes of this kernel run alike? NULL: always. */
     bool (*same)(const cuda_choice *a, const cuda_choice *b);
     /* Bytes of the workspace that only its steps use, one pass after the other. NULL: none. */
     int64_t (*scratch)(const cuda_choice *c);
+    bool ties;                /* taken instead of the best of the rows before it, too, if both take the same time */
+    const char *instead;      /* why it is taken instead of them whatever their times are; NULL: it is not */
     const kernel_row *faster; /* what would be faster: the note says why it refused */
     unsigned dice;            /* random plans take it if this bit of their seed is set; 0: by its time */
     bool tensor_cores;        /* not for what is prepared, which is small */

@@ -252,7 +252,7 @@ const kernel_row cvyi_kernel_conv_mma = {.name = "conv_mma",
                                          .refuse = refuse_conv_mma,
                                          .tune = cvyi_mma_tune,
                                          .make = make_conv_mma,
-                                         .beats = cvyi_mma_beats,
+                                         .instead = MMA_INSTEAD,
                                          .same = cvyi_mma_same,
                                          .dice = 2,
                                          .tensor_cores = true};

@@ -151,13 +151,6 @@ static void tune_matmul_thin(const cvy_plan *p, pass *s, const cuda_choice *c)
              f->thin == 1 ? "" : "s", f->split, f->split == 1 ? "" : "s");
 }
 
-/* The rows before it in the table predict the time of whole tiles. */
-static bool beats_matmul_thin(const cvy_plan *p, const pass *mine, const pass *best)
-{
-    (void)p, (void)mine, (void)best;
-    return true;
-}
-
 static bool same_matmul_thin(const cuda_choice *a, const cuda_choice *b)
 {
     return a->thin.across == b->thin.across && a->thin.thin == b->thin.thin &&
@@ -173,7 +166,7 @@ const kernel_row cvyi_kernel_matmul_thin = {.name = "matmul_thin",
                                             .refuse = refuse_matmul_thin,
                                             .tune = tune_matmul_thin,
                                             .make = make_matmul_thin,
-                                            .beats = beats_matmul_thin,
+                                            .instead = "the other kernels multiply whole tiles",
                                             .same = same_matmul_thin,
                                             .scratch = scratch_of_matmul_thin,
                                             .dice = 2};

@@ -268,14 +268,6 @@ void cvyi_mma_tune(const cvy_plan *p, pass *s, const cuda_choice *c)
              t->warp_m, t->warp_n);
 }
 
-/* By what a full device would reach, not by the times of this pass: if multiply-adds are faster it has refused.
- */
-bool cvyi_mma_beats(const cvy_plan *p, const pass *mine, const pass *best)
-{
-    (void)p, (void)mine, (void)best;
-    return true;
-}
-
 bool cvyi_mma_same(const cuda_choice *a, const cuda_choice *b)
 {
     const mma_tile *t = &a->mma.tile, *u = &b->mma.tile;

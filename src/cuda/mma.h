@@ -32,7 +32,9 @@ typedef struct mma_form {
 /* Of a pass whose core is node `core`, a producer; also: multiply-adds are faster. */
 const char *cvyi_mma_refusal(const cvy_plan *p, int core, mma_form *f);
 void cvyi_mma_tune(const cvy_plan *p, pass *s, const cuda_choice *c);
-bool cvyi_mma_beats(const cvy_plan *p, const pass *mine, const pass *best);
+/* If multiply-adds are faster, they have refused: they judge by what a full device reaches, the rows before them by
+ * the times of this pass. */
+#define MMA_INSTEAD "mma.sync is faster than multiply-adds on a full device"
 bool cvyi_mma_same(const cuda_choice *a, const cuda_choice *b);
 
 /* Multiply-adds of tf32 per multiprocessor and cycle through mma.sync. */

@@ -160,13 +160,6 @@ void cvyi_product_tune(const cvy_plan *p, pass *s, const cuda_choice *c)
              t->cluster_m, t->cluster_n);
 }
 
-/* Taken if it is predicted to be no slower. */
-bool cvyi_product_beats(const cvy_plan *p, const pass *mine, const pass *best)
-{
-    (void)p;
-    return mine->seconds <= best->seconds;
-}
-
 bool cvyi_product_same(const cuda_choice *a, const cuda_choice *b)
 {
     const wgmma_tile *t = &a->product.tile, *u = &b->product.tile;

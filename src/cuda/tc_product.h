@@ -28,7 +28,6 @@ typedef struct product_form {
 /* Its row of the table (choice.h), of a pass whose core is node `core`, a matrix product. */
 const char *cvyi_product_refusal(const cvy_plan *p, int core, product_form *f);
 void cvyi_product_tune(const cvy_plan *p, pass *s, const cuda_choice *c);
-bool cvyi_product_beats(const cvy_plan *p, const pass *mine, const pass *best);
 bool cvyi_product_same(const cuda_choice *a, const cuda_choice *b);
 cvy_status cvyi_product_launch(const cuda_device *d, const cuda_step *s, int code, step_arguments *a, bool fresh,
                                CUstream stream);

@@ -319,6 +319,8 @@ cvy_status cvy_plan_print(const cvy_plan *p, char *dst, size_t capacity, size_t 
 
 cvy_status cvy_plan_why(const cvy_plan *p, char *dst, size_t capacity, size_t *needed)
 {
+    if (p && !p->engine->why)
+        return cvyi_fail(CVY_UNSUPPORTED, "why: the plan is for %s, which has no passes", p->engine->name);
     return give_print(p, cvyi_print_why, dst, capacity, needed);
 }
 

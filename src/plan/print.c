@@ -74,7 +74,7 @@ static void print_rejections(const cvy_plan *p, text *t)
 
 void cvyi_print_why(const cvy_plan *p, text *t)
 {
-    for (int i = p->n_prepare; i < p->n_passes && p->engine->why; i++) {
+    for (int i = p->n_prepare; i < p->n_passes; i++) {
         cvyi_text_add(t, "pass %d    ", i - p->n_prepare + 1);
         print_nodes(p, p->passes[i].first, p->passes[i].count, t);
         cvyi_text_add(t, "\n");
