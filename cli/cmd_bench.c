@@ -5,6 +5,7 @@
  * median. The error is that of the last run. */
 #include <math.h>
 #include <stdlib.h>
+#include <time.h>
 #include "cli.h"
 
 enum { MAX_RUNS = 10000, MIN_RUNS = 3 };
@@ -125,6 +126,10 @@ static void print_text(const job *j, const platform *p, const options *o, const 
 static void print_json(const job *j, const platform *p, const options *o, const timing *f, const timing *u)
 {
     const bool checked = f->verdict.checked;
+    const time_t today = time(NULL);
+    char date[32];
+
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S+00:00", gmtime(&today));
     json_begin();
     json_text("chain", j->text);
     json_text("device", device_name(cvy_plan_device(j->plan)));
@@ -154,6 +159,8 @@ static void print_json(const job *j, const platform *p, const options *o, const 
         json_number("unfused_ms", u->ms);
         json_number("unfused_ms_min", u->ms_min);
     }
+    json_text("date", date);
+    json_text("version", cvy_version());
     json_end();
 }
 

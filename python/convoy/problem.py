@@ -8,6 +8,7 @@ and with eager PyTorch for the inputs times 1, 3, 0.01 and -1.
 import argparse
 import contextlib
 import copy
+import datetime
 import importlib.util
 import json
 import os
@@ -23,7 +24,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from . import compile as compile_module
-from .engine import ConvoyError
+from .engine import ConvoyError, check_environment, lib
 from .module import Compiled, dispatcher_of
 from .settings import meant
 
@@ -271,6 +272,19 @@ def parsed(parser, arguments):
     return options
 
 
+def positive(kind):
+    """The type of an option: a number above zero."""
+
+    def parse(text):
+        value = kind(text)
+        if not 0 < value < float("inf"):
+            raise ValueError
+        return value
+
+    parse.__name__ = "positive number"  # argparse says: invalid positive number value: '-3'
+    return parse
+
+
 def pick_device(name):
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -294,11 +308,12 @@ def measure(path, options):
         if options.compile:
             progress("torch.compile: compiling")  # before the clock and the look at other processes start: it has workers
             functions["compile"], why = compiled(model, inputs)
-        times = {}
+        times = dict.fromkeys(functions)
         with Load() as meanwhile:
             for name, function in functions.items():
-                progress(f"timing {NAMES[name]}")
-                times[name] = function and times_of(function, inputs, device, options.seconds)
+                if function is not None:  # a module may have a length, so it may be false
+                    progress(f"timing {NAMES[name]}")
+                    times[name] = times_of(function, inputs, device, options.seconds)
         progress(None)
     return {
         "file": str(path),
@@ -311,6 +326,9 @@ def measure(path, options):
         "ms": {way: t and t.median for way, t in times.items()},
         "ms_least": {way: t and t.least for way, t in times.items()},
         "ms_spread": {way: t and t.spread for way, t in times.items()},
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "version": lib.cvy_version().decode(),
+        "torch": torch.__version__,
         "others": meanwhile.others,
         "busy": meanwhile.busy and device.type == "cpu",
         "compile_error": why,
@@ -353,14 +371,15 @@ def bench(arguments):
     parser.add_argument("file", metavar="FILE.py", help="defines Model, get_init_inputs() and get_inputs()")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--precision", choices=tuple(TOLERANCES), default="fp32")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's own number)")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long to time each of the three (default 2)")
+    parser.add_argument("--threads", type=positive(int), help="CPU threads (default: PyTorch's own number)")
+    parser.add_argument("--seconds", type=positive(float), default=SECONDS, help="how long to time each of the three (default 2)")
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     options = parsed(parser, arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
     try:
+        check_environment()
         result = measure(options.file, options)
     except (Bad, ConvoyError) as error:
         print(f"convoy: {error}", file=sys.stderr)

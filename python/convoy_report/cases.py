@@ -37,7 +37,7 @@ class Case:
 
     @property
     def title(self):
-        return f"{self.block}, {self.series} {self.size}" if self.block else str(self.size)
+        return f"{self.block}, {self.series} {self.size}" if self.block else str(self.size or self.chain)
 
 
 def kind_of(row):

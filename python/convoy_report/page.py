@@ -26,14 +26,15 @@ def all_rows_table(cases, device, precision):
     """Every row, also those where a peer is faster or failed."""
     lines = ["<table><tr><th>case<th>peer<th>ms<th>× Convoy<th>max abs error<th>GFLOP/s<th>runs</tr>"]
     for c in select(cases, device=device, precision=precision):
+        title = esc(c.title)
         for r in c.rows.values():
             if not r.get("ms"):
-                lines.append(f'<tr><td>{esc(c.title)}<td class=l>{esc(r["peer"])}<td class=l colspan=5>'
+                lines.append(f'<tr><td>{title}<td class=l>{esc(r["peer"])}<td class=l colspan=5>'
                              f'{esc(r.get("error", "no time"))}</tr>')
                 continue
             rate = fmt(1e-6 * r["flops"] / r["ms"]) if r.get("flops") else "–"
             lines.append(f'<tr{" class=ours" if r["peer"] == OURS else ""} title="{esc(r.get("command", ""))}">'
-                         f'<td>{esc(c.title)}<td class=l>{esc(r["peer"])}<td>{fmt(r["ms"])}<td>{fmt(c.speedup(r))}'
+                         f'<td>{title}<td class=l>{esc(r["peer"])}<td>{fmt(r["ms"])}<td>{"–" if c.busy else fmt(c.speedup(r))}'
                          f'<td>{error_told(r)}<td>{rate}<td>{r.get("runs", "–")}</tr>')
     return "".join(lines) + "</table>"
 

@@ -12,7 +12,7 @@ FOLDERS = ("", "diffusion", "networks", "never")  # of bench/results
 
 def timed(told, path):
     """What `convoy bench --json` wrote, of a chain or of a problem file, as a run of a few rows."""
-    date = datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.timezone.utc).isoformat(timespec="seconds")
+    changed = datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.timezone.utc).isoformat(timespec="seconds")
     common = {"device": told["device"], "precision": told["precision"], "threads": told["threads"]}
     if "file" in told:
         rows = [common | {"chain": told["file"], "peer": NAMES[p], "ms": ms} for p, ms in told["ms"].items()]
@@ -24,8 +24,9 @@ def timed(told, path):
         if "unfused_ms" in told:
             rows.append(common | {"chain": told["chain"], "peer": UNFUSED, "ms": told["unfused_ms"]})
         command = f"convoy bench '{told['chain']}' --json"
+    versions = {name: told[key] for name, key in (("convoy", "version"), ("torch", "torch")) if key in told}
     machine = {"name": told["machine"]} | {k: told[k] for k in ("peak_gflops", "peak_gbps") if told.get(k)}
-    return {"date": date, "machine": machine, "versions": {}, "command": command, "rows": rows}
+    return {"date": told.get("date", changed), "machine": machine, "versions": versions, "command": command, "rows": rows}
 
 
 def diffusion(told):
@@ -59,7 +60,10 @@ def run_of(told, path):
 
 def read(path, folder=None):
     """A file as a run; its name is that inside the folder."""
-    told = json.loads(path.read_text())
+    try:
+        told = json.loads(path.read_text())
+    except ValueError as problem:
+        raise ValueError(f"{path}: not JSON: {problem}") from problem
     run = run_of(told, path) if isinstance(told, dict) else {}
     missing = [k for k in ("date", "machine", "versions", "command", "rows") if k not in run]
     if missing:

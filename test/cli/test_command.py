@@ -5,6 +5,7 @@ import os
 import re
 import stat
 import subprocess
+from datetime import datetime, timedelta, timezone
 
 import numpy as np
 import pytest
@@ -145,6 +146,18 @@ def test_plan_says_why(convoy):
     assert "depthwise" in out and "a group has more than 1 input channel" in out
     status, out, _ = convoy("plan", SMALL, "--device", "cpu", "--why", "--json")
     assert status == 0 and "winograd 4x4" in json.loads(out)["why"]
+    status, out, _ = convoy("plan", SMALL, "--device", "cpu", "--why", "--measure")
+    assert status == 0 and ", measured " in out and "  * " in out
+    status, _, err = convoy("plan", SMALL, "--device", "ref", "--why")
+    assert status == 2 and "no passes" in err
+
+
+def test_plan_and_why_predict_for_the_same_threads(convoy, monkeypatch):
+    monkeypatch.setenv("CVY_MACHINE", "avx512,8")
+    for threads in ("1", "8"):
+        plan = convoy("plan", SMALL, "--device", "cpu", "--threads", threads)[1]
+        why = convoy("plan", SMALL, "--device", "cpu", "--threads", threads, "--why")[1]
+        assert re.search(r"^  \* .*?([\d.e-]+) ms", why, re.M)[1] == re.search(r"predicted ([\d.e-]+) ms", plan)[1]
 
 
 def test_plan_measures_passes(convoy):
@@ -201,6 +214,7 @@ def test_bench_json_has_the_keys_others_read(convoy, device):
     assert 0 < got["ms_min"] <= got["ms"] and got["gflops"] > 0 and got["gbps"] > 0
     assert 0 < got["unfused_ms_min"] <= got["unfused_ms"]
     assert got["rel_error"] < 1e-6
+    assert abs(datetime.fromisoformat(got["date"]) - datetime.now(timezone.utc)) < timedelta(minutes=10) and got["version"]
 
 
 def test_bench_prints_a_table(convoy):

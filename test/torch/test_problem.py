@@ -1,10 +1,13 @@
 """`convoy bench FILE.py`: the JSON, the verdict, the messages; the rest of the command goes to the C program."""
 
+import argparse
+import datetime
 import json
 import subprocess
 import sys
 
 import pytest
+import torch
 
 GOOD = """
 import torch
@@ -48,6 +51,28 @@ def test_good_file(tmp_path):
     assert all(word in done.stdout for word in ("median", "minimum", "spread"))
     assert all(line in done.stderr for line in ("comparing with float64", "timing eager PyTorch", "timing Convoy"))
     assert result["busy"] in (False, True) and 0 < result["ms_least"]["convoy"] <= result["ms"]["convoy"]
+
+
+@pytest.mark.parametrize("length", ["return 0", "raise TypeError('no len()')"])
+def test_modules_with_a_length_are_timed(tmp_path, monkeypatch, length):
+    """torch.compile's modules have a length that may raise; a Model may have one that is 0."""
+    from convoy import problem
+
+    path = tmp_path / "long.py"
+    path.write_text(GOOD.replace("    def forward", f"    def __len__(self):\n        {length}\n\n    def forward", 1))
+    monkeypatch.setattr(problem.torch, "compile", lambda model: model)
+    options = argparse.Namespace(device="cpu", precision="fp32", seconds=0.01, compile=True)
+    result = problem.measure(path, options)
+    assert result["agree"] and all(ms > 0 for ms in result["ms"].values()) and result["torch"] == torch.__version__
+    assert result["version"] and datetime.datetime.fromisoformat(result["date"]).tzinfo
+
+
+@pytest.mark.parametrize("option", ["--threads=0", "--threads=-3", "--seconds=-1", "--seconds=nan"])
+def test_numbers_of_options_are_positive(tmp_path, option):
+    path = tmp_path / "good.py"
+    path.write_text(GOOD)
+    done = convoy("bench", path, option)
+    assert done.returncode == 2 and "invalid positive number value" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_busy_machine(capsys):
