@@ -1,5 +1,5 @@
-/* parse_hint.c - hints at the three numbers of torch.nn's convolutions. nn.Conv2d(8,64,3) begins with the input's channels,
- * chain text does not. */
+/* parse_hint.c - hints at the three numbers of torch.nn's convolutions. nn.Conv2d(8,64,3) begins with the input's
+ * channels, chain text does not. */
 #include "parse.h"
 
 /* Do the three or more positional numbers of a convolution begin with the input's channels? */

@@ -196,7 +196,7 @@ static void workspace_overflows(void **state)
         assert_ok(cvy_graph_output(g, v));
     }
     assert_int_equal(cvyi_ref_workspace(g, &bytes), CVY_INVALID);
-    assert_non_null(strstr(cvy_last_error(), "larger than memory"));
+    assert_non_null(strstr(cvy_last_error(), "too large for the address space"));
     assert_int_equal(bytes, 77);
     cvy_graph_free(g);
     assert_int_equal(cvyi_alloc_live(), 0);
