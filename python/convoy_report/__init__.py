@@ -65,11 +65,16 @@ def main(argv=None):
         near = difflib.get_close_matches(unknown[0].split("=")[0], parser._option_string_actions, 1)
         parser.error(f"unknown option {unknown[0]!r}; " + (f"did you mean {near[0]!r}?" if near else "--help lists them"))
     try:
-        cases = cases_of([read(Path(f)) for f in args.files]) if args.files else load(args.results)
+        return report(args)
     except (OSError, ValueError) as problem:
         told = f"{problem.filename}: {problem.strerror}" if isinstance(problem, OSError) else problem
         print(f"convoy report: {told}", file=sys.stderr)
         return 2
+
+
+def report(args):
+    """Does what the options request; the exit status."""
+    cases = cases_of([read(Path(f)) for f in args.files]) if args.files else load(args.results)
     if args.update or args.check:
         return documents(args.update or args.check, cases, bool(args.update))
     if not cases:

@@ -54,6 +54,7 @@ def stamp(path, page):
 def screenshots(page, folder):
     """report-1280-light.png and the others; their paths."""
     paths = [(Path(folder).resolve() / f"report-{width}-{scheme}.png", width, scheme) for width in SIZES for scheme in SCHEMES]
+    Path(folder).mkdir(parents=True, exist_ok=True)
     for path, width, scheme in paths:
         run(page, width, scheme, f"--screenshot={path}")
         stamp(path, page)

@@ -51,7 +51,7 @@ class LogAxes:
         self.height = height
         self.x0, self.x1 = self._range(xs)
         self.y0, self.y1 = self._range(ys)
-        self.parts, self.named = [], []  # named: where names are
+        self.parts, self.dots, self.names = [], [], []  # dots: where they are; names: (x, y, word, always) of some of them
         for v in x_ticks or self._ticks(self.x0, self.x1):
             self.parts += [line(self.x(v), self.top, self.x(v), height - self.bottom, "grid"),
                            text(self.x(v), height - self.bottom + 15, tick(v), "middle", "small")]
@@ -85,15 +85,25 @@ class LogAxes:
         return self.height - self.bottom - part * (self.height - self.top - self.bottom)
 
     def dot(self, x, y, kind, title, radius=3.5):
+        self.dots.append((self.x(x), self.y(y)))
         self.parts.append(f'<circle cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="{radius}" class="dot {kind}">'
                           f"<title>{esc(title)}</title></circle>")
 
     def name(self, x, y, word, always=True):
-        """Left of a dot; unless `always`, only if it would not touch another name."""
-        at = (self.x(x) - 8, self.y(y) + 4)
-        if always or all(abs(at[0] - a) > 12 or abs(at[1] - b) > 12 for a, b in self.named):
-            self.named.append(at)
-            self.parts.append(text(*at, word, "end", "name"))
+        """Beside a dot, over all dots; unless `always`, only if there is room."""
+        self.names.append((self.x(x), self.y(y), word, always))
+
+    def _placed(self):
+        """Names where they touch no dot and no other name: left, right, above or below their dot."""
+        taken, parts = list(self.dots), []
+        for x, y, word, always in sorted(self.names, key=lambda n: not n[3]):
+            sides = [(x - 11, y), (x + 11, y), (x, y - 12), (x, y + 12)]
+            free = [(a, b) for a, b in sides if all(abs(a - c) > 9 or abs(b - d) > 9 for c, d in taken)]
+            if free or always:
+                at = (free or sides)[0]
+                taken.append(at)
+                parts.append(text(at[0], at[1] + 4, word, "middle", "name"))
+        return parts
 
     def names_after(self, ends, gap=14):
         """[(x, y, word)] of curves, right of their last dots: at least `gap` apart, from the top down."""
@@ -107,7 +117,7 @@ class LogAxes:
         self.parts.append(f'<polyline points="{places}" class="curve {kind}"/>')
 
     def svg(self, label):
-        return svg(self.height, self.parts, label)
+        return svg(self.height, self.parts + self._placed(), label)
 
 
 def legend(names, kind=family):

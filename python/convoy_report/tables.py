@@ -32,7 +32,7 @@ def md_blocks(cases, device, precision):
     best = [found[b].peers()[0] if found[b].peers() else None for b in names]
     if not any(best):
         return lines
-    lines.append("| **Convoy is faster than the fastest peer by** | " + " | ".join(
+    lines.append("| **Speedup over the fastest peer** | " + " | ".join(
         f"**{fmt(found[b].speedup(r))}×** ({r['peer']})" if r else "–" for b, r in zip(names, best)) + " |" * (len(kinds) + 1))
     return lines
 
@@ -195,7 +195,7 @@ def md_summary(cases, device, precision):
         name = run["machine"]["name"] if run else "not measured"
         cores = f", {run['machine']['cores']} cores" if run and run["machine"].get("cores") else ""
         machines.append(f"{name}{cores}")
-    head = " | ".join(f"{m}: faster than | Convoy: time, error" for m in machines)
+    head = " | ".join(f"{m}: speedup over | Convoy: time, error" for m in machines)
     lines += [f"| float32 | {head} |", "|---" * 5 + "|"]
     for block in sorted({b for found in blocks.values() for b in found}):
         cells = [cell_of(blocks[c][block]) if block in blocks[c] else "– | –" for c in columns]

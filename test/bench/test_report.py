@@ -353,6 +353,18 @@ def test_rms_errors_have_a_column_where_they_are_known(results):
     assert len({line.count("|") for line in lines}) == 1
 
 
+def test_files_that_cannot_be_used_are_named(results, tmp_path, capsys):
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text("no JSON")
+    for arguments, told in (
+        ([str(wrong)], f"{wrong}: not JSON"),
+        (["--results", str(results), "--check", "nofile.md"], "nofile.md: No such file"),
+        (["--results", str(results), "-o", str(tmp_path / "none" / "page.html")], "page.html: No such file"),
+    ):
+        assert report.main(arguments) == 2
+        assert told in capsys.readouterr().err
+
+
 def test_half_precision_and_channels_last_have_tabs(results, tmp_path):
     """After float32's, which stays the open one; an error that is known as a share is shown as one."""
     whole = json.loads((results / "one.json").read_text())
@@ -362,7 +374,7 @@ def test_half_precision_and_channels_last_have_tabs(results, tmp_path):
     (results / "two.json").write_text(json.dumps(whole | {"rows": rows, "date": "2026-01-03"}))
     page = draw(results, tmp_path).read_text()
     tabs = re.findall(r'id="tab-([\w-]+)"( checked)?><label for="[\w-]+">([^<]*)<', page)
-    assert tabs == [("cpu-fp32", "", "CPU, fp32"), ("cuda-fp32", " checked", "GPU, fp32"), ("cuda-tf32", "", "GPU, tf32"),
-                    ("cuda-bf16", "", "GPU, bf16"), ("cuda-bf16-nhwc", "", "GPU, bf16 channels_last")]
+    assert tabs == [("cuda-fp32", " checked", "GPU, fp32"), ("cuda-tf32", "", "GPU, tf32"), ("cuda-bf16", "", "GPU, bf16"),
+                    ("cuda-bf16-nhwc", "", "GPU, bf16 channels_last"), ("cpu-fp32", "", "CPU, fp32")]
     assert "2.0e-03 of the largest" in page and 'id="first-cuda"><h2>GPU, fp32' in page
     assert "1.00" in report.render(report.load(results), "blocks-cuda-bf16-nhwc")

@@ -165,7 +165,4 @@ def test_the_tutorials_plan_is_todays(convoy):
     shown = re.search(r"```text\n(.*?)```", text, re.S)[1].splitlines()
     assert status == 0 and len(shown) == len(out.splitlines())
     for line, real in zip(shown, out.splitlines()):
-        if line.startswith(("machine", "total", "steps")) or "predicted" in line:  # the caches of the machine it was made on
-            assert line.split()[0] == real.split()[0]
-        else:
-            assert real.startswith(line.removesuffix(" ...")), (line, real)
+        assert real.startswith(line.removesuffix(" ...")), (line, real)
