@@ -3,10 +3,27 @@
 #include <string.h>
 #include "cli.h"
 
+/* Options of the Python package: those of its own commands, and those that it adds to one of this program's. */
+static const struct {
+    const char *command, *words;
+} of_python[] = {
+    {"bench", "--seconds --no-compile"},
+    {"eject", "--output --precision"},
+    {"report", "--results --output --update --check --screenshots"},
+};
+
+static const char *python_options(const char *command)
+{
+    const char *words = NULL;
+    for (size_t i = 0; i < sizeof of_python / sizeof *of_python; i++)
+        if (!strcmp(command, of_python[i].command)) words = of_python[i].words;
+    return words;
+}
+
 static void print_commands(void)
 {
     for (int i = 0; command_at(i); i++) printf(" %s", command_at(i)->name);
-    for (int i = 0; python_commands[i]; i++) printf(" %s", python_commands[i]); /* they complete file names */
+    for (int i = 0; python_commands[i]; i++) printf(" %s", python_commands[i]);
 }
 
 static void print_words(const char *words)
@@ -32,14 +49,21 @@ static const char *arguments_of(const command_row *command)
     return command->bit == CMD_CACHE ? "list verify clear size" : command->bit == CMD_COMPLETION ? "bash zsh" : "";
 }
 
-static void print_options(const char *indent, const char *before, const char *after)
+/* dashed: whether the word begins with a dash, in the shell's language. The Python package's commands take files.
+ */
+static void print_options(const char *indent, const char *dashed, const char *before, const char *after)
 {
     const char *name, *value;
     for (int i = 0; command_at(i); i++) {
+        const char *more = python_options(command_at(i)->name);
         printf("%s%s) %s%s", indent, command_at(i)->name, before, arguments_of(command_at(i)));
         for (int at = 0; options_each(command_at(i)->bit, &at, &name, &value);) printf(" %s", name);
+        if (more) printf(" %s", more);
         printf("%s ;;\n", after);
     }
+    for (int i = 0; python_commands[i]; i++)
+        printf("%s%s) %s && %s%s%s ;;\n", indent, python_commands[i], dashed, before,
+               python_options(python_commands[i]), after);
 }
 
 static void print_bash(void)
@@ -53,7 +77,7 @@ static void print_bash(void)
     puts("\"\n    else\n        case \"$before\" in");
     print_values("            ", "words=\"", "\"");
     puts("            *) case \"${COMP_WORDS[1]}\" in");
-    print_options("                ", "words=\"", "\"");
+    print_options("                ", "[[ $word == -* ]]", "words=\"", "\"");
     puts("            esac ;;\n        esac\n    fi");
     puts("    COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))");
     puts("}\ncomplete -o default -F _convoy convoy");
@@ -68,7 +92,7 @@ static void print_zsh(void)
     puts(")\nelse\n    case \"$before\" in");
     print_values("        ", "words_=(", ")");
     puts("        *) case \"${words[2]}\" in");
-    print_options("            ", "words_=(", ")");
+    print_options("            ", "[[ $PREFIX == -* ]]", "words_=(", ")");
     puts("        esac ;;\n    esac\nfi");
     puts("compadd -- $words_ || _files");
 }

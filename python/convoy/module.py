@@ -54,7 +54,7 @@ def inner_hooks(root):
 
 
 def nobody_watches(module, ordinary=nn.Module.__call__):
-    """Would nn.Module.__call__ do nothing but call the forward of the module's class, outside of torch.export and other modes?"""
+    """Would nn.Module.__call__ only call the forward of the module's class, outside of torch.export and other modes?"""
     own = module.__dict__
     return not (own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]
                 or "forward" in own or "_compiled_call_impl" in own or any(GLOBAL_HOOKS) or native._get_tracing_state()

@@ -44,7 +44,8 @@ class Verdict:
         if self.ours == float("inf"):
             return "an operator whose speed in PyTorch is not known"
         how = "takes" if self.measured else "is predicted to take"
-        return f"PyTorch {how} {1e3 * self.theirs:.4g} ms, Convoy {1e3 * self.ours:.4g} ms"
+        ours = f"Convoy {1e3 * self.ours:.4g} ms" + (" (the plan's prediction, corrected)" if not self.measured else "")
+        return f"PyTorch {how} {1e3 * self.theirs:.4g} ms, {ours}"
 
 
 # ---- predictions -------------------------------------------------------------------------------------------------

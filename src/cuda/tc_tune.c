@@ -28,7 +28,7 @@ static bool too_few_chunks(const tc_problem *b, const tc_tuning *t, const tc_lay
     return t->pass == PASS_KEEP && (t->outs < (own + 1) * chunks || (l->teams == 2 && t->outs % 2));
 }
 
-/* Does staging convert nothing but what tensor copies bring? Pixels that lie channels last are no more work. */
+/* Does staging only convert what tensor copies bring? Pixels that lie channels last are no more work. */
 static bool is_quick(const tc_problem *b, const tc_tuning *t)
 {
     return t->tma || b->x_last;

@@ -91,6 +91,8 @@ def test_completion_in_bash(convoy):
     assert complete("convoy", "bench", "--pre") == ["--precision"]
     assert complete("convoy", "bench", "--precision", "") == ["fp32", "tf32"]
     assert "--repeat" in complete("convoy", "bench", "--") and "--repeat" not in complete("convoy", "plan", "--")
+    assert complete("convoy", "bench", "--no-c") == ["--no-compile"] and complete("convoy", "eject", "--o") == ["--output"]
+    assert complete("convoy", "report", "--scr") == ["--screenshots"] and complete("convoy", "report", "") == []  # files
     assert complete("convoy", "cache", "ver") == ["verify"] and complete("convoy", "completion", "b") == ["bash"]
 
 

@@ -3,6 +3,7 @@
 import argparse
 import datetime
 import json
+import re
 import subprocess
 import sys
 
@@ -73,6 +74,16 @@ def test_numbers_of_options_are_positive(tmp_path, option):
     path.write_text(GOOD)
     done = convoy("bench", path, option)
     assert done.returncode == 2 and "invalid positive number value" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["bench FILE.py", "eject", "report"])
+def test_completion_knows_the_options(command):
+    name, *file = command.split()
+    told = convoy("completion", "bash").stdout
+    known = re.search(rf"^ +{name}\) (.*) ;;$", told, re.M)[1].replace("words=", " ").replace('"', "").split()
+    told = convoy(name, "x.py", "--help").stdout if file else convoy(name, "--help").stdout
+    options = set(re.findall(r"^  (?:-o \S+, )?(--[\w-]+)", told, re.M))
+    assert "--help" in told and len(options) > 1 and options <= {*known, "--help"}
 
 
 def test_a_busy_machine(capsys):

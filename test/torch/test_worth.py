@@ -84,7 +84,7 @@ def test_nothing_worth_it_is_the_module_itself(monkeypatch):
     fast = convoy.compile(net)
     assert torch.equal(fast(X), net(X)) and torch.equal(fast(X), net(X))
     text = str(convoy.explain(fast, X))
-    assert text.count("PyTorch is predicted to take 2 ms, Convoy 5 ms") == 3 and "0 regions" in text  # a line for each piece
+    assert text.count("PyTorch is predicted to take 2 ms, Convoy 5 ms (the plan's prediction, corrected)") == 3 and "0 regions" in text  # a line for each piece
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -10,7 +10,7 @@
  * and after the last chunk S goes to dst and into the statistics. B (256 terms, 48 KiB on AVX-512, 16 on AVX2)
  * stays in the inner caches for all output channels of the part, the chunk's weights and S in L2 for all panels of
  * the strip. A patch costs a load and a store; the inner loop knows nothing of the geometry, so strides and
- * dilations cost no more than their reading. Taps that see nothing but padding in all of a panel are left out,
+ * dilations cost no more than their reading. Taps that see only padding in all of a panel are left out,
  * unless a weight is not finite: padding times infinity is NaN.
  *
  * Numerics: a chunk's terms (PATCH_TERMS, or the taps of one channel) are one fp32 FMA chain, chunks are added in

@@ -279,7 +279,7 @@ INLINE vf add_exp_one(vf s, vf x, vf m)
 {
     return v_add(s, v_exp_below(v_sub(x, m)));
 }
-/* Sums of exp(x - m) as sums of exp(x - n), n the larger maximum; nothing but -inf so far: 0. */
+/* Sums of exp(x - m) as sums of exp(x - n), n the larger maximum; 0 if all were -inf so far. */
 INLINE vf rescale_one(vf s, vf m, vf n)
 {
     return v_sel(v_eq(m, v_set1(-INFINITY)), v_zero(), v_mul(s, v_exp_below(v_sub(m, n))));

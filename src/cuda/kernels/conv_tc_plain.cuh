@@ -17,7 +17,7 @@ __device__ __forceinline__ int multiply_strip(const strip_way &w, int group, int
     constexpr bool POST = OUT && EARLY;
     constexpr bool RAW = !TC_PRE && !(OUT && !POOL); // scale and bias come in where few values are left
     // Warpgroups take chunks (or their tiles) in turn, regardless of which had the last one. Not if several tiles
-    // make one statistic: who has which decides how it is rounded, and may depend on nothing but the strip's place
+    // make one statistic: who has which decides how it is rounded, and may depend only on the strip's place
     // in its sample. A buffer may then change its owner: it was an earlier strip's, and all have met in BAR_STATS
     // since.
     const int lean = STATS && OUT && LINES * CT > 1 ? (at.index ^ o) & 1 : 0;
