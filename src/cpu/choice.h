@@ -94,6 +94,9 @@ struct cpu_row {
     unsigned kinds;     /* of operators that it computes: bit 1 << op_kind */
     const char *others; /* why it refuses those of other kinds */
     conv_algo_id algo;  /* of a convolution */
+    bool product;       /* is a product of matrices: all at once, not by bands, and never twice */
+    bool program;       /* runs in a program, with the operators around it */
+    bool alias;         /* computes nothing: the result shares memory with what it reads */
     /* Of an operator of its kinds: NULL, or the reason in words. NULL: it takes them all. */
     const char *(*refuse)(const question *q, const cpu_row *row);
     /* Of the operator on one core, all samples. */
@@ -105,6 +108,8 @@ struct cpu_row {
     bool (*words)(const builder *b, int index);
     /* Adds the steps of the operator at `index`, and of those that it leads. */
     cvy_status (*make)(builder *b, int index);
+    /* The entry that computes it. NULL: it has more than one, or none. */
+    const char *(*entry)(const cpu_state *s, const cpu_row *row);
 };
 
 /* One for each kernel, next to its make(). */
@@ -187,5 +192,7 @@ double cvyi_vector_elements(const question *q);
 double cvyi_product_seconds(const question *q, double share);
 /* seconds() of pointwise operators, copies, reductions and softmax. (step_program.c) */
 double cvyi_program_seconds(const question *q, const cpu_row *row);
+/* entry() of matrix products. (step_matmul.c) */
+const char *cvyi_product_entry(const cpu_state *s, const cpu_row *row);
 
 #endif

@@ -91,7 +91,7 @@ static void decide(const question *q, cpu_choice *of)
     conv_choice *c = &of->how.conv;
     int64_t window[2] = {1, 1}; /* of the maximum */
 
-    c->product = of->row == &cvyi_row_conv_product;
+    c->product = of->row->product;
     c->geom = c->product ? one_row(&q->conv) : q->conv;
     c->along = cvyi_conv_take(q, of, c->product);
     c->means = c->along.centred || c->along.prog_stats >= 0 || winograd;
@@ -126,6 +126,11 @@ static bool words(const builder *b, int index)
     return c->centres || (!c->product && cvyi_conv_widens(of->row->algo, &c->geom));
 }
 
+static const char *entry(const cpu_state *s, const cpu_row *row)
+{
+    return s->conv->name[row->algo];
+}
+
 #define CONV_ROW(variable, title, id)                                                                              \
     const cpu_row variable = {.name = title,                                                                       \
                               .kinds = 1u << KIND_CONV,                                                            \
@@ -135,7 +140,8 @@ static bool words(const builder *b, int index)
                               .seconds = conv_seconds,                                                             \
                               .decide = decide,                                                                    \
                               .words = words,                                                                      \
-                              .make = cvyi_lower_conv}
+                              .make = cvyi_lower_conv,                                                             \
+                              .entry = entry}
 
 CONV_ROW(cvyi_row_conv_direct, "direct", CONV_DIRECT);
 CONV_ROW(cvyi_row_conv_depthwise, "depthwise", CONV_DEPTHWISE);
@@ -152,4 +158,6 @@ const cpu_row cvyi_row_conv_product = {.name = "1x1 as a matrix product",
                                        .seconds = product_seconds,
                                        .decide = decide,
                                        .words = words,
-                                       .make = make_product};
+                                       .make = make_product,
+                                       .entry = cvyi_product_entry,
+                                       .product = true};

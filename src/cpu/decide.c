@@ -84,7 +84,7 @@ void cvyi_lead(const cvy_plan *p, const pass *s, cpu_choice *c, int index)
     own->lead = index;
     if (cvyi_info(n)->kind == KIND_CONV)
         lead_conv(s, c, index);
-    else if (own->row == &cvyi_row_program)
+    else if (own->row->program)
         lead_program(p, s, c, index);
     else if (cvyi_info(n)->kind == KIND_MAXPOOL && cvyi_made_inside(p, s, v)) /* of centred values: centred alike */
         own->centred = cvyi_node_choice(s, c, p->graph->values[v].node)->centred;
@@ -101,7 +101,7 @@ void cvyi_mark_reads(const cvy_plan *p, const pass *s, cpu_choice *c)
             if (v == CVY_NONE || !cvyi_made_inside(p, s, v)) continue;
             maker = cvyi_node_choice(s, c, p->graph->values[v].node);
             maker->read_on |= maker->lead != cvyi_node_choice(s, c, i)->lead;
-            maker->awaited |= cvyi_node_choice(s, c, i)->row != &cvyi_row_program;
+            maker->awaited |= !cvyi_node_choice(s, c, i)->row->program;
         }
     }
     for (int i = s->first; i < s->first + s->count; i++) {
@@ -127,18 +127,17 @@ static void decide_nodes(const cvy_plan *p, const pass *s, cpu_choice *c)
 
 const char *cvyi_decide_pass(const cvy_plan *p, pass *s, cpu_choice *c)
 {
-    static _Thread_local char why[160];
     bool may_repeat;
 
     c->chunk = choose_chunk(p, s);
     c->units = cvyi_ceil_div(s->samples, c->chunk);
     decide_nodes(p, s, c);
-    /* A product of matrices is not run by bands, and never twice. */
-    may_repeat = c->slices > 0 && c->row != &cvyi_row_conv_product && cvyi_conv_twice_fits(p, s);
+    may_repeat = c->slices > 0 && !c->row->product && cvyi_conv_twice_fits(p, s);
     if (s->count > 1 && c->slices > (double)p->machine.cache && !may_repeat) {
-        snprintf(why, sizeof why, "a slice of %.1f MB does not stay in the %.1f MB of cache that a thread has",
-                 c->slices * 1e-6, (double)p->machine.cache * 1e-6);
-        return why;
+        snprintf(s->note, sizeof s->note,
+                 "a slice of %.1f MB does not stay in the %.1f MB of cache that a thread has", c->slices * 1e-6,
+                 (double)p->machine.cache * 1e-6);
+        return s->note;
     }
     c->twice = may_repeat && cvyi_recomputes(p, s, c);
     if (c->twice) decide_nodes(p, s, c);

@@ -45,12 +45,11 @@ static void close_cpu(cvy_plan *p)
     (void)p; /* everything lies in the plan's arena */
 }
 
-/* The entry that computes the pass's producer; NULL: it has none. */
+/* The entry that computes the pass's first operator; NULL: it has more than one, or none. */
 static const char *entry_of(const cpu_state *s, const pass *at)
 {
     const cpu_row *row = cvyi_cpu_choice(at)->row;
-    if (row == &cvyi_row_matmul || row == &cvyi_row_conv_product) return cvyi_gemm_kernels(s->isa)->name;
-    return row->kinds == 1u << KIND_CONV ? s->conv->name[row->algo] : NULL;
+    return row->entry ? row->entry(s, row) : NULL;
 }
 
 static void describe_cpu(const cvy_plan *p, text *t)

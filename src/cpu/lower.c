@@ -175,14 +175,14 @@ static bool written_by_step(const builder *b, int v)
     const int by = b->g->values[v].node, lead = choice_of(b, by)->lead;
     if (cvyi_info(&b->g->nodes[lead])->kind == KIND_CONV && by != lead)
         return cvyi_own_choice(b->out->pass, b->choice, lead)->how.conv.along.n_prog;
-    return choice_of(b, lead)->row == &cvyi_row_program || takes_words(b, lead);
+    return choice_of(b, lead)->row->program || takes_words(b, lead);
 }
 
 /* Does node i of the pass run in a program, or not at all because it is a reshape that shares memory? */
 static bool in_program(const builder *b, int i)
 {
     const cpu_row *row = choice_of(b, i)->row;
-    return row == &cvyi_row_program || row == &cvyi_row_alias;
+    return row->program || row->alias;
 }
 
 /* Is v, or a reshape of it, read as floats: by a step that is not a program and does not take words, or by a

@@ -118,9 +118,17 @@ static void decide(const question *q, cpu_choice *of)
                        &c->plan[i]);
 }
 
+const char *cvyi_product_entry(const cpu_state *s, const cpu_row *row)
+{
+    (void)row;
+    return cvyi_gemm_kernels(s->isa)->name;
+}
+
 const cpu_row cvyi_row_matmul = {.name = "matrix product",
                                  .kinds = 1u << KIND_LINEAR | 1u << KIND_MATMUL,
                                  .others = "not a linear layer or a matrix product",
                                  .seconds = seconds,
                                  .decide = decide,
-                                 .make = make};
+                                 .make = make,
+                                 .entry = cvyi_product_entry,
+                                 .product = true};

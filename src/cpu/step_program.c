@@ -114,7 +114,8 @@ const cpu_row cvyi_row_program = {.name = "program",
                                   .others = "not pointwise, a copy, a reduction or softmax",
                                   .refuse = refuse,
                                   .seconds = cvyi_program_seconds,
-                                  .make = make};
+                                  .make = make,
+                                  .program = true};
 
 static const char *refuse_alias(const question *q, const cpu_row *row)
 {
@@ -134,4 +135,5 @@ const cpu_row cvyi_row_alias = {.name = "alias",
                                 .others = "not a reshape that shares memory",
                                 .refuse = refuse_alias,
                                 .seconds = cvyi_program_seconds,
-                                .make = make_nothing};
+                                .make = make_nothing,
+                                .alias = true};
