@@ -128,7 +128,7 @@ static cvy_status make_pack(maker *m, const wide_form *f, const memory_map *at)
     cvyi_make_own_view(m, at->w_unscale, "their unscale");
     cvyi_make_weight_view(m, weight, &f->geom, f->transposed);
     m->step.extent = 1;
-    cvyi_core_grid(m, cvyi_round_up(f->geom.K, WIDE_PADDED_K), 1, 1, 128);
+    cvyi_core_grid(m, cvyi_round_up(f->geom.K, WIDE_PADDED_K), 1, 1, PACK_THREADS);
     st = cvyi_make_end(m, "");
     m->prepared = prepared;
     return st;
@@ -161,9 +161,9 @@ static cvy_status make_words(maker *m, const wide_form *f, const memory_map *at,
     TRY(add_prologue(m, f));
     m->step.extent = N;
     if (again)
-        cvyi_core_grid(m, N * each, 1, 1, 256);
+        cvyi_core_grid(m, N * each, 1, 1, BLOCK_THREADS);
     else
-        cvyi_core_grid(m, N * chunks_of(f), slices_of(f), 1, 256);
+        cvyi_core_grid(m, N * chunks_of(f), slices_of(f), 1, BLOCK_THREADS);
     TRY(cvyi_make_end(m, m->choice->form.fed ? "fed" : ""));
 fail:
     return st;

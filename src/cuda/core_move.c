@@ -4,8 +4,6 @@
 #include "choice.h"
 #include "cores.h"
 
-enum { MOVE_THREADS = 256 };
-
 /* -DNAME=a,b,c,d,e,f; nothing if all are the default. */
 static void define_six(maker *m, const char *name, const move_geom *g, const int64_t *values, int64_t otherwise)
 {
@@ -117,7 +115,7 @@ static cvy_status make_argument(maker *m, int core, int arg)
     cvyi_make_define(m, "EACH", each);
     cvyi_make_define(m, "ALONG", cvyi_max64(g.rank - 1, 0));
     m->step.extent = box.extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&window), MOVE_THREADS * each), 1, 1, MOVE_THREADS);
+    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&window), BLOCK_THREADS * each), 1, 1, BLOCK_THREADS);
     TRY(cvyi_make_end(m, cvyi_info(n)->name));
 fail:
     return st;

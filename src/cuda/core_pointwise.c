@@ -3,8 +3,6 @@
 #include "choice.h"
 #include "cores.h"
 
-enum { POINTWISE_THREADS = 256 };
-
 /* Accesses are of 16 bytes: eight elements where some have two bytes. A thread has two of them under way. */
 cvy_status cvyi_core_end_pointwise(maker *m, const space *in, const space *out, const char *variant)
 {
@@ -26,7 +24,7 @@ cvy_status cvyi_core_end_pointwise(maker *m, const space *in, const space *out, 
     cvyi_make_define(m, "EACH", each);
     if (m->many != 4) cvyi_make_define(m, "NEIGHBOURS", m->many);
     m->step.extent = in->extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(total, POINTWISE_THREADS * each), 1, 1, POINTWISE_THREADS);
+    cvyi_core_grid(m, cvyi_ceil_div(total, BLOCK_THREADS * each), 1, 1, BLOCK_THREADS);
     return cvyi_make_end(m, variant);
 }
 

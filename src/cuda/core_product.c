@@ -90,8 +90,8 @@ static cvy_status make_product_pack(maker *m, const matmul_geom *e, const wgmma_
     cvyi_make_own_view(m, at, "packed weights");
     cvyi_product_other(m, n, row, column);
     m->step.extent = t->column_tiles;
-    cvyi_core_grid(m, cvyi_ceil_div(t->column_tiles * t->steps * t->n * 8, 256), 1, 1,
-                   256); /* 16 bytes of terms per thread */
+    cvyi_core_grid(m, cvyi_ceil_div(t->column_tiles * t->steps * t->n * 8, BLOCK_THREADS), 1, 1,
+                   BLOCK_THREADS); /* 16 bytes of terms per thread */
     st = cvyi_make_end(m, "");
     m->prepared = prepared;
     return st;

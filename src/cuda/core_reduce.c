@@ -17,7 +17,7 @@ static int64_t lower_power_of_two(int64_t n, int64_t most)
 static int64_t choose_lanes(int64_t inside, int64_t width)
 {
     const int64_t accesses = inside / width;
-    return accesses >= 512 ? 256 : lower_power_of_two(accesses, 32);
+    return accesses >= 2 * BLOCK_THREADS ? BLOCK_THREADS : lower_power_of_two(accesses, 32);
 }
 
 /* Is the innermost dimension that has any extent among the reduced ones? */
@@ -58,7 +58,7 @@ static int64_t kept_run(const space *s, unsigned reduced)
     return run;
 }
 
-enum { REDUCE_THREADS = 256, REDUCE_UNROLL = 4, FEWEST_PARTS = 8, MOST_BLOCKS = 1024 };
+enum { REDUCE_UNROLL = 4, FEWEST_PARTS = 8, MOST_BLOCKS = 1024 };
 
 /* Blocks that share each result: a round of accesses each up to 256 blocks, four rounds up to 1,024. A million
  * elements: 245 blocks of 4,096. */
@@ -91,7 +91,7 @@ void cvyi_reduce_spread(reduce_form *f, cvy_dtype dtype)
     f->lanes = cvyi_reduce_lanes(in, reduced, f->trailing && f->inside % f->many == 0 ? f->many : 1);
     if (across && !f->trailing && run % f->many == 0) f->together = f->many;
     if (across && f->inside >= 32) f->splits = 8;
-    f->results = REDUCE_THREADS / f->lanes / f->splits * f->together;
+    f->results = BLOCK_THREADS / f->lanes / f->splits * f->together;
     f->parts = choose_parts(f, of_sample);
 }
 
@@ -122,7 +122,7 @@ static cvy_status make_parts(maker *m, const reduce_form *f, int64_t at)
     start_reduce(m, f, 1);
     cvyi_make_own_view(m, at, "partials");
     TRY(cvyi_core_prologue(m, m->choice->form.core, &f->in));
-    cvyi_core_grid(m, cvyi_ceil_div(f->kept, f->results), f->parts, 1, REDUCE_THREADS);
+    cvyi_core_grid(m, cvyi_ceil_div(f->kept, f->results), f->parts, 1, BLOCK_THREADS);
     TRY(cvyi_make_end(m, "partial"));
 fail:
     return st;
@@ -147,7 +147,7 @@ cvy_status cvyi_core_reduction(maker *m)
         TRY(cvyi_core_prologue(m, core, &f->in));
     }
     TRY(cvyi_core_epilogue(m, core, &f->out));
-    cvyi_core_grid(m, cvyi_ceil_div(f->kept, merges ? REDUCE_THREADS / 32 : f->results), 1, 1, REDUCE_THREADS);
+    cvyi_core_grid(m, cvyi_ceil_div(f->kept, merges ? BLOCK_THREADS / 32 : f->results), 1, 1, BLOCK_THREADS);
     TRY(cvyi_make_end(m, f->gather));
 fail:
     return st;
@@ -167,7 +167,7 @@ cvy_status cvyi_core_add_many(maker *m, const space *out, const core_parts *p)
     cvyi_make_define(m, "PARTIALS", cvyi_make_own_view(m, p->parts, "parts of sums"));
     if (p->bias != CVY_NONE) cvyi_core_bias(m, core, out, p->bias, p->slot);
     TRY(cvyi_core_epilogue(m, core, out));
-    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&out->logical), REDUCE_THREADS / 32), 1, 1, REDUCE_THREADS);
+    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&out->logical), BLOCK_THREADS / 32), 1, 1, BLOCK_THREADS);
     TRY(cvyi_make_end(m, "parts"));
 fail:
     return st;

@@ -85,7 +85,7 @@ cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int
     m->many = neighbours_of(m);
     cvyi_make_define(m, "NEIGHBOURS", m->many);
     m->step.extent = in.extent[0];
-    cvyi_core_grid(m, slices, parts, 1, 256);
+    cvyi_core_grid(m, slices, parts, 1, BLOCK_THREADS);
     TRY(cvyi_make_end(m, define_stats(m, e, parts > 1, parts, samples)));
     if (parts == 1) return CVY_OK;
     cvyi_make_start(m, "norm_stats.cu");
@@ -95,7 +95,7 @@ cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int
         cvyi_make_own_view(m, stats_at, "statistics");
     cvyi_make_own_view(m, partials, "partials");
     m->step.extent = in.extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(slices, 8), 1, 1, 256);
+    cvyi_core_grid(m, cvyi_ceil_div(slices, BLOCK_THREADS / 32), 1, 1, BLOCK_THREADS);
     TRY(cvyi_make_end(m, define_stats(m, e, 2, parts, samples)));
 fail:
     return st;
@@ -209,7 +209,8 @@ static void define_softmax(maker *m, const space *in)
     cvyi_make_define(m, "REDUCED", (int64_t)1 << dim);
     cvyi_make_define(m, "LANES", lanes);
     m->step.extent = in->extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&in->logical) / inside, 256 / lanes), 1, 1, 256);
+    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&in->logical) / inside, BLOCK_THREADS / lanes), 1, 1,
+                   BLOCK_THREADS);
 }
 
 static cvy_status make_softmax(maker *m)

@@ -90,7 +90,7 @@ static cvy_status make_pack(maker *m, const node *n, const conv_geom *e, const p
     cvyi_make_define_types(m, n->arg[1], n->arg[1]);
     cvyi_make_own_view(m, p->at, "packed weights");
     cvyi_make_weight_view(m, n->arg[1], e, transposed);
-    cvyi_core_grid(m, cvyi_ceil_div(p->elements, 256), 1, 1, 256);
+    cvyi_core_grid(m, cvyi_ceil_div(p->elements, BLOCK_THREADS), 1, 1, BLOCK_THREADS);
     st = cvyi_make_end(m, "");
     m->prepared = prepared;
     return st;
@@ -164,8 +164,8 @@ static cvy_status make_simple(maker *m, const conv_geom *e)
     if (e->bias) cvyi_core_bias(m, core, &out, n->arg[2], 1);
     TRY(cvyi_core_epilogue(m, core, &out));
     m->step.extent = e->N;
-    cvyi_core_grid(m, cvyi_ceil_div(e->K / e->groups * product(e->out), 256), cvyi_min64(e->N, GRID_YZ_MOST),
-                   cvyi_min64(e->groups, GRID_YZ_MOST), 256);
+    cvyi_core_grid(m, cvyi_ceil_div(e->K / e->groups * product(e->out), BLOCK_THREADS),
+                   cvyi_min64(e->N, GRID_YZ_MOST), cvyi_min64(e->groups, GRID_YZ_MOST), BLOCK_THREADS);
     TRY(cvyi_make_end(m, ""));
 fail:
     return st;
@@ -284,7 +284,7 @@ static cvy_status make_pool(maker *m)
     TRY(cvyi_core_prologue(m, core, &in));
     TRY(cvyi_core_epilogue(m, core, &out));
     m->step.extent = out.extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&out.logical), 256), 1, 1, 256);
+    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&out.logical), BLOCK_THREADS), 1, 1, BLOCK_THREADS);
     TRY(cvyi_make_end(m, cvyi_info(n)->name));
 fail:
     return st;

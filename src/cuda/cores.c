@@ -108,7 +108,7 @@ cvy_status cvyi_core_add(maker *m, const space *out, const core_parts *p)
     if (p->bias != CVY_NONE) cvyi_core_bias(m, core, out, p->bias, p->slot);
     TRY(cvyi_core_epilogue(m, core, out));
     m->step.extent = out->extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(results, 256 * width), 1, 1, 256);
+    cvyi_core_grid(m, cvyi_ceil_div(results, BLOCK_THREADS * width), 1, 1, BLOCK_THREADS);
     TRY(cvyi_make_end(m, ""));
 fail:
     return st;

@@ -4,6 +4,7 @@
 #ifndef CVYI_CUDA_CORES_H
 #define CVYI_CUDA_CORES_H
 
+#include "kernels/host_device.cuh"
 #include "mma.h"
 #include "tiles.h"
 

@@ -1,5 +1,6 @@
 /* held.c - how a row stays on chip between readings; held.cuh is the kernels' part. */
 #include "exec.h"
+#include "kernels/host_device.cuh"
 
 /* Threads that share a row, and the elements that each of them keeps in registers: 64 of 512 threads leave as many
  * for everything else. A warp or less needs no barriers; larger groups are separate blocks. */
@@ -8,7 +9,7 @@ typedef struct sharing {
 } sharing;
 static const sharing sharings[] = {{32, 32}, {128, 32}, {256, 32}, {512, 64}};
 
-enum { SMALL_ROWS = 256, SHORT = 4, OTHER_SHARED = 1024 }; /* threads of a block; groups; bytes that kernels have */
+enum { SHORT = 4, OTHER_SHARED = 1024 }; /* groups; bytes that kernels have */
 
 held_form cvyi_held_form(const cuda_device *d, int64_t row)
 {
@@ -25,7 +26,7 @@ held_form cvyi_held_form(const cuda_device *d, int64_t row)
      * pieces of 64 bytes (32, of single elements). */
     while (f.lanes <= 32 && f.lanes / 2 >= cvyi_max64(cvyi_ceil_div(groups, SHORT), cvyi_min64(groups, pieces)))
         f.lanes /= 2;
-    f.threads = f.lanes > 32 ? f.lanes : SMALL_ROWS;
+    f.threads = f.lanes > 32 ? f.lanes : BLOCK_THREADS;
     each = cvyi_min64(cvyi_ceil_div(groups, f.lanes), INT32_MAX);
     f.held = (int)cvyi_min64(each, s->each / width);
     f.parked = (int)(each - f.held);

@@ -100,7 +100,7 @@ static cvy_status make_sums(maker *m, const thin_form *f, const space *out, int 
         TRY(cvyi_core_epilogue(m, core, out));
     }
     m->step.extent = out->extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(f->lines, f->block_lines), f->split, f->geom.batch, 256);
+    cvyi_core_grid(m, cvyi_ceil_div(f->lines, f->block_lines), f->split, f->geom.batch, BLOCK_THREADS);
     TRY(cvyi_make_end(m, ""));
 fail:
     return st;

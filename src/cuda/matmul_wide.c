@@ -148,9 +148,9 @@ static cvy_status make_words(maker *m, const word_form *f, const memory_map *at,
     if (f->scaled) cvyi_make_own_view(m, at->most_seen, "largest values");
     if (again) {
         cvyi_make_own_view(m, map->unscale, "lines' unscale");
-        cvyi_core_grid(m, cvyi_ceil_div(o->lines, 8), 1, 1, 256);
+        cvyi_core_grid(m, cvyi_ceil_div(o->lines, BLOCK_THREADS / 32), 1, 1, BLOCK_THREADS);
     } else
-        cvyi_core_grid(m, cvyi_ceil_div(o->lines, WORD_LINES), chunks_of(f), 1, 256);
+        cvyi_core_grid(m, cvyi_ceil_div(o->lines, WORD_LINES), chunks_of(f), 1, BLOCK_THREADS);
     st = cvyi_make_end(m, "");
     m->prepared = prepared;
     return st;

@@ -118,7 +118,7 @@ static cvy_status make_pack(maker *m, const tc_form *f, const memory_map *at)
     t->unscale = cvyi_make_own_view(m, at->unscale, "their scales and sums");
     t->w = cvyi_make_raw_view(m, f->weight);
     if (f->factor != CVY_NONE) t->factor = cvyi_make_raw_view(m, f->factor);
-    m->step.launch = (cuda_launch){.grid = {(unsigned)f->tuning.channels, 1, 1}, .block = {128, 1, 1}};
+    m->step.launch = (cuda_launch){.grid = {(unsigned)f->tuning.channels, 1, 1}, .block = {PACK_THREADS, 1, 1}};
     st = cvyi_make_end(m, "");
     m->prepared = prepared;
     return st;

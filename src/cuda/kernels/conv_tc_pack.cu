@@ -17,7 +17,7 @@
 #define FACTOR_TYPE float
 #endif
 
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(PACK_THREADS)
     KERNEL_NAME(const W_TYPE *w, u32 *packed, float *unscale, const FACTOR_TYPE *factor)
 {
     __shared__ u32 largest[4];
@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(128)
     const int k = blockIdx.x, t = threadIdx.x;
     float m = 0, sum = 0;
     if (k < K)
-        for (int i = t; i < C * R * S; i += 128) {
+        for (int i = t; i < C * R * S; i += PACK_THREADS) {
             const float v = cvy_get(w + (size_t)k * (C * R * S) + i);
             m = max_nan(m, fabsf(v)), sum += v;
         }
@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(128)
     }
     unsigned short *out = (unsigned short *)packed;
     const int block = k / KM;
-    for (int i = t; i < NSTAGE * STEPS * 2 * ROWSM * 8; i += 128) {
+    for (int i = t; i < NSTAGE * STEPS * 2 * ROWSM * 8; i += PACK_THREADS) {
         const int c8 = i % 8, rr = i / 8 % ROWSM, operand = i / (8 * ROWSM) % (2 * STEPS),
                   stage = i / (8 * ROWSM * 2 * STEPS);
         const tap_at tap = tap_position(operand % TAPS);

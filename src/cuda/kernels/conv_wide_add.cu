@@ -19,7 +19,7 @@
 
 #include "epilogue.cuh"
 
-constexpr int THREADS = 256;
+constexpr int THREADS = BLOCK_THREADS;
 constexpr long long INNER = (long long)Y1 * Y2 * Y3 * Y4 * Y5;
 constexpr int WIDTH = SRC_DENSE && INNER % 4 == 0 ? 4 : 1;
 

@@ -13,6 +13,12 @@
 // Bytes of a number: in float32, which arithmetic is done in, in 16 bits, and of long sums in double.
 enum { FLOAT_BYTES = 4, HALF_BYTES = 2, DOUBLE_BYTES = 8 };
 
+// Threads of a block: of a kernel whose choice of a tile does not say otherwise; that packs the weights of an
+// output channel for tensor cores.
+enum { BLOCK_THREADS = 256, PACK_THREADS = 128 };
+// Channels and pixels of a tile of turn.cu.
+enum { TURN_SIDE = 64 };
+
 CVY_CONST int cdiv(int a, int b)
 {
     return (a + b - 1) / b;

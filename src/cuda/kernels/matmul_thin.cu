@@ -38,7 +38,6 @@
 #define SRC_DENSE 1 // all views are contiguous
 #endif
 
-#include "host_device.cuh"
 #include "rows.cuh"
 
 #if ACROSS
@@ -49,7 +48,7 @@
 #define THIN_TYPE W_TYPE
 #endif
 
-constexpr int THREADS = 256, WARPS = THREADS / 32;
+constexpr int THREADS = BLOCK_THREADS, WARPS = THREADS / 32;
 constexpr int DEPTH = THIN <= 2 ? 4096 : THIN <= 4 ? 2048 : 1024;
 constexpr int VECTOR = 16 / (int)sizeof(LONG_TYPE), SPAN = 32 * VECTOR; // terms of a lane's access, of a warp's
 constexpr int AHEAD = (THIN > 6 ? 4 : 8) / EACH, SHARE = LINES < WARPS * EACH ? WARPS * EACH / LINES : 1;

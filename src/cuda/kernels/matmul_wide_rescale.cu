@@ -5,10 +5,10 @@
 //   grid: x lines, a warp each
 #include "matrix_words.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_constant__ cvy_args a)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
     cvy_follow();
-    const long long line = blockIdx.x * 8LL + threadIdx.x / 32, step = a.t[1].s[5];
+    const long long line = blockIdx.x * (BLOCK_THREADS / 32LL) + threadIdx.x / 32, step = a.t[1].s[5];
     const int lane = threadIdx.x % 32;
     float m = 0.0f;
     if (line >= count_lines(a)) return;

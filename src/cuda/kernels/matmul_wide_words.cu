@@ -10,7 +10,7 @@
 //   conflicts; lane l of warp v reads lines l and l + 32 of the term pairs v, v + 8, ...
 #include "matrix_words.cuh"
 
-constexpr int THREADS = 256, WARPS = THREADS / 32, SIDE = WORD_LINES, PAIRS = 32;
+constexpr int THREADS = BLOCK_THREADS, WARPS = THREADS / 32, SIDE = WORD_LINES, PAIRS = 32;
 
 struct words_tile {
     u32 pairs[PARTS][SIDE][PAIRS + 1];

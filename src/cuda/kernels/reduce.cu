@@ -42,9 +42,6 @@
 #ifndef PARTIALS
 #define PARTIALS 1
 #endif
-#ifndef THREADS
-#define THREADS 256
-#endif
 #ifndef SRC_DENSE
 #define SRC_DENSE 1 // all views are contiguous
 #endif
@@ -52,6 +49,7 @@
 #include "epilogue.cuh"
 #include "gather.cuh"
 
+constexpr int THREADS = BLOCK_THREADS;
 #define PASTE_(a, b) a##b
 #define PASTE(a, b)  PASTE_(a, b)
 typedef PASTE(cvy_gather_, GATHER) gatherer;

@@ -13,13 +13,11 @@
 #ifndef LANES
 #define LANES 1
 #endif
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 #include "epilogue.cuh"
 #include "gather.cuh"
 
+constexpr int THREADS = BLOCK_THREADS;
 static_assert((REDUCED & (REDUCED - 1)) == 0 && REDUCED, "one dimension");
 static_assert(THREADS % LANES == 0 && THREADS % 32 == 0, "whole groups");
 constexpr int RESULTS = THREADS / LANES;

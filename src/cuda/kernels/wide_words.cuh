@@ -12,7 +12,7 @@
 
 #include "conv_wide.cuh"
 
-constexpr int THREADS = 256, WARPS = THREADS / 32, SIDE = WIDE_CHUNK;
+constexpr int THREADS = BLOCK_THREADS, WARPS = THREADS / 32, SIDE = WIDE_CHUNK;
 constexpr int OF_LIST = cdiv(FLAT_SAMPLE, SIDE),
               CHUNKS = LISTS * OF_LIST; // chunks of a list, of a sample
 constexpr int PAIRS = WIDE_CHANNELS / 2, PAIR_PITCH = PAIRS + 1, EACH = SIDE * PAIRS / THREADS;
