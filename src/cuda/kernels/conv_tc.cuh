@@ -21,15 +21,17 @@
 #define GAMMA_TYPE float
 #define BETA_TYPE  float
 #endif
+// The macros of conv_tc_layout.cuh, so the file compiles alone.
 #ifndef TC_XLAST
-#define TC_XLAST 0 // x, y: channels last
+#define TC_XLAST 0
+#endif
+#ifndef TC_YLAST
 #define TC_YLAST 0
 #endif
 #ifndef TC_DIRECT
-#define TC_DIRECT 0 // x's 16-bit words are the operand, unchanged
+#define TC_DIRECT 0
 #endif
-
-#ifndef TC_C // the macros of conv_tc_layout.cuh, so the file compiles alone
+#ifndef TC_C
 #define TC_C         8
 #define TC_K         64
 #define TC_H         128
@@ -86,15 +88,13 @@ constexpr int P = tc_extent(H, TC_PADH, R, ST), Q = tc_extent(W, TC_PADW, S, ST)
 constexpr bool NORM = G > 0, POOL = TC_SINK == SINK_POOL, FLAT = TC_FLAT;
 constexpr int OW = POOL ? Q / TC_POOLW : Q, OH = POOL ? P / TC_POOLH : P; // stored columns and rows
 
-#ifdef TC_EPILOGUE // '"epilogue.cuh"', generated: TC_PRE, TC_HALVED, TC_EXTERN, TC_BEFORE, TC_EXPONENT, struct epi
-                   // and the three functions
+#ifdef TC_EPILOGUE // '"epilogue.cuh"', generated: the macros of TC_TEXT, struct epi and the three functions
 #include TC_EPILOGUE
-#else                 // the identity, so the file compiles alone
-#define TC_PRE      0 // cvy_pre does something
-#define TC_HALVED   0 // and what it is given is half of the convolution's result
-#define TC_EXTERN   0 // cvy_post reads tensors at (n, pixel)
-#define TC_BEFORE   0 // cvy_post's y is the convolution's own result, not cvy_pre's
-// For logsumexp in powers of two (PARTIAL). 1: cvy_post's result is times log2(e); +2: and its y; +4: and its z.
+#else // the identity, so the file compiles alone
+#define TC_PRE      0
+#define TC_HALVED   0
+#define TC_EXTERN   0
+#define TC_BEFORE   0
 #define TC_EXPONENT 0
 struct epi {
     int unused;
@@ -123,10 +123,28 @@ CVY_CONST int floor_pow2(int v)
     return p;
 }
 
-#define TC_VALUE(NAME, field, meaning) TC_##NAME,
 constexpr bool X_HALF = sizeof(X_TYPE) == 2, Y_HALF = sizeof(Y_TYPE) == 2, DIRECT = TC_DIRECT;
-constexpr tc_problem PROBLEM = {TC_PROBLEM(TC_VALUE) TC_EXTERN, 0, 0, 0, X_HALF, Y_HALF, TC_XLAST, TC_YLAST};
-constexpr tc_tuning TUNING = {TC_TUNING(TC_VALUE)};
+// The macros as the layout takes them; what only the tuner reads stays 0.
+#define TC_SET(NAME, field, meaning) of.field = TC_##NAME;
+CVY_CONST tc_problem problem_of_macros()
+{
+    tc_problem of = {};
+    TC_PROBLEM(TC_SET)
+    TC_TENSORS(TC_SET)
+    of.external = TC_EXTERN;
+    of.before = TC_BEFORE;
+    of.x_half = X_HALF;
+    of.y_half = Y_HALF;
+    return of;
+}
+CVY_CONST tc_tuning tuning_of_macros()
+{
+    tc_tuning of = {};
+    TC_TUNING(TC_SET)
+    return of;
+}
+constexpr tc_problem PROBLEM = problem_of_macros();
+constexpr tc_tuning TUNING = tuning_of_macros();
 constexpr tc_layout L = tc_find_layout(&PROBLEM, &TUNING);
 
 // The layout's fields under short names, in its order; see there.

@@ -14,7 +14,8 @@ enum pass_kind { PASS_PLAIN, PASS_KEEP, PASS_BOTH, PASS_STATS, PASS_FINISH };
 // Most rows of a strip; parcels of x on their way; most blocks of M that a stage of x is multiplied with.
 enum { TC_STRIP_MOST = 64, TC_RAWS = 4, TC_SHARE_MOST = 4 };
 
-// The macros: -DTC_NAME, the field that holds its value on the host, its meaning.
+// The macros: TC_NAME, the field that holds its value on the host, its meaning. Options of the compiler, but for
+// TC_TEXT; of TC_TENSORS only those that are not 0, of TC_TYPES none if all elements are float32.
 // What is computed: NCHW, one group, dilation 1.
 #define TC_PROBLEM(X)                                                                                              \
     X(C, c, "input channels")                                                                                      \
@@ -49,6 +50,28 @@ enum { TC_STRIP_MOST = 64, TC_RAWS = 4, TC_SHARE_MOST = 4 };
     X(TMA, tma, "x comes by tensor copies; else by ordinary loads, or")                                            \
     X(ROWS, rows, "by copies of whole rows: strips are as wide as the image")                                      \
     X(FINISHERS, finishers, "warps that store finished results")
+// Where tensors lie, and as what x is multiplied; 0 or 1.
+#define TC_TENSORS(X)                                                                                              \
+    X(XLAST, x_last, "x lies channels last: [n][row][column][channel]")                                            \
+    X(YLAST, y_last, "the result lies so")                                                                         \
+    X(DIRECT, direct, "x's words of 16 bits are the operand, unchanged")
+// Names of types: the elements of tensors that the kernels read and write by themselves.
+#define TC_TYPES(X)                                                                                                \
+    X(X_TYPE, x, "of x")                                                                                           \
+    X(W_TYPE, w, "of the weights that the kernel reads")                                                           \
+    X(BIAS_TYPE, bias, "of the bias")                                                                              \
+    X(GAMMA_TYPE, gamma, "of the norm's weight")                                                                   \
+    X(BETA_TYPE, beta, "of the norm's bias")                                                                       \
+    X(Y_TYPE, y, "of the result")                                                                                  \
+    X(FACTOR_TYPE, factor, "conv_tc_pack: of what multiplies an output channel's weights")
+// What the generated epilogue.cuh says about its three functions.
+#define TC_TEXT(X)                                                                                                 \
+    X(PRE, pre, "cvy_pre does something")                                                                          \
+    X(HALVED, halved, "and what it is given is half of the convolution's result")                                  \
+    X(EXTERN, external, "cvy_post reads tensors at (n, pixel)")                                                    \
+    X(BEFORE, before,                                                                                              \
+      "cvy_post's y is the convolution's own result, not cvy_pre's: only those of cvy_pre may wait")               \
+    X(EXPONENT, exponent, "in powers of two (PARTIAL), 1: cvy_post's result is times log2(e); +2: and y; +4: and z")
 
 // A launch's arguments (struct tc_args of conv_tc.cuh, tc_arguments of tc.c): these pointers, then the samples and
 // the norm's epsilon.
@@ -67,12 +90,11 @@ enum { TC_STRIP_MOST = 64, TC_RAWS = 4, TC_SHARE_MOST = 4 };
 #define TC_FIELD(NAME, field, meaning) int field;
 typedef struct tc_problem {
     TC_PROBLEM(TC_FIELD)
-    int external; // cvy_post reads tensors at a pixel
-    int before;   // cvy_post reads what cvy_pre was given: results may not wait: only those of cvy_pre are kept
-    int few;      // tuned for few samples: many small strips
-    int alone;    // blocks may not wait for each other: statistics and finishing are separate launches
-    int x_half, y_half; // elements of x, of the result have 16 bits
-    int x_last, y_last; // they lie channels last: [n][row][column][channel]
+    TC_TENSORS(TC_FIELD)
+    int external, before; // as in TC_TEXT
+    int few;              // tuned for few samples: many small strips
+    int alone;            // blocks may not wait for each other: statistics and finishing are separate launches
+    int x_half, y_half;   // elements of x, of the result have 16 bits
 } tc_problem;
 typedef struct tc_tuning {
     TC_TUNING(TC_FIELD)
@@ -84,6 +106,9 @@ typedef struct tc_tuning {
     long long shared_bytes;            // an upper bound of the kernel's
     double strip_cycles, start_cycles; // of a block for one strip; before the first and after the last
 } tc_tuning;
+typedef struct tc_text {
+    TC_TEXT(TC_FIELD)
+} tc_text;
 #undef TC_FIELD
 
 // Extents that follow from a problem and a tuning, whatever its numbers of stages, chunks and blocks in a stage.
