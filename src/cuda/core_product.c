@@ -47,7 +47,7 @@ static matmul_tile choose_tile(const matmul_geom *e, int sms)
 {
     const bool large = e->N > 64 && e->M * e->N * e->batch >= (int64_t)64 * 128 * sms;
 
-    return large ? (matmul_tile){64, 128, 8, 8, 128} : (matmul_tile){64, 64, 4, 16, 256};
+    return large ? (matmul_tile){64, 128, 8, 8} : (matmul_tile){64, 64, 4, 16};
 }
 
 static void define_tile(maker *m, const matmul_tile *t, const mma_tile *mma)
@@ -57,6 +57,7 @@ static void define_tile(maker *m, const matmul_tile *t, const mma_tile *mma)
     if (mma) {
         cvyi_make_define(m, "WM", mma->warp_m);
         cvyi_make_define(m, "WN", mma->warp_n);
+        cvyi_make_define(m, "BLOCKS", mma->bound);
         cvyi_core_mma(m, mma);
         return;
     }
@@ -140,6 +141,8 @@ static cvy_status make_product(maker *m, const matmul_geom *e, const matmul_tile
     const space out = cvyi_product_space(m->g, n, &row, &column);
     const int64_t row_tiles = cvyi_ceil_div(e->M, t->rows) * e->batch;
     const int64_t y_tiles = cvyi_min64(row_tiles, GRID_YZ_MOST);
+    const int threads =
+        mma ? mma->threads : tile_threads((int)t->rows, (int)t->columns, (int)t->each, (int)t->each);
     char variant[24];
     cvy_status st;
 
@@ -156,7 +159,8 @@ static cvy_status make_product(maker *m, const matmul_geom *e, const matmul_tile
     if (e->bias) cvyi_core_bias(m, core, &out, n->arg[2], column);
     TRY(cvyi_core_epilogue(m, core, &out));
     m->step.extent = out.extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(e->N, t->columns), y_tiles, cvyi_ceil_div(row_tiles, y_tiles), t->threads);
+    cvyi_core_grid(m, cvyi_ceil_div(e->N, t->columns), y_tiles, cvyi_ceil_div(row_tiles, y_tiles),
+                   (unsigned)threads);
     snprintf(variant, sizeof variant, "%dx%d", (int)t->rows, (int)t->columns);
     TRY(cvyi_make_end(m, variant));
 fail:
@@ -183,7 +187,7 @@ static cvy_status make_matmul(maker *m)
 static cvy_status make_matmul_mma(maker *m)
 {
     const mma_tile *mma = &m->choice->mma.tile;
-    const matmul_tile t = {.rows = mma->m, .columns = mma->n, .threads = (unsigned)mma->threads};
+    const matmul_tile t = {.rows = mma->m, .columns = mma->n};
     matmul_geom e;
     return find_product(m, &e) ? make_product(m, &e, &t, mma) : CVY_OK;
 }

@@ -130,11 +130,10 @@ fail:
 
 cvy_status cvyi_core_reduction(maker *m)
 {
-    enum { GATHERER = DOUBLE_BYTES }; /* at most */
     const int core = m->choice->form.core;
     const reduce_form *f = &m->choice->reduce;
     const bool merges = f->parts > 1;
-    const int64_t at = merges ? cvyi_make_memory(m, GATHERER * f->kept * f->parts) : 0;
+    const int64_t at = merges ? cvyi_make_memory(m, GATHERER_BYTES * f->kept * f->parts) : 0;
     cvy_status st;
 
     if (merges) TRY(make_parts(m, f, at));

@@ -65,13 +65,12 @@ cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int
     const node *n = &m->g->nodes[core];
     const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
     const int64_t samples = cvyi_max64(in.extent[0], 1), slices = (e->over_outer ? 1 : e->outer) * e->groups;
-    enum { MOMENTS = 3 * DOUBLE_BYTES }; /* a part's count, mean and sum of squares */
     const int64_t parts = m->choice->parts;
     int64_t partials = 0;
     cvy_status st;
 
     if (!slices) return CVY_OK;
-    if (parts > 1) partials = cvyi_make_memory(m, slices * parts * MOMENTS);
+    if (parts > 1) partials = cvyi_make_memory(m, slices * parts * MOMENTS_BYTES);
     cvyi_make_start(m, "norm_stats.cu");
     if (parts > 1)
         cvyi_make_own_view(m, partials, "partials");

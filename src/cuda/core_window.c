@@ -138,7 +138,8 @@ static cvy_status make_tiled(maker *m, const conv_geom *e, const conv_tile *t, c
     TRY(cvyi_core_epilogue(m, core, &out));
     m->step.extent = e->N;
     cvyi_core_grid(m, f.count * cvyi_ceil_div(e->N * f.places, t->pixels), w.k_pad / t->channels, e->groups,
-                   mma ? (unsigned)mma->threads : (unsigned)(t->channels / t->k_each * t->pixels / t->p_each));
+                   mma ? (unsigned)mma->threads
+                       : (unsigned)tile_threads((int)t->channels, (int)t->pixels, (int)t->k_each, (int)t->p_each));
     snprintf(variant, sizeof variant, "%dx%d", (int)t->channels, (int)t->pixels);
     TRY(cvyi_make_end(m, variant));
 fail:
@@ -189,7 +190,7 @@ static cvy_status make_conv_direct(maker *m)
 static cvy_status make_conv_mma(maker *m)
 {
     const mma_tile *mma = &m->choice->mma.tile;
-    const conv_tile t = {mma->m, mma->n, mma->warp_m, mma->warp_n, MMA_DEPTH, mma->resident};
+    const conv_tile t = {mma->m, mma->n, mma->warp_m, mma->warp_n, MMA_DEPTH, mma->bound};
     conv_geom e;
     return find_conv(m, &e) ? make_tiled(m, &e, &t, mma) : CVY_OK;
 }

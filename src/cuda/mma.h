@@ -14,7 +14,8 @@ typedef struct mma_tile {
     int products;       /* 1: tf32's accuracy, 3: float32's */
     int threads, shared_bytes;
     int stages;            /* at least */
-    int resident;          /* blocks that a multiprocessor has registers for */
+    int resident;          /* blocks that a multiprocessor is believed to have registers for */
+    int bound;             /* and that the compiler leaves registers for, at least */
     int64_t blocks, steps; /* of the grid; of a block, 16 terms each */
     int copies, fetched;   /* instructions of a step of all threads; bytes of it that come from the L2 */
 } mma_tile;

@@ -244,10 +244,10 @@ fail:
 
 /* struct tc_args of conv_tc.cuh */
 #define ADDRESS(type, name, meaning) CUdeviceptr name;
+#define NUMBER(type, name, meaning)  type name;
 typedef struct tc_arguments {
     TC_POINTERS(ADDRESS)
-    int n;
-    float eps;
+    TC_NUMBERS(NUMBER)
 } tc_arguments;
 
 static CUdeviceptr at(const step_arguments *a, int view)

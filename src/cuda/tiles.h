@@ -14,7 +14,6 @@ typedef struct conv_tile {
 typedef struct matmul_tile {
     int64_t rows, columns; /* of a block */
     int64_t each, depth;   /* rows and columns of a thread; terms at a time */
-    unsigned threads;
 } matmul_tile;
 
 /* A reduction, and how it is spread over threads and blocks. That depends only on the extents of one sample (of

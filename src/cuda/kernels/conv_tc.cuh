@@ -267,10 +267,10 @@ struct alignas(64) tensor_map {
 };
 
 #define TC_POINTER(type, name, meaning) type *name;
+#define TC_NUMBER(type, name, meaning)  type name;
 struct tc_args {
     TC_POINTERS(TC_POINTER)
-    int n;
-    float eps;
+    TC_NUMBERS(TC_NUMBER)
 };
 
 // Position of tap t (0 <= t < TAPS): taps are ordered by stride phase, so that offsets in the staged planes only

@@ -73,8 +73,7 @@ enum { TC_STRIP_MOST = 64, TC_RAWS = 4, TC_SHARE_MOST = 4 };
       "cvy_post's y is the convolution's own result, not cvy_pre's: only those of cvy_pre may wait")               \
     X(EXPONENT, exponent, "in powers of two (PARTIAL), 1: cvy_post's result is times log2(e); +2: and y; +4: and z")
 
-// A launch's arguments (struct tc_args of conv_tc.cuh, tc_arguments of tc.c): these pointers, then the samples and
-// the norm's epsilon.
+// A launch's arguments (struct tc_args of conv_tc.cuh, tc_arguments of tc.c): these pointers, then two numbers.
 #define TC_POINTERS(X)                                                                                             \
     X(const X_TYPE, x, "[n][C][H][W]")                                                                             \
     X(const W_TYPE, w, "[K][C][R][S], read only where x or they hold an inf or a NaN")                             \
@@ -86,6 +85,9 @@ enum { TC_STRIP_MOST = 64, TC_RAWS = 4, TC_SHARE_MOST = 4 };
     X(Y_TYPE, y, "[n][K][OH][OW], reduced: [n][OH][OW]")                                                           \
     X(unsigned long long, part, "[n][STRIPS][G] tagged partial statistics, zero before the first launch")          \
     X(int, state, "{epoch, blocks done}, zero before the first launch")
+#define TC_NUMBERS(X)                                                                                              \
+    X(int, n, "samples")                                                                                           \
+    X(float, eps, "the norm's")
 
 #define TC_FIELD(NAME, field, meaning) int field;
 typedef struct tc_problem {

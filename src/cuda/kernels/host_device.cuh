@@ -16,6 +16,8 @@ enum { FLOAT_BYTES = 4, HALF_BYTES = 2, DOUBLE_BYTES = 8 };
 // Threads of a block: of a kernel whose choice of a tile does not say otherwise; that packs the weights of an
 // output channel for tensor cores.
 enum { BLOCK_THREADS = 256, PACK_THREADS = 128 };
+// Partial results in memory: count, mean and sum of squares of moments.cuh; the largest gatherer of gather.cuh.
+enum { MOMENTS_BYTES = 3 * DOUBLE_BYTES, GATHERER_BYTES = DOUBLE_BYTES };
 // Channels and pixels of a tile of turn.cu.
 enum { TURN_SIDE = 64 };
 

@@ -25,12 +25,8 @@
 #ifndef PRODUCTS
 #define PRODUCTS 3 // 1: tf32's accuracy, 3: float32's
 #endif
-// At least this many blocks per multiprocessor, which bounds the registers; from sm_100 on the compiler wants more
-// of them for three products.
-#if PRODUCTS == 3 && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-#define BLOCKS (BN == 64 ? 2 : 1)
-#else
-#define BLOCKS (BN == 64 ? 3 : BM == 64 ? 2 : 1)
+#ifndef BLOCKS
+#define BLOCKS 1 // at least this many blocks per multiprocessor: bounds the registers
 #endif
 #ifndef SRC_DENSE
 #define SRC_DENSE 1 // operands are contiguous: their inner strides are known

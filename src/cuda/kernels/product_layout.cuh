@@ -74,6 +74,18 @@ CVY_CONST word_layout word_find_layout(int m, int n, int products)
 
 enum { MMA_DEPTH = 16, MATMUL_MMA_STAGES = 3, CONV_MMA_MOST_STAGES = 5 }; // terms of a step
 
+// Threads of a block of m x n results, a warp for each warp_m x warp_n of them.
+CVY_CONST int mma_threads(int m, int n, int warp_m, int warp_n)
+{
+    return 32 * (m / warp_m) * (n / warp_n);
+}
+// matmul_mma.cu: blocks that a multiprocessor has registers for; from compute capability 10.0 on the compiler wants
+// more of them for three products.
+CVY_CONST int matmul_mma_blocks(int m, int n, int products, int major)
+{
+    if (products == 3 && major >= 10) return n == 64 ? 2 : 1;
+    return n == 64 ? 3 : m == 64 ? 2 : 1;
+}
 // Floats of a stage. conv_mma.cu: pixels [DEPTH][p + 8], weights [DEPTH][k + 8].
 CVY_CONST int conv_mma_stage(int k, int p)
 {
@@ -94,6 +106,11 @@ CVY_CONST int mma_shared_bytes(int stage, int stages, int m, int n)
 
 enum { DIRECT_STAGES = 2, MATMUL_GAP = 4 }; // the gap keeps transposing stores off each other's banks
 
+// Threads of a block of m x n results, m_each x n_each for each of them.
+CVY_CONST int tile_threads(int m, int n, int m_each, int n_each)
+{
+    return (m / m_each) * (n / n_each);
+}
 // Floats of a stage of conv_direct.cu: pixels [depth][p], weights [depth][k].
 CVY_CONST int direct_stage(int k, int p, int depth)
 {

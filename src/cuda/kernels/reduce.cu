@@ -53,6 +53,7 @@ constexpr int THREADS = BLOCK_THREADS;
 #define PASTE_(a, b) a##b
 #define PASTE(a, b)  PASTE_(a, b)
 typedef PASTE(cvy_gather_, GATHER) gatherer;
+static_assert(sizeof(gatherer) <= GATHERER_BYTES, "what the host takes memory for");
 static_assert(LANES == 1 || (SPLITS == 1 && TOGETHER == 1), "either lanes or rows of threads share a result");
 static_assert(THREADS % (LANES * SPLITS) == 0 && THREADS % 32 == 0, "whole groups");
 static_assert(TOGETHER == 1 || TOGETHER == NEIGHBOURS, "what the generated functions take");
