@@ -101,15 +101,10 @@ static void define_list(maker *m, const wide_form *f)
 
 static void define_sums(maker *m, const wide_form *f)
 {
-    const wide_tile *t = &f->tile;
-
     cvyi_core_define_out(m, f->geom.out);
-    cvyi_make_define(m, "GROUPS_M", t->groups_m);
-    cvyi_make_define(m, "GROUPS_N", t->groups_n);
-    cvyi_make_define(m, "TILE", t->tile);
-    cvyi_make_define(m, "TOGETHER", t->together);
-    cvyi_make_define(m, "BLOCKS", t->blocks);
-    cvyi_make_define(m, "SPLIT", t->split);
+#define DEFINE(NAME, field, meaning) cvyi_make_define(m, #NAME, f->tile.field);
+    CONV_WIDE_TILE(DEFINE)
+#undef DEFINE
 }
 
 /* ---- steps ---- */

@@ -50,21 +50,20 @@ static matmul_tile choose_tile(const matmul_geom *e, int sms)
     return large ? (matmul_tile){64, 128, 8, 8} : (matmul_tile){64, 64, 4, 16};
 }
 
-static void define_tile(maker *m, const matmul_tile *t, const mma_tile *mma)
+static void define_tile(maker *m, const matmul_tile *t)
 {
-    cvyi_make_define(m, "BM", t->rows);
-    cvyi_make_define(m, "BN", t->columns);
-    if (mma) {
-        cvyi_make_define(m, "WM", mma->warp_m);
-        cvyi_make_define(m, "WN", mma->warp_n);
-        cvyi_make_define(m, "BLOCKS", mma->bound);
-        cvyi_core_mma(m, mma);
-        return;
-    }
-    cvyi_make_define(m, "TM", t->each);
-    cvyi_make_define(m, "TN", t->each);
-    cvyi_make_define(m, "DEPTH", t->depth);
+#define DEFINE(NAME, field, meaning) cvyi_make_define(m, #NAME, t->field);
+    MATMUL_TILE(DEFINE)
+#undef DEFINE
     m->step.launch.dynamic_shared = (unsigned)matmul_shared_bytes((int)t->rows, (int)t->columns, (int)t->depth);
+}
+
+static void define_mma(maker *m, const mma_tile *t)
+{
+#define DEFINE(NAME, field, meaning) cvyi_make_define(m, #NAME, t->field);
+    MATMUL_MMA_TILE(DEFINE)
+#undef DEFINE
+    m->step.launch.dynamic_shared = (unsigned)t->shared_bytes;
 }
 
 void cvyi_product_sizes(maker *m, const matmul_geom *e, int row, int column)
@@ -151,7 +150,10 @@ static cvy_status make_product(maker *m, const matmul_geom *e, const matmul_tile
     cvyi_make_define(m, "ROWS_OF_BATCH", e->batch > 1 ? e->M : 0);
     cvyi_make_define(m, "OTHER_NK", e->other_is_nk);
     cvyi_make_define_types(m, n->arg[0], n->arg[1]);
-    define_tile(m, t, mma);
+    if (mma)
+        define_mma(m, mma);
+    else
+        define_tile(m, t);
     cvyi_make_define_extents(m, 'Y', &out);
     cvyi_core_first_view(m, core, &out);
     cvyi_product_x(m, n, row, column);

@@ -96,19 +96,20 @@ static cvy_status make_pack(maker *m, const node *n, const conv_geom *e, const p
     return st;
 }
 
-static void define_tile(maker *m, const conv_tile *t, const mma_tile *mma)
+static void define_tile(maker *m, const conv_tile *t)
 {
-    cvyi_make_define(m, "BK", t->channels);
-    cvyi_make_define(m, "BP", t->pixels);
-    cvyi_make_define(m, mma ? "WK" : "TK", t->k_each);
-    cvyi_make_define(m, mma ? "WP" : "TP", t->p_each);
-    if (!mma) cvyi_make_define(m, "ROWS", t->terms);
-    cvyi_make_define(m, "BLOCKS", t->blocks);
-    if (mma) {
-        cvyi_core_mma(m, mma);
-        return;
-    }
+#define DEFINE(NAME, field, meaning) cvyi_make_define(m, #NAME, t->field);
+    CONV_DIRECT_TILE(DEFINE)
+#undef DEFINE
     m->step.launch.dynamic_shared = (unsigned)direct_shared_bytes((int)t->channels, (int)t->pixels, (int)t->terms);
+}
+
+static void define_mma(maker *m, const mma_tile *t)
+{
+#define DEFINE(NAME, field, meaning) cvyi_make_define(m, #NAME, t->field);
+    CONV_MMA_TILE(DEFINE)
+#undef DEFINE
+    m->step.launch.dynamic_shared = (unsigned)t->shared_bytes;
 }
 
 /* mma: on tensor cores; NULL: by multiply-adds. */
@@ -129,7 +130,10 @@ static cvy_status make_tiled(maker *m, const conv_geom *e, const conv_tile *t, c
     cvyi_make_start(m, mma ? "conv_mma.cu" : "conv_direct.cu");
     define_filter(m, e, transposed);
     define_extents(m, e);
-    define_tile(m, t, mma);
+    if (mma)
+        define_mma(m, mma);
+    else
+        define_tile(m, t);
     cvyi_make_define_types(m, n->arg[0], n->arg[0]); /* packed weights are float32 */
     cvyi_core_first_view(m, core, &out);
     cvyi_make_view(m, n->arg[0], &in);

@@ -78,13 +78,6 @@ void cvyi_core_first_view(maker *m, int core, const space *over)
     cvyi_make_view(m, m->g->nodes[m->prepared ? core : first].out, over);
 }
 
-void cvyi_core_mma(maker *m, const mma_tile *t)
-{
-    cvyi_make_define(m, "PRODUCTS", t->products);
-    cvyi_make_define(m, "LEAST_STAGES", t->stages);
-    m->step.launch.dynamic_shared = (unsigned)t->shared_bytes;
-}
-
 /* No view of the result says how large its indices get. */
 void cvyi_core_parts_view(maker *m, const space *out, int64_t parts)
 {

@@ -22,8 +22,6 @@ cvy_status cvyi_core_prologue(maker *m, int core, const space *over);
 void cvyi_core_bias(maker *m, int core, const space *over, int bias, int slot);
 /* The view that takes the pass's first result is number 0. */
 void cvyi_core_first_view(maker *m, int core, const space *over);
-/* What both kernels on mma.sync have in addition to a tile. */
-void cvyi_core_mma(maker *m, const mma_tile *t);
 /* Ends a step of pointwise.cu, which reads `in` and writes `out`. */
 cvy_status cvyi_core_end_pointwise(maker *m, const space *in, const space *out, const char *variant);
 /* reduce.cu: the reduction of the pass's choice. */

@@ -100,10 +100,9 @@ static void define_sums(maker *m, const word_form *f, int neighbours)
     cvyi_make_define(m, "X_BATCHED", f->x.batched);
     cvyi_make_define(m, "W_BATCHED", f->other.batched);
     cvyi_make_define(m, "OTHER_ACROSS", f->across);
-    cvyi_make_define(m, "BM", f->tile.m);
-    cvyi_make_define(m, "BN", f->tile.n);
-    cvyi_make_define(m, "TURNS", f->tile.turns);
-    cvyi_make_define(m, "SPLIT", f->tile.split);
+#define DEFINE(NAME, field, meaning) cvyi_make_define(m, #NAME, f->tile.field);
+    MATMUL_WIDE_TILE(DEFINE)
+#undef DEFINE
     cvyi_make_define(m, "NEIGHBOURS", neighbours);
 }
 

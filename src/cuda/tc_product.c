@@ -177,11 +177,9 @@ bool cvyi_product_same(const cuda_choice *a, const cuda_choice *b)
 
 void cvyi_product_define(maker *m, const wgmma_tile *t)
 {
-    cvyi_make_define(m, "BM", t->m);
-    cvyi_make_define(m, "BN", t->n);
-    cvyi_make_define(m, "CLUSTER_M", t->cluster_m);
-    cvyi_make_define(m, "CLUSTER_N", t->cluster_n);
-    cvyi_make_define(m, "PRODUCTS", t->products);
+#define DEFINE(NAME, field, meaning) cvyi_make_define(m, #NAME, t->field);
+    MATMUL_TC_TILE(DEFINE)
+#undef DEFINE
 }
 
 cvy_status cvyi_product_step(maker *m, const wgmma_tile *t, const matmul_geom *e, int x)

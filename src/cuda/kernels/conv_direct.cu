@@ -13,15 +13,13 @@
 //   t[1]  source, strides n, c, d, h, w        t[2]  packed weights [GROUPS][PHASES][TERMS][K_PAD] (pack.cu)
 //   epilogue space: n, k, o, p, q
 //   grid: x phases x tiles of pixels, y tiles of channels, z groups; THREADS threads
-#ifndef BK // tile
-#define BK   64
-#define BP   128
-#define TK   8
-#define TP   8
-#define ROWS 18
-#endif
-#ifndef BLOCKS
-#define BLOCKS 3 // at least this many blocks per multiprocessor: bounds the registers
+#ifndef BK // CONV_DIRECT_TILE of product_layout.cuh
+#define BK     64
+#define BP     128
+#define TK     8
+#define TP     8
+#define ROWS   18
+#define BLOCKS 3
 #endif
 
 #include "fetch.cuh"

@@ -23,20 +23,14 @@
 //   t[1]  source, strides n, c, d, h, w        t[2]  packed weights [GROUPS][PHASES][TERMS][K_PAD] (pack.cu)
 //   epilogue space: n, k, o, p, q
 //   grid: x phases x tiles of pixels, y tiles of channels, z groups; THREADS threads
-#ifndef BK // tile of a block, and of a warp
-#define BK 64
-#define BP 128
-#define WK 32
-#define WP 64
-#endif
-#ifndef PRODUCTS
-#define PRODUCTS 3 // 1: tf32's accuracy, 3: float32's
-#endif
-#ifndef BLOCKS
-#define BLOCKS 3 // at least this many blocks per multiprocessor: bounds the registers
-#endif
-#ifndef LEAST_STAGES
-#define LEAST_STAGES 3 // of shared memory; results may have room for more
+#ifndef BK // CONV_MMA_TILE of product_layout.cuh
+#define BK           64
+#define BP           128
+#define WK           32
+#define WP           64
+#define PRODUCTS     3
+#define LEAST_STAGES 3
+#define BLOCKS       3
 #endif
 
 #include "fetch.cuh"

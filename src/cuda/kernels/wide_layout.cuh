@@ -15,6 +15,15 @@ enum {
     WIDE_MOST_STAGES = 8
 };
 
+// conv_wide.cu's macros by which the host chooses its tile: -DNAME, the field that holds its value, its meaning.
+#define CONV_WIDE_TILE(X)                                                                                          \
+    X(GROUPS_M, groups_m, "warpgroups along the channels")                                                         \
+    X(GROUPS_N, groups_n, "and along the pixels")                                                                  \
+    X(TILE, tile, "pixels of a warpgroup")                                                                         \
+    X(TOGETHER, together, "1: all rows of taps share a stage of x, else each has its own")                         \
+    X(BLOCKS, blocks, "of a multiprocessor")                                                                       \
+    X(SPLIT, split, "blocks that share a sum")
+
 // ---- taps by phases ----
 //
 // Along an axis of stride s the taps of a filter fall into s phases, by the remainder of r * dil - pad. Each
