@@ -111,7 +111,7 @@ static cvy_status make_wgmma(maker *m, const matmul_geom *e, const wgmma_tile *t
 
     TRY(make_product_pack(m, e, t, row, column, packed));
     cvyi_make_start(m, "matmul_tc.cu");
-    m->many = 4;
+    m->many = ACCESS_FLOATS;
     cvyi_product_sizes(m, e, row, column);
     cvyi_product_define(m, t);
     cvyi_make_define_types(m, n->arg[0], n->arg[1]);

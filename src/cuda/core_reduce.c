@@ -87,7 +87,8 @@ void cvyi_reduce_spread(reduce_form *f, cvy_dtype dtype)
     for (int d = 0; d < EMIT_DIMS; d++) *(reduced >> d & 1 ? &f->inside : &f->kept) *= in->extent[d];
     of_sample = reduced & 1 || !in->extent[0] ? f->kept : f->kept / in->extent[0];
     run = !f->trailing ? kept_run(in, reduced) : reduced & 1 ? 0 : f->inside;
-    f->many = dtype != CVY_FLOAT32 && run % 8 == 0 ? 8 : 4;
+    f->many = cvyi_make_access(dtype);
+    if (run % f->many) f->many = ACCESS_FLOATS;
     f->lanes = cvyi_reduce_lanes(in, reduced, f->trailing && f->inside % f->many == 0 ? f->many : 1);
     if (across && !f->trailing && run % f->many == 0) f->together = f->many;
     if (across && f->inside >= 32) f->splits = 8;
@@ -157,7 +158,7 @@ cvy_status cvyi_core_add_many(maker *m, const space *out, const core_parts *p)
 {
     const int core = m->choice->form.core;
     const reduce_form f = {
-        .gather = "sum", .in = *out, .many = 4, .lanes = 1, .splits = 1, .together = 1, .inside = 1};
+        .gather = "sum", .in = *out, .many = ACCESS_FLOATS, .lanes = 1, .splits = 1, .together = 1, .inside = 1};
     cvy_status st;
 
     start_reduce(m, &f, 2);

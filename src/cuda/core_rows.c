@@ -41,16 +41,6 @@ static void add_sign(maker *m, const space *over, int sign)
     cvyi_make_line(m, &m->pre, &mul);
 }
 
-/* Elements of 16 bytes; of 16 bits if some views have such. */
-static int neighbours_of(const maker *m)
-{
-    int n = 4;
-
-    for (int i = 0; i < m->step.n_views; i++)
-        if (m->seen[i].dtype != CVY_FLOAT32) n = 8;
-    return n;
-}
-
 /* Only by the size of a slice, so that no other sample changes a sample's bits. */
 int64_t cvyi_stats_parts(const norm_geom *e)
 {
@@ -81,7 +71,7 @@ cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int
     TRY(cvyi_core_prologue(m, core, &in));
     if (sign != CVY_NONE) add_sign(m, &in, sign);
     cvyi_make_define_extents(m, 'X', &in);
-    m->many = neighbours_of(m);
+    m->many = cvyi_make_widest(m);
     cvyi_make_define(m, "NEIGHBOURS", m->many);
     m->step.extent = in.extent[0];
     cvyi_core_grid(m, slices, parts, 1, BLOCK_THREADS);
@@ -109,11 +99,12 @@ static void define_held(maker *m, const held_form *f, const space *in)
 
     cvyi_make_define_extents(m, 'X', in);
     cvyi_make_define(m, "ROW", f->row);
+    cvyi_make_define(m, "NEIGHBOURS", f->width);
     cvyi_make_define(m, "LANES", f->lanes);
     cvyi_make_define(m, "THREADS", f->threads);
     cvyi_make_define(m, "HELD", f->held);
     cvyi_make_define(m, "PARKED", f->parked);
-    m->many = 4;
+    m->many = ACCESS_FLOATS;
     m->step.extent = in->extent[0];
     m->step.launch.dynamic_shared = f->shared_bytes;
     cvyi_core_grid(m, cvyi_ceil_div(rows, f->threads / f->lanes), 1, 1, (unsigned)f->threads);

@@ -89,11 +89,11 @@ cvy_status cvyi_core_add(maker *m, const space *out, const core_parts *p)
 {
     const int core = m->choice->form.core;
     const int64_t results = cvyi_elements(&out->logical);
-    const int64_t width = results / cvyi_max64(out->extent[0], 1) % 4 ? 1 : 4;
+    const int width = access_width(results / cvyi_max64(out->extent[0], 1));
     cvy_status st;
 
     cvyi_make_start(m, "conv_wide_add.cu");
-    m->many = 4;
+    m->many = ACCESS_FLOATS;
     cvyi_make_define_extents(m, 'Y', out);
     cvyi_make_define(m, "PARTIALS", p->split);
     cvyi_core_first_view(m, core, out);

@@ -99,6 +99,7 @@ typedef struct cuda_state {
 /* Rows that stay on chip (held.cuh): who shares one, and how much of it each thread has. */
 typedef struct held_form {
     int64_t row; /* elements */
+    int width;   /* neighbours in a group */
     int lanes;   /* threads that share it */
     int threads; /* of a block */
     int held;    /* groups of elements in a thread's registers */

@@ -13,11 +13,11 @@ enum { SHORT = 4, OTHER_SHARED = 1024 }; /* groups; bytes that kernels have */
 
 held_form cvyi_held_form(const cuda_device *d, int64_t row)
 {
-    const int width = row % 4 == 0 ? 4 : 1;
+    const int width = access_width(row);
     const int64_t groups = cvyi_max64(row / width, 1), /* an empty row: as one of one */
-        pieces = width == 4 ? 4 : 8;
+        pieces = width == 1 ? 8 : 4;
     const sharing *s = sharings;
-    held_form f = {.row = row};
+    held_form f = {.row = row, .width = width};
     int64_t each;
 
     while (s < sharings + COUNT_OF(sharings) - 1 && row > (int64_t)s->lanes * s->each) s++;

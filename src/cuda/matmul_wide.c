@@ -227,9 +227,11 @@ static cvy_status add_epilogue(maker *m, const word_form *f, const space *out, i
 /* Neighbours that the epilogue takes at a time: 16 bytes of them. */
 static int neighbours_of(maker *m, const word_form *f)
 {
-    m->many = 4;
-    for (int i = m->pass->first; i < m->pass->first + m->pass->count; i++)
-        if (m->g->values[m->g->nodes[i].out].dtype != CVY_FLOAT32 && f->geom.N % 8 == 0) m->many = 8;
+    m->many = ACCESS_FLOATS;
+    for (int i = m->pass->first; i < m->pass->first + m->pass->count; i++) {
+        const int access = cvyi_make_access(m->g->values[m->g->nodes[i].out].dtype);
+        if (f->geom.N % access == 0) m->many = most(m->many, access);
+    }
     return f->geom.N % m->many ? 1 : m->many;
 }
 

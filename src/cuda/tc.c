@@ -99,9 +99,9 @@ static memory_map take_memory(maker *m, const tc_form *f)
     a.unscale = cvyi_make_packed_memory(m, weight, cvyi_floats(2 * f->tuning.channels));
     a.part = a.state = a.end = 0;
     if (!f->problem.groups) return a;
-    a.part = cvyi_make_memory(m, 8 * f->samples * f->problem.groups * f->tuning.strips);
-    a.state = cvyi_make_memory(m, 8);
-    a.end = a.state + 8;
+    a.part = cvyi_make_memory(m, TC_PART_BYTES * f->samples * f->problem.groups * f->tuning.strips);
+    a.state = cvyi_make_memory(m, TC_STATE_BYTES);
+    a.end = a.state + TC_STATE_BYTES;
     return a;
 }
 

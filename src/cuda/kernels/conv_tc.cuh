@@ -272,6 +272,8 @@ struct tc_args {
     TC_POINTERS(TC_POINTER)
     TC_NUMBERS(TC_NUMBER)
 };
+static_assert(sizeof(*tc_args::part) == TC_PART_BYTES && 2 * sizeof(*tc_args::state) == TC_STATE_BYTES,
+              "what the host takes memory for");
 
 // Position of tap t (0 <= t < TAPS): taps are ordered by stride phase, so that offsets in the staged planes only
 // grow.

@@ -85,6 +85,7 @@ enum { TC_STRIP_MOST = 64, TC_RAWS = 4, TC_SHARE_MOST = 4 };
     X(Y_TYPE, y, "[n][K][OH][OW], reduced: [n][OH][OW]")                                                           \
     X(unsigned long long, part, "[n][STRIPS][G] tagged partial statistics, zero before the first launch")          \
     X(int, state, "{epoch, blocks done}, zero before the first launch")
+enum { TC_PART_BYTES = 8, TC_STATE_BYTES = 8 }; // of a word of `part`; of `state`
 #define TC_NUMBERS(X)                                                                                              \
     X(int, n, "samples")                                                                                           \
     X(float, eps, "the norm's")

@@ -21,7 +21,7 @@
 
 constexpr int THREADS = BLOCK_THREADS;
 constexpr long long INNER = (long long)Y1 * Y2 * Y3 * Y4 * Y5;
-constexpr int WIDTH = SRC_DENSE && INNER % 4 == 0 ? 4 : 1;
+constexpr int WIDTH = SRC_DENSE ? access_width(INNER) : 1;
 
 CVY_INLINE void add_parts(const cvy_args &a, long long total, long long lin)
 {
