@@ -17,7 +17,7 @@ __device__ __forceinline__ int reduce_strip(const strip_way &w, int group, int f
     const value_maker<true> value(l, w.views, norm, at.n, s.unscale[slot]);
     half_tile left, right;
 #pragma unroll 1
-    for (int i = (group + o) % FINW; i < all; i += FINW) {
+    for (int i = (group + o) % FINISH_GROUPS; i < all; i += FINISH_GROUPS) {
         const int b = (o + i) % RING, limit = at.cols - i % tiles * TILE;
         const u32 x = x0 + i / tiles * PITCH + i % tiles * TILE;
         acc_fence(left);

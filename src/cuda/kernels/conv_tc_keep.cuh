@@ -6,7 +6,7 @@
 // HOLD: the strip's statistics first, then its results. What other blocks wait for is on its way before this one
 // waits for a buffer, and the stage is free as soon as the tensor cores have read it.
 __device__ __forceinline__ int hold_strip(const strip_way &w, int group, int first, int o,
-                                          float4 (&slots)[NORM ? SLOTS : 1][NORM ? KP : 1], u32 tag)
+                                          float4 (&slots)[NORM ? SLOTS : 1][NORM ? PADDED_CHANNELS : 1], u32 tag)
 {
     shared_memory &s = w.memory;
     const tc_args &a = w.args;
@@ -32,16 +32,16 @@ __device__ __forceinline__ int hold_strip(const strip_way &w, int group, int fir
         if (FLAT || tile.row + l.rr < at.rows) moments_add(m, d, at, tile, l);
     }
     moments_flush<false>(m, slots[NORM ? group * ROWSM : 0], l, unscale);
-    named_barrier(BAR_STATS, STATW * 128);
+    named_barrier(BAR_STATS, STAT_GROUPS * 128);
     if (group == 0) publish(slots, a, at, tag);
 #pragma unroll 1
-    for (int l0 = 0; l0 < lines; l0 += LPC)
+    for (int l0 = 0; l0 < lines; l0 += CHUNK_LINES)
 #pragma unroll 1
-        for (int c0 = 0; c0 < tiles; c0 += CPC, o++) {
+        for (int c0 = 0; c0 < tiles; c0 += CHUNK_TILES, o++) {
             const int b = o % most(OUTS, 1);
             mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
-            if (mine && line >= l0 && line < l0 + LPC && ct >= c0 && ct < c0 + CPC)
-                put_tile(w, d, tile, {b, 0, 0, (line - l0) * ROWSM * CHUNKW + (ct - c0) * TILE});
+            if (mine && line >= l0 && line < l0 + CHUNK_LINES && ct >= c0 && ct < c0 + CHUNK_TILES)
+                put_tile(w, d, tile, {b, 0, 0, (line - l0) * ROWSM * CHUNK_COLS + (ct - c0) * TILE});
             warp_arrive(&s.ofull[b]);
         }
     return o;

@@ -78,7 +78,8 @@ enum { TC_STRIP_MOST = 64, TC_RAWS = 4, TC_SHARE_MOST = 4 };
     X(const X_TYPE, x, "[n][C][H][W]")                                                                             \
     X(const W_TYPE, w, "[K][C][R][S], read only where x or they hold an inf or a NaN")                             \
     X(const unsigned, packed, "conv_tc_pack's weights")                                                            \
-    X(const float, unscale, "[KP] 1 / scale of an output channel, NaN: not finite; [KP] sums of weights")          \
+    X(const float, unscale,                                                                                        \
+      "[PADDED_CHANNELS] 1 / scale of an output channel, NaN: not finite; [PADDED_CHANNELS] sums of weights")      \
     X(const BIAS_TYPE, bias, "[K], NULL: 0")                                                                       \
     X(const GAMMA_TYPE, gamma, "[K], NULL: 1")                                                                     \
     X(const BETA_TYPE, beta, "[K], NULL: 0")                                                                       \

@@ -56,7 +56,7 @@ __device__ __forceinline__ void lane_channels(lane_at &l, const tc_args &a, int 
 {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int k = block * KM + (l.row + 8 * h) % KM, kc = min(k, K - 1);
+        const int k = block * BLOCK_CHANNELS + (l.row + 8 * h) % BLOCK_CHANNELS, kc = min(k, K - 1);
         l.ch[h] = k;
         l.unscale[h] = l.gain * __ldg(a.unscale + k);
         l.sign[h] = POOL && NORM && a.gamma && cvy_get(a.gamma + kc) < 0.f
@@ -131,7 +131,8 @@ __device__ __forceinline__ void lane_offset(lane_at &l, const tc_args &a, shared
 {
     float bias[2], sum[2];
 #pragma unroll
-    for (int h = 0; h < 2; h++) bias[h] = lane_bias(l, a, h), sum[h] = l.gain * __ldg(a.unscale + KP + l.ch[h]);
+    for (int h = 0; h < 2; h++)
+        bias[h] = lane_bias(l, a, h), sum[h] = l.gain * __ldg(a.unscale + PADDED_CHANNELS + l.ch[h]);
     view.wait(slot);
 #pragma unroll
     for (int h = 0; h < 2; h++) l.bias[h] = fmaf(s.offset[slot], sum[h], bias[h]);
@@ -191,7 +192,8 @@ template <bool POST> struct value_maker {
     }
     __device__ __forceinline__ float operator()(float d, int h) const
     {
-        const int k = K % KM ? min(l.ch[h], K - 1) : l.ch[h]; // of channels that do not exist nothing is kept
+        const int k =
+            K % BLOCK_CHANNELS ? min(l.ch[h], K - 1) : l.ch[h]; // of channels that do not exist nothing is kept
         const float c = fmaf(d, factor[h], l.bias[h]);
         float y = TC_PRE ? (POST ? YGAIN : 1.f) * cvy_pre(c, k, e) : c;
         if (TC_PRE && POOL && NORM) y *= l.sign[h];

@@ -56,10 +56,11 @@ __device__ __forceinline__ chunk_at chunk_position(const strip_at &at, int k0, i
     c.channel = k0;
     if (POOL) {
         c.row0 = at.p0 / TC_POOLH + l0, c.col0 = at.q0 / TC_POOLW, c.cols = at.cols / TC_POOLW;
-        c.rows = min(LPC, min(OH - c.row0, at.rows / TC_POOLH - l0));
+        c.rows = min(CHUNK_LINES, min(OH - c.row0, at.rows / TC_POOLH - l0));
     } else {
         c.row0 = at.p0 + l0 * LINEROWS, c.col0 = at.q0 + c0 * TILE;
-        c.rows = min(LPC * LINEROWS, at.rows - l0 * LINEROWS), c.cols = FLAT ? Q : min(CHUNKW, at.cols - c0 * TILE);
+        c.rows = min(CHUNK_LINES * LINEROWS, at.rows - l0 * LINEROWS),
+        c.cols = FLAT ? Q : min(CHUNK_COLS, at.cols - c0 * TILE);
     }
     return c;
 }

@@ -58,7 +58,7 @@ __device__ __forceinline__ int stream_strip(const strip_way &w, int group, int f
     lane_at &l = w.lane;
     stage_view &view = w.stages;
     const float2 *ab = w.norms;
-    constexpr int MB = CHUNKM; // M blocks of a chunk
+    constexpr int MB = CHUNK_BLOCKS; // M blocks of a chunk
     constexpr bool POST = OUT && EARLY, RAW = !TC_PRE && !OUT;
     const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE),
               line = group / tiles, ct = group % tiles;
@@ -89,8 +89,9 @@ __device__ __forceinline__ int stream_strip(const strip_way &w, int group, int f
             if constexpr (OUT) {
                 if (in_chunk == 0) mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
                 if (mine)
-                    put_results(w, d[i], tile,
-                                {b, in_chunk, (block - in_chunk) * KM, line * ROWSM * CHUNKW + ct * TILE});
+                    put_results(
+                        w, d[i], tile,
+                        {b, in_chunk, (block - in_chunk) * BLOCK_CHANNELS, line * ROWSM * CHUNK_COLS + ct * TILE});
                 if (in_chunk == MB - 1) {
                     if (BULK) fence_proxy_async();
                     warp_arrive(&s.ofull[b]);
