@@ -62,7 +62,7 @@ enum { REDUCE_UNROLL = 4, FEWEST_PARTS = 8, MOST_BLOCKS = 1024 };
 
 /* Blocks that share each result: a round of accesses each up to 256 blocks, four rounds up to 1,024. A million
  * elements: 245 blocks of 4,096. */
-static int64_t choose_parts(const reduce_form *f, int64_t of_sample)
+static int64_t choose_parts(const reduce_choice *f, int64_t of_sample)
 {
     const int64_t blocks = cvyi_max64(cvyi_ceil_div(of_sample, f->results), 1);
     const int64_t grain = REDUCE_UNROLL * f->lanes * f->splits * (f->trailing ? f->many : 1);
@@ -75,7 +75,7 @@ static int64_t choose_parts(const reduce_form *f, int64_t of_sample)
 }
 
 /* dtype: of what is read. */
-void cvyi_reduce_spread(reduce_form *f, cvy_dtype dtype)
+void cvyi_reduce_spread(reduce_choice *f, cvy_dtype dtype)
 {
     const space *in = &f->in;
     const unsigned reduced = f->reduced;
@@ -98,7 +98,7 @@ void cvyi_reduce_spread(reduce_form *f, cvy_dtype dtype)
 
 /* ---- steps ---- */
 
-static void start_reduce(maker *m, const reduce_form *f, int variant)
+static void start_reduce(maker *m, const reduce_choice *f, int variant)
 {
     cvyi_make_start(m, "reduce.cu");
     snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-DGATHER=%s", f->gather);
@@ -116,7 +116,7 @@ static void start_reduce(maker *m, const reduce_form *f, int variant)
 }
 
 /* Gatherers of every part, in memory of our own. */
-static cvy_status make_parts(maker *m, const reduce_form *f, int64_t at)
+static cvy_status make_parts(maker *m, const reduce_choice *f, int64_t at)
 {
     cvy_status st;
 
@@ -132,7 +132,7 @@ fail:
 cvy_status cvyi_core_reduction(maker *m)
 {
     const int core = m->choice->form.core;
-    const reduce_form *f = &m->choice->reduce;
+    const reduce_choice *f = &m->choice->reduce;
     const bool merges = f->parts > 1;
     const int64_t at = merges ? cvyi_make_memory(m, GATHERER_BYTES * f->kept * f->parts) : 0;
     cvy_status st;
@@ -157,7 +157,7 @@ fail:
 cvy_status cvyi_core_add_many(maker *m, const space *out, const core_parts *p)
 {
     const int core = m->choice->form.core;
-    const reduce_form f = {
+    const reduce_choice f = {
         .gather = "sum", .in = *out, .many = ACCESS_FLOATS, .lanes = 1, .splits = 1, .together = 1, .inside = 1};
     cvy_status st;
 
@@ -179,7 +179,7 @@ static const char *refuse_reduce(const cvy_plan *p, const pass *s, cuda_choice *
 {
     const char *why = cvyi_core_refusal(p, c, 1u << KIND_REDUCE, "not a reduction");
     const cvy_graph *g = p->graph;
-    reduce_form *f = &c->reduce;
+    reduce_choice *f = &c->reduce;
     const node *n;
     const shape *x, *y;
 
@@ -187,10 +187,10 @@ static const char *refuse_reduce(const cvy_plan *p, const pass *s, cuda_choice *
     n = &g->nodes[c->form.core];
     x = cvyi_shape_of(g, n->arg[0]);
     y = cvyi_shape_of(g, n->out);
-    *f = (reduce_form){.gather = cvyi_info(n)->name,
-                       .in = cvyi_space_plain(x),
-                       .out = {.extent = {1, 1, 1, 1, 1, 1}, .logical = *y},
-                       .reduced = x->rank ? cvyi_reduced_dims(g, n) : 1};
+    *f = (reduce_choice){.gather = cvyi_info(n)->name,
+                         .in = cvyi_space_plain(x),
+                         .out = {.extent = {1, 1, 1, 1, 1, 1}, .logical = *y},
+                         .reduced = x->rank ? cvyi_reduced_dims(g, n) : 1};
     for (int d = 0, k = 0; d < x->rank; d++) {
         const bool gone = f->reduced >> d & 1;
         if (!gone) f->out.extent[d] = x->dim[d];

@@ -93,7 +93,7 @@ fail:
 /* ---- rows that stay on chip ---- */
 
 /* The macros that held.cuh needs; the rows of the space `in`. */
-static void define_held(maker *m, const held_form *f, const space *in)
+static void define_held(maker *m, const held_rows *f, const space *in)
 {
     const int64_t rows = cvyi_elements(&in->logical) / f->row;
 

@@ -307,10 +307,10 @@ static const char *refuse_pool(const cvy_plan *p, const pass *s, cuda_choice *c)
     cvyi_pool_geom(g, n, &e);
     c->reduce.gather = NULL;
     if (cvyi_info(n)->kind != KIND_ADAPTIVE || product(e.out) != 1) return NULL;
-    c->reduce = (reduce_form){.gather = "mean", /* one window, the whole: a mean over space */
-                              .in = cvyi_space_planes(cvyi_shape_of(g, n->arg[0]), e.spatial),
-                              .out = cvyi_space_planes(cvyi_shape_of(g, n->out), e.spatial),
-                              .reduced = 4 | 8 | 16};
+    c->reduce = (reduce_choice){.gather = "mean", /* one window, the whole: a mean over space */
+                                .in = cvyi_space_planes(cvyi_shape_of(g, n->arg[0]), e.spatial),
+                                .out = cvyi_space_planes(cvyi_shape_of(g, n->out), e.spatial),
+                                .reduced = 4 | 8 | 16};
     cvyi_reduce_spread(&c->reduce, g->values[g->nodes[s->first].arg[0]].dtype);
     return NULL;
 }

@@ -27,7 +27,7 @@ cvy_status cvyi_core_end_pointwise(maker *m, const space *in, const space *out, 
 /* reduce.cu: the reduction of the pass's choice. */
 cvy_status cvyi_core_reduction(maker *m);
 /* How it is spread; gather, spaces and dimensions are there. dtype: of what is read. */
-void cvyi_reduce_spread(reduce_form *f, cvy_dtype dtype);
+void cvyi_reduce_spread(reduce_choice *f, cvy_dtype dtype);
 /* Threads that share a result, each of them with `width` neighbours at a time. */
 int64_t cvyi_reduce_lanes(const space *in, unsigned reduced, int width);
 

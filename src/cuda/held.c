@@ -11,13 +11,13 @@ static const sharing sharings[] = {{32, 32}, {128, 32}, {256, 32}, {512, 64}};
 
 enum { SHORT = 4, OTHER_SHARED = 1024 }; /* groups; bytes that kernels have */
 
-held_form cvyi_held_form(const cuda_device *d, int64_t row)
+held_rows cvyi_held_rows(const cuda_device *d, int64_t row)
 {
     const int width = access_width(row);
     const int64_t groups = cvyi_max64(row / width, 1), /* an empty row: as one of one */
         pieces = width == 1 ? 8 : 4;
     const sharing *s = sharings;
-    held_form f = {.row = row, .width = width};
+    held_rows f = {.row = row, .width = width};
     int64_t each;
 
     while (s < sharings + COUNT_OF(sharings) - 1 && row > (int64_t)s->lanes * s->each) s++;
@@ -36,14 +36,14 @@ held_form cvyi_held_form(const cuda_device *d, int64_t row)
     return f;
 }
 
-held_form cvyi_held_softmax(const cuda_device *d, const cvy_graph *g, const node *n)
+held_rows cvyi_held_softmax(const cuda_device *d, const cvy_graph *g, const node *n)
 {
     const shape *x = cvyi_shape_of(g, n->arg[0]);
     const int dim = cvyi_softmax_dim(g, n);
-    held_form f = {.fits = false};
+    held_rows f = {.fits = false};
 
     if (!x->rank) return f;
-    f = cvyi_held_form(d, x->dim[dim]);
+    f = cvyi_held_rows(d, x->dim[dim]);
     for (int i = dim + 1; i < x->rank; i++) f.fits = f.fits && x->dim[i] == 1;
     return f;
 }

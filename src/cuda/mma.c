@@ -210,17 +210,17 @@ static double believed_seconds(const mma_tile *t, const cuda_device *d)
 /* ---- forms ---- */
 
 /* Number `rank` of the tiles that fit, the fastest first; the last if there are fewer. */
-static mma_form choose(const cuda_device *d, const producer *w, int products, int rank)
+static mma_choice choose(const cuda_device *d, const producer *w, int products, int rank)
 {
     enum { MOST = COUNT_OF(conv_tiles) + COUNT_OF(product_tiles) }; /* more than fit */
     const tile_row *rows = w->is_conv ? conv_tiles : product_tiles;
     const int n_rows = w->is_conv ? COUNT_OF(conv_tiles) : COUNT_OF(product_tiles);
-    mma_form best[MOST] = {{.why = "mma.sync: its tiles do not fit into shared memory"}};
+    mma_choice best[MOST] = {{.why = "mma.sync: its tiles do not fit into shared memory"}};
     double flops = 0;
     int n = 0;
 
     for (int i = 0; i < n_rows; i++) {
-        mma_form f = {.tile = make_tile(w, d, &rows[i], products)};
+        mma_choice f = {.tile = make_tile(w, d, &rows[i], products)};
         int at = n;
         if (products > rows[i].products || w->rows < rows[i].least || w->rows > rows[i].most ||
             f.tile.shared_bytes > d->shared_block)
@@ -237,11 +237,11 @@ static mma_form choose(const cuda_device *d, const producer *w, int products, in
 }
 
 /* Of a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
-static mma_form find_form(const cvy_plan *p, int core)
+static mma_choice find_choice(const cvy_plan *p, int core)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;
     const node *n = &p->graph->nodes[core];
-    mma_form f = {.why = device_refusal(p, d)};
+    mma_choice f = {.why = device_refusal(p, d)};
     producer w;
 
     if (f.why) return f;
@@ -253,9 +253,9 @@ static mma_form find_form(const cvy_plan *p, int core)
 /* ---- rows of the table ---- */
 
 /* A random plan takes it or not whatever it costs (dice). */
-const char *cvyi_mma_refusal(const cvy_plan *p, int core, mma_form *f)
+const char *cvyi_mma_refusal(const cvy_plan *p, int core, mma_choice *f)
 {
-    *f = find_form(p, core);
+    *f = find_choice(p, core);
     if (f->why) return f->why;
     return p->options.seed || f->flops > p->machine.flops ? NULL : "mma.sync: multiply-adds are faster here";
 }

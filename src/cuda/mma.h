@@ -20,18 +20,18 @@ typedef struct mma_tile {
     int copies, fetched;   /* instructions of a step of all threads; bytes of it that come from the L2 */
 } mma_tile;
 
-typedef struct mma_form {
+typedef struct mma_choice {
     const char *why; /* NULL: these kernels can run it; else what is in the way, in words */
     mma_tile tile;
     double flops;   /* per second that the best tile is believed to reach on a device that is full of its blocks, a
                      * multiply-add counted as two */
     double seconds; /* that the pass's arithmetic is believed to take with this one, blocks that are not full and
                      * multiprocessors that idle included */
-} mma_form;
+} mma_choice;
 
 /* What its rows of the table share (choice.h). */
 /* Of a pass whose core is node `core`, a producer; also: multiply-adds are faster. */
-const char *cvyi_mma_refusal(const cvy_plan *p, int core, mma_form *f);
+const char *cvyi_mma_refusal(const cvy_plan *p, int core, mma_choice *f);
 void cvyi_mma_tune(const cvy_plan *p, pass *s, const cuda_choice *c);
 bool cvyi_mma_beats(const cvy_plan *p, const pass *mine, const pass *best);
 bool cvyi_mma_same(const cuda_choice *a, const cuda_choice *b);

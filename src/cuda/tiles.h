@@ -18,7 +18,7 @@ typedef struct matmul_tile {
 
 /* A reduction, and how it is spread over threads and blocks. That depends only on the extents of one sample (of
  * all, where samples are reduced), so that no other sample changes a sample's bits. */
-typedef struct reduce_form {
+typedef struct reduce_choice {
     const char *gather; /* what the kernel makes of the elements of a result; NULL: it is none */
     space in, out;
     unsigned reduced;      /* dimensions of `in`, a bit each */
@@ -29,6 +29,6 @@ typedef struct reduce_form {
     int64_t parts;         /* blocks that share a result */
     int64_t results;       /* of a block */
     int64_t inside, kept;  /* elements of a result; results */
-} reduce_form;
+} reduce_choice;
 
 #endif

@@ -64,23 +64,23 @@ __device__ __forceinline__ void multiply_role(shared_memory &shared, const tc_ar
         const strip_at strip = strip_position(blockIdx.x + done * gridDim.x);
         if (SHIFTED && MBLOCKS == 1) lane_offset(place, args, shared, view, stage % TC_STAGES);
         if constexpr (HOLD) {
-            const strip_way way = {shared, args, epilogue, strip, place, view, nullptr, nullptr};
-            handed = hold_strip(way, me, stage, handed, shared.part[done & 1], tag);
+            const strip_route route = {shared, args, epilogue, strip, place, view, nullptr, nullptr};
+            handed = hold_strip(route, me, stage, handed, shared.part[done & 1], tag);
             continue;
         }
         if (WAITS) mbar_wait(&shared.sfull[done % NORMS], done / NORMS & 1);
         float4 *slots = shared.part[NORM ? done & 1 : 0][NORM && STATS ? me * ROWSM : 0];
-        const strip_way way = {shared, args, epilogue, strip, place, view, slots, shared.ab[done % NORMS]};
+        const strip_route route = {shared, args, epilogue, strip, place, view, slots, shared.ab[done % NORMS]};
         bool odd = true;
         if constexpr (HALVES && OUT) {
             view.wait(stage % TC_STAGES);
             odd = shared.odd[stage % TC_STAGES];
-            if (!odd) handed = reduce_strip(way, me, stage, handed);
+            if (!odd) handed = reduce_strip(route, me, stage, handed);
         }
         if constexpr (STREAM)
-            handed = stream_strip<STATS, OUT>(way, me, stage, handed);
+            handed = stream_strip<STATS, OUT>(route, me, stage, handed);
         else if (odd)
-            handed = multiply_strip<STATS, OUT>(way, me, stage, handed);
+            handed = multiply_strip<STATS, OUT>(route, me, stage, handed);
         if (!STREAM) {
             view.wait(stage % TC_STAGES);
             view.release(stage % TC_STAGES);

@@ -1,10 +1,10 @@
 // conv_tc_halves.cuh - HALVES: a reduction over channels of finite values, tile by tile in halves.
 #pragma once
-#include "conv_tc_way.cuh"
+#include "conv_tc_route.cuh"
 
 // HALVES: a strip of finite values, every tile in halves: the tensor cores work on the second one while the first
 // becomes results. No batch may be in flight from one tile to the next: ptxas would serialise them all.
-__device__ __forceinline__ int reduce_strip(const strip_way &w, int group, int first, int o)
+__device__ __forceinline__ int reduce_strip(const strip_route &w, int group, int first, int o)
 {
     shared_memory &s = w.memory;
     const strip_at &at = w.at;

@@ -1,11 +1,11 @@
 // conv_tc_keep.cuh - HOLD: a strip of one tile for each warpgroup, whose results wait in registers until its
 // statistics are on their way.
 #pragma once
-#include "conv_tc_way.cuh"
+#include "conv_tc_route.cuh"
 
 // HOLD: the strip's statistics first, then its results. What other blocks wait for is on its way before this one
 // waits for a buffer, and the stage is free as soon as the tensor cores have read it.
-__device__ __forceinline__ int hold_strip(const strip_way &w, int group, int first, int o,
+__device__ __forceinline__ int hold_strip(const strip_route &w, int group, int first, int o,
                                           float4 (&slots)[NORM ? SLOTS : 1][NORM ? PADDED_CHANNELS : 1], u32 tag)
 {
     shared_memory &s = w.memory;

@@ -138,8 +138,8 @@ __device__ __forceinline__ void lane_offset(lane_at &l, const tc_args &a, shared
     for (int h = 0; h < 2; h++) l.bias[h] = fmaf(s.offset[slot], sum[h], bias[h]);
 }
 
-// A warpgroup on its way through one strip.
-struct strip_way {
+// The route of a warpgroup through one strip.
+struct strip_route {
     shared_memory &memory;
     const tc_args &args;
     const epi &views;
@@ -152,13 +152,13 @@ struct strip_way {
 
 // The convolution of a tile as it leaves the tensor cores; returns the factor that undoes the stage's scale
 // (negative: that of an exact tile, 1, with the channels' own left out). g: the strip's stage.
-__device__ __forceinline__ float convolve(const strip_way &way, float (&d)[ACC], const tile_at &tile, int block,
+__device__ __forceinline__ float convolve(const strip_route &route, float (&d)[ACC], const tile_at &tile, int block,
                                           int g)
 {
-    shared_memory &s = way.memory;
+    shared_memory &s = route.memory;
     const int slot = g % TC_STAGES;
     const u32 x = (smem_u32(s.x) >> 4) + slot * (XSTAGE / 16) + (FLAT ? 0 : tile.row * PITCH) + tile.ct * TILE;
-    way.stages.wait(slot);
+    route.stages.wait(slot);
     const float unscale = s.unscale[slot];
     const int odd = s.odd[slot];
     acc_fence(d);
@@ -166,7 +166,7 @@ __device__ __forceinline__ float convolve(const strip_way &way, float (&d)[ACC],
     multiply(d, x, (smem_u32(s.w) >> 4) + block * (WSTAGE / 16), 0);
     wgmma_wait<0>();
     acc_fence(d);
-    if (odd) exact_tile(d, way.args, way.at, tile, way.lane);
+    if (odd) exact_tile(d, route.args, route.at, tile, route.lane);
     return odd ? -1.f : unscale;
 }
 

@@ -1,13 +1,13 @@
-// conv_tc_plain.cuh - a strip tile by tile: the way of every pass except those that keep, stream or halve. Weights
-// of all blocks of channels stay in shared memory, warpgroups take tiles in turn, and results go into chunks for
-// the finishing role.
+// conv_tc_plain.cuh - a strip tile by tile: the route of every pass except those that keep, stream or halve.
+// Weights of all blocks of channels stay in shared memory, warpgroups take tiles in turn, and results go into
+// chunks for the finishing role.
 #pragma once
-#include "conv_tc_way.cuh"
+#include "conv_tc_route.cuh"
 
 // One strip: tiles of all its chunks. STATS: take statistics; OUT: hand the results to the finishing role. o:
 // chunks handed over before.
 template <bool STATS, bool OUT>
-__device__ __forceinline__ int multiply_strip(const strip_way &w, int group, int first, int o)
+__device__ __forceinline__ int multiply_strip(const strip_route &w, int group, int first, int o)
 {
     shared_memory &s = w.memory;
     const strip_at &at = w.at;

@@ -10,7 +10,7 @@ struct chunk_place {
 
 // OUT_HALF: a tile into the chunk, rounded to T.
 template <class T>
-__device__ __forceinline__ void put_rounded(const strip_way &w, const float (&d)[ACC], const tile_at &tile,
+__device__ __forceinline__ void put_rounded(const strip_route &w, const float (&d)[ACC], const tile_at &tile,
                                             const chunk_place &place)
 {
     const strip_at &at = w.at;
@@ -39,7 +39,7 @@ __device__ __forceinline__ void put_rounded(const strip_way &w, const float (&d)
 // of stmatrix, which turns it: lane 8m + i has the address of pixel i of matrix m, of h = m % 2 and the m / 2nd of
 // two j. Those that do not exist go where nothing is read.
 template <class T>
-__device__ __forceinline__ void put_last(const strip_way &w, const float (&d)[ACC], const tile_at &tile,
+__device__ __forceinline__ void put_last(const strip_route &w, const float (&d)[ACC], const tile_at &tile,
                                          const chunk_place &place)
 {
     float(*out)[OPITCH] = w.memory.out[place.buffer];
@@ -57,7 +57,7 @@ __device__ __forceinline__ void put_last(const strip_way &w, const float (&d)[AC
     }
 }
 // A tile into the chunk: out[channel][dense pixel].
-__device__ __forceinline__ void put_tile(const strip_way &w, const float (&d)[ACC], const tile_at &tile,
+__device__ __forceinline__ void put_tile(const strip_route &w, const float (&d)[ACC], const tile_at &tile,
                                          const chunk_place &place)
 {
     const strip_at &at = w.at;
@@ -99,7 +99,7 @@ struct pooled_place {
     int buffer, first_channel, row, cols;
 };
 template <bool RAW>
-__device__ __forceinline__ void put_pooled(const strip_way &w, float (&m)[2 * EIGHTS], const tile_at &tile,
+__device__ __forceinline__ void put_pooled(const strip_route &w, float (&m)[2 * EIGHTS], const tile_at &tile,
                                            float unscale, const pooled_place &place)
 {
     const lane_at &l = w.lane;

@@ -1,7 +1,7 @@
 // conv_tc_stream.cuh - STREAM: weights do not fit into shared memory and travel with the stages of x. A strip has
 // one tile for each warpgroup; a stage is multiplied with MSHARE blocks of channels before it is released.
 #pragma once
-#include "conv_tc_way.cuh"
+#include "conv_tc_route.cuh"
 
 // STREAM: MSHARE blocks of a tile, over all stages, which are given back. g: the first of them. As convolve, but
 // exact tiles are left to do. SEPARATE: the sums of a stage start from zero and are added up by ordinary additions:
@@ -49,7 +49,7 @@ __device__ __forceinline__ float convolve_stages(float (&d)[MSHARE][ACC], shared
 // STREAM: a strip of one tile for each warpgroup, MSHARE blocks of channels at a time.
 // As multiply_strip.
 template <bool STATS, bool OUT>
-__device__ __forceinline__ int stream_strip(const strip_way &w, int group, int first, int o)
+__device__ __forceinline__ int stream_strip(const strip_route &w, int group, int first, int o)
 {
     shared_memory &s = w.memory;
     const tc_args &a = w.args;

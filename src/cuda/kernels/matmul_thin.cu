@@ -82,8 +82,8 @@ template <class T, int N> CVY_INLINE piece<T, N> load_piece(const T *from)
     return p;
 }
 
-// N elements, `step` apart, of which `left` are there; zeros for the others.
-template <bool WHOLE, class T, int N> CVY_INLINE piece<T, N> load_piece(const T *from, long long step, int left)
+// N elements, `stride` apart, of which `left` are there; zeros for the others.
+template <bool WHOLE, class T, int N> CVY_INLINE piece<T, N> load_piece(const T *from, long long stride, int left)
 {
     piece<T, N> p = {};
     if constexpr (WHOLE) {
@@ -91,7 +91,7 @@ template <bool WHOLE, class T, int N> CVY_INLINE piece<T, N> load_piece(const T 
     } else {
 #pragma unroll
         for (int e = 0; e < N; e++)
-            if (e < left) p.v[e] = from[e * step];
+            if (e < left) p.v[e] = from[e * stride];
     }
     return p;
 }

@@ -16,7 +16,7 @@
 #define K_PAD 64 // K_OUT rounded up to the tile
 #endif
 #ifndef TERMS_PAD
-#define TERMS_PAD 72 // C_IN x taps rounded up to the chunk
+#define TERMS_PAD 72 // C_IN x taps rounded up to whole steps
 #endif
 #ifndef CHANNELS_FASTEST
 #define CHANNELS_FASTEST 0

@@ -63,7 +63,7 @@ enum {
     WORD_DEPTH = 64, // terms of a step: rows of 128 bytes, swizzled
     WORD_CHUNK = 32, // columns of 8 rows that a warp finishes at a time
     WORD_LINES = 64, // lines and terms of a matrix that a block turns into words
-    WORD_SPAN = 256,
+    WORD_STRETCH = 256,
     WORD_MOST_STAGES = 6,
     WORD_THREADS = 384 // two warpgroups, and one that copies
 };

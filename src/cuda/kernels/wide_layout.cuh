@@ -11,7 +11,7 @@ enum {
     WIDE_GROUP_ROWS = 64, // output channels of a warpgroup
     WIDE_PADDED_K = 128,  // output channels are packed up to a multiple of this, whatever the tile
     WIDE_COPY_MOST = 256, // pixels of one tensor copy
-    WIDE_CHUNK = 64,      // pixels of a sample that a block turns into words
+    WIDE_STRETCH = 64,    // pixels of a sample that a block turns into words
     WIDE_MOST_STAGES = 8
 };
 
