@@ -408,7 +408,7 @@ struct trial {
     tc_tuning t;
 };
 static const trial TRIALS[] = {
-    // pass tile rowsm flat strip span stages slices share outs lines coltiles tma rows finishers: TC_TUNING's order
+    // pass tile rowsm flat strip span stages slices share outs bands coltiles tma rows finishers: TC_TUNING's order
     {'B', 1, {KEEP, 128, 1, 0, 2, 126, 2, 1, 1, 4, 1, 1, 1, 0, 4}},
     {'B', 1, {KEEP, 128, 1, 0, 2, 126, 1, 1, 1, 4, 1, 1, 1, 0, 4}},
     {'B', 1, {KEEP, 128, 1, 0, 2, 126, 3, 1, 1, 4, 1, 1, 1, 0, 4}},

@@ -57,7 +57,7 @@
 #define TC_SLICES    1
 #define TC_SHARE     1
 #define TC_OUTS      2
-#define TC_LINES     1
+#define TC_BANDS     1
 #define TC_COLTILES  0
 #define TC_TMA       0
 #define TC_ROWS      0
@@ -163,8 +163,8 @@ constexpr int PITCH = L.pitch, PHASE = (int)L.phase, SLICE = (int)L.slice, XPART
               XSTAGE = (int)L.x_stage;
 constexpr bool COPIED = L.copied, PLACED = L.placed;
 constexpr int UCOLS = L.parcel_cols, UROWS = L.parcel_rows, PARCEL = L.parcel, PARCELS = cdiv(ROWSIN, UROWS);
-constexpr int LINEROWS = L.line_rows, LINES = L.lines, LINE_TILES = L.col_tiles, CHUNK_TILES = L.tiles_chunk,
-              CHUNK_LINES = L.lines_chunk, CHUNKS = L.chunks;
+constexpr int BAND_ROWS = L.band_rows, BANDS = L.bands, BAND_TILES = L.col_tiles, CHUNK_TILES = L.tiles_chunk,
+              CHUNK_BANDS = L.bands_chunk, CHUNKS = L.chunks;
 constexpr int CHUNK_BLOCKS = L.chunk_blocks, CHUNK_CHANNELS = CHUNK_BLOCKS * BLOCK_CHANNELS,
               CHUNK_COLS = L.chunk_w; // CHUNK_CHANNELS: channels of a chunk
 constexpr bool BOTH = TC_PASS == PASS_BOTH, KEEP = TC_PASS == PASS_KEEP, EARLY = L.early, BULK = L.bulk,
@@ -195,10 +195,10 @@ enum { BAR_LOAD = 1, BAR_STATS = 2 };          // named barriers
 
 // KEEP with a tile of the strip for each warpgroup: values stay in the accumulators until their statistics are on
 // the way.
-constexpr bool HOLD = KEEP && !POOL && !STREAM && MBLOCKS == 1 && LINES * LINE_TILES <= MULTIPLIERS;
+constexpr bool HOLD = KEEP && !POOL && !STREAM && MBLOCKS == 1 && BANDS * BAND_TILES <= MULTIPLIERS;
 // A chunk of one tile is one warpgroup's: the others neither wait for its buffer nor hand it over. A buffer's last
 // use but one is then known to be over: its owner waited for a later chunk since.
-constexpr bool SOLE = !HOLD && !STREAM && CHUNK_BLOCKS * CHUNK_LINES * CHUNK_TILES == 1 && OUTS >= FINISH_GROUPS;
+constexpr bool SOLE = !HOLD && !STREAM && CHUNK_BLOCKS * CHUNK_BANDS * CHUNK_TILES == 1 && OUTS >= FINISH_GROUPS;
 static_assert(FINISH_GROUPS <= 2, "chunks go round the warpgroups by (warpgroup + chunk) % FINISH_GROUPS");
 // The products of one half of a tile run concurrently with the results of the other. Not with three products:
 // registers spill, and narrow tiles read more of shared memory.
@@ -210,7 +210,7 @@ static_assert(P > 0 && Q > 0, "the filter is larger than the padded input");
 static_assert(TILE == 64 || TILE == 128, "wgmma wrappers exist for 64 and 128 pixels");
 static_assert(ROWSM == 1 || ((ROWSM == 2 || ROWSM == 4) && K <= BLOCK_CHANNELS && !POOL && !FLAT),
               "several rows in M: few channels only");
-static_assert(STRIP_ROWS % LINEROWS == 0, "a strip is whole lines");
+static_assert(STRIP_ROWS % BAND_ROWS == 0, "a strip is whole bands");
 static_assert(STRIP_COLS == Q || STRIP_COLS % TILE == 0, "strips of columns are whole tiles");
 static_assert(!FLAT || (STRIP_COLS == Q && !POOL && !(TC_SINK == SINK_REDUCE)), "flat tiles need whole rows");
 static_assert(!POOL || TC_POOLW == 2 || TC_POOLW == 4 || TC_POOLW == 8, "pooling stays inside 8 pixels");
@@ -230,10 +230,10 @@ static_assert(!PLACED || (ST == 1 && COLSIN <= 256 && ROWSIN <= 256 && XSTAGE % 
               "a box is one plane of a stage, and has a barrier of its own");
 static_assert(!TC_ROWS || (!TC_TMA && CSTRIPS == 1 && H * W * sizeof(X_TYPE) >= 16),
               "rows are copied whole; what is left of x after the last 16 bytes is one channel's");
-static_assert(!STREAM || (!POOL && LINE_TILES * LINES <= least(STAT_GROUPS, FINISH_GROUPS) && CHUNKS == 1),
+static_assert(!STREAM || (!POOL && BAND_TILES * BANDS <= least(STAT_GROUPS, FINISH_GROUPS) && CHUNKS == 1),
               "a strip of several stages is one tile per warpgroup, one chunk");
 static_assert(MBLOCKS % MSHARE == 0 && (STREAM || MSHARE == 1), "a stage has the weights of whole blocks");
-static_assert(TC_SINK != SINK_REDUCE || (CHUNK_LINES == 1 && CHUNK_TILES == 1 && ROWSM == 1),
+static_assert(TC_SINK != SINK_REDUCE || (CHUNK_BANDS == 1 && CHUNK_TILES == 1 && ROWSM == 1),
               "a reduced chunk is one tile");
 
 struct shared_memory {

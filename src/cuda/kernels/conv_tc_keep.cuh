@@ -14,10 +14,10 @@ __device__ __forceinline__ int hold_strip(const strip_route &w, int group, int f
     const strip_at &at = w.at;
     const lane_at &l = w.lane;
     stage_view &view = w.stages;
-    const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE);
-    const bool mine = group < lines * tiles;
-    const int line = group / tiles, ct = group % tiles;
-    tile_at tile = {line, ct, FLAT ? 0 : line * LINEROWS, at.cols - ct * TILE - 2 * l.q};
+    const int bands = cdiv(at.rows, BAND_ROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE);
+    const bool mine = group < bands * tiles;
+    const int band = group / tiles, ct = group % tiles;
+    tile_at tile = {band, ct, FLAT ? 0 : band * BAND_ROWS, at.cols - ct * TILE - 2 * l.q};
     moments m = {{0, 0}, {0, 0}, {0, 0}, 0, true};
     float d[ACC], unscale = 1.f;
 
@@ -35,13 +35,13 @@ __device__ __forceinline__ int hold_strip(const strip_route &w, int group, int f
     named_barrier(BAR_STATS, STAT_GROUPS * 128);
     if (group == 0) publish(slots, a, at, tag);
 #pragma unroll 1
-    for (int l0 = 0; l0 < lines; l0 += CHUNK_LINES)
+    for (int l0 = 0; l0 < bands; l0 += CHUNK_BANDS)
 #pragma unroll 1
         for (int c0 = 0; c0 < tiles; c0 += CHUNK_TILES, o++) {
             const int b = o % most(OUTS, 1);
             mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
-            if (mine && line >= l0 && line < l0 + CHUNK_LINES && ct >= c0 && ct < c0 + CHUNK_TILES)
-                put_tile(w, d, tile, {b, 0, 0, (line - l0) * ROWSM * CHUNK_COLS + (ct - c0) * TILE});
+            if (mine && band >= l0 && band < l0 + CHUNK_BANDS && ct >= c0 && ct < c0 + CHUNK_TILES)
+                put_tile(w, d, tile, {b, 0, 0, (band - l0) * ROWSM * CHUNK_COLS + (ct - c0) * TILE});
             warp_arrive(&s.ofull[b]);
         }
     return o;

@@ -45,8 +45,8 @@ enum { TC_STRIP_MOST = 64, TC_RAWS = 4, TC_SHARE_MOST = 4 };
     X(SLICES, slices, "slices of 8 channels in a stage")                                                           \
     X(SHARE, share, "streamed weights: blocks of M that share a stage of x")                                       \
     X(OUTS, outs, "chunks of results in shared memory")                                                            \
-    X(LINES, lines, "lines of a chunk")                                                                            \
-    X(COLTILES, coltiles, "tiles of a line in a chunk; 0: all")                                                    \
+    X(BANDS, bands, "bands of a chunk")                                                                            \
+    X(COLTILES, coltiles, "tiles of a band in a chunk; 0: all")                                                    \
     X(TMA, tma, "x comes by tensor copies; else by ordinary loads, or")                                            \
     X(ROWS, rows, "by copies of whole rows: strips are as wide as the image")                                      \
     X(FINISHERS, finishers, "warps that store finished results")
@@ -134,8 +134,8 @@ typedef struct tc_layout {
     // last, a tensor copy puts a slice of the strip where it is staged (placed).
     bool copied, placed;
     int parcel_cols, parcel_rows, parcel; // parcel: elements of a channel
-    // A line is what one row of tiles covers: rowsm rows, a pooling row, or (FLAT) the strip.
-    int line_rows, lines, col_tiles, tiles_chunk, lines_chunk, chunks; // chunks: of a strip and a block of channels
+    // A band is what one row of tiles covers: rowsm rows, a pooling row, or (FLAT) the strip.
+    int band_rows, bands, col_tiles, tiles_chunk, bands_chunk, chunks; // chunks: of a strip and a block of channels
     int chunk_blocks, chunk_w, chunk_rows;                             // blocks of M of a chunk; columns, rows
     int out_w, out_h;                                                  // stored columns and rows
     // What follows the norm runs in the multiplying role where that knows the norm and reads no other tensors
@@ -207,12 +207,12 @@ CVY_CONST void tc_find_chunks(const tc_problem *b, const tc_tuning *t, tc_layout
 {
     const bool pool = b->sink == SINK_POOL;
 
-    l->line_rows = t->flat ? t->strip : pool ? b->pool_h : t->rowsm;
-    l->lines = cdiv(t->strip, l->line_rows);
+    l->band_rows = t->flat ? t->strip : pool ? b->pool_h : t->rowsm;
+    l->bands = cdiv(t->strip, l->band_rows);
     l->col_tiles = cdiv(t->flat ? t->strip * l->pitch : l->span, t->tile);
     l->tiles_chunk = t->coltiles && t->coltiles < l->col_tiles ? t->coltiles : l->col_tiles;
-    l->lines_chunk = l->tiles_chunk < l->col_tiles ? 1 : least(t->lines, l->lines);
-    l->chunks = cdiv(l->lines, l->lines_chunk) * cdiv(l->col_tiles, l->tiles_chunk);
+    l->bands_chunk = l->tiles_chunk < l->col_tiles ? 1 : least(t->bands, l->bands);
+    l->chunks = cdiv(l->bands, l->bands_chunk) * cdiv(l->col_tiles, l->tiles_chunk);
     l->chunk_blocks = b->sink == SINK_REDUCE ? l->blocks : 1;
     l->out_w = pool ? l->q / b->pool_w : l->q;
     l->out_h = pool ? l->p / b->pool_h : l->p;
@@ -220,16 +220,16 @@ CVY_CONST void tc_find_chunks(const tc_problem *b, const tc_tuning *t, tc_layout
                  : pool                           ? l->span / b->pool_w
                  : l->tiles_chunk == l->col_tiles ? l->span
                                                   : l->tiles_chunk * t->tile;
-    l->chunk_rows = pool ? l->lines_chunk : l->lines_chunk * l->line_rows;
+    l->chunk_rows = pool ? l->bands_chunk : l->bands_chunk * l->band_rows;
 }
 
 CVY_CONST void tc_find_results(const tc_problem *b, const tc_tuning *t, tc_layout *l)
 {
-    const int run = l->line_rows * l->out_w; // elements of a line's rows
+    const int run = l->band_rows * l->out_w; // elements of a band's rows
     const bool aligned = b->y_half ? l->out_w % 2 == 0 && run >= 16 : run % 4 == 0 && l->out_h * l->out_w % 4 == 0;
 
     l->early = b->sink != SINK_POOL && t->pass != PASS_KEEP && !b->external;
-    l->bulk = l->early && b->sink == SINK_STORE && l->chunk_w == l->out_w && l->p % l->line_rows == 0 &&
+    l->bulk = l->early && b->sink == SINK_STORE && l->chunk_w == l->out_w && l->p % l->band_rows == 0 &&
               (b->y_last ? l->blocks == 1 && !t->flat : aligned);
     l->out_half = l->bulk && b->y_half;
     l->out_last = l->bulk && b->y_last;

@@ -5,7 +5,7 @@
 // + r + 8 (a row is an output channel, or with ROWSM > 1 a channel of one of ROWSM output rows) at pixels 8j + 2q
 // and 8j + 2q + 1:
 //   d[4j + 2h + e]: row 16v + r + 8h, pixel 8j + 2q + e.
-// The warpgroups of a strip take tiles of a chunk in turn. Pooling keeps running maxima over the rows of a line in
+// The warpgroups of a strip take tiles of a chunk in turn. Pooling keeps running maxima over the rows of a band in
 // registers.
 #pragma once
 #include "conv_tc.cuh"
@@ -66,10 +66,10 @@ __device__ __forceinline__ void lane_channels(lane_at &l, const tc_args &a, int 
     }
 }
 
-// A tile: its line and column tile in the strip; row: its first output row in the strip; limit: pixels of it that
+// A tile: its band and column tile in the strip; row: its first output row in the strip; limit: pixels of it that
 // exist, from q on.
 struct tile_at {
-    int line, ct, row, limit;
+    int band, ct, row, limit;
 };
 
 // Does element (j, e) exist? Constant true if the geometry says so. FLAT: tells its row and column in the strip.

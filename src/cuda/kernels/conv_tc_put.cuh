@@ -17,7 +17,8 @@ __device__ __forceinline__ void put_rounded(const strip_route &w, const float (&
     const lane_at &l = w.lane;
     float(*out)[OPITCH] = w.memory.out[place.buffer];
     const int first =
-        at.p0 + (FLAT ? 0 : tile.line * LINEROWS - (place.pixel - tile.ct * TILE) / CHUNK_COLS); // row of the chunk
+        at.p0 +
+        (FLAT ? 0 : tile.band * BAND_ROWS - (place.pixel - tile.ct * TILE) / CHUNK_COLS); // row of the chunk
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         if (l.ch[h] >= K) continue;
@@ -88,7 +89,7 @@ __device__ __forceinline__ void put_tile(const strip_route &w, const float (&d)[
         }
     }
 }
-// Running maxima over the rows of a pooling line, pairs of pixels taken together.
+// Running maxima over the rows of a pooling band, pairs of pixels taken together.
 __device__ __forceinline__ void pool_rows(float (&m)[2 * EIGHTS], const float (&d)[ACC])
 {
 #pragma unroll

@@ -155,7 +155,7 @@ __device__ __forceinline__ void finish_last(float (*out)[OPITCH], const float2 *
 __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 *ab, const tc_args &a,
                                              const strip_at &at, const chunk_at &c, const epi &e)
 {
-    constexpr int BEGIN = (POOL ? 1 : LINEROWS) * OW; // runs start at multiples of this
+    constexpr int BEGIN = (POOL ? 1 : BAND_ROWS) * OW; // runs start at multiples of this
     constexpr bool WHOLE = CSTRIPS == 1 && CHUNK_COLS == OW;
     constexpr int VEC = !WHOLE                               ? 1
                         : BEGIN % 4 == 0 && OH * OW % 4 == 0 ? 4
@@ -214,9 +214,9 @@ __device__ __forceinline__ void sink_role(shared_memory &s, const tc_args &a, co
         const strip_at at = strip_position(order.get(j, finish));
         if (!finish) continue;
         if (NORM && !EARLY) mbar_wait(&s.sfull[f % NORMS], f / NORMS & 1);
-        const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE);
+        const int bands = cdiv(at.rows, BAND_ROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE);
         for (int k0 = 0; k0 < PADDED_CHANNELS; k0 += CHUNK_CHANNELS)
-            for (int l0 = 0; l0 < lines; l0 += CHUNK_LINES)
+            for (int l0 = 0; l0 < bands; l0 += CHUNK_BANDS)
                 for (int c0 = 0; c0 < tiles; c0 += CHUNK_TILES, o++) {
                     const int b = o % RING;
                     if (TEAMS > 1 && o % TEAMS != team) continue;

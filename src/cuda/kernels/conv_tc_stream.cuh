@@ -60,10 +60,10 @@ __device__ __forceinline__ int stream_strip(const strip_route &w, int group, int
     const float2 *ab = w.norms;
     constexpr int MB = CHUNK_BLOCKS; // M blocks of a chunk
     constexpr bool POST = OUT && EARLY, RAW = !TC_PRE && !OUT;
-    const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE),
-              line = group / tiles, ct = group % tiles;
-    const bool mine = line < lines;
-    const tile_at tile = {line, ct, FLAT ? 0 : line * LINEROWS, at.cols - ct * TILE - 2 * l.q};
+    const int bands = cdiv(at.rows, BAND_ROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE),
+              band = group / tiles, ct = group % tiles;
+    const bool mine = band < bands;
+    const tile_at tile = {band, ct, FLAT ? 0 : band * BAND_ROWS, at.cols - ct * TILE - 2 * l.q};
 #pragma unroll 1
     for (int kb = 0; kb < MBLOCKS; kb += MSHARE, first += NSTAGE) {
         float d[MSHARE][ACC], unscale = 1.f;
@@ -91,7 +91,7 @@ __device__ __forceinline__ int stream_strip(const strip_route &w, int group, int
                 if (mine)
                     put_results(
                         w, d[i], tile,
-                        {b, in_chunk, (block - in_chunk) * BLOCK_CHANNELS, line * ROWSM * CHUNK_COLS + ct * TILE});
+                        {b, in_chunk, (block - in_chunk) * BLOCK_CHANNELS, band * ROWSM * CHUNK_COLS + ct * TILE});
                 if (in_chunk == MB - 1) {
                     if (BULK) fence_proxy_async();
                     warp_arrive(&s.ofull[b]);
