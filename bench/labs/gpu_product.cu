@@ -24,6 +24,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "gpu_build.h"
+#define TENSORS 4
+#include "../../src/cuda/kernels/common.cuh"
 #include "../../src/cuda/kernels/product_layout.cuh"
 #define CK(x)                                                                                                      \
     do {                                                                                                           \
@@ -117,7 +119,7 @@ static void build(job &j, int number)
     const auto define = [](const char *name, int value) {
         return std::string(" -D") + name + "=" + std::to_string(value);
     };
-    const std::string options = define("TENSORS", 4) + define("COLS", j.p.n) + define("TERMS", j.p.k) +
+    const std::string options = define("TENSORS", TENSORS) + define("COLS", j.p.n) + define("TERMS", j.p.k) +
                                 define("BM", j.v.bm) + define("BN", j.v.bn) + define("CLUSTER_M", j.v.cluster_m) +
                                 define("CLUSTER_N", j.v.cluster_n) + define("PRODUCTS", j.products);
     j.kernel = work + "/" + std::to_string(number) + ".cubin",
@@ -132,14 +134,6 @@ static void build_all(std::vector<job> &jobs)
 }
 
 // ---- running
-struct view { // cvy_view and cvy_args of common.cuh
-    const void *p;
-    long long s[6];
-};
-struct arguments {
-    long long extent;
-    view t[4];
-};
 struct verdict {
     unsigned long long error, scale, wrong; // bits of doubles; results whose kind (NaN, inf) differs
 };
@@ -238,14 +232,15 @@ static bool run(const job &j, char *flush, size_t flush_bytes)
     CK(cudaMemset(y, 0xff, (size_t)p.m * p.n * 4));
     CK(cudaMemset(packed, 0xff, j.packed_floats() * 4));
     CK(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, j.shared_bytes()));
-    arguments a = {p.m, {{y, {p.n, 1}}, {x, {p.k, 1}}, {w, {1, p.k}}, {packed, {}}}};
-    arguments ap = {j.grid_x(), {{packed, {}}, {w, {1, p.k}}, {}, {}}};
+    cvy_args a = {p.m, {{y, {p.n, 1}}, {x, {p.k, 1}}, {w, {1, p.k}}, {packed, {}}}};
+    cvy_args ap = {j.grid_x(), {{packed, {}}, {w, {1, p.k}}, {}, {}}};
     CUtensorMap map = tensor_map(j, x);
     void *pack_list[] = {&ap}, *list[] = {&map, &a};
     const dim3 grid(j.grid_x(), j.grid_y());
-    CK(cudaLaunchKernel((const void *)pack,
-                        dim3((unsigned)((j.packed_floats() / j.layout().parts / 4 + 255) / 256)), dim3(256),
-                        pack_list, 0, 0));
+    CK(cudaLaunchKernel(
+        (const void *)pack,
+        dim3((unsigned)((j.packed_floats() / j.layout().parts / 4 + BLOCK_THREADS - 1) / BLOCK_THREADS)),
+        dim3(BLOCK_THREADS), pack_list, 0, 0));
     auto go = [&] {
         CK(cudaLaunchKernel((const void *)kernel, grid, dim3(j.threads()), list, j.shared_bytes(), 0));
     };

@@ -108,10 +108,10 @@ static void make_all(std::vector<build> &all)
 #define BETA_TYPE                    float
 #define Y_TYPE                       float
 #define POINTER(type, name, meaning) type *name;
+#define NUMBER(type, name, meaning)  type name;
 struct arguments { // struct tc_args of conv_tc.cuh
     TC_POINTERS(POINTER)
-    int n;
-    float eps;
+    TC_NUMBERS(NUMBER)
 };
 struct epi {
     const float *residual;
@@ -272,8 +272,8 @@ static launches prepare(const build &u, const tc_layout &l, int bytes)
     }
     const float *factor = nullptr;
     void *pack_args[] = {(void *)&r.m.a.w, &r.m.packed, &r.m.unscale, &factor};
-    CK(cudaLaunchKernel((const void *)kernel_of(u.pack, "conv_tc_pack"), dim3(l.channels), dim3(128), pack_args, 0,
-                        0));
+    CK(cudaLaunchKernel((const void *)kernel_of(u.pack, "conv_tc_pack"), dim3(l.channels), dim3(PACK_THREADS),
+                        pack_args, 0, 0));
     return r;
 }
 static verdict compare(const problem &b, const memory &m)
@@ -408,7 +408,7 @@ struct trial {
     tc_tuning t;
 };
 static const trial TRIALS[] = {
-    // pass tile rowsm flat strip span stages slices share outs lines coltiles tma rows finishers: TC_TUNING's order
+    // pass tile rowsm flat strip span stages slices share outs bands coltiles tma rows finishers: TC_TUNING's order
     {'B', 1, {KEEP, 128, 1, 0, 2, 126, 2, 1, 1, 4, 1, 1, 1, 0, 4}},
     {'B', 1, {KEEP, 128, 1, 0, 2, 126, 1, 1, 1, 4, 1, 1, 1, 0, 4}},
     {'B', 1, {KEEP, 128, 1, 0, 2, 126, 3, 1, 1, 4, 1, 1, 1, 0, 4}},

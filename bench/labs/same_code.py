@@ -12,6 +12,7 @@ CVY_NVRTC_LIB names the NVRTC; by default it is that of this interpreter's PyTor
 
 import hashlib
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -21,7 +22,10 @@ from pathlib import Path
 
 WAYS = {"fp32": ["--dtype", "fp32"], "tf32": ["--precision", "tf32"], "bf16": ["--dtype", "bf16"]}
 # Sections of a kernel: its code, arguments, literals and tables. Others list constants that no instruction reads.
-COMPARED = (".text.", ".nv.constant0.", ".nv.constant2.", ".nv.constant3", ".nv.global.init", ".nv.shared.")
+COMPARED = (".text.", ".nv.constant0.", ".nv.constant2.", ".nv.constant3", ".nv.shared.")
+# The kernel's PTX, which says which global constants are read; .nv.global.init has every one of the source.
+PTX = ".nv_debug_ptx_txt"
+DECLARED = re.compile(r"^(?:\.visible )?\.global ([^;=]*?)([\w$]+)(\[\d*\])?( = [^;]*)?;", re.M)
 NO_BITS, REGISTERS = 8, 0x00082F04  # a section without bytes in the file; the record of a kernel's registers
 
 
@@ -42,10 +46,22 @@ def sections(elf):
         yield text, size, b"" if kind == NO_BITS else elf[offset : offset + size]
 
 
+def read_globals(ptx):
+    """The declarations, without names, of the globals that an instruction names."""
+    code = DECLARED.sub("", ptx)
+    if re.search(r"^(\.\w+ )*\.global ", code, re.M):
+        raise ValueError("a global is declared in a way that same_code does not know")
+    used = set(re.findall(r"[\w$]+", code))
+    return "".join(f"{kind}{size}{value};" for kind, name, size, value in DECLARED.findall(ptx) if name in used)
+
+
 def describe(folder):
     """The source, registers and digest of a kernel that CVY_DUMP wrote: ENTRY.ARCHITECTURE."""
     source, registers, digest = next(folder.glob("*.cu")).name, 0, hashlib.sha256()
-    for name, size, data in sections((folder / "kernel.cubin").read_bytes()):
+    found = list(sections((folder / "kernel.cubin").read_bytes()))
+    ptx = next(data for name, _, data in found if name == PTX).decode().replace("\0", "\n")
+    digest.update(read_globals(ptx).encode())
+    for name, size, data in found:
         if name == ".nv.info":  # records of 12 bytes: what, symbol, number
             registers = next(n for what, _, n in struct.iter_unpack("<3I", data) if what == REGISTERS)
         if name.startswith(COMPARED):

@@ -21,14 +21,14 @@ struct cuda_choice { /* cuda_choice of exec.h */
     union { /* the kernel's own */
         conv_tile conv;
         matmul_tile matmul;
-        reduce_form reduce; /* of a pooling, too, that is one */
-        int64_t lanes;      /* threads that share a row of a softmax */
-        int64_t parts;      /* blocks that share a slice of statistics */
-        mma_form mma;
-        wide_form wide;
-        word_form word;
-        thin_form thin;
-        product_form product;
+        reduce_choice reduce; /* of a pooling, too, that is one */
+        int64_t lanes;        /* threads that share a row of a softmax */
+        int64_t parts;        /* blocks that share a slice of statistics */
+        mma_choice mma;
+        wide_choice wide;
+        word_choice word;
+        thin_choice thin;
+        product_choice product;
         tc_form tc;
     };
 };

@@ -12,40 +12,40 @@ typedef struct memory_map {
 
 /* ---- sizes ---- */
 
-static int64_t slices_of(const wide_form *f)
+static int64_t slices_of(const wide_choice *f)
 {
     return cvyi_ceil_div(f->geom.C, WIDE_CHANNELS);
 }
 
-static int parts_of(const wide_form *f)
+static int parts_of(const wide_choice *f)
 {
     return f->products == 3 ? 2 : 1;
 }
 
 /* The number of lists of x: one for each phase. */
-static int lists_of(const wide_form *f)
+static int lists_of(const wide_choice *f)
 {
     return f->transposed ? 1 : f->phases;
 }
 
-static int64_t chunks_of(const wide_form *f)
+static int64_t stretches_of(const wide_choice *f)
 {
-    return lists_of(f) * cvyi_ceil_div(f->sample, WIDE_CHUNK);
+    return lists_of(f) * cvyi_ceil_div(f->sample, WIDE_STRETCH);
 }
 
-static int64_t results_of(const wide_form *f)
+static int64_t results_of(const wide_choice *f)
 {
     const conv_geom *e = &f->geom;
     return e->N * e->K * e->out[0] * e->out[1] * e->out[2];
 }
 
 /* Memory from byte `start` on that passes use one after the other; its end. */
-static int64_t lay_scratch(const wide_form *f, int64_t start, memory_map *at)
+static int64_t lay_scratch(const wide_choice *f, int64_t start, memory_map *at)
 {
     const conv_geom *e = &f->geom;
     const int64_t bytes[] = {
         HALF_BYTES * parts_of(f) * lists_of(f) * e->N * f->sample * slices_of(f) * WIDE_CHANNELS,
-        f->scaled ? cvyi_floats(e->N * slices_of(f) * chunks_of(f)) : 0, f->scaled ? cvyi_floats(e->N) : 0,
+        f->scaled ? cvyi_floats(e->N * slices_of(f) * stretches_of(f)) : 0, f->scaled ? cvyi_floats(e->N) : 0,
         f->tile.split > 1 ? cvyi_floats(f->tile.split * results_of(f)) : 0};
     int64_t *places[] = {&at->words, &at->most_seen, &at->x_unscale, &at->parts}, end = start;
 
@@ -56,7 +56,7 @@ static int64_t lay_scratch(const wide_form *f, int64_t start, memory_map *at)
     return end;
 }
 
-static memory_map take_memory(maker *m, const wide_form *f)
+static memory_map take_memory(maker *m, const wide_choice *f)
 {
     const int weight = m->g->nodes[m->choice->form.core].arg[1];
     const conv_geom *e = &f->geom;
@@ -72,7 +72,7 @@ static memory_map take_memory(maker *m, const wide_form *f)
 
 /* ---- options ---- */
 
-static void define_words(maker *m, const wide_form *f)
+static void define_words(maker *m, const wide_choice *f)
 {
     char word[DEFINE_BYTES];
 
@@ -81,7 +81,7 @@ static void define_words(maker *m, const wide_form *f)
     cvyi_make_define(m, "SCALED", f->scaled);
 }
 
-static void define_filter(maker *m, const wide_form *f)
+static void define_filter(maker *m, const wide_choice *f)
 {
     define_words(m, f);
     cvyi_make_define(m, "C_IN", f->geom.C);
@@ -91,7 +91,7 @@ static void define_filter(maker *m, const wide_form *f)
     cvyi_make_define(m, "PRODUCTS", f->products);
 }
 
-static void define_list(maker *m, const wide_form *f)
+static void define_list(maker *m, const wide_choice *f)
 {
     cvyi_core_define_in(m, f->geom.in);
     cvyi_make_define(m, "FLAT_ROW", f->row);
@@ -99,22 +99,17 @@ static void define_list(maker *m, const wide_form *f)
     cvyi_make_define(m, "FLAT_SAMPLE", f->sample);
 }
 
-static void define_sums(maker *m, const wide_form *f)
+static void define_sums(maker *m, const wide_choice *f)
 {
-    const wide_tile *t = &f->tile;
-
     cvyi_core_define_out(m, f->geom.out);
-    cvyi_make_define(m, "GROUPS_M", t->groups_m);
-    cvyi_make_define(m, "GROUPS_N", t->groups_n);
-    cvyi_make_define(m, "TILE", t->tile);
-    cvyi_make_define(m, "TOGETHER", t->together);
-    cvyi_make_define(m, "BLOCKS", t->blocks);
-    cvyi_make_define(m, "SPLIT", t->split);
+#define DEFINE(NAME, field, meaning) cvyi_make_define(m, #NAME, f->tile.field);
+    CONV_WIDE_TILE(DEFINE)
+#undef DEFINE
 }
 
 /* ---- steps ---- */
 
-static cvy_status make_pack(maker *m, const wide_form *f, const memory_map *at)
+static cvy_status make_pack(maker *m, const wide_choice *f, const memory_map *at)
 {
     const int weight = m->g->nodes[m->choice->form.core].arg[1];
     const bool prepared = m->prepared;
@@ -128,14 +123,14 @@ static cvy_status make_pack(maker *m, const wide_form *f, const memory_map *at)
     cvyi_make_own_view(m, at->w_unscale, "their unscale");
     cvyi_make_weight_view(m, weight, &f->geom, f->transposed);
     m->step.extent = 1;
-    cvyi_core_grid(m, cvyi_round_up(f->geom.K, WIDE_PADDED_K), 1, 1, 128);
+    cvyi_core_grid(m, cvyi_round_up(f->geom.K, WIDE_PADDED_K), 1, 1, PACK_THREADS);
     st = cvyi_make_end(m, "");
     m->prepared = prepared;
     return st;
 }
 
 /* The operators before the convolution, over its x. */
-static cvy_status add_prologue(maker *m, const wide_form *f)
+static cvy_status add_prologue(maker *m, const wide_choice *f)
 {
     const int core = m->choice->form.core;
     const space in = cvyi_space_planes(cvyi_shape_of(m->g, m->g->nodes[core].arg[0]), f->geom.spatial);
@@ -146,9 +141,9 @@ static cvy_status add_prologue(maker *m, const wide_form *f)
 
 /* Converts x to words with the usual scale, finds the scale of each sample, and converts those again that need
  * another one. */
-static cvy_status make_words(maker *m, const wide_form *f, const memory_map *at, bool again)
+static cvy_status make_words(maker *m, const wide_choice *f, const memory_map *at, bool again)
 {
-    const int64_t N = f->geom.N, tiles = slices_of(f) * chunks_of(f);
+    const int64_t N = f->geom.N, tiles = slices_of(f) * stretches_of(f);
     const int64_t each = cvyi_min64(tiles, cvyi_ceil_div(2 * (int64_t)m->state->device->sms, N));
     cvy_status st;
 
@@ -161,16 +156,16 @@ static cvy_status make_words(maker *m, const wide_form *f, const memory_map *at,
     TRY(add_prologue(m, f));
     m->step.extent = N;
     if (again)
-        cvyi_core_grid(m, N * each, 1, 1, 256);
+        cvyi_core_grid(m, N * each, 1, 1, BLOCK_THREADS);
     else
-        cvyi_core_grid(m, N * chunks_of(f), slices_of(f), 1, 256);
+        cvyi_core_grid(m, N * stretches_of(f), slices_of(f), 1, BLOCK_THREADS);
     TRY(cvyi_make_end(m, m->choice->form.fed ? "fed" : ""));
 fail:
     return st;
 }
 
 /* Words as tensor copies see them. */
-static cvy_status add_map(maker *m, const wide_form *f, int words)
+static cvy_status add_map(maker *m, const wide_choice *f, int words)
 {
     tc_step *s = cvyi_tc_new_step(m);
 
@@ -190,7 +185,7 @@ static cvy_status add_map(maker *m, const wide_form *f, int words)
 }
 
 /* Views as conv_wide.cu numbers them, after number 0; the number of the words', which only the map has. */
-static int add_operands(maker *m, const wide_form *f, const memory_map *at)
+static int add_operands(maker *m, const wide_choice *f, const memory_map *at)
 {
     const node *n = &m->g->nodes[m->choice->form.core];
 
@@ -212,7 +207,7 @@ static cvy_status add_epilogue(maker *m, const space *out)
     return cvyi_core_epilogue(m, core, out);
 }
 
-static cvy_status make_sums(maker *m, const wide_form *f, const memory_map *at, const space *out)
+static cvy_status make_sums(maker *m, const wide_choice *f, const memory_map *at, const space *out)
 {
     const node *n = &m->g->nodes[m->choice->form.core];
     const wide_layout *l = &f->layout;
@@ -243,7 +238,7 @@ fail:
 
 static cvy_status make_conv_wide(maker *m)
 {
-    const wide_form *f = &m->choice->wide;
+    const wide_choice *f = &m->choice->wide;
     const node *n = &m->g->nodes[m->choice->form.core];
     const space out = cvyi_space_planes(cvyi_shape_of(m->g, n->out), f->geom.spatial);
     const int bias = n->n_args > 2 ? n->arg[2] : CVY_NONE;
@@ -269,13 +264,13 @@ static const char *refuse_conv_wide(const cvy_plan *p, const pass *s, cuda_choic
 
     (void)s;
     if (why) return why;
-    c->wide = cvyi_wide_form(p, c->form.core);
+    c->wide = cvyi_wide_choice(p, c->form.core);
     return c->wide.why;
 }
 
 static void tune_conv_wide(const cvy_plan *p, pass *s, const cuda_choice *c)
 {
-    const wide_form *f = &c->wide;
+    const wide_choice *f = &c->wide;
     const wide_layout *l = &f->layout;
 
     s->way = WAY_STREAM;

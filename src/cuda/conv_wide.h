@@ -17,7 +17,7 @@ typedef struct wide_tile {
     int split;                    /* blocks that share a sum */
 } wide_tile;
 
-typedef struct wide_form {
+typedef struct wide_choice {
     const char *why; /* NULL: the kernel can run it; else what is in the way, in words */
     conv_geom geom;
     wide_axis axes[3]; /* D, H, W */
@@ -33,9 +33,9 @@ typedef struct wide_form {
     int64_t tiles;      /* each of `tile.split` blocks */
     double seconds;     /* that all steps are believed to take */
     double launches;    /* launches that follow each other on a stream cost a fraction of one by itself */
-} wide_form;
+} wide_choice;
 
-/* The form of a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
-wide_form cvyi_wide_form(const cvy_plan *p, int core);
+/* How the kernel runs a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
+wide_choice cvyi_wide_choice(const cvy_plan *p, int core);
 
 #endif

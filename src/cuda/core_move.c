@@ -4,8 +4,6 @@
 #include "choice.h"
 #include "cores.h"
 
-enum { MOVE_THREADS = 256 };
-
 /* -DNAME=a,b,c,d,e,f; nothing if all are the default. */
 static void define_six(maker *m, const char *name, const move_geom *g, const int64_t *values, int64_t otherwise)
 {
@@ -48,14 +46,11 @@ static void define_fill(maker *m, const move_geom *g, const space *in)
 static int straight(const maker *m, const move_geom *g, const shape *x, const shape *y)
 {
     const int last = g->rank - 1;
-    int many = 4;
 
-    for (int i = 0; i < m->step.n_views; i++)
-        if (m->seen[i].dtype != CVY_FLOAT32) many = 8;
     if (last < 1 || g->from[last] != last || g->times[last] != g->over[last]) return 1;
-    for (; many > 1; many = many == 8 ? 4 : 1)
-        if ((x->dim[last] | y->dim[last] | g->at[last] | g->start[last] | g->count[last]) % many == 0) break;
-    return many;
+    for (int many = cvyi_make_widest(m); many >= ACCESS_FLOATS; many /= 2)
+        if ((x->dim[last] | y->dim[last] | g->at[last] | g->start[last] | g->count[last]) % many == 0) return many;
+    return 1;
 }
 
 /* If the rest is filled the window is all of the result, and begins before the argument does. */
@@ -104,7 +99,7 @@ static cvy_status make_argument(maker *m, int core, int arg)
     }
     TRY(cvyi_core_epilogue(m, core, &out));
     each = straight(m, &g, x, y);
-    m->many = each == 1 ? 4 : each;
+    m->many = most(each, ACCESS_FLOATS);
     cvyi_make_define_extents(m, 'X', &in);
     cvyi_make_define_extents(m, 'Y', &out);
     cvyi_make_define_extents(m, 'B', &box);
@@ -117,7 +112,7 @@ static cvy_status make_argument(maker *m, int core, int arg)
     cvyi_make_define(m, "EACH", each);
     cvyi_make_define(m, "ALONG", cvyi_max64(g.rank - 1, 0));
     m->step.extent = box.extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&window), MOVE_THREADS * each), 1, 1, MOVE_THREADS);
+    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&window), BLOCK_THREADS * each), 1, 1, BLOCK_THREADS);
     TRY(cvyi_make_end(m, cvyi_info(n)->name));
 fail:
     return st;

@@ -3,18 +3,13 @@
 #include "choice.h"
 #include "cores.h"
 
-enum { POINTWISE_THREADS = 256 };
-
-/* Accesses are of 16 bytes: eight elements where some have two bytes. A thread has two of them under way. */
+/* A thread has two accesses of 16 bytes under way. */
 cvy_status cvyi_core_end_pointwise(maker *m, const space *in, const space *out, const char *variant)
 {
     const int64_t total = cvyi_elements(&in->logical);
-    int each;
+    const int each = 2 * cvyi_make_widest(m);
 
-    m->many = 4;
-    for (int i = 0; i < m->step.n_views; i++)
-        if (m->seen[i].dtype != CVY_FLOAT32) m->many = 8;
-    each = 2 * m->many;
+    m->many = cvyi_make_widest(m);
     if (m->sized) {
         cvyi_make_sizes_view(m, in);
         cvyi_make_sizes_view(m, out);
@@ -24,9 +19,9 @@ cvy_status cvyi_core_end_pointwise(maker *m, const space *in, const space *out, 
         cvyi_make_define_extents(m, 'Y', out);
     }
     cvyi_make_define(m, "EACH", each);
-    if (m->many != 4) cvyi_make_define(m, "NEIGHBOURS", m->many);
+    if (m->many != ACCESS_FLOATS) cvyi_make_define(m, "NEIGHBOURS", m->many);
     m->step.extent = in->extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(total, POINTWISE_THREADS * each), 1, 1, POINTWISE_THREADS);
+    cvyi_core_grid(m, cvyi_ceil_div(total, BLOCK_THREADS * each), 1, 1, BLOCK_THREADS);
     return cvyi_make_end(m, variant);
 }
 

@@ -47,23 +47,23 @@ static matmul_tile choose_tile(const matmul_geom *e, int sms)
 {
     const bool large = e->N > 64 && e->M * e->N * e->batch >= (int64_t)64 * 128 * sms;
 
-    return large ? (matmul_tile){64, 128, 8, 8, 128} : (matmul_tile){64, 64, 4, 16, 256};
+    return large ? (matmul_tile){64, 128, 8, 8} : (matmul_tile){64, 64, 4, 16};
 }
 
-static void define_tile(maker *m, const matmul_tile *t, const mma_tile *mma)
+static void define_tile(maker *m, const matmul_tile *t)
 {
-    cvyi_make_define(m, "BM", t->rows);
-    cvyi_make_define(m, "BN", t->columns);
-    if (mma) {
-        cvyi_make_define(m, "WM", mma->warp_m);
-        cvyi_make_define(m, "WN", mma->warp_n);
-        cvyi_core_mma(m, mma);
-        return;
-    }
-    cvyi_make_define(m, "TM", t->each);
-    cvyi_make_define(m, "TN", t->each);
-    cvyi_make_define(m, "DEPTH", t->depth);
+#define DEFINE(NAME, field, meaning) cvyi_make_define(m, #NAME, t->field);
+    MATMUL_TILE(DEFINE)
+#undef DEFINE
     m->step.launch.dynamic_shared = (unsigned)matmul_shared_bytes((int)t->rows, (int)t->columns, (int)t->depth);
+}
+
+static void define_mma(maker *m, const mma_tile *t)
+{
+#define DEFINE(NAME, field, meaning) cvyi_make_define(m, #NAME, t->field);
+    MATMUL_MMA_TILE(DEFINE)
+#undef DEFINE
+    m->step.launch.dynamic_shared = (unsigned)t->shared_bytes;
 }
 
 void cvyi_product_sizes(maker *m, const matmul_geom *e, int row, int column)
@@ -90,8 +90,8 @@ static cvy_status make_product_pack(maker *m, const matmul_geom *e, const wgmma_
     cvyi_make_own_view(m, at, "packed weights");
     cvyi_product_other(m, n, row, column);
     m->step.extent = t->column_tiles;
-    cvyi_core_grid(m, cvyi_ceil_div(t->column_tiles * t->steps * t->n * 8, 256), 1, 1,
-                   256); /* 16 bytes of terms per thread */
+    cvyi_core_grid(m, cvyi_ceil_div(t->column_tiles * t->steps * t->n * 8, BLOCK_THREADS), 1, 1,
+                   BLOCK_THREADS); /* 16 bytes of terms per thread */
     st = cvyi_make_end(m, "");
     m->prepared = prepared;
     return st;
@@ -111,7 +111,7 @@ static cvy_status make_wgmma(maker *m, const matmul_geom *e, const wgmma_tile *t
 
     TRY(make_product_pack(m, e, t, row, column, packed));
     cvyi_make_start(m, "matmul_tc.cu");
-    m->many = 4;
+    m->many = ACCESS_FLOATS;
     cvyi_product_sizes(m, e, row, column);
     cvyi_product_define(m, t);
     cvyi_make_define_types(m, n->arg[0], n->arg[1]);
@@ -140,6 +140,8 @@ static cvy_status make_product(maker *m, const matmul_geom *e, const matmul_tile
     const space out = cvyi_product_space(m->g, n, &row, &column);
     const int64_t row_tiles = cvyi_ceil_div(e->M, t->rows) * e->batch;
     const int64_t y_tiles = cvyi_min64(row_tiles, GRID_YZ_MOST);
+    const int threads =
+        mma ? mma->threads : tile_threads((int)t->rows, (int)t->columns, (int)t->each, (int)t->each);
     char variant[24];
     cvy_status st;
 
@@ -148,7 +150,10 @@ static cvy_status make_product(maker *m, const matmul_geom *e, const matmul_tile
     cvyi_make_define(m, "ROWS_OF_BATCH", e->batch > 1 ? e->M : 0);
     cvyi_make_define(m, "OTHER_NK", e->other_is_nk);
     cvyi_make_define_types(m, n->arg[0], n->arg[1]);
-    define_tile(m, t, mma);
+    if (mma)
+        define_mma(m, mma);
+    else
+        define_tile(m, t);
     cvyi_make_define_extents(m, 'Y', &out);
     cvyi_core_first_view(m, core, &out);
     cvyi_product_x(m, n, row, column);
@@ -156,7 +161,8 @@ static cvy_status make_product(maker *m, const matmul_geom *e, const matmul_tile
     if (e->bias) cvyi_core_bias(m, core, &out, n->arg[2], column);
     TRY(cvyi_core_epilogue(m, core, &out));
     m->step.extent = out.extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(e->N, t->columns), y_tiles, cvyi_ceil_div(row_tiles, y_tiles), t->threads);
+    cvyi_core_grid(m, cvyi_ceil_div(e->N, t->columns), y_tiles, cvyi_ceil_div(row_tiles, y_tiles),
+                   (unsigned)threads);
     snprintf(variant, sizeof variant, "%dx%d", (int)t->rows, (int)t->columns);
     TRY(cvyi_make_end(m, variant));
 fail:
@@ -183,7 +189,7 @@ static cvy_status make_matmul(maker *m)
 static cvy_status make_matmul_mma(maker *m)
 {
     const mma_tile *mma = &m->choice->mma.tile;
-    const matmul_tile t = {.rows = mma->m, .columns = mma->n, .threads = (unsigned)mma->threads};
+    const matmul_tile t = {.rows = mma->m, .columns = mma->n};
     matmul_geom e;
     return find_product(m, &e) ? make_product(m, &e, &t, mma) : CVY_OK;
 }

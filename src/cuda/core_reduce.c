@@ -17,7 +17,7 @@ static int64_t lower_power_of_two(int64_t n, int64_t most)
 static int64_t choose_lanes(int64_t inside, int64_t width)
 {
     const int64_t accesses = inside / width;
-    return accesses >= 512 ? 256 : lower_power_of_two(accesses, 32);
+    return accesses >= 2 * BLOCK_THREADS ? BLOCK_THREADS : lower_power_of_two(accesses, 32);
 }
 
 /* Is the innermost dimension that has any extent among the reduced ones? */
@@ -58,11 +58,11 @@ static int64_t kept_run(const space *s, unsigned reduced)
     return run;
 }
 
-enum { REDUCE_THREADS = 256, REDUCE_UNROLL = 4, FEWEST_PARTS = 8, MOST_BLOCKS = 1024 };
+enum { REDUCE_UNROLL = 4, FEWEST_PARTS = 8, MOST_BLOCKS = 1024 };
 
 /* Blocks that share each result: a round of accesses each up to 256 blocks, four rounds up to 1,024. A million
  * elements: 245 blocks of 4,096. */
-static int64_t choose_parts(const reduce_form *f, int64_t of_sample)
+static int64_t choose_parts(const reduce_choice *f, int64_t of_sample)
 {
     const int64_t blocks = cvyi_max64(cvyi_ceil_div(of_sample, f->results), 1);
     const int64_t grain = REDUCE_UNROLL * f->lanes * f->splits * (f->trailing ? f->many : 1);
@@ -75,7 +75,7 @@ static int64_t choose_parts(const reduce_form *f, int64_t of_sample)
 }
 
 /* dtype: of what is read. */
-void cvyi_reduce_spread(reduce_form *f, cvy_dtype dtype)
+void cvyi_reduce_spread(reduce_choice *f, cvy_dtype dtype)
 {
     const space *in = &f->in;
     const unsigned reduced = f->reduced;
@@ -87,17 +87,18 @@ void cvyi_reduce_spread(reduce_form *f, cvy_dtype dtype)
     for (int d = 0; d < EMIT_DIMS; d++) *(reduced >> d & 1 ? &f->inside : &f->kept) *= in->extent[d];
     of_sample = reduced & 1 || !in->extent[0] ? f->kept : f->kept / in->extent[0];
     run = !f->trailing ? kept_run(in, reduced) : reduced & 1 ? 0 : f->inside;
-    f->many = dtype != CVY_FLOAT32 && run % 8 == 0 ? 8 : 4;
+    f->many = cvyi_make_access(dtype);
+    if (run % f->many) f->many = ACCESS_FLOATS;
     f->lanes = cvyi_reduce_lanes(in, reduced, f->trailing && f->inside % f->many == 0 ? f->many : 1);
     if (across && !f->trailing && run % f->many == 0) f->together = f->many;
     if (across && f->inside >= 32) f->splits = 8;
-    f->results = REDUCE_THREADS / f->lanes / f->splits * f->together;
+    f->results = BLOCK_THREADS / f->lanes / f->splits * f->together;
     f->parts = choose_parts(f, of_sample);
 }
 
 /* ---- steps ---- */
 
-static void start_reduce(maker *m, const reduce_form *f, int variant)
+static void start_reduce(maker *m, const reduce_choice *f, int variant)
 {
     cvyi_make_start(m, "reduce.cu");
     snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-DGATHER=%s", f->gather);
@@ -115,14 +116,14 @@ static void start_reduce(maker *m, const reduce_form *f, int variant)
 }
 
 /* Gatherers of every part, in memory of our own. */
-static cvy_status make_parts(maker *m, const reduce_form *f, int64_t at)
+static cvy_status make_parts(maker *m, const reduce_choice *f, int64_t at)
 {
     cvy_status st;
 
     start_reduce(m, f, 1);
     cvyi_make_own_view(m, at, "partials");
     TRY(cvyi_core_prologue(m, m->choice->form.core, &f->in));
-    cvyi_core_grid(m, cvyi_ceil_div(f->kept, f->results), f->parts, 1, REDUCE_THREADS);
+    cvyi_core_grid(m, cvyi_ceil_div(f->kept, f->results), f->parts, 1, BLOCK_THREADS);
     TRY(cvyi_make_end(m, "partial"));
 fail:
     return st;
@@ -130,11 +131,10 @@ fail:
 
 cvy_status cvyi_core_reduction(maker *m)
 {
-    enum { GATHERER = DOUBLE_BYTES }; /* at most */
     const int core = m->choice->form.core;
-    const reduce_form *f = &m->choice->reduce;
+    const reduce_choice *f = &m->choice->reduce;
     const bool merges = f->parts > 1;
-    const int64_t at = merges ? cvyi_make_memory(m, GATHERER * f->kept * f->parts) : 0;
+    const int64_t at = merges ? cvyi_make_memory(m, GATHERER_BYTES * f->kept * f->parts) : 0;
     cvy_status st;
 
     if (merges) TRY(make_parts(m, f, at));
@@ -147,7 +147,7 @@ cvy_status cvyi_core_reduction(maker *m)
         TRY(cvyi_core_prologue(m, core, &f->in));
     }
     TRY(cvyi_core_epilogue(m, core, &f->out));
-    cvyi_core_grid(m, cvyi_ceil_div(f->kept, merges ? REDUCE_THREADS / 32 : f->results), 1, 1, REDUCE_THREADS);
+    cvyi_core_grid(m, cvyi_ceil_div(f->kept, merges ? BLOCK_THREADS / 32 : f->results), 1, 1, BLOCK_THREADS);
     TRY(cvyi_make_end(m, f->gather));
 fail:
     return st;
@@ -157,8 +157,8 @@ fail:
 cvy_status cvyi_core_add_many(maker *m, const space *out, const core_parts *p)
 {
     const int core = m->choice->form.core;
-    const reduce_form f = {
-        .gather = "sum", .in = *out, .many = 4, .lanes = 1, .splits = 1, .together = 1, .inside = 1};
+    const reduce_choice f = {
+        .gather = "sum", .in = *out, .many = ACCESS_FLOATS, .lanes = 1, .splits = 1, .together = 1, .inside = 1};
     cvy_status st;
 
     start_reduce(m, &f, 2);
@@ -167,7 +167,7 @@ cvy_status cvyi_core_add_many(maker *m, const space *out, const core_parts *p)
     cvyi_make_define(m, "PARTIALS", cvyi_make_own_view(m, p->parts, "parts of sums"));
     if (p->bias != CVY_NONE) cvyi_core_bias(m, core, out, p->bias, p->slot);
     TRY(cvyi_core_epilogue(m, core, out));
-    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&out->logical), REDUCE_THREADS / 32), 1, 1, REDUCE_THREADS);
+    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&out->logical), BLOCK_THREADS / 32), 1, 1, BLOCK_THREADS);
     TRY(cvyi_make_end(m, "parts"));
 fail:
     return st;
@@ -179,7 +179,7 @@ static const char *refuse_reduce(const cvy_plan *p, const pass *s, cuda_choice *
 {
     const char *why = cvyi_core_refusal(p, c, 1u << KIND_REDUCE, "not a reduction");
     const cvy_graph *g = p->graph;
-    reduce_form *f = &c->reduce;
+    reduce_choice *f = &c->reduce;
     const node *n;
     const shape *x, *y;
 
@@ -187,10 +187,10 @@ static const char *refuse_reduce(const cvy_plan *p, const pass *s, cuda_choice *
     n = &g->nodes[c->form.core];
     x = cvyi_shape_of(g, n->arg[0]);
     y = cvyi_shape_of(g, n->out);
-    *f = (reduce_form){.gather = cvyi_info(n)->name,
-                       .in = cvyi_space_plain(x),
-                       .out = {.extent = {1, 1, 1, 1, 1, 1}, .logical = *y},
-                       .reduced = x->rank ? cvyi_reduced_dims(g, n) : 1};
+    *f = (reduce_choice){.gather = cvyi_info(n)->name,
+                         .in = cvyi_space_plain(x),
+                         .out = {.extent = {1, 1, 1, 1, 1, 1}, .logical = *y},
+                         .reduced = x->rank ? cvyi_reduced_dims(g, n) : 1};
     for (int d = 0, k = 0; d < x->rank; d++) {
         const bool gone = f->reduced >> d & 1;
         if (!gone) f->out.extent[d] = x->dim[d];

@@ -41,16 +41,6 @@ static void add_sign(maker *m, const space *over, int sign)
     cvyi_make_line(m, &m->pre, &mul);
 }
 
-/* Elements of 16 bytes; of 16 bits if some views have such. */
-static int neighbours_of(const maker *m)
-{
-    int n = 4;
-
-    for (int i = 0; i < m->step.n_views; i++)
-        if (m->seen[i].dtype != CVY_FLOAT32) n = 8;
-    return n;
-}
-
 /* Only by the size of a slice, so that no other sample changes a sample's bits. */
 int64_t cvyi_stats_parts(const norm_geom *e)
 {
@@ -65,13 +55,12 @@ cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int
     const node *n = &m->g->nodes[core];
     const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
     const int64_t samples = cvyi_max64(in.extent[0], 1), slices = (e->over_outer ? 1 : e->outer) * e->groups;
-    enum { MOMENTS = 3 * DOUBLE_BYTES }; /* a part's count, mean and sum of squares */
     const int64_t parts = m->choice->parts;
     int64_t partials = 0;
     cvy_status st;
 
     if (!slices) return CVY_OK;
-    if (parts > 1) partials = cvyi_make_memory(m, slices * parts * MOMENTS);
+    if (parts > 1) partials = cvyi_make_memory(m, slices * parts * MOMENTS_BYTES);
     cvyi_make_start(m, "norm_stats.cu");
     if (parts > 1)
         cvyi_make_own_view(m, partials, "partials");
@@ -82,10 +71,10 @@ cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int
     TRY(cvyi_core_prologue(m, core, &in));
     if (sign != CVY_NONE) add_sign(m, &in, sign);
     cvyi_make_define_extents(m, 'X', &in);
-    m->many = neighbours_of(m);
+    m->many = cvyi_make_widest(m);
     cvyi_make_define(m, "NEIGHBOURS", m->many);
     m->step.extent = in.extent[0];
-    cvyi_core_grid(m, slices, parts, 1, 256);
+    cvyi_core_grid(m, slices, parts, 1, BLOCK_THREADS);
     TRY(cvyi_make_end(m, define_stats(m, e, parts > 1, parts, samples)));
     if (parts == 1) return CVY_OK;
     cvyi_make_start(m, "norm_stats.cu");
@@ -95,7 +84,7 @@ cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int
         cvyi_make_own_view(m, stats_at, "statistics");
     cvyi_make_own_view(m, partials, "partials");
     m->step.extent = in.extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(slices, 8), 1, 1, 256);
+    cvyi_core_grid(m, cvyi_ceil_div(slices, BLOCK_THREADS / 32), 1, 1, BLOCK_THREADS);
     TRY(cvyi_make_end(m, define_stats(m, e, 2, parts, samples)));
 fail:
     return st;
@@ -104,17 +93,18 @@ fail:
 /* ---- rows that stay on chip ---- */
 
 /* The macros that held.cuh needs; the rows of the space `in`. */
-static void define_held(maker *m, const held_form *f, const space *in)
+static void define_held(maker *m, const held_rows *f, const space *in)
 {
     const int64_t rows = cvyi_elements(&in->logical) / f->row;
 
     cvyi_make_define_extents(m, 'X', in);
     cvyi_make_define(m, "ROW", f->row);
+    cvyi_make_define(m, "NEIGHBOURS", f->width);
     cvyi_make_define(m, "LANES", f->lanes);
     cvyi_make_define(m, "THREADS", f->threads);
     cvyi_make_define(m, "HELD", f->held);
     cvyi_make_define(m, "PARKED", f->parked);
-    m->many = 4;
+    m->many = ACCESS_FLOATS;
     m->step.extent = in->extent[0];
     m->step.launch.dynamic_shared = f->shared_bytes;
     cvyi_core_grid(m, cvyi_ceil_div(rows, f->threads / f->lanes), 1, 1, (unsigned)f->threads);
@@ -209,7 +199,8 @@ static void define_softmax(maker *m, const space *in)
     cvyi_make_define(m, "REDUCED", (int64_t)1 << dim);
     cvyi_make_define(m, "LANES", lanes);
     m->step.extent = in->extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&in->logical) / inside, 256 / lanes), 1, 1, 256);
+    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&in->logical) / inside, BLOCK_THREADS / lanes), 1, 1,
+                   BLOCK_THREADS);
 }
 
 static cvy_status make_softmax(maker *m)

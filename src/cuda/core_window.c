@@ -90,25 +90,26 @@ static cvy_status make_pack(maker *m, const node *n, const conv_geom *e, const p
     cvyi_make_define_types(m, n->arg[1], n->arg[1]);
     cvyi_make_own_view(m, p->at, "packed weights");
     cvyi_make_weight_view(m, n->arg[1], e, transposed);
-    cvyi_core_grid(m, cvyi_ceil_div(p->elements, 256), 1, 1, 256);
+    cvyi_core_grid(m, cvyi_ceil_div(p->elements, BLOCK_THREADS), 1, 1, BLOCK_THREADS);
     st = cvyi_make_end(m, "");
     m->prepared = prepared;
     return st;
 }
 
-static void define_tile(maker *m, const conv_tile *t, const mma_tile *mma)
+static void define_tile(maker *m, const conv_tile *t)
 {
-    cvyi_make_define(m, "BK", t->channels);
-    cvyi_make_define(m, "BP", t->pixels);
-    cvyi_make_define(m, mma ? "WK" : "TK", t->k_each);
-    cvyi_make_define(m, mma ? "WP" : "TP", t->p_each);
-    if (!mma) cvyi_make_define(m, "ROWS", t->terms);
-    cvyi_make_define(m, "BLOCKS", t->blocks);
-    if (mma) {
-        cvyi_core_mma(m, mma);
-        return;
-    }
+#define DEFINE(NAME, field, meaning) cvyi_make_define(m, #NAME, t->field);
+    CONV_DIRECT_TILE(DEFINE)
+#undef DEFINE
     m->step.launch.dynamic_shared = (unsigned)direct_shared_bytes((int)t->channels, (int)t->pixels, (int)t->terms);
+}
+
+static void define_mma(maker *m, const mma_tile *t)
+{
+#define DEFINE(NAME, field, meaning) cvyi_make_define(m, #NAME, t->field);
+    CONV_MMA_TILE(DEFINE)
+#undef DEFINE
+    m->step.launch.dynamic_shared = (unsigned)t->shared_bytes;
 }
 
 /* mma: on tensor cores; NULL: by multiply-adds. */
@@ -129,7 +130,10 @@ static cvy_status make_tiled(maker *m, const conv_geom *e, const conv_tile *t, c
     cvyi_make_start(m, mma ? "conv_mma.cu" : "conv_direct.cu");
     define_filter(m, e, transposed);
     define_extents(m, e);
-    define_tile(m, t, mma);
+    if (mma)
+        define_mma(m, mma);
+    else
+        define_tile(m, t);
     cvyi_make_define_types(m, n->arg[0], n->arg[0]); /* packed weights are float32 */
     cvyi_core_first_view(m, core, &out);
     cvyi_make_view(m, n->arg[0], &in);
@@ -138,7 +142,8 @@ static cvy_status make_tiled(maker *m, const conv_geom *e, const conv_tile *t, c
     TRY(cvyi_core_epilogue(m, core, &out));
     m->step.extent = e->N;
     cvyi_core_grid(m, f.count * cvyi_ceil_div(e->N * f.places, t->pixels), w.k_pad / t->channels, e->groups,
-                   mma ? (unsigned)mma->threads : (unsigned)(t->channels / t->k_each * t->pixels / t->p_each));
+                   mma ? (unsigned)mma->threads
+                       : (unsigned)tile_threads((int)t->channels, (int)t->pixels, (int)t->k_each, (int)t->p_each));
     snprintf(variant, sizeof variant, "%dx%d", (int)t->channels, (int)t->pixels);
     TRY(cvyi_make_end(m, variant));
 fail:
@@ -164,8 +169,8 @@ static cvy_status make_simple(maker *m, const conv_geom *e)
     if (e->bias) cvyi_core_bias(m, core, &out, n->arg[2], 1);
     TRY(cvyi_core_epilogue(m, core, &out));
     m->step.extent = e->N;
-    cvyi_core_grid(m, cvyi_ceil_div(e->K / e->groups * product(e->out), 256), cvyi_min64(e->N, GRID_YZ_MOST),
-                   cvyi_min64(e->groups, GRID_YZ_MOST), 256);
+    cvyi_core_grid(m, cvyi_ceil_div(e->K / e->groups * product(e->out), BLOCK_THREADS),
+                   cvyi_min64(e->N, GRID_YZ_MOST), cvyi_min64(e->groups, GRID_YZ_MOST), BLOCK_THREADS);
     TRY(cvyi_make_end(m, ""));
 fail:
     return st;
@@ -189,7 +194,7 @@ static cvy_status make_conv_direct(maker *m)
 static cvy_status make_conv_mma(maker *m)
 {
     const mma_tile *mma = &m->choice->mma.tile;
-    const conv_tile t = {mma->m, mma->n, mma->warp_m, mma->warp_n, MMA_DEPTH, mma->resident};
+    const conv_tile t = {mma->m, mma->n, mma->warp_m, mma->warp_n, MMA_DEPTH, mma->bound};
     conv_geom e;
     return find_conv(m, &e) ? make_tiled(m, &e, &t, mma) : CVY_OK;
 }
@@ -284,7 +289,7 @@ static cvy_status make_pool(maker *m)
     TRY(cvyi_core_prologue(m, core, &in));
     TRY(cvyi_core_epilogue(m, core, &out));
     m->step.extent = out.extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&out.logical), 256), 1, 1, 256);
+    cvyi_core_grid(m, cvyi_ceil_div(cvyi_elements(&out.logical), BLOCK_THREADS), 1, 1, BLOCK_THREADS);
     TRY(cvyi_make_end(m, cvyi_info(n)->name));
 fail:
     return st;
@@ -302,10 +307,10 @@ static const char *refuse_pool(const cvy_plan *p, const pass *s, cuda_choice *c)
     cvyi_pool_geom(g, n, &e);
     c->reduce.gather = NULL;
     if (cvyi_info(n)->kind != KIND_ADAPTIVE || product(e.out) != 1) return NULL;
-    c->reduce = (reduce_form){.gather = "mean", /* one window, the whole: a mean over space */
-                              .in = cvyi_space_planes(cvyi_shape_of(g, n->arg[0]), e.spatial),
-                              .out = cvyi_space_planes(cvyi_shape_of(g, n->out), e.spatial),
-                              .reduced = 4 | 8 | 16};
+    c->reduce = (reduce_choice){.gather = "mean", /* one window, the whole: a mean over space */
+                                .in = cvyi_space_planes(cvyi_shape_of(g, n->arg[0]), e.spatial),
+                                .out = cvyi_space_planes(cvyi_shape_of(g, n->out), e.spatial),
+                                .reduced = 4 | 8 | 16};
     cvyi_reduce_spread(&c->reduce, g->values[g->nodes[s->first].arg[0]].dtype);
     return NULL;
 }

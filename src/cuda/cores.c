@@ -78,13 +78,6 @@ void cvyi_core_first_view(maker *m, int core, const space *over)
     cvyi_make_view(m, m->g->nodes[m->prepared ? core : first].out, over);
 }
 
-void cvyi_core_mma(maker *m, const mma_tile *t)
-{
-    cvyi_make_define(m, "PRODUCTS", t->products);
-    cvyi_make_define(m, "LEAST_STAGES", t->stages);
-    m->step.launch.dynamic_shared = (unsigned)t->shared_bytes;
-}
-
 /* No view of the result says how large its indices get. */
 void cvyi_core_parts_view(maker *m, const space *out, int64_t parts)
 {
@@ -96,11 +89,11 @@ cvy_status cvyi_core_add(maker *m, const space *out, const core_parts *p)
 {
     const int core = m->choice->form.core;
     const int64_t results = cvyi_elements(&out->logical);
-    const int64_t width = results / cvyi_max64(out->extent[0], 1) % 4 ? 1 : 4;
+    const int width = access_width(results / cvyi_max64(out->extent[0], 1));
     cvy_status st;
 
     cvyi_make_start(m, "conv_wide_add.cu");
-    m->many = 4;
+    m->many = ACCESS_FLOATS;
     cvyi_make_define_extents(m, 'Y', out);
     cvyi_make_define(m, "PARTIALS", p->split);
     cvyi_core_first_view(m, core, out);
@@ -108,7 +101,7 @@ cvy_status cvyi_core_add(maker *m, const space *out, const core_parts *p)
     if (p->bias != CVY_NONE) cvyi_core_bias(m, core, out, p->bias, p->slot);
     TRY(cvyi_core_epilogue(m, core, out));
     m->step.extent = out->extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(results, 256 * width), 1, 1, 256);
+    cvyi_core_grid(m, cvyi_ceil_div(results, BLOCK_THREADS * width), 1, 1, BLOCK_THREADS);
     TRY(cvyi_make_end(m, ""));
 fail:
     return st;

@@ -4,6 +4,7 @@
 #ifndef CVYI_CUDA_CORES_H
 #define CVYI_CUDA_CORES_H
 
+#include "kernels/host_device.cuh"
 #include "mma.h"
 #include "tiles.h"
 
@@ -21,14 +22,12 @@ cvy_status cvyi_core_prologue(maker *m, int core, const space *over);
 void cvyi_core_bias(maker *m, int core, const space *over, int bias, int slot);
 /* The view that takes the pass's first result is number 0. */
 void cvyi_core_first_view(maker *m, int core, const space *over);
-/* What both kernels on mma.sync have in addition to a tile. */
-void cvyi_core_mma(maker *m, const mma_tile *t);
 /* Ends a step of pointwise.cu, which reads `in` and writes `out`. */
 cvy_status cvyi_core_end_pointwise(maker *m, const space *in, const space *out, const char *variant);
 /* reduce.cu: the reduction of the pass's choice. */
 cvy_status cvyi_core_reduction(maker *m);
 /* How it is spread; gather, spaces and dimensions are there. dtype: of what is read. */
-void cvyi_reduce_spread(reduce_form *f, cvy_dtype dtype);
+void cvyi_reduce_spread(reduce_choice *f, cvy_dtype dtype);
 /* Threads that share a result, each of them with `width` neighbours at a time. */
 int64_t cvyi_reduce_lanes(const space *in, unsigned reduced, int width);
 

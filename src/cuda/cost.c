@@ -49,7 +49,7 @@ static double few_outputs(const cvy_plan *p, const node *n)
 
 /* Rows that stay on chip belong to a block: one multiprocessor moves 20 bytes per nanosecond, as seen on an H200,
  * and if there are fewer blocks than multiprocessors, some are idle. */
-static double rows_seconds(const cvy_plan *p, const pass *s, const held_form *f)
+static double rows_seconds(const cvy_plan *p, const pass *s, const held_rows *f)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;
     const double elements = (double)cvyi_elements(cvyi_shape_of(p->graph, p->graph->nodes[s->first].arg[0]));

@@ -97,18 +97,19 @@ typedef struct cuda_state {
 } cuda_state;
 
 /* Rows that stay on chip (held.cuh): who shares one, and how much of it each thread has. */
-typedef struct held_form {
+typedef struct held_rows {
     int64_t row; /* elements */
+    int width;   /* neighbours in a group */
     int lanes;   /* threads that share it */
     int threads; /* of a block */
     int held;    /* groups of elements in a thread's registers */
     int parked;  /* and in shared memory */
     unsigned shared_bytes;
     bool fits;
-} held_form;
-held_form cvyi_held_form(const cuda_device *d, int64_t row);
+} held_rows;
+held_rows cvyi_held_rows(const cuda_device *d, int64_t row);
 /* Rows of a softmax; they do not fit if they do not lie in one piece. */
-held_form cvyi_held_softmax(const cuda_device *d, const cvy_graph *g, const node *n);
+held_rows cvyi_held_softmax(const cuda_device *d, const cvy_graph *g, const node *n);
 
 /* The form of a pass. */
 typedef struct pattern {
@@ -116,7 +117,7 @@ typedef struct pattern {
     int result;      /* the node that the epilogue follows: the core, or the norm that its statistics are for */
     bool fed;        /* operators come before the core */
     bool resident;   /* the core's rows stay on chip between readings */
-    held_form held;  /* resident: how */
+    held_rows held;  /* resident: how */
     const char *why; /* NULL: it has the form; else what is in the way */
 } pattern;
 pattern cvyi_cuda_pattern(const cvy_plan *p, const pass *s);

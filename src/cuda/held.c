@@ -1,5 +1,6 @@
 /* held.c - how a row stays on chip between readings; held.cuh is the kernels' part. */
 #include "exec.h"
+#include "kernels/host_device.cuh"
 
 /* Threads that share a row, and the elements that each of them keeps in registers: 64 of 512 threads leave as many
  * for everything else. A warp or less needs no barriers; larger groups are separate blocks. */
@@ -8,15 +9,15 @@ typedef struct sharing {
 } sharing;
 static const sharing sharings[] = {{32, 32}, {128, 32}, {256, 32}, {512, 64}};
 
-enum { SMALL_ROWS = 256, SHORT = 4, OTHER_SHARED = 1024 }; /* threads of a block; groups; bytes that kernels have */
+enum { SHORT = 4, OTHER_SHARED = 1024 }; /* groups; bytes that kernels have */
 
-held_form cvyi_held_form(const cuda_device *d, int64_t row)
+held_rows cvyi_held_rows(const cuda_device *d, int64_t row)
 {
-    const int width = row % 4 == 0 ? 4 : 1;
+    const int width = access_width(row);
     const int64_t groups = cvyi_max64(row / width, 1), /* an empty row: as one of one */
-        pieces = width == 4 ? 4 : 8;
+        pieces = width == 1 ? 8 : 4;
     const sharing *s = sharings;
-    held_form f = {.row = row};
+    held_rows f = {.row = row, .width = width};
     int64_t each;
 
     while (s < sharings + COUNT_OF(sharings) - 1 && row > (int64_t)s->lanes * s->each) s++;
@@ -25,7 +26,7 @@ held_form cvyi_held_form(const cuda_device *d, int64_t row)
      * pieces of 64 bytes (32, of single elements). */
     while (f.lanes <= 32 && f.lanes / 2 >= cvyi_max64(cvyi_ceil_div(groups, SHORT), cvyi_min64(groups, pieces)))
         f.lanes /= 2;
-    f.threads = f.lanes > 32 ? f.lanes : SMALL_ROWS;
+    f.threads = f.lanes > 32 ? f.lanes : BLOCK_THREADS;
     each = cvyi_min64(cvyi_ceil_div(groups, f.lanes), INT32_MAX);
     f.held = (int)cvyi_min64(each, s->each / width);
     f.parked = (int)(each - f.held);
@@ -35,14 +36,14 @@ held_form cvyi_held_form(const cuda_device *d, int64_t row)
     return f;
 }
 
-held_form cvyi_held_softmax(const cuda_device *d, const cvy_graph *g, const node *n)
+held_rows cvyi_held_softmax(const cuda_device *d, const cvy_graph *g, const node *n)
 {
     const shape *x = cvyi_shape_of(g, n->arg[0]);
     const int dim = cvyi_softmax_dim(g, n);
-    held_form f = {.fits = false};
+    held_rows f = {.fits = false};
 
     if (!x->rank) return f;
-    f = cvyi_held_form(d, x->dim[dim]);
+    f = cvyi_held_rows(d, x->dim[dim]);
     for (int i = dim + 1; i < x->rank; i++) f.fits = f.fits && x->dim[i] == 1;
     return f;
 }

@@ -95,6 +95,19 @@ void cvyi_make_define_types(maker *m, int x, int w)
     snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-DW_TYPE=%s", cvyi_emit_type(of_w));
 }
 
+int cvyi_make_access(cvy_dtype dtype)
+{
+    return ACCESS_BYTES / (int)cvyi_dtype_bytes(dtype);
+}
+
+int cvyi_make_widest(const maker *m)
+{
+    int n = ACCESS_FLOATS;
+
+    for (int i = 0; i < m->step.n_views; i++) n = most(n, cvyi_make_access(m->seen[i].dtype));
+    return n;
+}
+
 /* ---- views ---- */
 
 const char *cvyi_make_label(const maker *m, int v)

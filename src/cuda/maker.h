@@ -3,6 +3,7 @@
 #define CVYI_CUDA_MAKER_H
 
 #include "exec.h"
+#include "kernels/host_device.cuh"
 
 enum { MAX_LINES = 160, MAX_DEFINES = 48, DEFINE_BYTES = 96, NAME_LENGTH = 96 };
 
@@ -58,6 +59,9 @@ void cvyi_make_define3(maker *m, const char *const names[3], const int64_t value
 void cvyi_make_define_extents(maker *m, char letter, const space *s); /* X1...X5 */
 /* X_TYPE and W_TYPE: the element types of operands that a kernel reads itself. Nothing if both are float32. */
 void cvyi_make_define_types(maker *m, int x, int w);
+/* Elements of 16 bytes; of those of the step's views so far, the most. */
+int cvyi_make_access(cvy_dtype dtype);
+int cvyi_make_widest(const maker *m);
 /* What a value is called in generated text: the operator that makes it, "input" or "parameter". Never its own name:
  * the text is part of the compile cache's key, and a renamed value must find the same code. */
 const char *cvyi_make_label(const maker *m, int v);

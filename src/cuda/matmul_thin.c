@@ -13,7 +13,7 @@ enum { MOST = 8, SHORTEST = 128, SHARE = 512, FEW_PARTS = 8, BLOCK_TERMS = 4096 
 /* Adjacent lines are taken four at a time. Of lines with adjacent terms, as few as give every multiprocessor three
  * blocks: but every block reads the thin operand, which should be a quarter of its lines at most, and its warps
  * share their terms, at least 512 each. */
-static int find_lines(const cuda_device *d, const thin_form *f)
+static int find_lines(const cuda_device *d, const thin_choice *f)
 {
     const int64_t lines = f->lines, batch = f->geom.batch;
     int n = 32;
@@ -27,7 +27,7 @@ static int find_lines(const cuda_device *d, const thin_form *f)
 
 /* Blocks that share a sum, if fewer than three for every two multiprocessors had one. Of one line a block has
  * 4,096 terms at least; shares are whole spans of a warp, and none is empty. */
-static int find_split(const cuda_device *d, const thin_form *f)
+static int find_split(const cuda_device *d, const thin_choice *f)
 {
     const matmul_geom *e = &f->geom;
     const int64_t tiles = cvyi_max64(cvyi_ceil_div(f->lines, f->block_lines) * e->batch, 1);
@@ -38,11 +38,11 @@ static int find_split(const cuda_device *d, const thin_form *f)
     return 2 * tiles >= 3 * d->sms ? 1 : (int)cvyi_ceil_div(e->K, share);
 }
 
-static thin_form find_form(const cvy_plan *p, int core)
+static thin_choice find_choice(const cvy_plan *p, int core)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;
     const node *n = &p->graph->nodes[core];
-    thin_form f = {.why = NULL};
+    thin_choice f = {.why = NULL};
 
     cvyi_matmul_geom(p->graph, n, &f.geom);
     f.across = f.geom.N > MOST;
@@ -60,18 +60,18 @@ static thin_form find_form(const cvy_plan *p, int core)
 
 /* ---- steps ---- */
 
-static bool has_many_parts(const thin_form *f)
+static bool has_many_parts(const thin_choice *f)
 {
     return f->split > FEW_PARTS;
 }
 
-static int64_t parts_bytes(const thin_form *f)
+static int64_t parts_bytes(const thin_choice *f)
 {
     const int64_t results = f->geom.M * f->geom.batch * f->geom.N;
     return f->split > 1 ? (has_many_parts(f) ? DOUBLE_BYTES : FLOAT_BYTES) * f->split * results : 0;
 }
 
-static cvy_status make_sums(maker *m, const thin_form *f, const space *out, int row, int column)
+static cvy_status make_sums(maker *m, const thin_choice *f, const space *out, int row, int column)
 {
     const int core = m->choice->form.core;
     const node *n = &m->g->nodes[core];
@@ -100,7 +100,7 @@ static cvy_status make_sums(maker *m, const thin_form *f, const space *out, int 
         TRY(cvyi_core_epilogue(m, core, out));
     }
     m->step.extent = out->extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(f->lines, f->block_lines), f->split, f->geom.batch, 256);
+    cvyi_core_grid(m, cvyi_ceil_div(f->lines, f->block_lines), f->split, f->geom.batch, BLOCK_THREADS);
     TRY(cvyi_make_end(m, ""));
 fail:
     return st;
@@ -108,7 +108,7 @@ fail:
 
 static cvy_status make_matmul_thin(maker *m)
 {
-    const thin_form *f = &m->choice->thin;
+    const thin_choice *f = &m->choice->thin;
     const node *n = &m->g->nodes[m->choice->form.core];
     int row, column;
     const space out = cvyi_product_space(m->g, n, &row, &column);
@@ -130,7 +130,7 @@ static const char *refuse_matmul_thin(const cvy_plan *p, const pass *s, cuda_cho
 
     (void)s;
     if (why) return why;
-    c->thin = find_form(p, c->form.core);
+    c->thin = find_choice(p, c->form.core);
     return c->thin.why;
 }
 
@@ -139,7 +139,7 @@ static const char *refuse_matmul_thin(const cvy_plan *p, const pass *s, cuda_cho
 static void tune_matmul_thin(const cvy_plan *p, pass *s, const cuda_choice *c)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;
-    const thin_form *f = &c->thin;
+    const thin_choice *f = &c->thin;
     const double blocks = (double)cvyi_ceil_div(f->lines, f->block_lines) * (double)f->geom.batch * f->split;
     const double full = fmin(1, fmax(blocks, 1) / d->sms);
     const double memory = s->bytes / (0.9 * full * p->machine.bandwidth), multiply = s->flops / p->machine.flops;

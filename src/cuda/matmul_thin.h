@@ -4,7 +4,7 @@
 
 #include "maker.h"
 
-typedef struct thin_form {
+typedef struct thin_choice {
     const char *why; /* NULL: the kernel can run it; else what is in the way, in words */
     matmul_geom geom;
     bool across;                 /* rows of x are few; else columns of other */
@@ -12,6 +12,6 @@ typedef struct thin_form {
     int64_t lines;               /* of the other operand, in each batch */
     int long_bytes, block_lines; /* of one of its elements; its lines of a block */
     int split;                   /* blocks that share a sum */
-} thin_form;
+} thin_choice;
 
 #endif

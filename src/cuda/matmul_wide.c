@@ -16,27 +16,27 @@ typedef struct memory_map {
     int64_t most_seen, parts;
 } memory_map;
 
-static int parts_of(const word_form *f)
+static int parts_of(const word_choice *f)
 {
     return f->products == 3 ? 2 : 1;
 }
 
-static int64_t words_bytes(const word_form *f, const word_operand *o)
+static int64_t words_bytes(const word_choice *f, const word_operand *o)
 {
     return o->words ? HALF_BYTES * parts_of(f) * o->lines * o->padded : 0;
 }
 
-static int64_t unscale_bytes(const word_form *f, const word_operand *o)
+static int64_t unscale_bytes(const word_choice *f, const word_operand *o)
 {
     return f->scaled ? cvyi_floats(o->lines) : 0;
 }
 
-static int64_t chunks_of(const word_form *f)
+static int64_t stretches_of(const word_choice *f)
 {
-    return cvyi_ceil_div(f->geom.K, WORD_SPAN);
+    return cvyi_ceil_div(f->geom.K, WORD_STRETCH);
 }
 
-static int64_t results_of(const word_form *f)
+static int64_t results_of(const word_choice *f)
 {
     return f->geom.M * f->geom.batch * f->geom.N;
 }
@@ -49,7 +49,7 @@ static int64_t take(int64_t *end, int64_t bytes)
 }
 
 /* Memory from byte `start` on that passes use one after the other; its end. */
-static int64_t lay_scratch(const word_form *f, int64_t start, memory_map *at)
+static int64_t lay_scratch(const word_choice *f, int64_t start, memory_map *at)
 {
     const word_operand *both[] = {&f->x, &f->other};
     words_map *maps[] = {&at->x, &at->other};
@@ -60,12 +60,13 @@ static int64_t lay_scratch(const word_form *f, int64_t start, memory_map *at)
         maps[i]->words = take(&end, words_bytes(f, both[i]));
         maps[i]->unscale = take(&end, unscale_bytes(f, both[i]));
     }
-    at->most_seen = take(&end, f->scaled ? cvyi_floats(chunks_of(f) * cvyi_max64(f->x.lines, f->other.lines)) : 0);
+    at->most_seen =
+        take(&end, f->scaled ? cvyi_floats(stretches_of(f) * cvyi_max64(f->x.lines, f->other.lines)) : 0);
     at->parts = take(&end, f->tile.split > 1 ? cvyi_floats(f->tile.split * results_of(f)) : 0);
     return end;
 }
 
-static memory_map take_memory(maker *m, const word_form *f)
+static memory_map take_memory(maker *m, const word_choice *f)
 {
     const node *n = &m->g->nodes[m->choice->form.core];
     const word_operand *both[] = {&f->x, &f->other};
@@ -83,7 +84,7 @@ static memory_map take_memory(maker *m, const word_form *f)
 
 /* ---- options ---- */
 
-static void define_words(maker *m, const word_form *f)
+static void define_words(maker *m, const word_choice *f)
 {
     const cvy_dtype dtype = m->g->values[m->g->nodes[m->choice->form.core].arg[0]].dtype;
     char word[DEFINE_BYTES];
@@ -94,16 +95,15 @@ static void define_words(maker *m, const word_form *f)
     cvyi_make_define(m, "PRODUCTS", f->products);
 }
 
-static void define_sums(maker *m, const word_form *f, int neighbours)
+static void define_sums(maker *m, const word_choice *f, int neighbours)
 {
     cvyi_make_define(m, "ROWS_OF_BATCH", f->geom.batch > 1 ? f->geom.M : 0);
     cvyi_make_define(m, "X_BATCHED", f->x.batched);
     cvyi_make_define(m, "W_BATCHED", f->other.batched);
     cvyi_make_define(m, "OTHER_ACROSS", f->across);
-    cvyi_make_define(m, "BM", f->tile.m);
-    cvyi_make_define(m, "BN", f->tile.n);
-    cvyi_make_define(m, "TURNS", f->tile.turns);
-    cvyi_make_define(m, "SPLIT", f->tile.split);
+#define DEFINE(NAME, field, meaning) cvyi_make_define(m, #NAME, f->tile.field);
+    MATMUL_WIDE_TILE(DEFINE)
+#undef DEFINE
     cvyi_make_define(m, "NEIGHBOURS", neighbours);
 }
 
@@ -130,7 +130,7 @@ static void add_matrix(maker *m, const node *n, int argument)
 }
 
 /* again: finds the scale of each line, and converts the lines again that need another one than the usual. */
-static cvy_status make_words(maker *m, const word_form *f, const memory_map *at, int argument, bool again)
+static cvy_status make_words(maker *m, const word_choice *f, const memory_map *at, int argument, bool again)
 {
     const node *n = &m->g->nodes[m->choice->form.core];
     const word_operand *o = argument ? &f->other : &f->x;
@@ -148,15 +148,15 @@ static cvy_status make_words(maker *m, const word_form *f, const memory_map *at,
     if (f->scaled) cvyi_make_own_view(m, at->most_seen, "largest values");
     if (again) {
         cvyi_make_own_view(m, map->unscale, "lines' unscale");
-        cvyi_core_grid(m, cvyi_ceil_div(o->lines, 8), 1, 1, 256);
+        cvyi_core_grid(m, cvyi_ceil_div(o->lines, BLOCK_THREADS / 32), 1, 1, BLOCK_THREADS);
     } else
-        cvyi_core_grid(m, cvyi_ceil_div(o->lines, WORD_LINES), chunks_of(f), 1, 256);
+        cvyi_core_grid(m, cvyi_ceil_div(o->lines, WORD_LINES), stretches_of(f), 1, BLOCK_THREADS);
     st = cvyi_make_end(m, "");
     m->prepared = prepared;
     return st;
 }
 
-static cvy_status make_operand(maker *m, const word_form *f, const memory_map *at, int argument)
+static cvy_status make_operand(maker *m, const word_choice *f, const memory_map *at, int argument)
 {
     const word_operand *o = argument ? &f->other : &f->x;
     cvy_status st = CVY_OK;
@@ -170,7 +170,7 @@ fail:
 /* ---- sums ---- */
 
 /* Both operands as tensor copies see them. x, other: numbers of the views that they lie in. */
-static cvy_status add_maps(maker *m, const word_form *f, int x, int other)
+static cvy_status add_maps(maker *m, const word_choice *f, int x, int other)
 {
     const matmul_geom *e = &f->geom;
     const uint64_t batch = (uint64_t)e->batch, parts = (uint64_t)parts_of(f), padded = (uint64_t)f->x.padded;
@@ -201,7 +201,7 @@ static cvy_status add_maps(maker *m, const word_form *f, int x, int other)
 }
 
 /* Views as matmul_wide.cu numbers them, after number 0. */
-static cvy_status add_operands(maker *m, const word_form *f, const memory_map *at, int row, int column)
+static cvy_status add_operands(maker *m, const word_choice *f, const memory_map *at, int row, int column)
 {
     const node *n = &m->g->nodes[m->choice->form.core];
     int x = 1, other = 2;
@@ -217,7 +217,7 @@ static cvy_status add_operands(maker *m, const word_form *f, const memory_map *a
     return add_maps(m, f, x, other);
 }
 
-static cvy_status add_epilogue(maker *m, const word_form *f, const space *out, int column)
+static cvy_status add_epilogue(maker *m, const word_choice *f, const space *out, int column)
 {
     const int core = m->choice->form.core;
 
@@ -226,15 +226,17 @@ static cvy_status add_epilogue(maker *m, const word_form *f, const space *out, i
 }
 
 /* Neighbours that the epilogue takes at a time: 16 bytes of them. */
-static int neighbours_of(maker *m, const word_form *f)
+static int neighbours_of(maker *m, const word_choice *f)
 {
-    m->many = 4;
-    for (int i = m->pass->first; i < m->pass->first + m->pass->count; i++)
-        if (m->g->values[m->g->nodes[i].out].dtype != CVY_FLOAT32 && f->geom.N % 8 == 0) m->many = 8;
+    m->many = ACCESS_FLOATS;
+    for (int i = m->pass->first; i < m->pass->first + m->pass->count; i++) {
+        const int access = cvyi_make_access(m->g->values[m->g->nodes[i].out].dtype);
+        if (f->geom.N % access == 0) m->many = most(m->many, access);
+    }
     return f->geom.N % m->many ? 1 : m->many;
 }
 
-static cvy_status make_sums(maker *m, const word_form *f, const memory_map *at)
+static cvy_status make_sums(maker *m, const word_choice *f, const memory_map *at)
 {
     const int core = m->choice->form.core;
     const node *n = &m->g->nodes[core];
@@ -270,11 +272,11 @@ fail:
 }
 
 /* The sums, and once more for an `other` that lies transposed. */
-static cvy_status make_layouts(maker *m, const word_form *f, const memory_map *at)
+static cvy_status make_layouts(maker *m, const word_choice *f, const memory_map *at)
 {
     const place *at_other = &m->plan->places[m->g->nodes[m->choice->form.core].arg[1]];
     const bool turns = at_other->kind == PLACE_TENSOR && m->state->last[at_other->at] == m->pass_index;
-    word_form turned = *f;
+    word_choice turned = *f;
     cvy_status st;
 
     turned.across = !f->across;
@@ -289,7 +291,7 @@ fail:
 
 static cvy_status make_matmul_wide(maker *m)
 {
-    const word_form *f = &m->choice->word;
+    const word_choice *f = &m->choice->word;
     const node *n = &m->g->nodes[m->choice->form.core];
     int row, column;
     const space out = cvyi_product_space(m->g, n, &row, &column);
@@ -331,13 +333,13 @@ static const char *refuse_matmul_wide(const cvy_plan *p, const pass *s, cuda_cho
 
     (void)s;
     if (why) return why;
-    c->word = cvyi_word_form(p, c->form.core);
+    c->word = cvyi_word_choice(p, c->form.core);
     return c->word.why;
 }
 
 static void tune_matmul_wide(const cvy_plan *p, pass *s, const cuda_choice *c)
 {
-    const word_form *f = &c->word;
+    const word_choice *f = &c->word;
     size_t length;
 
     s->way = WAY_STREAM;
@@ -372,7 +374,7 @@ static bool any_strides(const cuda_choice *c, int argument)
 /* The second operand, if it is a tensor of run() that tensor copies read where it lies, transposed or not. */
 static void lying(const cvy_plan *p, const cuda_choice *c, int *x, int *y)
 {
-    const word_form *f = &c->word;
+    const word_choice *f = &c->word;
     const int v = p->graph->nodes[c->form.core].arg[1];
     const place *at = &p->places[v];
     const bool could = !f->x.words && f->geom.N % 8 == 0 && at->kind == PLACE_TENSOR;

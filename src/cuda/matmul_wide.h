@@ -25,7 +25,7 @@ typedef struct word_tile {
     int split;  /* tiles that share a sum */
 } word_tile;
 
-typedef struct word_form {
+typedef struct word_choice {
     const char *why; /* NULL: the kernel can run it; else what is in the way, in words */
     matmul_geom geom;
     word_operand x, other;
@@ -37,9 +37,9 @@ typedef struct word_form {
     word_layout layout; /* of the tile */
     double seconds;     /* that all steps are believed to take */
     double launches;    /* launches that follow each other on a stream cost a fraction of one by itself */
-} word_form;
+} word_choice;
 
-/* The form of a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
-word_form cvyi_word_form(const cvy_plan *p, int core);
+/* How the kernel runs a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
+word_choice cvyi_word_choice(const cvy_plan *p, int core);
 
 #endif

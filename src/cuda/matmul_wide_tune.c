@@ -26,7 +26,7 @@ static const char *refusal(const cvy_plan *p, const cuda_device *d, const node *
                          (matrices_of(&w->shape) != e->batch && matrices_of(&w->shape) != 1)))
         return "words: batches that are broadcast in part";
     if (e->M > INT32_MAX / 2 || e->batch > INT32_MAX / 2 || e->M * e->batch > INT32_MAX / 2 ||
-        e->N * e->batch > INT32_MAX / 2 || e->K > (int64_t)GRID_YZ_MOST * WORD_SPAN)
+        e->N * e->batch > INT32_MAX / 2 || e->K > (int64_t)GRID_YZ_MOST * WORD_STRETCH)
         return "words: more rows, columns or terms than tensor copies can address";
     return NULL;
 }
@@ -42,7 +42,7 @@ static word_operand find_operand(const cvy_plan *p, const matmul_geom *e, int v,
 }
 
 /* Tensor copies need rows of whole 16 bytes. */
-static void find_operands(const cvy_plan *p, const node *n, word_form *f)
+static void find_operands(const cvy_plan *p, const node *n, word_choice *f)
 {
     const matmul_geom *e = &f->geom;
 
@@ -56,7 +56,7 @@ static void find_operands(const cvy_plan *p, const node *n, word_form *f)
 
 /* ---- how fast ---- */
 
-static int64_t count_tiles(const word_form *f, const word_tile *t)
+static int64_t count_tiles(const word_choice *f, const word_tile *t)
 {
     const matmul_geom *e = &f->geom;
     return cvyi_ceil_div(e->M, t->m) * e->batch * cvyi_ceil_div(e->N, t->n) * t->split;
@@ -65,7 +65,7 @@ static int64_t count_tiles(const word_form *f, const word_tile *t)
 /* The share of the tensor cores' 2048 multiply-adds a cycle that was seen on an H200: real data draws so much power
  * that the clock falls. A single warpgroup reaches less; and if columns of [terms][columns] are few and both
  * warpgroups read them, shared memory is the limit. */
-static double rate_of(const word_form *f)
+static double rate_of(const word_choice *f)
 {
     const word_tile *t = &f->tile;
 
@@ -75,7 +75,7 @@ static double rate_of(const word_form *f)
 
 /* Cycles of a step: tensor cores, or what comes from the L2, 46 bytes a cycle. 128 x 256, one product: 1,330, and
  * 1,070. */
-static double step_cycles(const word_form *f)
+static double step_cycles(const word_choice *f)
 {
     const double multiply = (double)f->products * f->tile.m * f->tile.n * WORD_DEPTH / (2048 * rate_of(f));
 
@@ -84,7 +84,7 @@ static double step_cycles(const word_form *f)
 
 /* The multiprocessor with the most tiles takes longest. The end of a tile, by results of 16 or 32 bits, which
  * taking turns hides in part; the first copies of all. */
-static double sums_seconds(const word_form *f, const cuda_device *d)
+static double sums_seconds(const word_choice *f, const cuda_device *d)
 {
     const word_tile *t = &f->tile;
     const double steps = (double)cvyi_ceil_div(cvyi_ceil_div(f->geom.K, WORD_DEPTH), t->split);
@@ -96,7 +96,7 @@ static double sums_seconds(const word_form *f, const cuda_device *d)
 
 /* What becomes words in every run is read and written at four fifths of the memory's bandwidth; parts of sums are
  * written and read. */
-static double other_seconds(const cvy_plan *p, const word_form *f)
+static double other_seconds(const cvy_plan *p, const word_choice *f)
 {
     const matmul_geom *e = &f->geom;
     const int split = f->tile.split, read = f->scaled ? FLOAT_BYTES : HALF_BYTES;
@@ -110,7 +110,7 @@ static double other_seconds(const cvy_plan *p, const word_form *f)
 }
 
 /* Two of words that have scales, or one without, take half a launch each. */
-static double launches_of(const word_form *f)
+static double launches_of(const word_choice *f)
 {
     const int made = (f->x.words && !f->x.prepared) + (f->other.words && !f->other.prepared);
     return 1 + 0.375 * made * (f->scaled ? 2 : 1) + (f->tile.split > 1 ? 0.25 : 0);
@@ -120,15 +120,15 @@ static double launches_of(const word_form *f)
 
 typedef struct search {
     const cvy_plan *p;
-    const word_form *f;
-    word_form best[TUNE_TILES]; /* the fastest first */
+    const word_choice *f;
+    word_choice best[TUNE_TILES]; /* the fastest first */
     int n;
 } search;
 
 static void try_tile(search *s, const word_tile *t)
 {
     const cuda_device *d = ((const cuda_state *)s->p->state)->device;
-    word_form f = *s->f;
+    word_choice f = *s->f;
     int at = s->n;
 
     f.tile = *t;
@@ -164,7 +164,7 @@ static const struct {
     {64, 128, true, 3},   {128, 128, false, 3}, {128, 64, false, 3}, {64, 64, true, 3},
 };
 
-static word_form choose(const cvy_plan *p, const word_form *f, int rank)
+static word_choice choose(const cvy_plan *p, const word_choice *f, int rank)
 {
     search s = {.p = p, .f = f};
 
@@ -175,11 +175,11 @@ static word_form choose(const cvy_plan *p, const word_form *f, int rank)
     return s.best[rank < s.n ? rank : s.n - 1];
 }
 
-word_form cvyi_word_form(const cvy_plan *p, int core)
+word_choice cvyi_word_choice(const cvy_plan *p, int core)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;
     const node *n = &p->graph->nodes[core];
-    word_form f = {.products = cvyi_cuda_products(p, n)};
+    word_choice f = {.products = cvyi_cuda_products(p, n)};
 
     cvyi_matmul_geom(p->graph, n, &f.geom);
     f.why = refusal(p, d, n, &f.geom);

@@ -70,10 +70,10 @@ static const char *size_refusal(const producer *w)
 
 /* ---- tiles ---- */
 
-/* Of a block, of a warp; how many blocks a multiprocessor has registers for; the most products: three of a matrix
- * product's 64 x 64 spill; convolutions: stages, for how many output channels. Small ones fill the device if
- * large ones would leave multiprocessors idle; they wait for memory more than they compute, so they have a stage
- * more. */
+/* Of a block, of a warp; of convolutions, how many blocks a multiprocessor has registers for; the most products:
+ * three of a matrix product's 64 x 64 spill; convolutions: stages, for how many output channels. Small ones fill
+ * the device if large ones would leave multiprocessors idle; they wait for memory more than they compute, so they
+ * have a stage more. */
 typedef struct tile_row {
     int m, n, warp_m, warp_n, resident, products, stages;
     int64_t least, most;
@@ -86,9 +86,9 @@ static const tile_row conv_tiles[] = {
     {32, 32, 16, 16, 8, 3, 4, 17, INT64_MAX},  {16, 64, 16, 16, 8, 3, 4, 1, 96},
 };
 static const tile_row product_tiles[] = {
-    {64, 64, 32, 32, 3, 3, STAGES, 0, INT64_MAX},   {64, 128, 32, 32, 2, 3, STAGES, 0, INT64_MAX},
-    {128, 128, 64, 32, 1, 3, STAGES, 0, INT64_MAX}, {128, 128, 32, 32, 1, 3, STAGES, 0, INT64_MAX},
-    {128, 256, 64, 64, 1, 1, STAGES, 0, INT64_MAX},
+    {64, 64, 32, 32, 0, 3, STAGES, 0, INT64_MAX},   {64, 128, 32, 32, 0, 3, STAGES, 0, INT64_MAX},
+    {128, 128, 64, 32, 0, 3, STAGES, 0, INT64_MAX}, {128, 128, 32, 32, 0, 3, STAGES, 0, INT64_MAX},
+    {128, 256, 64, 64, 0, 1, STAGES, 0, INT64_MAX},
 };
 
 static void fill_conv(const producer *w, mma_tile *t)
@@ -115,16 +115,19 @@ static void fill_product(const producer *w, mma_tile *t)
     t->shared_bytes = mma_shared_bytes(matmul_mma_stage(t->m, t->n, e->other_is_nk), t->stages, t->m, t->n);
 }
 
-static mma_tile make_tile(const producer *w, const tile_row *row, int products)
+/* 10.x is believed to be like 8.0, in this as in its rate. */
+static mma_tile make_tile(const producer *w, const cuda_device *d, const tile_row *row, int products)
 {
-    mma_tile t = {.m = row->m,
-                  .n = row->n,
+    const int m = row->m, n = row->n;
+    mma_tile t = {.m = m,
+                  .n = n,
                   .warp_m = row->warp_m,
                   .warp_n = row->warp_n,
                   .products = products,
                   .stages = row->stages,
-                  .resident = row->resident,
-                  .threads = 32 * (row->m / row->warp_m) * (row->n / row->warp_n)};
+                  .resident = w->is_conv ? row->resident : matmul_mma_blocks(m, n, products, 8),
+                  .bound = w->is_conv ? row->resident : matmul_mma_blocks(m, n, products, d->major),
+                  .threads = mma_threads(m, n, row->warp_m, row->warp_n)};
 
     (w->is_conv ? fill_conv : fill_product)(w, &t);
     return t;
@@ -207,17 +210,17 @@ static double believed_seconds(const mma_tile *t, const cuda_device *d)
 /* ---- forms ---- */
 
 /* Number `rank` of the tiles that fit, the fastest first; the last if there are fewer. */
-static mma_form choose(const cuda_device *d, const producer *w, int products, int rank)
+static mma_choice choose(const cuda_device *d, const producer *w, int products, int rank)
 {
     enum { MOST = COUNT_OF(conv_tiles) + COUNT_OF(product_tiles) }; /* more than fit */
     const tile_row *rows = w->is_conv ? conv_tiles : product_tiles;
     const int n_rows = w->is_conv ? COUNT_OF(conv_tiles) : COUNT_OF(product_tiles);
-    mma_form best[MOST] = {{.why = "mma.sync: its tiles do not fit into shared memory"}};
+    mma_choice best[MOST] = {{.why = "mma.sync: its tiles do not fit into shared memory"}};
     double flops = 0;
     int n = 0;
 
     for (int i = 0; i < n_rows; i++) {
-        mma_form f = {.tile = make_tile(w, &rows[i], products)};
+        mma_choice f = {.tile = make_tile(w, d, &rows[i], products)};
         int at = n;
         if (products > rows[i].products || w->rows < rows[i].least || w->rows > rows[i].most ||
             f.tile.shared_bytes > d->shared_block)
@@ -234,11 +237,11 @@ static mma_form choose(const cuda_device *d, const producer *w, int products, in
 }
 
 /* Of a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
-static mma_form find_form(const cvy_plan *p, int core)
+static mma_choice find_choice(const cvy_plan *p, int core)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;
     const node *n = &p->graph->nodes[core];
-    mma_form f = {.why = device_refusal(p, d)};
+    mma_choice f = {.why = device_refusal(p, d)};
     producer w;
 
     if (f.why) return f;
@@ -250,9 +253,9 @@ static mma_form find_form(const cvy_plan *p, int core)
 /* ---- rows of the table ---- */
 
 /* A random plan takes it or not whatever it costs (dice). */
-const char *cvyi_mma_refusal(const cvy_plan *p, int core, mma_form *f)
+const char *cvyi_mma_refusal(const cvy_plan *p, int core, mma_choice *f)
 {
-    *f = find_form(p, core);
+    *f = find_choice(p, core);
     if (f->why) return f->why;
     return p->options.seed || f->flops > p->machine.flops ? NULL : "mma.sync: multiply-adds are faster here";
 }

@@ -14,23 +14,24 @@ typedef struct mma_tile {
     int products;       /* 1: tf32's accuracy, 3: float32's */
     int threads, shared_bytes;
     int stages;            /* at least */
-    int resident;          /* blocks that a multiprocessor has registers for */
+    int resident;          /* blocks that a multiprocessor is believed to have registers for */
+    int bound;             /* and that the compiler leaves registers for, at least */
     int64_t blocks, steps; /* of the grid; of a block, 16 terms each */
     int copies, fetched;   /* instructions of a step of all threads; bytes of it that come from the L2 */
 } mma_tile;
 
-typedef struct mma_form {
+typedef struct mma_choice {
     const char *why; /* NULL: these kernels can run it; else what is in the way, in words */
     mma_tile tile;
     double flops;   /* per second that the best tile is believed to reach on a device that is full of its blocks, a
                      * multiply-add counted as two */
     double seconds; /* that the pass's arithmetic is believed to take with this one, blocks that are not full and
                      * multiprocessors that idle included */
-} mma_form;
+} mma_choice;
 
 /* What its rows of the table share (choice.h). */
 /* Of a pass whose core is node `core`, a producer; also: multiply-adds are faster. */
-const char *cvyi_mma_refusal(const cvy_plan *p, int core, mma_form *f);
+const char *cvyi_mma_refusal(const cvy_plan *p, int core, mma_choice *f);
 void cvyi_mma_tune(const cvy_plan *p, pass *s, const cuda_choice *c);
 /* If multiply-adds are faster, they have refused: they judge by what a full device reaches, the rows before them by
  * the times of this pass. */

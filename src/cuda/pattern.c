@@ -69,7 +69,7 @@ static const char *core_refusal(const cvy_plan *p, const pass *s, int core)
 }
 
 /* Statistics and the norm that they are for, in one pass over slices that stay on chip: why not? */
-static const char *resident_refusal(const cvy_plan *p, const pass *s, int core, held_form *held)
+static const char *resident_refusal(const cvy_plan *p, const pass *s, int core, held_rows *held)
 {
     const cuda_state *state = p->state;
     const node *stats = &p->graph->nodes[core], *apply = stats + 1; /* not the pass's last */
@@ -84,7 +84,7 @@ static const char *resident_refusal(const cvy_plan *p, const pass *s, int core, 
             return "the norm's affine is made inside the pass";
     cvyi_norm_geom(p->graph, stats, &e);
     if (e.over_outer) return "statistics over all samples end their pass";
-    *held = cvyi_held_form(state->device, e.chan * e.inner);
+    *held = cvyi_held_rows(state->device, e.chan * e.inner);
     return held->fits ? NULL : "a slice does not stay on chip";
 }
 

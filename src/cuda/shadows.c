@@ -153,14 +153,14 @@ fail:
 /* Both views are there: of any strides. */
 static cvy_status end_turn(maker *m, const space *over, cvy_dtype dtype)
 {
-    const int64_t side = 64, pixels = over->extent[2] * over->extent[3] * over->extent[4] * over->extent[5];
+    const int64_t side = TURN_SIDE, pixels = over->extent[2] * over->extent[3] * over->extent[4] * over->extent[5];
 
     m->sized = true;
     cvyi_make_define_extents(m, 'X', over);
     if (dtype != CVY_FLOAT32) cvyi_make_define_text(m, "-DELEMENT=unsigned short");
     m->step.extent = over->extent[0];
     cvyi_core_grid(m, over->extent[0] * cvyi_ceil_div(over->extent[1], side) * cvyi_ceil_div(pixels, side), 1, 1,
-                   256);
+                   BLOCK_THREADS);
     return cvyi_make_end(m, "");
 }
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include "choice.h"
 
-/* All macros of conv_tc_layout.cuh; kind: which of the launches it is. */
+/* The numbers among the macros of conv_tc_layout.cuh; kind: which of the launches it is. */
 static void define_all(maker *m, const tc_problem *b, const tc_tuning *t, int kind)
 {
     tc_tuning of_launch = *t;
@@ -15,6 +15,10 @@ static void define_all(maker *m, const tc_problem *b, const tc_tuning *t, int ki
     of_launch.pass = kind;
 #define DEFINE(NAME, field, meaning) cvyi_make_define(m, "TC_" #NAME, b->field);
     TC_PROBLEM(DEFINE)
+#undef DEFINE
+#define DEFINE(NAME, field, meaning)                                                                               \
+    if (b->field) cvyi_make_define(m, "TC_" #NAME, b->field);
+    TC_TENSORS(DEFINE)
 #undef DEFINE
 #define DEFINE(NAME, field, meaning) cvyi_make_define(m, "TC_" #NAME, of_launch.field);
     TC_TUNING(DEFINE)
@@ -32,26 +36,27 @@ static void define_types(maker *m, const tc_form *f, bool packs)
 {
     const node *conv = &m->g->nodes[f->conv], *norm = f->apply == CVY_NONE ? NULL : &m->g->nodes[f->apply];
     const int factor = packs ? f->factor : CVY_NONE;
+#define FIELD(NAME, field, meaning) cvy_dtype field;
     const struct {
-        const char *name;
-        cvy_dtype dtype;
-    } all[] = {{"X_TYPE", type_of(m, conv, 0)},
-               {"W_TYPE", packs ? m->g->values[f->weight].dtype : type_of(m, conv, 1)},
-               {"BIAS_TYPE", type_of(m, conv, 2)},
-               {"GAMMA_TYPE", type_of(m, norm, 2)},
-               {"BETA_TYPE", type_of(m, norm, 3)},
-               {"Y_TYPE", m->g->values[f->out].dtype},
-               {"FACTOR_TYPE", factor == CVY_NONE ? CVY_FLOAT32 : m->g->values[factor].dtype}};
-    const int n = packs ? COUNT_OF(all) : COUNT_OF(all) - 1;
+        TC_TYPES(FIELD)
+    } of = {.x = type_of(m, conv, 0),
+            .w = packs ? m->g->values[f->weight].dtype : type_of(m, conv, 1),
+            .bias = type_of(m, conv, 2),
+            .gamma = type_of(m, norm, 2),
+            .beta = type_of(m, norm, 3),
+            .y = m->g->values[f->out].dtype,
+            .factor = factor == CVY_NONE ? CVY_FLOAT32 : m->g->values[factor].dtype};
+#undef FIELD
     bool single = true;
 
-    for (int i = 0; i < n; i++) single = single && all[i].dtype == CVY_FLOAT32;
-    for (int i = 0; i < n && !single; i++)
-        snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-D%s=%s", all[i].name, cvyi_emit_type(all[i].dtype));
-    if (f->direct) cvyi_make_define(m, "TC_DIRECT", 1);
-    if (!f->problem.x_last && !f->problem.y_last) return;
-    cvyi_make_define(m, "TC_XLAST", f->problem.x_last);
-    cvyi_make_define(m, "TC_YLAST", f->problem.y_last);
+#define LOOK(NAME, field, meaning) single = single && of.field == CVY_FLOAT32;
+    TC_TYPES(LOOK)
+#undef LOOK
+    if (single) return;
+#define DEFINE(NAME, field, meaning)                                                                               \
+    snprintf(m->defines[m->n_defines++], DEFINE_BYTES, "-D" #NAME "=%s", cvyi_emit_type(of.field));
+    TC_TYPES(DEFINE)
+#undef DEFINE
 }
 
 tc_step *cvyi_tc_new_step(maker *m)
@@ -94,9 +99,9 @@ static memory_map take_memory(maker *m, const tc_form *f)
     a.unscale = cvyi_make_packed_memory(m, weight, cvyi_floats(2 * f->tuning.channels));
     a.part = a.state = a.end = 0;
     if (!f->problem.groups) return a;
-    a.part = cvyi_make_memory(m, 8 * f->samples * f->problem.groups * f->tuning.strips);
-    a.state = cvyi_make_memory(m, 8);
-    a.end = a.state + 8;
+    a.part = cvyi_make_memory(m, TC_PART_BYTES * f->samples * f->problem.groups * f->tuning.strips);
+    a.state = cvyi_make_memory(m, TC_STATE_BYTES);
+    a.end = a.state + TC_STATE_BYTES;
     return a;
 }
 
@@ -118,7 +123,7 @@ static cvy_status make_pack(maker *m, const tc_form *f, const memory_map *at)
     t->unscale = cvyi_make_own_view(m, at->unscale, "their scales and sums");
     t->w = cvyi_make_raw_view(m, f->weight);
     if (f->factor != CVY_NONE) t->factor = cvyi_make_raw_view(m, f->factor);
-    m->step.launch = (cuda_launch){.grid = {(unsigned)f->tuning.channels, 1, 1}, .block = {128, 1, 1}};
+    m->step.launch = (cuda_launch){.grid = {(unsigned)f->tuning.channels, 1, 1}, .block = {PACK_THREADS, 1, 1}};
     st = cvyi_make_end(m, "");
     m->prepared = prepared;
     return st;
@@ -239,10 +244,10 @@ fail:
 
 /* struct tc_args of conv_tc.cuh */
 #define ADDRESS(type, name, meaning) CUdeviceptr name;
+#define NUMBER(type, name, meaning)  type name;
 typedef struct tc_arguments {
     TC_POINTERS(ADDRESS)
-    int n;
-    float eps;
+    TC_NUMBERS(NUMBER)
 } tc_arguments;
 
 static CUdeviceptr at(const step_arguments *a, int view)

@@ -29,7 +29,6 @@ typedef struct tc_form {
     /* cvy_pre is only a sigmoid, and only the norm reads it, in tf32: tanh(x / 2) takes its place, twice as
      * large and moved by 1, which the norm does not see if its eps is four times as large. */
     bool halved;
-    bool direct;      /* x's words are the tensor cores' operand as they are */
     int weight;       /* what is packed: the convolution's weights, or what they are made of */
     int factor;       /* by multiplying it with one number for each output channel; CVY_NONE: nothing */
     bool signed_pool; /* weights and bias carry the sign of the norm's weight: pooling went before it */

@@ -112,7 +112,10 @@ cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out)
     const space last = reduced == CVY_NONE ? after : reduced_space(&after, cvyi_shape_of(m->g, reduced));
     const bool powers = f->problem.sink == SINK_REDUCE && f->problem.reduce == 0 && f->tuning.pass != PASS_KEEP &&
                         !f->problem.external; /* PARTIAL */
-    int exponent = 0;
+    tc_text about = {.pre = f->pre.end > f->pre.first,
+                     .halved = f->halved,
+                     .external = f->problem.external,
+                     .before = f->problem.before};
     const function pre = {.head = "cvy_pre(const float t0, const int k, const epi &a)",
                           .at = "0, k, 0, 0, 0, 0, 0",
                           .argument = conv,
@@ -123,7 +126,7 @@ cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out)
         .at = "n, k, 0, pixel / OW, pixel % OW, 0, ((cvy_index)n * K + k) * (OH * OW) + pixel",
         .argument = f->z,
         .more = f->other,
-        .exponent = powers ? &exponent : NULL};
+        .exponent = powers ? &about.exponent : NULL};
     const function end = {.head = "cvy_last(const float t0, const int n, const int pixel, const epi &a)",
                           .at = "n, 0, 0, pixel / OW, pixel % OW, 0, (cvy_index)n * (OH * OW) + pixel",
                           .argument = reduced,
@@ -136,9 +139,9 @@ cvy_status cvyi_tc_emit(maker *m, const tc_form *f, text *out)
     TRY(add_function(m, &f->last, &last, &end, &body));
     cvyi_emit_head("conv_tc.cu", m->seen, m->step.n_views, out);
     cvyi_text_add(out, "#include \"common.cuh\"\n#include \"fast.cuh\"\n");
-    cvyi_text_add(out, "#define TC_PRE %d\n#define TC_HALVED %d\n#define TC_EXTERN %d\n#define TC_BEFORE %d\n",
-                  f->pre.end > f->pre.first, f->halved, f->problem.external, f->problem.before);
-    cvyi_text_add(out, "#define TC_EXPONENT %d\n", exponent);
+#define DEFINE(NAME, field, meaning) cvyi_text_add(out, "#define TC_" #NAME " %d\n", about.field);
+    TC_TEXT(DEFINE)
+#undef DEFINE
     cvyi_text_add(out, "typedef cvy_args epi;\n%s", body.data ? body.data : "");
     if (body.failed || out->failed) st = CVY_NO_MEMORY;
 fail:

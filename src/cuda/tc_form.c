@@ -63,7 +63,7 @@ static void find_weights(const cvy_graph *g, const node *conv, tc_form *f)
         f->factor = factor;
     }
     /* Otherwise one product in fp16 has enough bits. */
-    f->direct = x == CVY_FLOAT16 || (x == CVY_BFLOAT16 && g->values[f->weight].dtype == x);
+    f->problem.direct = x == CVY_FLOAT16 || (x == CVY_BFLOAT16 && g->values[f->weight].dtype == x);
 }
 
 static const char *take_conv(const cvy_plan *p, const pass *s, tc_form *f)
@@ -411,7 +411,7 @@ void cvyi_tc_tensors(const cvy_plan *p, const tc_form *f, int *x, int *y)
     const int of_x = p->graph->nodes[f->conv].arg[0];
     const bool stores = f->problem.sink != SINK_REDUCE && f->problem.y_half && f->problem.k % 8 == 0;
 
-    *x = f->direct && f->problem.c % 8 == 0 && is_in_tensor(p, of_x) ? of_x : CVY_NONE;
+    *x = f->problem.direct && f->problem.c % 8 == 0 && is_in_tensor(p, of_x) ? of_x : CVY_NONE;
     *y = stores && is_in_tensor(p, f->out) ? f->out : CVY_NONE;
 }
 

@@ -110,13 +110,13 @@ static double believed_seconds(const wgmma_tile *t, const cuda_device *d)
 /* ---- forms ---- */
 
 /* Number `rank` of the tiles that fit, the fastest first; the last if there are fewer. */
-static product_form choose(const cuda_device *d, const matmul_geom *e, int products, int depth, int rank)
+static product_choice choose(const cuda_device *d, const matmul_geom *e, int products, int depth, int rank)
 {
-    product_form best[COUNT_OF(rows)] = {{.why = "wgmma: its tiles do not fit into shared memory"}};
+    product_choice best[COUNT_OF(rows)] = {{.why = "wgmma: its tiles do not fit into shared memory"}};
     int n = 0;
 
     for (int i = 0; i < COUNT_OF(rows); i++) {
-        product_form f = {.tile = make_tile(e, &rows[i], products, depth)};
+        product_choice f = {.tile = make_tile(e, &rows[i], products, depth)};
         int at = n;
         if (products > rows[i].products || f.tile.shared_bytes > d->shared_block) continue;
         f.seconds = believed_seconds(&f.tile, d);
@@ -128,11 +128,11 @@ static product_form choose(const cuda_device *d, const matmul_geom *e, int produ
 }
 
 /* Of a pass whose core is node `core`; with the tile that the plan's tuning ranks. */
-static product_form find_form(const cvy_plan *p, int core)
+static product_choice find_choice(const cvy_plan *p, int core)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;
     const node *n = &p->graph->nodes[core];
-    product_form f = {.why = NULL};
+    product_choice f = {.why = NULL};
     matmul_geom e;
 
     cvyi_matmul_geom(p->graph, n, &e);
@@ -143,9 +143,9 @@ static product_form find_form(const cvy_plan *p, int core)
 
 /* ---- its row of the table ---- */
 
-const char *cvyi_product_refusal(const cvy_plan *p, int core, product_form *f)
+const char *cvyi_product_refusal(const cvy_plan *p, int core, product_choice *f)
 {
-    *f = find_form(p, core);
+    *f = find_choice(p, core);
     return f->why;
 }
 
@@ -170,11 +170,9 @@ bool cvyi_product_same(const cuda_choice *a, const cuda_choice *b)
 
 void cvyi_product_define(maker *m, const wgmma_tile *t)
 {
-    cvyi_make_define(m, "BM", t->m);
-    cvyi_make_define(m, "BN", t->n);
-    cvyi_make_define(m, "CLUSTER_M", t->cluster_m);
-    cvyi_make_define(m, "CLUSTER_N", t->cluster_n);
-    cvyi_make_define(m, "PRODUCTS", t->products);
+#define DEFINE(NAME, field, meaning) cvyi_make_define(m, #NAME, t->field);
+    MATMUL_TC_TILE(DEFINE)
+#undef DEFINE
 }
 
 cvy_status cvyi_product_step(maker *m, const wgmma_tile *t, const matmul_geom *e, int x)

@@ -19,14 +19,14 @@ typedef struct wgmma_tile {
     int64_t packed_bytes;            /* of the weights */
 } wgmma_tile;
 
-typedef struct product_form {
+typedef struct product_choice {
     const char *why; /* NULL: the kernel can run it; else what is in the way, in words */
     wgmma_tile tile;
     double seconds; /* that the pass's arithmetic is believed to take, multiprocessors that idle included */
-} product_form;
+} product_choice;
 
 /* Its row of the table (choice.h), of a pass whose core is node `core`, a matrix product. */
-const char *cvyi_product_refusal(const cvy_plan *p, int core, product_form *f);
+const char *cvyi_product_refusal(const cvy_plan *p, int core, product_choice *f);
 void cvyi_product_tune(const cvy_plan *p, pass *s, const cuda_choice *c);
 bool cvyi_product_same(const cuda_choice *a, const cuda_choice *b);
 cvy_status cvyi_product_launch(const cuda_device *d, const cuda_step *s, int code, step_arguments *a, bool fresh,

@@ -11,7 +11,7 @@
 static bool contradicts(const tc_problem *b, const tc_tuning *t, const tc_layout *l)
 {
     if (l->stream &&
-        (b->sink == SINK_POOL || l->col_tiles * l->lines > least(l->stat_groups, l->fin_groups) || l->chunks > 1))
+        (b->sink == SINK_POOL || l->col_tiles * l->bands > least(l->stat_groups, l->fin_groups) || l->chunks > 1))
         return true;
     if (t->flat && l->col_tiles > 1 && t->coltiles) return true;
     if (t->pass == PASS_BOTH && b->products == 3 && b->sink == SINK_STORE && l->tiles_chunk < l->col_tiles)
@@ -212,7 +212,7 @@ static void try_buffers(search *s, tc_tuning *t)
 }
 
 /* How x comes: by tensor copies if its rows are whole 16 bytes and 256 columns at most, by copies of its rows
- * if strips are as wide, or by ordinary loads. Chunks of one tile, if a line has more. Who stores: four
+ * if strips are as wide, or by ordinary loads. Chunks of one tile, if a band has more. Who stores: four
  * warps, or two if threads store. */
 static void try_sources(search *s, tc_tuning *t, int q)
 {
@@ -231,10 +231,10 @@ static void try_sources(search *s, tc_tuning *t, int q)
 }
 
 /* Rows of a strip at most. If weights are streamed, its tiles are multiplied at once: see contradicts(). */
-static int most_rows(const tc_problem *b, const tc_tuning *t, int line_rows, int p, int q)
+static int most_rows(const tc_problem *b, const tc_tuning *t, int band_rows, int p, int q)
 {
-    const int tiles = t->flat ? 2 * t->tile / q : 2 * line_rows;
-    const int rows = least(cdiv(p, line_rows) * line_rows, TC_STRIP_MOST);
+    const int tiles = t->flat ? 2 * t->tile / q : 2 * band_rows;
+    const int rows = least(cdiv(p, band_rows) * band_rows, TC_STRIP_MOST);
 
     return t->slices < cdiv(b->c, 8) ? least(tiles, rows) : rows;
 }
@@ -242,13 +242,13 @@ static int most_rows(const tc_problem *b, const tc_tuning *t, int line_rows, int
 /* Strips: columns and rows. */
 static void try_strips(search *s, tc_tuning *t, int p, int q)
 {
-    const int line_rows = s->b->sink == SINK_POOL ? s->b->pool_h : t->rowsm;
-    const int most = most_rows(s->b, t, line_rows, p, q);
+    const int band_rows = s->b->sink == SINK_POOL ? s->b->pool_h : t->rowsm;
+    const int most = most_rows(s->b, t, band_rows, p, q);
 
     for (t->span = q; t->span == q || t->span >= t->tile;
          t->span = t->span == q ? (q - 1) / t->tile * t->tile : t->span - t->tile) {
         if (t->span != q && t->flat) break;
-        for (t->strip = line_rows; t->strip <= most; t->strip += line_rows) try_sources(s, t, q);
+        for (t->strip = band_rows; t->strip <= most; t->strip += band_rows) try_sources(s, t, q);
     }
 }
 
@@ -261,7 +261,7 @@ static void try_slices(search *s, tc_tuning *t, int p, int q)
     for (int i = 0; i < 3; i++) {
         t->slices = i == 0 ? all : 3 - i;
         if (i && t->slices >= all) continue;
-        t->lines = b->sink == SINK_POOL || (i && b->sink == SINK_STORE) ? TC_STRIP_MOST : 1;
+        t->bands = b->sink == SINK_POOL || (i && b->sink == SINK_STORE) ? TC_STRIP_MOST : 1;
         try_strips(s, t, p, q);
     }
 }

@@ -14,12 +14,11 @@ typedef struct conv_tile {
 typedef struct matmul_tile {
     int64_t rows, columns; /* of a block */
     int64_t each, depth;   /* rows and columns of a thread; terms at a time */
-    unsigned threads;
 } matmul_tile;
 
 /* A reduction, and how it is spread over threads and blocks. That depends only on the extents of one sample (of
  * all, where samples are reduced), so that no other sample changes a sample's bits. */
-typedef struct reduce_form {
+typedef struct reduce_choice {
     const char *gather; /* what the kernel makes of the elements of a result; NULL: it is none */
     space in, out;
     unsigned reduced;      /* dimensions of `in`, a bit each */
@@ -30,6 +29,6 @@ typedef struct reduce_form {
     int64_t parts;         /* blocks that share a result */
     int64_t results;       /* of a block */
     int64_t inside, kept;  /* elements of a result; results */
-} reduce_form;
+} reduce_choice;
 
 #endif

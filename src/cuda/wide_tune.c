@@ -44,7 +44,7 @@ static extent find_extent(const conv_geom *e, int axis, wide_axis a)
     return x;
 }
 
-static const char *lay_flat(wide_form *f)
+static const char *lay_flat(wide_choice *f)
 {
     const conv_geom *e = &f->geom;
     extent x[3];
@@ -83,7 +83,7 @@ static const tile_row rows[] = {
     {2, 1, 64, 1, 3},  {1, 2, 64, 1, 3},  {2, 1, 128, 2, 1}, {1, 2, 128, 2, 1}, {2, 1, 64, 2, 1},
 };
 
-static wide_layout find_layout(const wide_form *f)
+static wide_layout find_layout(const wide_choice *f)
 {
     const wide_tile *t = &f->tile;
     const wide_layout none = {.x_stages = 0};
@@ -109,7 +109,7 @@ static double stages_along(wide_axis a, bool together)
  * of which 0.72 were seen on an H200 whatever the tile, of three products 0.78 (real data draws so much power that
  * the clock falls); or what comes from the L2, 36 bytes a cycle. A slice of a 3x3 filter by 128 x 256, one product:
  * 12,800 cycles, and 7,100. */
-static double sum_cycles(const wide_form *f)
+static double sum_cycles(const wide_choice *f)
 {
     const conv_geom *e = &f->geom;
     const wide_tile *t = &f->tile;
@@ -129,7 +129,7 @@ static double sum_cycles(const wide_form *f)
 
 /* The multiprocessor with the most blocks takes longest. From the last product of a block to its last store, and
  * until the first copies of the next have come: half a cycle for each result. Two blocks end together. */
-static double sums_seconds(const wide_form *f, const cuda_device *d)
+static double sums_seconds(const wide_choice *f, const cuda_device *d)
 {
     const int64_t each = cvyi_ceil_div(f->tiles * f->tile.split, d->sms);
     const int64_t ends = cvyi_ceil_div(each, f->tile.blocks);
@@ -139,7 +139,7 @@ static double sums_seconds(const wide_form *f, const cuda_device *d)
 
 /* x is read (a line for every phase along it) and words are written at four fifths of the memory's bandwidth; parts
  * of sums are written and read. */
-static double other_seconds(const cvy_plan *p, const wide_form *f)
+static double other_seconds(const cvy_plan *p, const wide_choice *f)
 {
     const conv_geom *e = &f->geom;
     const int x_bytes = f->scaled ? FLOAT_BYTES : HALF_BYTES, split = f->tile.split;
@@ -159,15 +159,15 @@ enum { BEST = TUNE_TILES };
 
 typedef struct search {
     const cvy_plan *p;
-    const wide_form *f;
-    wide_form best[BEST]; /* the fastest first */
+    const wide_choice *f;
+    wide_choice best[BEST]; /* the fastest first */
     int n;
 } search;
 
 static void try_tile(search *s, const wide_tile *t)
 {
     const cuda_device *d = ((const cuda_state *)s->p->state)->device;
-    wide_form f = *s->f;
+    wide_choice f = *s->f;
     int at = s->n < BEST ? s->n : BEST;
 
     f.tile = *t;
@@ -196,10 +196,10 @@ static void try_splits(search *s, wide_tile *t)
 }
 
 /* Number `rank` of the tiles that fit, the fastest first; the last if there are fewer. */
-static wide_form choose(const cvy_plan *p, const wide_form *f, int rank)
+static wide_choice choose(const cvy_plan *p, const wide_choice *f, int rank)
 {
     search s = {.p = p, .f = f};
-    const wide_form none = {.why = "wide: its tiles do not fit into shared memory"};
+    const wide_choice none = {.why = "wide: its tiles do not fit into shared memory"};
 
     for (int i = 0; i < COUNT_OF(rows); i++) {
         const tile_row *r = &rows[i];
@@ -212,16 +212,16 @@ static wide_form choose(const cvy_plan *p, const wide_form *f, int rank)
     return s.n ? s.best[rank < s.n ? rank : s.n - 1] : none;
 }
 
-wide_form cvyi_wide_form(const cvy_plan *p, int core)
+wide_choice cvyi_wide_choice(const cvy_plan *p, int core)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;
     const node *n = &p->graph->nodes[core];
     const cvy_dtype x = p->graph->values[n->arg[0]].dtype, w = p->graph->values[n->arg[1]].dtype;
     const bool scaled = x == CVY_FLOAT32 || x != w;
-    wide_form f = {.products = cvyi_cuda_products(p, n),
-                   .transposed = cvyi_info(n)->kind == KIND_CONVT,
-                   .scaled = scaled,
-                   .word = scaled ? CVY_FLOAT16 : x};
+    wide_choice f = {.products = cvyi_cuda_products(p, n),
+                     .transposed = cvyi_info(n)->kind == KIND_CONVT,
+                     .scaled = scaled,
+                     .word = scaled ? CVY_FLOAT16 : x};
 
     cvyi_conv_geom(p->graph, n, &f.geom);
     f.why = refusal(p, d, &f.geom);

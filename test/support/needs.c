@@ -16,13 +16,13 @@ static int find_named(const named *all, int n, const char *name)
     return -1;
 }
 
-static int value_of_product(const product_form *f, const char *name)
+static int value_of_product(const product_choice *f, const char *name)
 {
     const named all[] = {{"CLUSTER_M", f->tile.cluster_m}, {"CLUSTER_N", f->tile.cluster_n}};
     return find_named(all, COUNT_OF(all), name);
 }
 
-static int value_of_wide(const wide_form *f, const char *name)
+static int value_of_wide(const wide_choice *f, const char *name)
 {
     const named all[] = {{"GROUPS_M", f->tile.groups_m}, {"TILE", f->tile.tile},       {"BLOCKS", f->tile.blocks},
                          {"TOGETHER", f->tile.together}, {"SPLIT", f->tile.split},     {"PRODUCTS", f->products},
@@ -30,7 +30,7 @@ static int value_of_wide(const wide_form *f, const char *name)
     return find_named(all, COUNT_OF(all), name);
 }
 
-static int value_of_words(const word_form *f, const char *name)
+static int value_of_words(const word_choice *f, const char *name)
 {
     const named all[] = {{"TURNS", f->tile.turns},    {"SPLIT", f->tile.split},       {"PRODUCTS", f->products},
                          {"SCALED", f->scaled},       {"OTHER_ACROSS", f->across},    {"X_WORDS", f->x.words},

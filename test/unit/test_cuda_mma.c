@@ -98,7 +98,7 @@ static void idle_multiprocessors_cost(void)
         cuda_choice of_one, of_two;
         ask_row(one, &one->passes[one->n_passes - 1], &cvyi_kernel_conv_mma, &of_one);
         ask_row(two, &two->passes[two->n_passes - 1], &cvyi_kernel_conv_mma, &of_two);
-        const mma_form f = of_one.mma, h = of_two.mma;
+        const mma_choice f = of_one.mma, h = of_two.mma;
         CHECK(h.tile.blocks < 132 && f.tile.blocks > 132 && f.tile.blocks < 264 && f.tile.steps == 36,
               "%lld and %lld blocks", (long long)f.tile.blocks, (long long)h.tile.blocks);
         CHECK(h.seconds < f.seconds && h.seconds > f.seconds / 2 && h.seconds > 36 * 400 / 1.98e9, "%g and %g s",
@@ -186,7 +186,7 @@ static void tunings_rank_tiles(void)
     cvy_plan *p;
 
     for (int i = 0; i < 2 * COUNT_OF(chains); i++) {
-        mma_form f[TUNE_TILES];
+        mma_choice f[TUNE_TILES];
         p = plan_of(chains[i / 2], 90, i % 2 ? CVY_TF32 : CVY_FP32);
         if (!p) continue;
         for (int k = 0; k < TUNE_TILES; k++) {

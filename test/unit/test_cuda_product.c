@@ -43,7 +43,7 @@ static void refusals_are_in_words(void)
 }
 
 /* A grid of whole clusters that has every row and column; weights packed once, with the same tile. */
-static void check_steps(const cvy_plan *p, const char *chain, const product_form *f, const matmul_geom *e)
+static void check_steps(const cvy_plan *p, const char *chain, const product_choice *f, const matmul_geom *e)
 {
     const cuda_step *s = step_of(p, "matmul_tc.cu"), *pack = step_of(p, "matmul_tc_pack.cu");
     const wgmma_tile *t = &f->tile;
@@ -88,7 +88,7 @@ static void layers_are_taken(void)
         cvy_plan *p = plan_of(chain, i % 2 ? CVY_TF32 : CVY_FP32);
         if (!p) continue;
         const pass *last = &p->passes[p->n_passes - 1];
-        const product_form f = cvyi_cuda_choice(last)->product;
+        const product_choice f = cvyi_cuda_choice(last)->product;
         matmul_geom e;
         cvyi_matmul_geom(p->graph, &p->graph->nodes[last->first], &e);
         CHECK(!f.why && f.tile.products == (i % 2 ? 1 : 3), "%s: %s", chain, f.why ? f.why : "products");
@@ -224,7 +224,7 @@ static void thin_products_fill_the_device(void)
         cvy_plan *p = plan_of(cases[i].chain, CVY_FP32);
         if (!p) continue;
         const cuda_choice *c = cvyi_cuda_choice(&p->passes[p->n_passes - 1]);
-        const thin_form *f = &c->thin;
+        const thin_choice *f = &c->thin;
         const cuda_step *s = step_of(p, "matmul_thin.cu");
         CHECK(c->kernel == &cvyi_kernel_matmul_thin && s, "%s: %s", cases[i].chain, c->kernel->name);
         CHECK(f->block_lines == cases[i].lines && f->split == cases[i].split && f->across == cases[i].across,

@@ -8,6 +8,7 @@
 
 #include "follow.cuh"
 #include "half.cuh"
+#include "host_device.cuh"
 
 #ifndef TENSORS
 #define TENSORS 3 // views in the argument

@@ -2,15 +2,15 @@
 // devices of compute capability 8.0 and later.
 //
 // The matrix product of conv_direct.cu with its terms in another order: the sum runs over (tap, input channel), the
-// channel fastest. A chunk of ROWS terms is then a few runs: neighbouring channels of one tap, at fixed distances.
+// channel fastest. A step of ROWS terms is then a few runs: neighbouring channels of one tap, at fixed distances.
 // The starts of runs, and the positions inside the source that they need, are computed at the start, for long sums
-// one chunk ahead; a copy then costs a bit test and an addition. Per chunk a block stages
+// one step ahead; a copy then costs a bit test and an addition. Per step a block stages
 //
 //   shared memory, STAGES times:   pixels  [ROWS][BP + 8]   gathered one by one (fetch.cuh), zero outside x
 //                                  weights [ROWS][BK + 8]   copied from the packed weights, 16 bytes each
 //
-// while the previous chunk is multiplied (mma_tile.cuh; the 8 avoids bank conflicts between fragments). A stage is
-// filled again one chunk after it was read: one barrier per chunk is enough. Small tiles have more threads than
+// while the previous step is multiplied (mma_tile.cuh; the 8 avoids bank conflicts between fragments). A stage is
+// filled again one step after it was read: one barrier per step is enough. Small tiles have more threads than
 // pixels: SHARERS of them gather a pixel's rows and finish its channels. Results then lie in shared memory as
 // [BK][BP + 8] and go through the epilogue in the order of memory; those that are not finite are first summed again
 // by multiply-adds, directly from memory, which puts infs and NaNs in the right places.
@@ -23,20 +23,14 @@
 //   t[1]  source, strides n, c, d, h, w        t[2]  packed weights [GROUPS][PHASES][TERMS][K_PAD] (pack.cu)
 //   epilogue space: n, k, o, p, q
 //   grid: x phases x tiles of pixels, y tiles of channels, z groups; THREADS threads
-#ifndef BK // tile of a block, and of a warp
-#define BK 64
-#define BP 128
-#define WK 32
-#define WP 64
-#endif
-#ifndef PRODUCTS
-#define PRODUCTS 3 // 1: tf32's accuracy, 3: float32's
-#endif
-#ifndef BLOCKS
-#define BLOCKS 3 // at least this many blocks per multiprocessor: bounds the registers
-#endif
-#ifndef LEAST_STAGES
-#define LEAST_STAGES 3 // of shared memory; results may have room for more
+#ifndef BK // CONV_MMA_TILE of product_layout.cuh
+#define BK           64
+#define BP           128
+#define WK           32
+#define WP           64
+#define PRODUCTS     3
+#define LEAST_STAGES 3
+#define BLOCKS       3
 #endif
 
 #include "fetch.cuh"
@@ -45,12 +39,12 @@
 #include "product_layout.cuh"
 
 typedef cvy_mma_tile<BK, BP, WK, WP, PRODUCTS> tile;
-constexpr int ROWS = tile::K, CHUNKS = (TERMS + ROWS - 1) / ROWS;
+constexpr int ROWS = tile::K, STEPS = (TERMS + ROWS - 1) / ROWS;
 constexpr int K_PAD = (K_OUT + BK - 1) / BK * BK;
 constexpr int THREADS = tile::THREADS, SHARERS = THREADS > BP ? THREADS / BP : 1; // threads of a pixel
 constexpr int ACROSS = THREADS / SHARERS, PIXELS = BP / ACROSS;                   // pixels that a thread gathers
-constexpr int EACH = ROWS / SHARERS;                                              // rows of a chunk that it gathers
-constexpr int RUN = cvy_gcd(C_IN, EACH), RUNS = ROWS / RUN; // rows of a tap and neighbouring channels; of a chunk
+constexpr int EACH = ROWS / SHARERS;                                              // rows of a step that it gathers
+constexpr int RUN = cvy_gcd(C_IN, EACH), RUNS = ROWS / RUN; // rows of a tap and neighbouring channels; of a step
 constexpr int PITCH_P = BP + 8, PITCH_K = BK + 8;
 constexpr int STAGE = conv_mma_stage(BK, BP),
               SHARED = mma_shared_bytes(STAGE, LEAST_STAGES, BK, BP), // floats; bytes
@@ -84,15 +78,15 @@ CVY_INLINE cvy_index tap_offset(const cvy_args &a, unsigned tap, int c)
                          (int)(tap % S) * axis_w::MOVE);
 }
 
-constexpr bool ALL_NOTED = CHUNKS * RUNS <= 512; // a few KB
-constexpr int NOTED = ALL_NOTED && CHUNKS > STAGES ? CHUNKS : STAGES;
+constexpr bool ALL_NOTED = STEPS * RUNS <= 512; // a few KB
+constexpr int NOTED = ALL_NOTED && STEPS > STAGES ? STEPS : STAGES;
 static_assert(SHARED > 48 << 10 || SHARED + NOTED * RUNS * (int)sizeof(run_at) <= 48 << 10,
               "more than 48 KB would have to be requested");
 
-// Where run number i of a chunk begins: divisions by channels and taps, done once for all pixels.
-CVY_INLINE run_at find_run(const cvy_args &a, int chunk, int i)
+// Where run number i of a step begins: divisions by channels and taps, done once for all pixels.
+CVY_INLINE run_at find_run(const cvy_args &a, int step, int i)
 {
-    const unsigned number = chunk * ROWS + i * RUN, tap = number / C_IN;
+    const unsigned number = step * ROWS + i * RUN, tap = number / C_IN;
     run_at at;
     at.offset = (bytes)sizeof(X_TYPE) * tap_offset(a, tap, (int)(number % C_IN));
     at.tap = AXES_FIT ? tap < TAPS ? tap_axes(tap) : NO_TAP : tap;
@@ -109,14 +103,14 @@ CVY_INLINE const X_TYPE *after(const X_TYPE *p, bytes offset)
     return reinterpret_cast<const X_TYPE *>(reinterpret_cast<const char *>(p) + offset);
 }
 
-// Begins the copy of a chunk's pixels into a stage.
-CVY_INLINE void gather(const cvy_args &a, const window *windows, const run_at *chunk, float *stage)
+// Begins the copy of a step's pixels into a stage.
+CVY_INLINE void gather(const cvy_args &a, const window *windows, const run_at *noted, float *stage)
 {
     const int first = threadIdx.x / ACROSS * EACH; // of the thread's rows
     float *to = stage + first * PITCH_P + threadIdx.x % ACROSS;
     run_at runs[EACH / RUN]; // all at once: a load does not pass a copy
 #pragma unroll
-    for (int i = 0; i < EACH / RUN; i++) runs[i] = chunk[first / RUN + i];
+    for (int i = 0; i < EACH / RUN; i++) runs[i] = noted[first / RUN + i];
 #pragma unroll
     for (int r = 0; r < EACH; r++)
 #pragma unroll
@@ -129,11 +123,11 @@ CVY_INLINE void gather(const cvy_args &a, const window *windows, const run_at *c
 }
 
 // And of its weights; `weights`: the thread's first four.
-CVY_INLINE void copy_weights(const float *weights, int chunk, float *stage)
+CVY_INLINE void copy_weights(const float *weights, int step, float *stage)
 {
     constexpr int FOURS = BK / 4, AT_ONCE = THREADS / FOURS; // of a row; rows
     const int row = threadIdx.x / FOURS;
-    const float *from = weights + (long long)chunk * ROWS * K_PAD;
+    const float *from = weights + (long long)step * ROWS * K_PAD;
     float *to = stage + row * PITCH_K + threadIdx.x % FOURS * 4;
     static_assert(THREADS % FOURS == 0, "whole rows at once");
 #pragma unroll
@@ -172,7 +166,7 @@ CVY_INLINE block_at find_block(const cvy_args &a)
     at.first_pixel = (long long)(blockIdx.x / PHASES) * BP;
     at.k_first = blockIdx.y * BK;
     at.group = blockIdx.z;
-    at.weights = a.t[2].p + ((long long)at.group * PHASES + at.phase) * CHUNKS * ROWS * K_PAD + at.k_first;
+    at.weights = a.t[2].p + ((long long)at.group * PHASES + at.phase) * STEPS * ROWS * K_PAD + at.k_first;
     return at;
 }
 
@@ -215,22 +209,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL_NAME(const 
     results.start(threadIdx.x);
     __syncthreads();
 #pragma unroll 1 // code that runs once is slow to fetch
-    for (int chunk = 0; chunk < STAGES - 1; chunk++) {
-        float *stage = shared + chunk * STAGE;
-        if (chunk < CHUNKS) {
-            gather(a, windows, runs[chunk], stage);
-            copy_weights(weights, chunk, stage + ROWS * PITCH_P);
+    for (int step = 0; step < STAGES - 1; step++) {
+        float *stage = shared + step * STAGE;
+        if (step < STEPS) {
+            gather(a, windows, runs[step], stage);
+            copy_weights(weights, step, stage + ROWS * PITCH_P);
         }
         cvy_copies_commit();
     }
-    int now = 0, before = STAGES - 1; // stages of a chunk and of the one before it
+    int now = 0, before = STAGES - 1; // stages of a step and of the one before it
 #pragma unroll 1
-    for (int chunk = 0; chunk < CHUNKS; chunk++) {
+    for (int step = 0; step < STEPS; step++) {
         const float *stage = shared + now * STAGE;
-        const int next = chunk + STAGES - 1; // goes where the chunk before this one was
+        const int next = step + STAGES - 1; // goes where the step before this one was
         cvy_copies_wait<STAGES - 2>();
         __syncthreads();
-        if (next < CHUNKS) {
+        if (next < STEPS) {
             gather(a, windows, runs[ALL_NOTED ? next : before], shared + before * STAGE);
             copy_weights(weights, next, shared + before * STAGE + ROWS * PITCH_P);
             if (!ALL_NOTED && threadIdx.x < RUNS) runs[now][threadIdx.x] = find_run(a, next + 1, threadIdx.x);

@@ -35,13 +35,11 @@
 #define X_TYPE float // elements of source and weights
 #define W_TYPE float
 #endif
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 #include "epilogue.cuh"
 #include "filter.cuh"
 
+constexpr int THREADS = BLOCK_THREADS;
 constexpr int PLANE = OUT_O * OUT_P * OUT_Q;
 static_assert(C_IN >= 1 && K_OUT >= 1 && GROUPS >= 1, "there are channels");
 

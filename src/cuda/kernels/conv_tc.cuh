@@ -21,15 +21,17 @@
 #define GAMMA_TYPE float
 #define BETA_TYPE  float
 #endif
+// The macros of conv_tc_layout.cuh, so the file compiles alone.
 #ifndef TC_XLAST
-#define TC_XLAST 0 // x, y: channels last
+#define TC_XLAST 0
+#endif
+#ifndef TC_YLAST
 #define TC_YLAST 0
 #endif
 #ifndef TC_DIRECT
-#define TC_DIRECT 0 // x's 16-bit words are the operand, unchanged
+#define TC_DIRECT 0
 #endif
-
-#ifndef TC_C // the macros of conv_tc_layout.cuh, so the file compiles alone
+#ifndef TC_C
 #define TC_C         8
 #define TC_K         64
 #define TC_H         128
@@ -55,7 +57,7 @@
 #define TC_SLICES    1
 #define TC_SHARE     1
 #define TC_OUTS      2
-#define TC_LINES     1
+#define TC_BANDS     1
 #define TC_COLTILES  0
 #define TC_TMA       0
 #define TC_ROWS      0
@@ -86,15 +88,13 @@ constexpr int P = tc_extent(H, TC_PADH, R, ST), Q = tc_extent(W, TC_PADW, S, ST)
 constexpr bool NORM = G > 0, POOL = TC_SINK == SINK_POOL, FLAT = TC_FLAT;
 constexpr int OW = POOL ? Q / TC_POOLW : Q, OH = POOL ? P / TC_POOLH : P; // stored columns and rows
 
-#ifdef TC_EPILOGUE // '"epilogue.cuh"', generated: TC_PRE, TC_HALVED, TC_EXTERN, TC_BEFORE, TC_EXPONENT, struct epi
-                   // and the three functions
+#ifdef TC_EPILOGUE // '"epilogue.cuh"', generated: the macros of TC_TEXT, struct epi and the three functions
 #include TC_EPILOGUE
-#else                 // the identity, so the file compiles alone
-#define TC_PRE      0 // cvy_pre does something
-#define TC_HALVED   0 // and what it is given is half of the convolution's result
-#define TC_EXTERN   0 // cvy_post reads tensors at (n, pixel)
-#define TC_BEFORE   0 // cvy_post's y is the convolution's own result, not cvy_pre's
-// For logsumexp in powers of two (PARTIAL). 1: cvy_post's result is times log2(e); +2: and its y; +4: and its z.
+#else // the identity, so the file compiles alone
+#define TC_PRE      0
+#define TC_HALVED   0
+#define TC_EXTERN   0
+#define TC_BEFORE   0
 #define TC_EXPONENT 0
 struct epi {
     int unused;
@@ -123,61 +123,83 @@ CVY_CONST int floor_pow2(int v)
     return p;
 }
 
-#define TC_VALUE(NAME, field, meaning) TC_##NAME,
 constexpr bool X_HALF = sizeof(X_TYPE) == 2, Y_HALF = sizeof(Y_TYPE) == 2, DIRECT = TC_DIRECT;
-constexpr tc_problem PROBLEM = {TC_PROBLEM(TC_VALUE) TC_EXTERN, 0, 0, 0, X_HALF, Y_HALF, TC_XLAST, TC_YLAST};
-constexpr tc_tuning TUNING = {TC_TUNING(TC_VALUE)};
+// The macros as the layout takes them; what only the tuner reads stays 0.
+#define TC_SET(NAME, field, meaning) of.field = TC_##NAME;
+CVY_CONST tc_problem problem_of_macros()
+{
+    tc_problem of = {};
+    TC_PROBLEM(TC_SET)
+    TC_TENSORS(TC_SET)
+    of.external = TC_EXTERN;
+    of.before = TC_BEFORE;
+    of.x_half = X_HALF;
+    of.y_half = Y_HALF;
+    return of;
+}
+CVY_CONST tc_tuning tuning_of_macros()
+{
+    tc_tuning of = {};
+    TC_TUNING(TC_SET)
+    return of;
+}
+constexpr tc_problem PROBLEM = problem_of_macros();
+constexpr tc_tuning TUNING = tuning_of_macros();
 constexpr tc_layout L = tc_find_layout(&PROBLEM, &TUNING);
 
 // The layout's fields under short names, in its order; see there.
-constexpr int PARTS = L.parts, TILE = TC_TILE, NJ = TILE / 8,
-              ACC = TILE / 2; // accumulators: NJ times (2 channels x 2 pixels)
-constexpr int ROWSM = TC_ROWSM, KM = L.km, MBLOCKS = L.blocks, KP = L.channels;
-constexpr int TAPROWS = L.tap_rows, TAPS = L.taps, SPS = TC_SLICES, NSTAGE = L.stages, STEPS = L.steps;
+constexpr int PARTS = L.parts, TILE = TC_TILE, EIGHTS = TILE / 8,
+              ACC = TILE / 2; // accumulators: EIGHTS times (2 channels x 2 pixels)
+constexpr int ROWSM = TC_ROWSM, BLOCK_CHANNELS = L.km, MBLOCKS = L.blocks, PADDED_CHANNELS = L.channels;
+constexpr int TAPROWS = L.tap_rows, TAPS = L.taps, SLICES = TC_SLICES, NSTAGE = L.stages, STEPS = L.steps;
 constexpr int WPART = L.w_part, WSTAGE = L.w_stage;
 constexpr bool STREAM = L.stream;
 constexpr int MSHARE = TC_SHARE, BLOCKS = STREAM ? MBLOCKS / MSHARE : 1,
               PER_STRIP = BLOCKS * NSTAGE; // times x is staged; stages of a strip
-constexpr int SR = TC_STRIP, QS = L.span, CSTRIPS = L.col_strips, STRIPS = L.row_strips * L.col_strips;
+constexpr int STRIP_ROWS = TC_STRIP, STRIP_COLS = L.span, CSTRIPS = L.col_strips,
+              STRIPS = L.row_strips * L.col_strips;
 constexpr int ROWSIN = L.rows_in, COLSIN = L.cols_in, XVEC = L.vec, COLPACKS = L.packs;
 constexpr int PITCH = L.pitch, PHASE = (int)L.phase, SLICE = (int)L.slice, XPART = (int)L.x_part,
               XSTAGE = (int)L.x_stage;
 constexpr bool COPIED = L.copied, PLACED = L.placed;
 constexpr int UCOLS = L.parcel_cols, UROWS = L.parcel_rows, PARCEL = L.parcel, PARCELS = cdiv(ROWSIN, UROWS);
-constexpr int LINEROWS = L.line_rows, LINES = L.lines, CT = L.col_tiles, CPC = L.tiles_chunk, LPC = L.lines_chunk,
-              CHUNKS = L.chunks;
-constexpr int CHUNKM = L.chunk_blocks, CHUNKK = CHUNKM * KM, CHUNKW = L.chunk_w; // CHUNKK: channels of a chunk
+constexpr int BAND_ROWS = L.band_rows, BANDS = L.bands, BAND_TILES = L.col_tiles, CHUNK_TILES = L.tiles_chunk,
+              CHUNK_BANDS = L.bands_chunk, CHUNKS = L.chunks;
+constexpr int CHUNK_BLOCKS = L.chunk_blocks, CHUNK_CHANNELS = CHUNK_BLOCKS * BLOCK_CHANNELS,
+              CHUNK_COLS = L.chunk_w; // CHUNK_CHANNELS: channels of a chunk
 constexpr bool BOTH = TC_PASS == PASS_BOTH, KEEP = TC_PASS == PASS_KEEP, EARLY = L.early, BULK = L.bulk,
                PARTIAL = L.partial;
 constexpr bool OUT_HALF = L.out_half, OUT_LAST = L.out_last;
 constexpr bool EXPONENTS = PARTIAL && TC_REDUCE == REDUCE_LSE; // results are powers of two
 constexpr int OUTS = TC_PASS == PASS_STATS ? 0 : TC_OUTS, OUTROWS = L.out_rows, OPITCH = (int)L.out_pitch,
               PEAKS = L.peaks;
-constexpr int MMAS = L.multiply, STATW = L.stat_groups, FINW = L.fin_groups, TEAMS = L.teams, NORMS = L.norms;
+constexpr int MULTIPLIERS = L.multiply, STAT_GROUPS = L.stat_groups, FINISH_GROUPS = L.fin_groups, TEAMS = L.teams,
+              NORMS = L.norms;
 constexpr int SINKWARPS = L.finish, LOADWARPS = L.load, LOADERS = LOADWARPS * 32;
-constexpr int WARP_SINK = MMAS * 4, WARP_LOAD = WARP_SINK + TEAMS * SINKWARPS,
+constexpr int WARP_SINK = MULTIPLIERS * 4, WARP_LOAD = WARP_SINK + TEAMS * SINKWARPS,
               WARP_COPY = WARP_LOAD + LOADWARPS; // COPIED: this one issues
 constexpr int THREADS = L.threads, WARP_MERGE = THREADS / 32 - 1;
 
-constexpr int TAIL = QS % TILE, LAST = CSTRIPS > 1 ? Q % QS % TILE : 0; // columns of a last tile
-constexpr int SAFE = least(TAIL ? TAIL / 8 : NJ, LAST ? LAST / 8 : NJ); // groups of 8 pixels that every tile has
+constexpr int TAIL = STRIP_COLS % TILE, LAST = CSTRIPS > 1 ? Q % STRIP_COLS % TILE : 0; // columns of a last tile
+constexpr int SAFE =
+    least(TAIL ? TAIL / 8 : EIGHTS, LAST ? LAST / 8 : EIGHTS); // groups of 8 pixels that every tile has
 // One product: a power of two near the mean of a stage's values is subtracted, and comes back times the sum of the
 // weights: fp16's rounding errors are then proportional to the distance from the mean, not from zero.
 // Numbers of 16 bits need no such thing.
 constexpr bool SHIFTED = PARTS == 1 && TC_TMA && !STREAM && !X_HALF;
 constexpr int HALF = 64;                       // pixels whose partial results are made and judged together
 typedef float half_tile[HALF / 2];             // their accumulators
-constexpr int SLOTS = STATW * ROWSM;           // partial statistics of a channel inside the block
+constexpr int SLOTS = STAT_GROUPS * ROWSM;     // partial statistics of a channel inside the block
 constexpr int CPG = NORM ? K / most(G, 1) : 1; // channels of a group
 enum { BAR_LOAD = 1, BAR_STATS = 2 };          // named barriers
 
 // KEEP with a tile of the strip for each warpgroup: values stay in the accumulators until their statistics are on
 // the way.
-constexpr bool HOLD = KEEP && !POOL && !STREAM && MBLOCKS == 1 && LINES * CT <= MMAS;
+constexpr bool HOLD = KEEP && !POOL && !STREAM && MBLOCKS == 1 && BANDS * BAND_TILES <= MULTIPLIERS;
 // A chunk of one tile is one warpgroup's: the others neither wait for its buffer nor hand it over. A buffer's last
 // use but one is then known to be over: its owner waited for a later chunk since.
-constexpr bool SOLE = !HOLD && !STREAM && CHUNKM * LPC * CPC == 1 && OUTS >= FINW;
-static_assert(FINW <= 2, "chunks go round the warpgroups by (warpgroup + chunk) % FINW");
+constexpr bool SOLE = !HOLD && !STREAM && CHUNK_BLOCKS * CHUNK_BANDS * CHUNK_TILES == 1 && OUTS >= FINISH_GROUPS;
+static_assert(FINISH_GROUPS <= 2, "chunks go round the warpgroups by (warpgroup + chunk) % FINISH_GROUPS");
 // The products of one half of a tile run concurrently with the results of the other. Not with three products:
 // registers spill, and narrow tiles read more of shared memory.
 constexpr bool HALVES = PARTIAL && SOLE && PARTS == 1 && TILE == 2 * HALF;
@@ -186,16 +208,16 @@ static_assert(TC_PRODUCTS == 1 || TC_PRODUCTS == 3, "one product or three");
 static_assert(ST == 1 || ST == 2, "stride phases are made for strides 1 and 2");
 static_assert(P > 0 && Q > 0, "the filter is larger than the padded input");
 static_assert(TILE == 64 || TILE == 128, "wgmma wrappers exist for 64 and 128 pixels");
-static_assert(ROWSM == 1 || ((ROWSM == 2 || ROWSM == 4) && K <= KM && !POOL && !FLAT),
+static_assert(ROWSM == 1 || ((ROWSM == 2 || ROWSM == 4) && K <= BLOCK_CHANNELS && !POOL && !FLAT),
               "several rows in M: few channels only");
-static_assert(SR % LINEROWS == 0, "a strip is whole lines");
-static_assert(QS == Q || QS % TILE == 0, "strips of columns are whole tiles");
-static_assert(!FLAT || (QS == Q && !POOL && !(TC_SINK == SINK_REDUCE)), "flat tiles need whole rows");
+static_assert(STRIP_ROWS % BAND_ROWS == 0, "a strip is whole bands");
+static_assert(STRIP_COLS == Q || STRIP_COLS % TILE == 0, "strips of columns are whole tiles");
+static_assert(!FLAT || (STRIP_COLS == Q && !POOL && !(TC_SINK == SINK_REDUCE)), "flat tiles need whole rows");
 static_assert(!POOL || TC_POOLW == 2 || TC_POOLW == 4 || TC_POOLW == 8, "pooling stays inside 8 pixels");
 static_assert(!NORM || K % most(G, 1) == 0, "groups divide the channels");
 static_assert((TC_PASS == PASS_PLAIN) == !NORM, "a norm needs a pass with statistics");
 static_assert(!TC_BEFORE || EARLY, "the convolution's own result is known only to the multiplying role");
-static_assert(!KEEP || CHUNKM == 1, "statistics of a chunk are those of one block of channels");
+static_assert(!KEEP || CHUNK_BLOCKS == 1, "statistics of a chunk are those of one block of channels");
 static_assert(!KEEP || (OUTS >= CHUNKS * MBLOCKS && OUTS % TEAMS == 0),
               "a strip waits whole; each team has buffers of its own and sees all their phases");
 static_assert(!TC_XLAST || (DIRECT && C % 8 == 0 && !COPIED), "eight channels of a pixel are one load");
@@ -208,10 +230,11 @@ static_assert(!PLACED || (ST == 1 && COLSIN <= 256 && ROWSIN <= 256 && XSTAGE % 
               "a box is one plane of a stage, and has a barrier of its own");
 static_assert(!TC_ROWS || (!TC_TMA && CSTRIPS == 1 && H * W * sizeof(X_TYPE) >= 16),
               "rows are copied whole; what is left of x after the last 16 bytes is one channel's");
-static_assert(!STREAM || (!POOL && CT * LINES <= least(STATW, FINW) && CHUNKS == 1),
+static_assert(!STREAM || (!POOL && BAND_TILES * BANDS <= least(STAT_GROUPS, FINISH_GROUPS) && CHUNKS == 1),
               "a strip of several stages is one tile per warpgroup, one chunk");
 static_assert(MBLOCKS % MSHARE == 0 && (STREAM || MSHARE == 1), "a stage has the weights of whole blocks");
-static_assert(TC_SINK != SINK_REDUCE || (LPC == 1 && CPC == 1 && ROWSM == 1), "a reduced chunk is one tile");
+static_assert(TC_SINK != SINK_REDUCE || (CHUNK_BANDS == 1 && CHUNK_TILES == 1 && ROWSM == 1),
+              "a reduced chunk is one tile");
 
 struct shared_memory {
     alignas(128) char x[TC_STAGES * XSTAGE];                                            // staged strips, fp16
@@ -221,8 +244,9 @@ struct shared_memory {
     alignas(128) float out[OUTS ? OUTS : 1][OUTS ? OUTROWS : 1]
                           [OPITCH]; // results [channel][dense pixel]; also room to read past x
     float4 part[NORM ? 2 : 1][NORM ? SLOTS : 1]
-               [NORM ? KP : 1]; // per channel and warpgroup: mean, squared deviations, count
-    float2 ab[NORMS][KP];       // norms as factor and summand per channel, of strips that wait to be finished
+               [NORM ? PADDED_CHANNELS : 1]; // per channel and warpgroup: mean, squared deviations, count
+    float2 ab[NORMS]
+             [PADDED_CHANNELS]; // norms as factor and summand per channel, of strips that wait to be finished
     float2 group[most(G, 1)];   // mean and 1 / deviation, for the merging warp
     float peaks[OUTS ? OUTS : 1][PEAKS][PEAKS > 1 ? TILE : 1]; // PARTIAL: maxima that were taken out, and whether
     int flags[OUTS ? OUTS : 1][PEAKS][TILE / HALF];
@@ -249,11 +273,13 @@ struct alignas(64) tensor_map {
 };
 
 #define TC_POINTER(type, name, meaning) type *name;
+#define TC_NUMBER(type, name, meaning)  type name;
 struct tc_args {
     TC_POINTERS(TC_POINTER)
-    int n;
-    float eps;
+    TC_NUMBERS(TC_NUMBER)
 };
+static_assert(sizeof(*tc_args::part) == TC_PART_BYTES && 2 * sizeof(*tc_args::state) == TC_STATE_BYTES,
+              "what the host takes memory for");
 
 // Position of tap t (0 <= t < TAPS): taps are ordered by stride phase, so that offsets in the staged planes only
 // grow.
@@ -272,7 +298,7 @@ CVY_CONST tap_at tap_position(int t)
 // again.
 CVY_CONST int operand_offset(int t)
 {
-    const int u = t < SPS * TAPS ? t : SPS * TAPS - 1;
+    const int u = t < SLICES * TAPS ? t : SLICES * TAPS - 1;
     return u / TAPS * SLICE + tap_position(u % TAPS).offset;
 }
 
@@ -309,8 +335,8 @@ struct strip_at {
 };
 __device__ __forceinline__ strip_at strip_position(int item)
 {
-    const int n = item / STRIPS, i = item % STRIPS, p0 = i / CSTRIPS * SR, q0 = i % CSTRIPS * QS;
-    return {n, i, p0, q0, min(SR, P - p0), min(QS, Q - q0)};
+    const int n = item / STRIPS, i = item % STRIPS, p0 = i / CSTRIPS * STRIP_ROWS, q0 = i % CSTRIPS * STRIP_COLS;
+    return {n, i, p0, q0, min(STRIP_ROWS, P - p0), min(STRIP_COLS, Q - q0)};
 }
 
 // The strips of a block in the order in which all roles take them: b, b + grid, ... In PASS_BOTH each comes twice;

@@ -1,10 +1,10 @@
 // conv_tc_halves.cuh - HALVES: a reduction over channels of finite values, tile by tile in halves.
 #pragma once
-#include "conv_tc_way.cuh"
+#include "conv_tc_route.cuh"
 
 // HALVES: a strip of finite values, every tile in halves: the tensor cores work on the second one while the first
 // becomes results. No batch may be in flight from one tile to the next: ptxas would serialise them all.
-__device__ __forceinline__ int reduce_strip(const strip_way &w, int group, int first, int o)
+__device__ __forceinline__ int reduce_strip(const strip_route &w, int group, int first, int o)
 {
     shared_memory &s = w.memory;
     const strip_at &at = w.at;
@@ -17,7 +17,7 @@ __device__ __forceinline__ int reduce_strip(const strip_way &w, int group, int f
     const value_maker<true> value(l, w.views, norm, at.n, s.unscale[slot]);
     half_tile left, right;
 #pragma unroll 1
-    for (int i = (group + o) % FINW; i < all; i += FINW) {
+    for (int i = (group + o) % FINISH_GROUPS; i < all; i += FINISH_GROUPS) {
         const int b = (o + i) % RING, limit = at.cols - i % tiles * TILE;
         const u32 x = x0 + i / tiles * PITCH + i % tiles * TILE;
         acc_fence(left);

@@ -14,7 +14,8 @@ enum pass_kind { PASS_PLAIN, PASS_KEEP, PASS_BOTH, PASS_STATS, PASS_FINISH };
 // Most rows of a strip; parcels of x on their way; most blocks of M that a stage of x is multiplied with.
 enum { TC_STRIP_MOST = 64, TC_RAWS = 4, TC_SHARE_MOST = 4 };
 
-// The macros: -DTC_NAME, the field that holds its value on the host, its meaning.
+// The macros: TC_NAME, the field that holds its value on the host, its meaning. Options of the compiler, but for
+// TC_TEXT; of TC_TENSORS only those that are not 0, of TC_TYPES none if all elements are float32.
 // What is computed: NCHW, one group, dilation 1.
 #define TC_PROBLEM(X)                                                                                              \
     X(C, c, "input channels")                                                                                      \
@@ -44,35 +45,60 @@ enum { TC_STRIP_MOST = 64, TC_RAWS = 4, TC_SHARE_MOST = 4 };
     X(SLICES, slices, "slices of 8 channels in a stage")                                                           \
     X(SHARE, share, "streamed weights: blocks of M that share a stage of x")                                       \
     X(OUTS, outs, "chunks of results in shared memory")                                                            \
-    X(LINES, lines, "lines of a chunk")                                                                            \
-    X(COLTILES, coltiles, "tiles of a line in a chunk; 0: all")                                                    \
+    X(BANDS, bands, "bands of a chunk")                                                                            \
+    X(COLTILES, coltiles, "tiles of a band in a chunk; 0: all")                                                    \
     X(TMA, tma, "x comes by tensor copies; else by ordinary loads, or")                                            \
     X(ROWS, rows, "by copies of whole rows: strips are as wide as the image")                                      \
     X(FINISHERS, finishers, "warps that store finished results")
+// Where tensors lie, and as what x is multiplied; 0 or 1.
+#define TC_TENSORS(X)                                                                                              \
+    X(XLAST, x_last, "x lies channels last: [n][row][column][channel]")                                            \
+    X(YLAST, y_last, "the result lies so")                                                                         \
+    X(DIRECT, direct, "x's words of 16 bits are the operand, unchanged")
+// Names of types: the elements of tensors that the kernels read and write by themselves.
+#define TC_TYPES(X)                                                                                                \
+    X(X_TYPE, x, "of x")                                                                                           \
+    X(W_TYPE, w, "of the weights that the kernel reads")                                                           \
+    X(BIAS_TYPE, bias, "of the bias")                                                                              \
+    X(GAMMA_TYPE, gamma, "of the norm's weight")                                                                   \
+    X(BETA_TYPE, beta, "of the norm's bias")                                                                       \
+    X(Y_TYPE, y, "of the result")                                                                                  \
+    X(FACTOR_TYPE, factor, "conv_tc_pack: of what multiplies an output channel's weights")
+// What the generated epilogue.cuh says about its three functions.
+#define TC_TEXT(X)                                                                                                 \
+    X(PRE, pre, "cvy_pre does something")                                                                          \
+    X(HALVED, halved, "and what it is given is half of the convolution's result")                                  \
+    X(EXTERN, external, "cvy_post reads tensors at (n, pixel)")                                                    \
+    X(BEFORE, before,                                                                                              \
+      "cvy_post's y is the convolution's own result, not cvy_pre's: only those of cvy_pre may wait")               \
+    X(EXPONENT, exponent, "in powers of two (PARTIAL), 1: cvy_post's result is times log2(e); +2: and y; +4: and z")
 
-// A launch's arguments (struct tc_args of conv_tc.cuh, tc_arguments of tc.c): these pointers, then the samples and
-// the norm's epsilon.
+// A launch's arguments (struct tc_args of conv_tc.cuh, tc_arguments of tc.c): these pointers, then two numbers.
 #define TC_POINTERS(X)                                                                                             \
     X(const X_TYPE, x, "[n][C][H][W]")                                                                             \
     X(const W_TYPE, w, "[K][C][R][S], read only where x or they hold an inf or a NaN")                             \
     X(const unsigned, packed, "conv_tc_pack's weights")                                                            \
-    X(const float, unscale, "[KP] 1 / scale of an output channel, NaN: not finite; [KP] sums of weights")          \
+    X(const float, unscale,                                                                                        \
+      "[PADDED_CHANNELS] 1 / scale of an output channel, NaN: not finite; [PADDED_CHANNELS] sums of weights")      \
     X(const BIAS_TYPE, bias, "[K], NULL: 0")                                                                       \
     X(const GAMMA_TYPE, gamma, "[K], NULL: 1")                                                                     \
     X(const BETA_TYPE, beta, "[K], NULL: 0")                                                                       \
     X(Y_TYPE, y, "[n][K][OH][OW], reduced: [n][OH][OW]")                                                           \
     X(unsigned long long, part, "[n][STRIPS][G] tagged partial statistics, zero before the first launch")          \
     X(int, state, "{epoch, blocks done}, zero before the first launch")
+enum { TC_PART_BYTES = 8, TC_STATE_BYTES = 8 }; // of a word of `part`; of `state`
+#define TC_NUMBERS(X)                                                                                              \
+    X(int, n, "samples")                                                                                           \
+    X(float, eps, "the norm's")
 
 #define TC_FIELD(NAME, field, meaning) int field;
 typedef struct tc_problem {
     TC_PROBLEM(TC_FIELD)
-    int external; // cvy_post reads tensors at a pixel
-    int before;   // cvy_post reads what cvy_pre was given: results may not wait: only those of cvy_pre are kept
-    int few;      // tuned for few samples: many small strips
-    int alone;    // blocks may not wait for each other: statistics and finishing are separate launches
-    int x_half, y_half; // elements of x, of the result have 16 bits
-    int x_last, y_last; // they lie channels last: [n][row][column][channel]
+    TC_TENSORS(TC_FIELD)
+    int external, before; // as in TC_TEXT
+    int few;              // tuned for few samples: many small strips
+    int alone;            // blocks may not wait for each other: statistics and finishing are separate launches
+    int x_half, y_half;   // elements of x, of the result have 16 bits
 } tc_problem;
 typedef struct tc_tuning {
     TC_TUNING(TC_FIELD)
@@ -84,6 +110,9 @@ typedef struct tc_tuning {
     long long shared_bytes;            // an upper bound of the kernel's
     double strip_cycles, start_cycles; // of a block for one strip; before the first and after the last
 } tc_tuning;
+typedef struct tc_text {
+    TC_TEXT(TC_FIELD)
+} tc_text;
 #undef TC_FIELD
 
 // Extents that follow from a problem and a tuning, whatever its numbers of stages, chunks and blocks in a stage.
@@ -105,8 +134,8 @@ typedef struct tc_layout {
     // last, a tensor copy puts a slice of the strip where it is staged (placed).
     bool copied, placed;
     int parcel_cols, parcel_rows, parcel; // parcel: elements of a channel
-    // A line is what one row of tiles covers: rowsm rows, a pooling row, or (FLAT) the strip.
-    int line_rows, lines, col_tiles, tiles_chunk, lines_chunk, chunks; // chunks: of a strip and a block of channels
+    // A band is what one row of tiles covers: rowsm rows, a pooling row, or (FLAT) the strip.
+    int band_rows, bands, col_tiles, tiles_chunk, bands_chunk, chunks; // chunks: of a strip and a block of channels
     int chunk_blocks, chunk_w, chunk_rows;                             // blocks of M of a chunk; columns, rows
     int out_w, out_h;                                                  // stored columns and rows
     // What follows the norm runs in the multiplying role where that knows the norm and reads no other tensors
@@ -178,12 +207,12 @@ CVY_CONST void tc_find_chunks(const tc_problem *b, const tc_tuning *t, tc_layout
 {
     const bool pool = b->sink == SINK_POOL;
 
-    l->line_rows = t->flat ? t->strip : pool ? b->pool_h : t->rowsm;
-    l->lines = cdiv(t->strip, l->line_rows);
+    l->band_rows = t->flat ? t->strip : pool ? b->pool_h : t->rowsm;
+    l->bands = cdiv(t->strip, l->band_rows);
     l->col_tiles = cdiv(t->flat ? t->strip * l->pitch : l->span, t->tile);
     l->tiles_chunk = t->coltiles && t->coltiles < l->col_tiles ? t->coltiles : l->col_tiles;
-    l->lines_chunk = l->tiles_chunk < l->col_tiles ? 1 : least(t->lines, l->lines);
-    l->chunks = cdiv(l->lines, l->lines_chunk) * cdiv(l->col_tiles, l->tiles_chunk);
+    l->bands_chunk = l->tiles_chunk < l->col_tiles ? 1 : least(t->bands, l->bands);
+    l->chunks = cdiv(l->bands, l->bands_chunk) * cdiv(l->col_tiles, l->tiles_chunk);
     l->chunk_blocks = b->sink == SINK_REDUCE ? l->blocks : 1;
     l->out_w = pool ? l->q / b->pool_w : l->q;
     l->out_h = pool ? l->p / b->pool_h : l->p;
@@ -191,16 +220,16 @@ CVY_CONST void tc_find_chunks(const tc_problem *b, const tc_tuning *t, tc_layout
                  : pool                           ? l->span / b->pool_w
                  : l->tiles_chunk == l->col_tiles ? l->span
                                                   : l->tiles_chunk * t->tile;
-    l->chunk_rows = pool ? l->lines_chunk : l->lines_chunk * l->line_rows;
+    l->chunk_rows = pool ? l->bands_chunk : l->bands_chunk * l->band_rows;
 }
 
 CVY_CONST void tc_find_results(const tc_problem *b, const tc_tuning *t, tc_layout *l)
 {
-    const int run = l->line_rows * l->out_w; // elements of a line's rows
+    const int run = l->band_rows * l->out_w; // elements of a band's rows
     const bool aligned = b->y_half ? l->out_w % 2 == 0 && run >= 16 : run % 4 == 0 && l->out_h * l->out_w % 4 == 0;
 
     l->early = b->sink != SINK_POOL && t->pass != PASS_KEEP && !b->external;
-    l->bulk = l->early && b->sink == SINK_STORE && l->chunk_w == l->out_w && l->p % l->line_rows == 0 &&
+    l->bulk = l->early && b->sink == SINK_STORE && l->chunk_w == l->out_w && l->p % l->band_rows == 0 &&
               (b->y_last ? l->blocks == 1 && !t->flat : aligned);
     l->out_half = l->bulk && b->y_half;
     l->out_last = l->bulk && b->y_last;

@@ -13,8 +13,8 @@
 #pragma once
 #include "conv_tc_pixel.cuh"
 
-constexpr bool ALL_CHANNELS = C % 8 == 0 && cdiv(C, 8) % SPS == 0; // every slice of every stage has eight
-constexpr int BATCH = (THREADS == 640 && (ST > 1 || SPS > 1 || (BOTH && PARTS == 2)) ? 2 : 4) / XVEC,
+constexpr bool ALL_CHANNELS = C % 8 == 0 && cdiv(C, 8) % SLICES == 0; // every slice of every stage has eight
+constexpr int BATCH = (THREADS == 640 && (ST > 1 || SLICES > 1 || (BOTH && PARTS == 2)) ? 2 : 4) / XVEC,
               AHEAD = 2; // packs of a thread in flight, 8 loads each; strips prefetched ahead
 
 constexpr int OCTAVES = SHIFTED ? 13 : 15; // of the largest |x| that a scale is for
@@ -54,7 +54,7 @@ __device__ __forceinline__ void prefetch_strip(const tc_args &a, const strip_at 
     const int h0 = max(at.p0 * ST - TC_PADH, 0), h1 = min(at.p0 * ST - TC_PADH + ROWSIN, H);
     if (TC_XLAST && h0 + channel < h1) // a row each
         bulk_prefetch(a.x + x_index(at.n, 0, h0 + channel, 0), W * C * (u32)sizeof(X_TYPE));
-    if (TC_XLAST || channel >= least(C, SPS * 8) || h1 <= h0) return;
+    if (TC_XLAST || channel >= least(C, SLICES * 8) || h1 <= h0) return;
     const size_t from = (size_t)(stage_source(a, at, channel) + h0 * W) & ~(size_t)15;
     const size_t to = (size_t)(stage_source(a, at, channel) + h1 * W) & ~(size_t)15;
     if (to > from) bulk_prefetch((const void *)from, (u32)(to - from));
@@ -107,7 +107,7 @@ struct x_loads {
     __device__ __forceinline__ float convert(char *dst, const strip_at &at, int channel, x_range &range)
     {
         float largest = 0;
-        for (int i = 0; i < SPS; i++) {
+        for (int i = 0; i < SLICES; i++) {
             const int first = channel + i * 8, channels = ALL_CHANNELS ? 8 : min(8, C - first);
             largest = max_nan(largest, convert_slice(dst + i * SLICE * 16, stage_source(a, at, min(first, C - 1)),
                                                      at, channels, range));
@@ -135,7 +135,7 @@ struct x_last {
         const int h0 = at.p0 * ST - TC_PADH, w0 = at.q0 * ST - TC_PADW;
         x_seen seen;
 #pragma unroll 1
-        for (int slice = 0; slice < SPS; slice++) {
+        for (int slice = 0; slice < SLICES; slice++) {
             const int first = channel + slice * 8;
 #pragma unroll 1
             for (int base = t; base < PIXELS; base += LOADERS * EACH) {
@@ -176,7 +176,7 @@ struct x_placed {
         mbar_wait(&s.rawfull[u % TC_STAGES], u / TC_STAGES & 1);
         u++;
 #pragma unroll 1
-        for (int slice = 0; slice < SPS; slice++)
+        for (int slice = 0; slice < SLICES; slice++)
 #pragma unroll 1
             for (int base = t; base < PIXELS; base += LOADERS * EACH) {
                 uint4 v[EACH];
@@ -205,12 +205,12 @@ __device__ __forceinline__ void copy_role(shared_memory &s, const tensor_map &ma
     for (int g = 0; g < total; g++) {
         bool finish;
         const strip_at at = strip_position(order.get(g / PER_STRIP, finish));
-        for (int i = 0; i < SPS * PARCELS; i++, u++) {
+        for (int i = 0; i < SLICES * PARCELS; i++, u++) {
             const int b = u % TC_RAWS;
             mbar_wait(&s.rawempty[b], (u / TC_RAWS & 1) ^ 1);
             mbar_arrive_expect(&s.rawfull[b], PARCEL * 8 * (u32)sizeof(X_TYPE));
             tensor_load(s.raw[b], &map, at.q0 * ST - TC_PADW, at.p0 * ST - TC_PADH + i % PARCELS * UROWS,
-                        (g % NSTAGE * SPS + i / PARCELS) * 8, at.n, &s.rawfull[b]);
+                        (g % NSTAGE * SLICES + i / PARCELS) * 8, at.n, &s.rawfull[b]);
         }
     }
 }
@@ -223,10 +223,10 @@ __device__ __forceinline__ void place_role(shared_memory &s, const tensor_map &m
         const strip_at at = strip_position(order.get(g / PER_STRIP, finish));
         const int slot = g % TC_STAGES;
         mbar_wait(&s.empty[slot], (g / TC_STAGES & 1) ^ 1);
-        mbar_arrive_expect(&s.rawfull[slot], SPS * ROWSIN * COLSIN * 16);
-        for (int i = 0; i < SPS; i++)
-            tensor_load(s.x + slot * XSTAGE + i * (SLICE * 16), &map, (g % NSTAGE * SPS + i) * 8, at.q0 - TC_PADW,
-                        at.p0 - TC_PADH, at.n, &s.rawfull[slot]);
+        mbar_arrive_expect(&s.rawfull[slot], SLICES * ROWSIN * COLSIN * 16);
+        for (int i = 0; i < SLICES; i++)
+            tensor_load(s.x + slot * XSTAGE + i * (SLICE * 16), &map, (g % NSTAGE * SLICES + i) * 8,
+                        at.q0 - TC_PADW, at.p0 - TC_PADH, at.n, &s.rawfull[slot]);
     }
 }
 // A float's bits as an integer that orders as it does; its own inverse.
@@ -262,7 +262,7 @@ struct x_parcels {
         constexpr bool ROWS_FIT = ROWSIN % UROWS == 0, COLS_FIT = UCOLS <= COLPACKS * XVEC;
         x_seen seen;
 #pragma unroll 1
-        for (int slice = 0; slice < SPS; slice++)
+        for (int slice = 0; slice < SLICES; slice++)
 #pragma unroll 1
             for (int row0 = 0; row0 < ROWSIN; row0 += UROWS, u++) {
                 const u32 b = u % TC_RAWS;
@@ -314,8 +314,8 @@ __device__ __forceinline__ void copy_rows_role(shared_memory &s, const tc_args &
     for (int g = 0; g < total; g++) {
         bool finish;
         const strip_at at = strip_position(order.get(g / PER_STRIP, finish));
-        for (int i = 0; i < SPS * PARCELS; i++, u++) {
-            const int b = u % TC_RAWS, k = (g % NSTAGE * SPS + i / PARCELS) * 8 + c;
+        for (int i = 0; i < SLICES * PARCELS; i++, u++) {
+            const int b = u % TC_RAWS, k = (g % NSTAGE * SLICES + i / PARCELS) * 8 + c;
             const parcel_rows rows(at, i % PARCELS);
             const size_t first = parcel_start(at, rows, k), from = first & WHOLE_BYTES,
                          to = min((first + (rows.hi - rows.lo) * W + ALIGN - 1) & WHOLE_BYTES, end);
@@ -392,7 +392,7 @@ struct x_rows {
     {
         float largest = 0;
 #pragma unroll 1
-        for (int i = 0; i < SPS * PARCELS; i++, u++) {
+        for (int i = 0; i < SLICES * PARCELS; i++, u++) {
             const int b = u % TC_RAWS, slice = i / PARCELS, first = channel + slice * 8;
             mbar_wait(&s.rawfull[b], u / TC_RAWS & 1);
             add_end(at, parcel_rows(at, i % PARCELS), first, b);
@@ -410,7 +410,7 @@ __device__ __forceinline__ void restage(char *dst, const tc_args &a, const strip
 {
     const int h0 = at.p0 * ST - TC_PADH, w0 = at.q0 * ST - TC_PADW;
 #pragma unroll 1
-    for (int i = t; i < SPS * ROWSIN * COLSIN * 4; i += LOADERS) {
+    for (int i = t; i < SLICES * ROWSIN * COLSIN * 4; i += LOADERS) {
         const int pair = i % 4, slice = i / (ROWSIN * COLSIN * 4), row = i / (COLSIN * 4) % ROWSIN,
                   col = i / 4 % COLSIN, h = h0 + row, w = w0 + col, k = channel + slice * 8 + 2 * pair;
         const bool inside = (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W;
@@ -456,7 +456,7 @@ __device__ __forceinline__ void load_role(shared_memory &s, const tc_args &a, co
     range.set(DIRECT ? 1.f : 64.f, 0.f);
     int turn = 0; // barriers passed
     for (int g = 0; g < total; g++) {
-        const int slot = g % TC_STAGES, stage = g % NSTAGE, channel = stage * SPS * 8,
+        const int slot = g % TC_STAGES, stage = g % NSTAGE, channel = stage * SLICES * 8,
                   block = g / NSTAGE % BLOCKS * MSHARE; // the first that the stage is for
         bool finish;
         const strip_at at = strip_position(order.get(g / PER_STRIP, finish));

@@ -5,7 +5,7 @@
 // + r + 8 (a row is an output channel, or with ROWSM > 1 a channel of one of ROWSM output rows) at pixels 8j + 2q
 // and 8j + 2q + 1:
 //   d[4j + 2h + e]: row 16v + r + 8h, pixel 8j + 2q + e.
-// The warpgroups of a strip take tiles of a chunk in turn. Pooling keeps running maxima over the rows of a line in
+// The warpgroups of a strip take tiles of a chunk in turn. Pooling keeps running maxima over the rows of a band in
 // registers.
 #pragma once
 #include "conv_tc.cuh"
@@ -56,7 +56,7 @@ __device__ __forceinline__ void lane_channels(lane_at &l, const tc_args &a, int 
 {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int k = block * KM + (l.row + 8 * h) % KM, kc = min(k, K - 1);
+        const int k = block * BLOCK_CHANNELS + (l.row + 8 * h) % BLOCK_CHANNELS, kc = min(k, K - 1);
         l.ch[h] = k;
         l.unscale[h] = l.gain * __ldg(a.unscale + k);
         l.sign[h] = POOL && NORM && a.gamma && cvy_get(a.gamma + kc) < 0.f
@@ -66,10 +66,10 @@ __device__ __forceinline__ void lane_channels(lane_at &l, const tc_args &a, int 
     }
 }
 
-// A tile: its line and column tile in the strip; row: its first output row in the strip; limit: pixels of it that
+// A tile: its band and column tile in the strip; row: its first output row in the strip; limit: pixels of it that
 // exist, from q on.
 struct tile_at {
-    int line, ct, row, limit;
+    int band, ct, row, limit;
 };
 
 // Does element (j, e) exist? Constant true if the geometry says so. FLAT: tells its row and column in the strip.
@@ -131,14 +131,15 @@ __device__ __forceinline__ void lane_offset(lane_at &l, const tc_args &a, shared
 {
     float bias[2], sum[2];
 #pragma unroll
-    for (int h = 0; h < 2; h++) bias[h] = lane_bias(l, a, h), sum[h] = l.gain * __ldg(a.unscale + KP + l.ch[h]);
+    for (int h = 0; h < 2; h++)
+        bias[h] = lane_bias(l, a, h), sum[h] = l.gain * __ldg(a.unscale + PADDED_CHANNELS + l.ch[h]);
     view.wait(slot);
 #pragma unroll
     for (int h = 0; h < 2; h++) l.bias[h] = fmaf(s.offset[slot], sum[h], bias[h]);
 }
 
-// A warpgroup on its way through one strip.
-struct strip_way {
+// The route of a warpgroup through one strip.
+struct strip_route {
     shared_memory &memory;
     const tc_args &args;
     const epi &views;
@@ -151,13 +152,13 @@ struct strip_way {
 
 // The convolution of a tile as it leaves the tensor cores; returns the factor that undoes the stage's scale
 // (negative: that of an exact tile, 1, with the channels' own left out). g: the strip's stage.
-__device__ __forceinline__ float convolve(const strip_way &way, float (&d)[ACC], const tile_at &tile, int block,
+__device__ __forceinline__ float convolve(const strip_route &route, float (&d)[ACC], const tile_at &tile, int block,
                                           int g)
 {
-    shared_memory &s = way.memory;
+    shared_memory &s = route.memory;
     const int slot = g % TC_STAGES;
     const u32 x = (smem_u32(s.x) >> 4) + slot * (XSTAGE / 16) + (FLAT ? 0 : tile.row * PITCH) + tile.ct * TILE;
-    way.stages.wait(slot);
+    route.stages.wait(slot);
     const float unscale = s.unscale[slot];
     const int odd = s.odd[slot];
     acc_fence(d);
@@ -165,7 +166,7 @@ __device__ __forceinline__ float convolve(const strip_way &way, float (&d)[ACC],
     multiply(d, x, (smem_u32(s.w) >> 4) + block * (WSTAGE / 16), 0);
     wgmma_wait<0>();
     acc_fence(d);
-    if (odd) exact_tile(d, way.args, way.at, tile, way.lane);
+    if (odd) exact_tile(d, route.args, route.at, tile, route.lane);
     return odd ? -1.f : unscale;
 }
 
@@ -191,7 +192,8 @@ template <bool POST> struct value_maker {
     }
     __device__ __forceinline__ float operator()(float d, int h) const
     {
-        const int k = K % KM ? min(l.ch[h], K - 1) : l.ch[h]; // of channels that do not exist nothing is kept
+        const int k =
+            K % BLOCK_CHANNELS ? min(l.ch[h], K - 1) : l.ch[h]; // of channels that do not exist nothing is kept
         const float c = fmaf(d, factor[h], l.bias[h]);
         float y = TC_PRE ? (POST ? YGAIN : 1.f) * cvy_pre(c, k, e) : c;
         if (TC_PRE && POOL && NORM) y *= l.sign[h];

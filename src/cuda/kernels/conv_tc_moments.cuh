@@ -19,14 +19,14 @@ __device__ __forceinline__ void moments_add(moments &m, const float (&d)[ACC], c
         for (int h = 0; h < 2; h++) {
             float first = 0;
 #pragma unroll
-            for (int j = FLAT ? NJ - 1 : 0; j >= 0; j--)
+            for (int j = FLAT ? EIGHTS - 1 : 0; j >= 0; j--)
                 first = exists(at, tile, l, j, 0, row, col) ? d[4 * j + 2 * h] : first;
             m.shift[h] = __shfl_sync(~0u, first, threadIdx.x & 28);
         }
         m.fresh = false;
     }
 #pragma unroll
-    for (int j = 0; j < NJ; j++)
+    for (int j = 0; j < EIGHTS; j++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const bool ok = exists(at, tile, l, j, e, row, col);
@@ -58,7 +58,8 @@ __device__ __forceinline__ void moments_flush(const moments &m, float4 *slots, c
             const float f = RAW ? factor_of(l, unscale, h) : 1.f,
                         mean = s1[h] * reciprocal(fmaxf(count, 1.f)); // no value: 0
             const float y = fmaf(m.shift[h] + mean, f, RAW ? l.bias[h] : 0.f);
-            slots[l.rr * KP + l.ch[h]] = make_float4(l.sign[h] * y, (s2[h] - s1[h] * mean) * f * f, count, 0.f);
+            slots[l.rr * PADDED_CHANNELS + l.ch[h]] =
+                make_float4(l.sign[h] * y, (s2[h] - s1[h] * mean) * f * f, count, 0.f);
         }
 }
 // Merged sums of partial results, Chan's formula, over `lanes` neighbouring lanes. Counts are known, so their
@@ -94,8 +95,8 @@ __device__ __forceinline__ u64 tagged(float mean, float deviations, u32 tag)
     return (u64)__float_as_uint(mean) << 32 | (__float_as_uint(deviations) & ~3u) | tag;
 }
 // Publishes the statistics of the block's strip, per group, to all blocks. 128 threads.
-__device__ __forceinline__ void publish(const float4 (&slots)[NORM ? SLOTS : 1][NORM ? KP : 1], const tc_args &a,
-                                        const strip_at &at, u32 tag)
+__device__ __forceinline__ void publish(const float4 (&slots)[NORM ? SLOTS : 1][NORM ? PADDED_CHANNELS : 1],
+                                        const tc_args &a, const strip_at &at, u32 tag)
 {
     constexpr int LANES = least(floor_pow2(most(128 / most(G, 1), 1)), 32), GROUPS = 128 / LANES;
     const int t = threadIdx.x % 128, sub = t % LANES;

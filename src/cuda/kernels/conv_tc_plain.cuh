@@ -1,27 +1,28 @@
-// conv_tc_plain.cuh - a strip tile by tile: the way of every pass except those that keep, stream or halve. Weights
-// of all blocks of channels stay in shared memory, warpgroups take tiles in turn, and results go into chunks for
-// the finishing role.
+// conv_tc_plain.cuh - a strip tile by tile: the route of every pass except those that keep, stream or halve.
+// Weights of all blocks of channels stay in shared memory, warpgroups take tiles in turn, and results go into
+// chunks for the finishing role.
 #pragma once
-#include "conv_tc_way.cuh"
+#include "conv_tc_route.cuh"
 
 // One strip: tiles of all its chunks. STATS: take statistics; OUT: hand the results to the finishing role. o:
 // chunks handed over before.
 template <bool STATS, bool OUT>
-__device__ __forceinline__ int multiply_strip(const strip_way &w, int group, int first, int o)
+__device__ __forceinline__ int multiply_strip(const strip_route &w, int group, int first, int o)
 {
     shared_memory &s = w.memory;
     const strip_at &at = w.at;
     lane_at &l = w.lane;
-    constexpr int GW = STATS ? STATW : FINW; // warpgroups that share the tiles
-    constexpr int MB = STATS ? 1 : CHUNKM;   // M blocks of a chunk
+    constexpr int GW = STATS ? STAT_GROUPS : FINISH_GROUPS;                       // warpgroups that share the tiles
+    constexpr int MB = STATS ? 1 : CHUNK_BLOCKS;                                  // M blocks of a chunk
+    constexpr bool EVEN = BAND_TILES % CHUNK_TILES == 0 && CSTRIPS == 1 && !FLAT; // all chunks are as wide
     constexpr bool POST = OUT && EARLY;
     constexpr bool RAW = !TC_PRE && !(OUT && !POOL); // scale and bias come in where few values are left
     // Warpgroups take chunks (or their tiles) in turn, regardless of which had the last one. Not if several tiles
     // make one statistic: who has which decides how it is rounded, and may depend only on the strip's place
     // in its sample. A buffer may then change its owner: it was an earlier strip's, and all have met in BAR_STATS
     // since.
-    const int lean = STATS && OUT && LINES * CT > 1 ? (at.index ^ o) & 1 : 0;
-    const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE);
+    const int lean = STATS && OUT && BANDS * BAND_TILES > 1 ? (at.index ^ o) & 1 : 0;
+    const int bands = cdiv(at.rows, BAND_ROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE);
 #pragma unroll 1
     for (int kb = 0; kb < MBLOCKS; kb += MB) {
         moments m = {{0, 0}, {0, 0}, {0, 0}, 0, true};
@@ -30,15 +31,15 @@ __device__ __forceinline__ int multiply_strip(const strip_way &w, int group, int
         if (MB == 1 && POST && NORM) norm[0] = norm_of(w.norms, l.ch[0]), norm[1] = norm_of(w.norms, l.ch[1]);
         float unscale = 1.f;
 #pragma unroll 1
-        for (int l0 = 0; l0 < lines; l0 += LPC)
+        for (int l0 = 0; l0 < bands; l0 += CHUNK_BANDS)
 #pragma unroll 1
-            for (int c0 = 0; c0 < tiles; c0 += CPC) {
+            for (int c0 = 0; c0 < tiles; c0 += CHUNK_TILES) {
                 if (SOLE && OUT && (group + o + lean) % GW) {
                     o++;
                     continue;
                 }
-                const int nl = LPC == 1 ? 1 : min(LPC, lines - l0),
-                          nc = CT % CPC == 0 && CSTRIPS == 1 && !FLAT ? CPC : min(CPC, tiles - c0);
+                const int nl = CHUNK_BANDS == 1 ? 1 : min(CHUNK_BANDS, bands - l0),
+                          nc = EVEN ? CHUNK_TILES : min(CHUNK_TILES, tiles - c0);
                 const int b = o % most(OUTS, 1), phase = (o / most(OUTS, 1) & 1) ^ 1;
                 bool owned = !OUT; // the chunk's buffer is known to be free
 #pragma unroll 1
@@ -49,12 +50,12 @@ __device__ __forceinline__ int multiply_strip(const strip_way &w, int group, int
                     if (MB > 1) block_channels(w, block, first);
                     if (MB > 1 && POST && NORM)
                         norm[0] = norm_of(w.norms, l.ch[0]), norm[1] = norm_of(w.norms, l.ch[1]);
-                    float pooled[POOL && OUT ? 2 * NJ : 1];
+                    float pooled[POOL && OUT ? 2 * EIGHTS : 1];
                     for (auto &v : pooled) v = __int_as_float(0xff800000);
-                    const int rows = POOL ? min(TC_POOLH, at.rows - tile.line * TC_POOLH) : 1;
+                    const int rows = POOL ? min(TC_POOLH, at.rows - tile.band * TC_POOLH) : 1;
 #pragma unroll 1
                     for (int r = 0; r < rows; r++) {
-                        tile.row = FLAT ? 0 : tile.line * LINEROWS + r;
+                        tile.row = FLAT ? 0 : tile.band * BAND_ROWS + r;
                         float d[ACC];
                         unscale = convolve(w, d, tile, block, first);
                         if (!RAW) value_maker<POST>(l, w.views, norm, at.n, unscale).all(d);
@@ -64,8 +65,8 @@ __device__ __forceinline__ int multiply_strip(const strip_way &w, int group, int
                             if (!owned) mbar_wait(&s.oempty[b], phase);
                             owned = true;
                             put_results(w, d, tile,
-                                        {b, block - kb, kb * KM,
-                                         (tile.line - l0) * ROWSM * CHUNKW + (tile.ct - c0) * TILE});
+                                        {b, block - kb, kb * BLOCK_CHANNELS,
+                                         (tile.band - l0) * ROWSM * CHUNK_COLS + (tile.ct - c0) * TILE});
                         }
                     }
                     if constexpr (OUT && POOL) {
@@ -73,7 +74,7 @@ __device__ __forceinline__ int multiply_strip(const strip_way &w, int group, int
                         owned = true;
                         if (rows == TC_POOLH)
                             put_pooled<RAW>(w, pooled, tile, unscale,
-                                            {b, kb * KM, tile.line - l0, at.cols / TC_POOLW});
+                                            {b, kb * BLOCK_CHANNELS, tile.band - l0, at.cols / TC_POOLW});
                     }
                 }
                 if (OUT) {

@@ -49,17 +49,18 @@ template <class T> __device__ __forceinline__ void stream_out(T *to, const float
 struct chunk_at {
     int channel, rows, cols, row0, col0;
 };
-// k0, l0, c0: its first channel, line and column tile.
+// k0, l0, c0: its first channel, band and column tile.
 __device__ __forceinline__ chunk_at chunk_position(const strip_at &at, int k0, int l0, int c0)
 {
     chunk_at c;
     c.channel = k0;
     if (POOL) {
         c.row0 = at.p0 / TC_POOLH + l0, c.col0 = at.q0 / TC_POOLW, c.cols = at.cols / TC_POOLW;
-        c.rows = min(LPC, min(OH - c.row0, at.rows / TC_POOLH - l0));
+        c.rows = min(CHUNK_BANDS, min(OH - c.row0, at.rows / TC_POOLH - l0));
     } else {
-        c.row0 = at.p0 + l0 * LINEROWS, c.col0 = at.q0 + c0 * TILE;
-        c.rows = min(LPC * LINEROWS, at.rows - l0 * LINEROWS), c.cols = FLAT ? Q : min(CHUNKW, at.cols - c0 * TILE);
+        c.row0 = at.p0 + l0 * BAND_ROWS, c.col0 = at.q0 + c0 * TILE;
+        c.rows = min(CHUNK_BANDS * BAND_ROWS, at.rows - l0 * BAND_ROWS),
+        c.cols = FLAT ? Q : min(CHUNK_COLS, at.cols - c0 * TILE);
     }
     return c;
 }

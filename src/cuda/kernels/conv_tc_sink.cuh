@@ -15,7 +15,7 @@ __device__ __forceinline__ bool merge_sample(shared_memory &s, const tc_args &a,
     constexpr int ABREAST = G % 2 ? 1 : 2, PAIRS = most(G / ABREAST, 1);
     constexpr int LANES = floor_pow2(most(32 / PAIRS, 1)), ROUND = 32 / LANES;
     constexpr int DEPTH = least(BOTH ? 2 : 4, cdiv(STRIPS, LANES));
-    constexpr bool ALIKE = P % SR == 0 && Q % QS == 0; // all strips have as many values
+    constexpr bool ALIKE = P % STRIP_ROWS == 0 && Q % STRIP_COLS == 0; // all strips have as many values
     const int lane = threadIdx.x % 32, sub = lane % LANES;
 #pragma unroll 1
     for (int p0 = 0; p0 < PAIRS; p0 += ROUND) {
@@ -49,7 +49,8 @@ __device__ __forceinline__ bool merge_sample(shared_memory &s, const tc_args &a,
                              __uint_as_float((u32)v[d][w] & ~3u));
             }
         }
-        constexpr float COUNT = (float)(CPG * (ALIKE ? SR * QS : 1)), INVERSE = 1.f / ((float)CPG * P * Q);
+        constexpr float COUNT = (float)(CPG * (ALIKE ? STRIP_ROWS * STRIP_COLS : 1)),
+                        INVERSE = 1.f / ((float)CPG * P * Q);
 #pragma unroll
         for (int w = 0; w < ABREAST; w++) {
             m[w].join(LANES);
@@ -135,7 +136,7 @@ __device__ __forceinline__ void finish_run(Y_TYPE *to, const float *from, const 
 __device__ __forceinline__ void finish_last(float (*out)[OPITCH], const float2 *ab, const tc_args &a,
                                             const strip_at &at, const chunk_at &c, const epi &e)
 {
-    const int k0 = c.channel, end = least(CHUNKK, K - k0), all = c.rows * c.cols;
+    const int k0 = c.channel, end = least(CHUNK_CHANNELS, K - k0), all = c.rows * c.cols;
 #pragma unroll 1
     for (int k = sink_thread() / 32 * 8; k < end; k += SINKWARPS * 8)
 #pragma unroll 2
@@ -145,7 +146,7 @@ __device__ __forceinline__ void finish_last(float (*out)[OPITCH], const float2 *
 #pragma unroll
             for (int u = 0; u < 8; u++) {
                 const float2 f = NORM && !EARLY ? ab[k0 + k + u] : make_float2(1.f, 0.f);
-                v[u] = finish_value(out[k + u][row * CHUNKW + col], f, at.n, k0 + k + u, pixel, e);
+                v[u] = finish_value(out[k + u][row * CHUNK_COLS + col], f, at.n, k0 + k + u, pixel, e);
             }
             stream_out(a.y + y_index(at.n, k0 + k, pixel), v);
         }
@@ -154,13 +155,13 @@ __device__ __forceinline__ void finish_last(float (*out)[OPITCH], const float2 *
 __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 *ab, const tc_args &a,
                                              const strip_at &at, const chunk_at &c, const epi &e)
 {
-    constexpr int BEGIN = (POOL ? 1 : LINEROWS) * OW; // runs start at multiples of this
-    constexpr bool WHOLE = CSTRIPS == 1 && CHUNKW == OW;
+    constexpr int BEGIN = (POOL ? 1 : BAND_ROWS) * OW; // runs start at multiples of this
+    constexpr bool WHOLE = CSTRIPS == 1 && CHUNK_COLS == OW;
     constexpr int VEC = !WHOLE                               ? 1
                         : BEGIN % 4 == 0 && OH * OW % 4 == 0 ? 4
                         : BEGIN % 2 == 0 && OH * OW % 2 == 0 ? 2
                                                              : 1;
-    const int warp = sink_thread() / 32, k0 = c.channel, end = least(CHUNKK, K - k0);
+    const int warp = sink_thread() / 32, k0 = c.channel, end = least(CHUNK_CHANNELS, K - k0);
     for (int i = warp; i < end; i += SINKWARPS) {
         const int k = k0 + i;
         const float2 f = NORM && !EARLY ? ab[k] : make_float2(1.f, 0.f);
@@ -170,7 +171,8 @@ __device__ __forceinline__ void finish_store(float (*out)[OPITCH], const float2 
             finish_run<VEC>(plane + pixel, out[i], {at.n, k, pixel, c.rows * OW}, f, e);
         else
             for (int r = 0; r < c.rows; r++)
-                finish_run<1>(plane + pixel + r * OW, out[i] + r * CHUNKW, {at.n, k, pixel + r * OW, c.cols}, f, e);
+                finish_run<1>(plane + pixel + r * OW, out[i] + r * CHUNK_COLS, {at.n, k, pixel + r * OW, c.cols}, f,
+                              e);
     }
 }
 
@@ -192,7 +194,7 @@ __device__ __forceinline__ void finish_bulk(float (*out)[OPITCH], const tc_args 
     const u64 policy = policy_evict_first();
     if (OUT_LAST && threadIdx.x % 32 == 0)
         bulk_store(a.y + y_index(at.n, 0, c.row0 * OW), out[0], c.rows * OW * K * HALF_BYTES, policy);
-    for (int i = threadIdx.x % 32; !OUT_LAST && i < least(CHUNKK, K - k0); i += 32) {
+    for (int i = threadIdx.x % 32; !OUT_LAST && i < least(CHUNK_CHANNELS, K - k0); i += 32) {
         Y_TYPE *to = a.y + ((size_t)at.n * K + k0 + i) * (OH * OW) + c.row0 * OW;
         if (OUT_HALF)
             store_rounded(to, out[i], shift_of(at.n, k0 + i, c.row0), c.rows * OW, policy);
@@ -212,10 +214,10 @@ __device__ __forceinline__ void sink_role(shared_memory &s, const tc_args &a, co
         const strip_at at = strip_position(order.get(j, finish));
         if (!finish) continue;
         if (NORM && !EARLY) mbar_wait(&s.sfull[f % NORMS], f / NORMS & 1);
-        const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE);
-        for (int k0 = 0; k0 < KP; k0 += CHUNKK)
-            for (int l0 = 0; l0 < lines; l0 += LPC)
-                for (int c0 = 0; c0 < tiles; c0 += CPC, o++) {
+        const int bands = cdiv(at.rows, BAND_ROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE);
+        for (int k0 = 0; k0 < PADDED_CHANNELS; k0 += CHUNK_CHANNELS)
+            for (int l0 = 0; l0 < bands; l0 += CHUNK_BANDS)
+                for (int c0 = 0; c0 < tiles; c0 += CHUNK_TILES, o++) {
                     const int b = o % RING;
                     if (TEAMS > 1 && o % TEAMS != team) continue;
                     mbar_wait(&s.ofull[b], o / RING & 1);

@@ -1,7 +1,7 @@
 // conv_tc_stream.cuh - STREAM: weights do not fit into shared memory and travel with the stages of x. A strip has
 // one tile for each warpgroup; a stage is multiplied with MSHARE blocks of channels before it is released.
 #pragma once
-#include "conv_tc_way.cuh"
+#include "conv_tc_route.cuh"
 
 // STREAM: MSHARE blocks of a tile, over all stages, which are given back. g: the first of them. As convolve, but
 // exact tiles are left to do. SEPARATE: the sums of a stage start from zero and are added up by ordinary additions:
@@ -49,7 +49,7 @@ __device__ __forceinline__ float convolve_stages(float (&d)[MSHARE][ACC], shared
 // STREAM: a strip of one tile for each warpgroup, MSHARE blocks of channels at a time.
 // As multiply_strip.
 template <bool STATS, bool OUT>
-__device__ __forceinline__ int stream_strip(const strip_way &w, int group, int first, int o)
+__device__ __forceinline__ int stream_strip(const strip_route &w, int group, int first, int o)
 {
     shared_memory &s = w.memory;
     const tc_args &a = w.args;
@@ -58,12 +58,12 @@ __device__ __forceinline__ int stream_strip(const strip_way &w, int group, int f
     lane_at &l = w.lane;
     stage_view &view = w.stages;
     const float2 *ab = w.norms;
-    constexpr int MB = CHUNKM; // M blocks of a chunk
+    constexpr int MB = CHUNK_BLOCKS; // M blocks of a chunk
     constexpr bool POST = OUT && EARLY, RAW = !TC_PRE && !OUT;
-    const int lines = cdiv(at.rows, LINEROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE),
-              line = group / tiles, ct = group % tiles;
-    const bool mine = line < lines;
-    const tile_at tile = {line, ct, FLAT ? 0 : line * LINEROWS, at.cols - ct * TILE - 2 * l.q};
+    const int bands = cdiv(at.rows, BAND_ROWS), tiles = cdiv(FLAT ? at.rows * PITCH : at.cols, TILE),
+              band = group / tiles, ct = group % tiles;
+    const bool mine = band < bands;
+    const tile_at tile = {band, ct, FLAT ? 0 : band * BAND_ROWS, at.cols - ct * TILE - 2 * l.q};
 #pragma unroll 1
     for (int kb = 0; kb < MBLOCKS; kb += MSHARE, first += NSTAGE) {
         float d[MSHARE][ACC], unscale = 1.f;
@@ -89,8 +89,9 @@ __device__ __forceinline__ int stream_strip(const strip_way &w, int group, int f
             if constexpr (OUT) {
                 if (in_chunk == 0) mbar_wait(&s.oempty[b], (o / most(OUTS, 1) & 1) ^ 1);
                 if (mine)
-                    put_results(w, d[i], tile,
-                                {b, in_chunk, (block - in_chunk) * KM, line * ROWSM * CHUNKW + ct * TILE});
+                    put_results(
+                        w, d[i], tile,
+                        {b, in_chunk, (block - in_chunk) * BLOCK_CHANNELS, band * ROWSM * CHUNK_COLS + ct * TILE});
                 if (in_chunk == MB - 1) {
                     if (BULK) fence_proxy_async();
                     warp_arrive(&s.ofull[b]);

@@ -38,21 +38,13 @@
 //   map: words as {C_PAD, pixels, PARTS * LISTS}, boxes of {64, COPY, 1}, swizzled by 128 bytes
 //   prologue space: n, c, d, h, w; epilogue space: n, k, o, p, q
 //   grid: x tiles of channels, phases of a transposed convolution, then of pixels; y parts of the sum
-#ifndef GROUPS_M // warpgroups along the channels, along the pixels
+#ifndef GROUPS_M // CONV_WIDE_TILE of wide_layout.cuh
 #define GROUPS_M 2
 #define GROUPS_N 1
-#endif
-#ifndef TILE
-#define TILE 128 // pixels of a warpgroup
-#endif
-#ifndef TOGETHER
-#define TOGETHER 0 // 1: all rows of taps share a stage of x, else each has its own
-#endif
-#ifndef BLOCKS
-#define BLOCKS 1 // of a multiprocessor
-#endif
-#ifndef SPLIT
-#define SPLIT 1 // blocks that share a sum
+#define TILE     128
+#define TOGETHER 0
+#define BLOCKS   1
+#define SPLIT    1
 #endif
 
 #include "conv_wide.cuh"

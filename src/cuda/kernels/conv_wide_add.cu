@@ -19,9 +19,9 @@
 
 #include "epilogue.cuh"
 
-constexpr int THREADS = 256;
+constexpr int THREADS = BLOCK_THREADS;
 constexpr long long INNER = (long long)Y1 * Y2 * Y3 * Y4 * Y5;
-constexpr int WIDTH = SRC_DENSE && INNER % 4 == 0 ? 4 : 1;
+constexpr int WIDTH = SRC_DENSE ? access_width(INNER) : 1;
 
 CVY_INLINE void add_parts(const cvy_args &a, long long total, long long lin)
 {
@@ -43,7 +43,7 @@ CVY_INLINE void add_parts(const cvy_args &a, long long total, long long lin)
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
     cvy_follow();
-    const long long total = a.extent * INNER, step = (long long)gridDim.x * (THREADS * WIDTH);
-    for (long long lin = ((long long)blockIdx.x * THREADS + threadIdx.x) * WIDTH; lin < total; lin += step)
+    const long long total = a.extent * INNER, stride = (long long)gridDim.x * (THREADS * WIDTH);
+    for (long long lin = ((long long)blockIdx.x * THREADS + threadIdx.x) * WIDTH; lin < total; lin += stride)
         add_parts(a, total, lin);
 }

@@ -26,7 +26,8 @@ CVY_INLINE float largest_finite(const channel_weights &w)
 {
     __shared__ float largest[4];
     float m = 0.0f;
-    for (int i = threadIdx.x; i < C_IN * TAPS; i += 128) m = fabsf(w(i)) < CVY_INF ? fmaxf(m, fabsf(w(i))) : m;
+    for (int i = threadIdx.x; i < C_IN * TAPS; i += PACK_THREADS)
+        m = fabsf(w(i)) < CVY_INF ? fmaxf(m, fabsf(w(i))) : m;
 #pragma unroll
     for (int o = 16; o; o /= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, o));
     if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = m;
@@ -52,7 +53,7 @@ CVY_INLINE int packed_tap(int tap)
            number_of(AXIS_W, w, s);
 }
 
-extern "C" __global__ void __launch_bounds__(128) KERNEL_NAME(const __grid_constant__ cvy_args a)
+extern "C" __global__ void __launch_bounds__(PACK_THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
     cvy_follow();
     const int k = blockIdx.x;
@@ -63,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(128) KERNEL_NAME(const __grid_const
     u32 *packed = reinterpret_cast<u32 *>(a.t[0].p);
 
     if (threadIdx.x == 0) a.t[1].p[k] = 1.0f / scale;
-    for (int i = threadIdx.x; i < TAPS * C_PAD / 2; i += 128) { // two channels of a tap
+    for (int i = threadIdx.x; i < TAPS * C_PAD / 2; i += PACK_THREADS) { // two channels of a tap
         const int tap = i % TAPS, c = i / TAPS * 2, slice = c / WIDE_CHANNELS, in_row = c % WIDE_CHANNELS;
         const float v0 = is && c < C_IN ? w(c * TAPS + tap) * scale : 0.0f;
         const float v1 = is && c + 1 < C_IN ? w((c + 1) * TAPS + tap) * scale : 0.0f;

@@ -25,6 +25,9 @@
 #ifndef ROW
 #define ROW 1024
 #endif
+#ifndef NEIGHBOURS
+#define NEIGHBOURS 4 // in a group: access_width(ROW)
+#endif
 #ifndef LANES
 #define LANES 32
 #endif
@@ -41,15 +44,16 @@
 #define SRC_DENSE 1 // all views are contiguous
 #endif
 
-constexpr int WIDTH = ROW % 4 == 0 ? 4 : 1, WARPS = LANES / 32;
+constexpr int WIDTH = NEIGHBOURS, WARPS = LANES / 32;
 constexpr long long INNER = (long long)X1 * X2 * X3 * X4 * X5;
+static_assert(WIDTH == access_width(ROW), "what the host counts on");
 static_assert(LANES <= 32 ? THREADS % 32 == 0 && 32 % LANES == 0 : LANES == THREADS && LANES % 32 == 0,
               "rows of a warp, or one of the block");
 static_assert((long long)(HELD + PARKED) * LANES * WIDTH >= ROW && (HELD + PARKED - 1LL) * LANES * WIDTH < ROW,
               "the whole row, and no group that no lane has");
 
 // Of many groups in registers, each with coordinates and strides of its own, code would be too long to be inlined.
-#if SRC_DENSE || HELD * (ROW % 4 ? 1 : 4) <= 32
+#if SRC_DENSE || HELD * NEIGHBOURS <= 32
 #define CVY_GROUP CVY_INLINE
 #else
 #define CVY_GROUP static __device__ __noinline__

@@ -13,7 +13,7 @@
 //   t[2]  other: strides along the result's dimensions; slot ROW holds the one along k
 //   epilogue space: the result's shape, inner extents Y1...Y5
 //   grid: x tiles of columns, y and z tiles of rows
-#ifndef BM
+#ifndef BM // MATMUL_TILE of product_layout.cuh
 #define BM    64
 #define BN    64
 #define TM    4

@@ -16,21 +16,13 @@
 // one, memory for few rows.
 //
 //   views, epilogue space and grid: rows.cuh
-#ifndef BM // tile of a block, and of a warp
-#define BM 64
-#define BN 128
-#define WM 32
-#define WN 32
-#endif
-#ifndef PRODUCTS
-#define PRODUCTS 3 // 1: tf32's accuracy, 3: float32's
-#endif
-// At least this many blocks per multiprocessor, which bounds the registers; from sm_100 on the compiler wants more
-// of them for three products.
-#if PRODUCTS == 3 && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-#define BLOCKS (BN == 64 ? 2 : 1)
-#else
-#define BLOCKS (BN == 64 ? 3 : BM == 64 ? 2 : 1)
+#ifndef BM // MATMUL_MMA_TILE of product_layout.cuh
+#define BM       64
+#define BN       128
+#define WM       32
+#define WN       32
+#define PRODUCTS 3
+#define BLOCKS   1
 #endif
 #ifndef SRC_DENSE
 #define SRC_DENSE 1 // operands are contiguous: their inner strides are known

@@ -46,8 +46,8 @@ constexpr int PEERS = CLUSTER_M + CLUSTER_N - 1; // blocks that this one writes 
 constexpr bool ALONE = CLUSTER_M * CLUSTER_N == 1;
 constexpr int BLOCKS = LAYOUT.resident, STAGES = LAYOUT.stages; // blocks: of a multiprocessor
 constexpr int STAGE_BYTES = FLOAT_BYTES * (X_STAGE + W_STAGE);
-constexpr int PITCH = BN + 8;                // of results: halves of a warp store to 32 banks
-constexpr int WIDTH = COLS % 4 == 0 ? 4 : 1; // neighbours that the epilogue takes at a time
+constexpr int PITCH = BN + 8;             // of results: halves of a warp store to 32 banks
+constexpr int WIDTH = access_width(COLS); // neighbours that the epilogue takes at a time
 constexpr int REGS_COPY = BLOCKS == 2 ? 24 : 40, REGS_MULTIPLY = BLOCKS == 2 ? 104 : 232;
 
 struct stage {

@@ -9,16 +9,12 @@
 #ifndef CVY_MATMUL_TC_CUH
 #define CVY_MATMUL_TC_CUH
 
-#ifndef BM
-#define BM 128 // tile of a block: rows, columns
-#define BN 128
-#endif
-#ifndef CLUSTER_M
-#define CLUSTER_M 1 // blocks of a cluster: with the same columns, with the same rows
+#ifndef BM // MATMUL_TC_TILE of product_layout.cuh
+#define BM        128
+#define BN        128
+#define CLUSTER_M 1
 #define CLUSTER_N 1
-#endif
-#ifndef PRODUCTS
-#define PRODUCTS 3 // 1: tf32's accuracy, 3: float32's
+#define PRODUCTS  3
 #endif
 
 #include "product_layout.cuh"

@@ -26,11 +26,12 @@ template <class T> CVY_INLINE float4 words_of(const T (&w)[8], bool)
     return make_float4(v[0], v[1], v[2], v[3]);
 }
 
-extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_constant__ cvy_args a)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) KERNEL_NAME(const __grid_constant__ cvy_args a)
 {
     cvy_follow();
     constexpr int GROUPS = 8;
-    const long long i = blockIdx.x * 256LL + threadIdx.x, piece = i / (GROUPS * BN); // of one tile and step
+    const long long i = (long long)blockIdx.x * BLOCK_THREADS + threadIdx.x,
+                    piece = i / (GROUPS * BN); // of one tile and step
     const int n = (int)(piece / STEPS) * BN + (int)(i % BN);
     const int k = (int)(piece % STEPS) * DEPTH + (int)(i / BN % GROUPS) * PIECE;
     float4 *out = reinterpret_cast<float4 *>(a.t[0].p + piece * W_STAGE) + i % (GROUPS * BN);

@@ -38,7 +38,6 @@
 #define SRC_DENSE 1 // all views are contiguous
 #endif
 
-#include "host_device.cuh"
 #include "rows.cuh"
 
 #if ACROSS
@@ -49,7 +48,7 @@
 #define THIN_TYPE W_TYPE
 #endif
 
-constexpr int THREADS = 256, WARPS = THREADS / 32;
+constexpr int THREADS = BLOCK_THREADS, WARPS = THREADS / 32;
 constexpr int DEPTH = THIN <= 2 ? 4096 : THIN <= 4 ? 2048 : 1024;
 constexpr int VECTOR = 16 / (int)sizeof(LONG_TYPE), SPAN = 32 * VECTOR; // terms of a lane's access, of a warp's
 constexpr int AHEAD = (THIN > 6 ? 4 : 8) / EACH, SHARE = LINES < WARPS * EACH ? WARPS * EACH / LINES : 1;
@@ -83,8 +82,8 @@ template <class T, int N> CVY_INLINE piece<T, N> load_piece(const T *from)
     return p;
 }
 
-// N elements, `step` apart, of which `left` are there; zeros for the others.
-template <bool WHOLE, class T, int N> CVY_INLINE piece<T, N> load_piece(const T *from, long long step, int left)
+// N elements, `stride` apart, of which `left` are there; zeros for the others.
+template <bool WHOLE, class T, int N> CVY_INLINE piece<T, N> load_piece(const T *from, long long stride, int left)
 {
     piece<T, N> p = {};
     if constexpr (WHOLE) {
@@ -92,7 +91,7 @@ template <bool WHOLE, class T, int N> CVY_INLINE piece<T, N> load_piece(const T 
     } else {
 #pragma unroll
         for (int e = 0; e < N; e++)
-            if (e < left) p.v[e] = from[e * step];
+            if (e < left) p.v[e] = from[e * stride];
     }
     return p;
 }

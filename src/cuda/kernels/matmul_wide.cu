@@ -31,15 +31,11 @@
 //   maps: {TERMS_PAD, rows, matrices * PARTS} of x, boxes of {64, BM, 1}; of other {TERMS_PAD, COLS, ...}, boxes of
 //   {64, BN, 1}, or {COLS, TERMS, matrices}, boxes of {64, 64, 1}; swizzled by 128 bytes
 //   epilogue space: rows.cuh      grid: x persistent blocks
-#ifndef BM
-#define BM 128 // tile: rows, columns
-#define BN 128
-#endif
-#ifndef TURNS
-#define TURNS 0 // 1: warpgroups take turns, else they share a tile
-#endif
-#ifndef SPLIT
-#define SPLIT 1 // tiles that share a sum
+#ifndef BM // MATMUL_WIDE_TILE of product_layout.cuh
+#define BM    128
+#define BN    128
+#define TURNS 0
+#define SPLIT 1
 #endif
 #ifndef NEIGHBOURS
 #define NEIGHBOURS 1 // that the epilogue takes at a time: 1, 4 or 8

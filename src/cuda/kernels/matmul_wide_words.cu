@@ -2,21 +2,21 @@
 // of memory along the contiguous direction, and writes it with the scale that nearly all lines have. Expected
 // bound: memory.
 //
-//   t[0], t[1]  matrix_words.cuh      SCALED: t[2]  the largest finite |v| of each block's share: [lines][CHUNKS]
-//   grid: x WORD_LINES lines, y WORD_SPAN terms
+//   t[0], t[1]  matrix_words.cuh      SCALED: t[2]  the largest finite |v| of each block's share:
+//   [lines][STRETCHES] grid: x WORD_LINES lines, y WORD_STRETCH terms
 //
 //   terms are neighbours: a warp takes 8 lines, a lane 4 terms of 128 at a time
 //   else: 64 lines x 64 terms at a time go through shared memory, [line][33 pairs], so neither side has bank
 //   conflicts; lane l of warp v reads lines l and l + 32 of the term pairs v, v + 8, ...
 #include "matrix_words.cuh"
 
-constexpr int THREADS = 256, WARPS = THREADS / 32, SIDE = WORD_LINES, PAIRS = 32;
+constexpr int THREADS = BLOCK_THREADS, WARPS = THREADS / 32, SIDE = WORD_LINES, PAIRS = 32;
 
 struct words_tile {
     u32 pairs[PARTS][SIDE][PAIRS + 1];
     float most[WARPS][SIDE];
 };
-static_assert(SIDE == 64 && WORD_SPAN % 128 == 0, "tiles of 64 x 64, and lanes with 4 terms");
+static_assert(SIDE == 64 && WORD_STRETCH % 128 == 0, "tiles of 64 x 64, and lanes with 4 terms");
 
 // Four neighbours; zeros past the end.
 CVY_INLINE void load_terms(const X_TYPE *line, int term, float (&v)[4])
@@ -44,11 +44,11 @@ CVY_INLINE float take_line(const cvy_args &a, long long line, int first)
 {
     const X_TYPE *from = find_line(a, line);
     const int lane = threadIdx.x % 32;
-    float v[WORD_SPAN / 128][4], m = 0.0f;
+    float v[WORD_STRETCH / 128][4], m = 0.0f;
 #pragma unroll
-    for (int i = 0; i < WORD_SPAN / 128; i++) load_terms(from, first + 128 * i + 4 * lane, v[i]);
+    for (int i = 0; i < WORD_STRETCH / 128; i++) load_terms(from, first + 128 * i + 4 * lane, v[i]);
 #pragma unroll
-    for (int i = 0; i < WORD_SPAN / 128; i++) {
+    for (int i = 0; i < WORD_STRETCH / 128; i++) {
         const int term = first + 128 * i + 4 * lane;
 #pragma unroll
         for (int e = 0; e < 4; e++) m = larger_finite(m, v[i][e]);
@@ -66,7 +66,7 @@ CVY_INLINE void take_lines(const cvy_args &a, long long first_line, int first)
     for (int i = threadIdx.x / 32; i < SIDE; i += WARPS) {
         if (first_line + i >= lines) continue;
         const float m = take_line(a, first_line + i, first);
-        if (SCALED && threadIdx.x % 32 == 0) a.t[2].p[(first_line + i) * CHUNKS + blockIdx.y] = m;
+        if (SCALED && threadIdx.x % 32 == 0) a.t[2].p[(first_line + i) * STRETCHES + blockIdx.y] = m;
     }
 }
 
@@ -74,7 +74,7 @@ CVY_INLINE void take_lines(const cvy_args &a, long long first_line, int first)
 CVY_INLINE void turn_tile(const cvy_args &a, words_tile &tile, long long first_line, int first, float (&most)[2])
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const long long lines = count_lines(a), step = a.t[1].s[5];
+    const long long lines = count_lines(a), stride = a.t[1].s[5];
     float v[2][PAIRS / WARPS][2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -85,7 +85,7 @@ CVY_INLINE void turn_tile(const cvy_args &a, words_tile &tile, long long first_l
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 const int term = first + 2 * (warp + WARPS * i) + e;
-                v[h][i][e] = line < lines && term < TERMS ? cvy_get(from + term * step) : 0.0f;
+                v[h][i][e] = line < lines && term < TERMS ? cvy_get(from + term * stride) : 0.0f;
                 most[h] = larger_finite(most[h], v[h][i][e]);
             }
     }
@@ -123,14 +123,14 @@ CVY_INLINE void keep_most(const cvy_args &a, words_tile &tile, long long first_l
     if (threadIdx.x >= SIDE || first_line + threadIdx.x >= count_lines(a)) return;
 #pragma unroll
     for (int w = 0; w < WARPS; w++) m = fmaxf(m, tile.most[w][threadIdx.x]);
-    a.t[2].p[(first_line + threadIdx.x) * CHUNKS + blockIdx.y] = m;
+    a.t[2].p[(first_line + threadIdx.x) * STRETCHES + blockIdx.y] = m;
 }
 
 CVY_INLINE void turn_lines(const cvy_args &a, words_tile &tile, long long first_line, int first)
 {
     float most[2] = {0.0f, 0.0f};
 #pragma unroll 1
-    for (int i = 0; i < WORD_SPAN / 64 && first + 64 * i < TERMS_PAD; i++) {
+    for (int i = 0; i < WORD_STRETCH / 64 && first + 64 * i < TERMS_PAD; i++) {
         turn_tile(a, tile, first_line, first + 64 * i, most);
         __syncthreads(); // before the tile is filled again
     }
@@ -142,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     cvy_follow();
     __shared__ words_tile tile;
     const long long first_line = (long long)blockIdx.x * SIDE;
-    const int first = (int)blockIdx.y * WORD_SPAN;
+    const int first = (int)blockIdx.y * WORD_STRETCH;
 
     if (a.t[1].s[5] == 1 || TERMS == 1)
         take_lines(a, first_line, first);

@@ -21,7 +21,7 @@
 #include "matmul_wide.cuh"
 #include "words.cuh"
 
-constexpr int CHUNKS = cdiv(TERMS, WORD_SPAN); // of a line
+constexpr int STRETCHES = cdiv(TERMS, WORD_STRETCH); // of a line
 
 CVY_INLINE long long count_lines(const cvy_args &a)
 {

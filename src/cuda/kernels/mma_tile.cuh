@@ -21,14 +21,15 @@
 #define CVY_MMA_TILE_CUH
 
 #include "mma.cuh"
+#include "product_layout.cuh"
 
 template <int M, int N, int M_EACH, int N_EACH, int N_PRODUCTS> struct cvy_mma_tile {
     static_assert(N_PRODUCTS == 1 || N_PRODUCTS == 3, "tf32's accuracy or float32's");
     static_assert(M % M_EACH == 0 && N % N_EACH == 0 && M_EACH % 16 == 0 && N_EACH % 8 == 0, "whole tiles");
     static constexpr int ACROSS = N / N_EACH, DOWN = M / M_EACH; // warps
-    static constexpr int THREADS = 32 * ACROSS * DOWN;
+    static constexpr int THREADS = mma_threads(M, N, M_EACH, N_EACH);
     static constexpr int TILES_M = M_EACH / 16, TILES_N = N_EACH / 8;
-    static constexpr int K = 16;        // terms between two rounded additions
+    static constexpr int K = MMA_DEPTH; // terms between two rounded additions
     static constexpr int PITCH = N + 8; // of the results in shared memory: halves of a warp store to 32 banks
 
     static_assert(K == 16, "a column's terms are four blocks");

@@ -17,6 +17,7 @@ constexpr int CVY_RUN = 32;
 struct cvy_moments {
     double count, mean, m2;
 };
+static_assert(sizeof(cvy_moments) == MOMENTS_BYTES, "what the host takes memory for");
 
 CVY_INLINE cvy_moments cvy_merge(const cvy_moments a, const cvy_moments b)
 {

@@ -56,9 +56,6 @@
 #ifndef X0
 #define X0 1 // FILLS: extent 0 of the argument; 0 if it has no elements
 #endif
-#ifndef THREADS
-#define THREADS 256
-#endif
 #ifndef EACH
 #define EACH 1
 #endif
@@ -71,6 +68,7 @@
 
 #include "epilogue.cuh"
 
+constexpr int THREADS = BLOCK_THREADS;
 constexpr int WIDTH = SRC_DENSE ? EACH : 1;
 
 CVY_INLINE cvy_at place(const int (&i)[6], int E1, int E2, int E3, int E4, int E5)

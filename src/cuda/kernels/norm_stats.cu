@@ -49,13 +49,11 @@
 #ifndef SRC_DENSE
 #define SRC_DENSE 1 // all views are contiguous
 #endif
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 #include "epilogue.cuh"
 #include "moments.cuh"
 
+constexpr int THREADS = BLOCK_THREADS;
 static_assert(PARTS >= 1 && THREADS % 32 == 0, "whole warps");
 
 #if VARIANT < 2

@@ -16,7 +16,7 @@
 #define K_PAD 64 // K_OUT rounded up to the tile
 #endif
 #ifndef TERMS_PAD
-#define TERMS_PAD 72 // C_IN x taps rounded up to the chunk
+#define TERMS_PAD 72 // C_IN x taps rounded up to whole steps
 #endif
 #ifndef CHANNELS_FASTEST
 #define CHANNELS_FASTEST 0
@@ -24,12 +24,10 @@
 #ifndef W_TYPE
 #define W_TYPE float // the weights' elements; packed ones are float32
 #endif
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 #include "window.cuh"
 
+constexpr int THREADS = BLOCK_THREADS;
 constexpr int TAPS = axis_d::TAPS * axis_h::TAPS * axis_w::TAPS;
 constexpr int PHASES = axis_d::PHASES * axis_h::PHASES * axis_w::PHASES;
 static_assert(K_PAD >= K_OUT && TERMS_PAD >= C_IN * TAPS, "padding only adds");

@@ -26,9 +26,6 @@
 #ifndef SIZED
 #define SIZED 0
 #endif
-#ifndef THREADS
-#define THREADS 256
-#endif
 #ifndef EACH
 #define EACH 8
 #endif
@@ -41,6 +38,7 @@
 
 #include "epilogue.cuh"
 
+constexpr int THREADS = BLOCK_THREADS;
 constexpr int WIDTH = SRC_DENSE ? NEIGHBOURS : 1, GROUPS = EACH / WIDTH;
 static_assert(EACH % WIDTH == 0, "whole groups");
 static_assert(!SIZED || WIDTH == 1, "extents that are arguments are not known to be multiples");

@@ -37,13 +37,11 @@
 #ifndef DIVISOR
 #define DIVISOR 0 // average: what to divide by; 0: the window's size
 #endif
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 #include "epilogue.cuh"
 #include "filter.cuh"
 
+constexpr int THREADS = BLOCK_THREADS;
 constexpr int PLANE_IN = IN_D * IN_H * IN_W;
 static_assert(MODE >= 0 && MODE <= 2, "max, average, adaptive");
 

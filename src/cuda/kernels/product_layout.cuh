@@ -6,6 +6,9 @@
 
 #include "host_device.cuh"
 
+// The lists below are the macros by which the host chooses how a kernel runs: -DNAME, the field of the choice that
+// holds its value, its meaning. What a kernel's operands are like is said by other macros, at its head.
+
 // Results lie in shared memory as [rows][columns + 8], over the stages: halves of a warp store to 32 banks.
 CVY_CONST int results_bytes(int m, int n)
 {
@@ -13,6 +16,13 @@ CVY_CONST int results_bytes(int m, int n)
 }
 
 // ---- matmul_tc.cu: a tile of m rows x n columns ----
+
+#define MATMUL_TC_TILE(X)                                                                                          \
+    X(BM, m, "rows of a block")                                                                                    \
+    X(BN, n, "and columns")                                                                                        \
+    X(CLUSTER_M, cluster_m, "blocks of a cluster with the same columns")                                           \
+    X(CLUSTER_N, cluster_n, "and with the same rows")                                                              \
+    X(PRODUCTS, products, "1: tf32's accuracy, 3: float32's")
 
 enum { WGMMA_DEPTH = 32, WGMMA_MOST_STAGES = 8 }; // terms of a step in float32, words of it in any type
 
@@ -43,11 +53,17 @@ CVY_CONST wgmma_layout wgmma_find_layout(int m, int n, int products)
 
 // ---- matmul_wide.cu: a tile of rows x columns, both operands words of 16 bits ----
 
+#define MATMUL_WIDE_TILE(X)                                                                                        \
+    X(BM, m, "rows of a tile")                                                                                     \
+    X(BN, n, "and columns")                                                                                        \
+    X(TURNS, turns, "1: warpgroups take turns, else they share a tile")                                            \
+    X(SPLIT, split, "tiles that share a sum")
+
 enum {
     WORD_DEPTH = 64, // terms of a step: rows of 128 bytes, swizzled
     WORD_CHUNK = 32, // columns of 8 rows that a warp finishes at a time
     WORD_LINES = 64, // lines and terms of a matrix that a block turns into words
-    WORD_SPAN = 256,
+    WORD_STRETCH = 256,
     WORD_MOST_STAGES = 6,
     WORD_THREADS = 384 // two warpgroups, and one that copies
 };
@@ -72,8 +88,36 @@ CVY_CONST word_layout word_find_layout(int m, int n, int products)
 
 // ---- through mma.sync ----
 
+#define CONV_MMA_TILE(X)                                                                                           \
+    X(BK, m, "output channels of a block")                                                                         \
+    X(BP, n, "and pixels")                                                                                         \
+    X(WK, warp_m, "output channels of a warp")                                                                     \
+    X(WP, warp_n, "and pixels")                                                                                    \
+    X(PRODUCTS, products, "1: tf32's accuracy, 3: float32's")                                                      \
+    X(LEAST_STAGES, stages, "of shared memory; results may have room for more")                                    \
+    X(BLOCKS, bound, "of a multiprocessor at least, which bounds the registers")
+#define MATMUL_MMA_TILE(X)                                                                                         \
+    X(BM, m, "rows of a block")                                                                                    \
+    X(BN, n, "and columns")                                                                                        \
+    X(WM, warp_m, "rows of a warp")                                                                                \
+    X(WN, warp_n, "and columns")                                                                                   \
+    X(PRODUCTS, products, "1: tf32's accuracy, 3: float32's")                                                      \
+    X(BLOCKS, bound, "of a multiprocessor at least, which bounds the registers")
+
 enum { MMA_DEPTH = 16, MATMUL_MMA_STAGES = 3, CONV_MMA_MOST_STAGES = 5 }; // terms of a step
 
+// Threads of a block of m x n results, a warp for each warp_m x warp_n of them.
+CVY_CONST int mma_threads(int m, int n, int warp_m, int warp_n)
+{
+    return 32 * (m / warp_m) * (n / warp_n);
+}
+// matmul_mma.cu: blocks that a multiprocessor has registers for; from compute capability 10.0 on the compiler wants
+// more of them for three products.
+CVY_CONST int matmul_mma_blocks(int m, int n, int products, int major)
+{
+    if (products == 3 && major >= 10) return n == 64 ? 2 : 1;
+    return n == 64 ? 3 : m == 64 ? 2 : 1;
+}
 // Floats of a stage. conv_mma.cu: pixels [DEPTH][p + 8], weights [DEPTH][k + 8].
 CVY_CONST int conv_mma_stage(int k, int p)
 {
@@ -92,8 +136,27 @@ CVY_CONST int mma_shared_bytes(int stage, int stages, int m, int n)
 
 // ---- by multiply-adds: `depth` terms at a time; results lie in shared memory without gaps ----
 
+#define CONV_DIRECT_TILE(X)                                                                                        \
+    X(BK, channels, "of a block")                                                                                  \
+    X(BP, pixels, "of a block")                                                                                    \
+    X(TK, k_each, "channels of a thread")                                                                          \
+    X(TP, p_each, "and pixels")                                                                                    \
+    X(ROWS, terms, "at a time")                                                                                    \
+    X(BLOCKS, blocks, "of a multiprocessor at least, which bounds the registers")
+#define MATMUL_TILE(X)                                                                                             \
+    X(BM, rows, "of a block")                                                                                      \
+    X(BN, columns, "of a block")                                                                                   \
+    X(TM, each, "rows of a thread")                                                                                \
+    X(TN, each, "and columns")                                                                                     \
+    X(DEPTH, depth, "terms at a time")
+
 enum { DIRECT_STAGES = 2, MATMUL_GAP = 4 }; // the gap keeps transposing stores off each other's banks
 
+// Threads of a block of m x n results, m_each x n_each for each of them.
+CVY_CONST int tile_threads(int m, int n, int m_each, int n_each)
+{
+    return (m / m_each) * (n / n_each);
+}
 // Floats of a stage of conv_direct.cu: pixels [depth][p], weights [depth][k].
 CVY_CONST int direct_stage(int k, int p, int depth)
 {

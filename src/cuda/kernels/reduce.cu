@@ -42,9 +42,6 @@
 #ifndef PARTIALS
 #define PARTIALS 1
 #endif
-#ifndef THREADS
-#define THREADS 256
-#endif
 #ifndef SRC_DENSE
 #define SRC_DENSE 1 // all views are contiguous
 #endif
@@ -52,9 +49,11 @@
 #include "epilogue.cuh"
 #include "gather.cuh"
 
+constexpr int THREADS = BLOCK_THREADS;
 #define PASTE_(a, b) a##b
 #define PASTE(a, b)  PASTE_(a, b)
 typedef PASTE(cvy_gather_, GATHER) gatherer;
+static_assert(sizeof(gatherer) <= GATHERER_BYTES, "what the host takes memory for");
 static_assert(LANES == 1 || (SPLITS == 1 && TOGETHER == 1), "either lanes or rows of threads share a result");
 static_assert(THREADS % (LANES * SPLITS) == 0 && THREADS % 32 == 0, "whole groups");
 static_assert(TOGETHER == 1 || TOGETHER == NEIGHBOURS, "what the generated functions take");

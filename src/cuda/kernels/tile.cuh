@@ -12,11 +12,12 @@
 #define CVY_TILE_CUH
 
 #include "common.cuh"
+#include "product_layout.cuh"
 
 template <int M, int N, int M_EACH, int N_EACH> struct cvy_tile {
     static_assert(M_EACH % 4 == 0 && N_EACH % 4 == 0, "registers are filled by 16-byte words");
     static constexpr int ACROSS = N / N_EACH, DOWN = M / M_EACH; // threads
-    static constexpr int THREADS = ACROSS * DOWN;
+    static constexpr int THREADS = tile_threads(M, N, M_EACH, N_EACH);
     static_assert(ACROSS % 8 == 0 && DOWN % 4 == 0, "a warp is a patch of 8 x 4 threads");
     static constexpr int GROUP_M = M / (M_EACH / 4), GROUP_N = N / (N_EACH / 4);
 

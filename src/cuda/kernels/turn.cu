@@ -1,7 +1,7 @@
 // turn.cu - a tensor [n][channels][pixels] copied between two layouts, mostly contiguous and channels last: the
 // copy of a strided tensor of run() that other kernels read or write in its place.
 //
-// 64 channels x 64 pixels at a time go through shared memory, so that both sides are read and written along
+// SIDE channels x SIDE pixels at a time go through shared memory, so that both sides are read and written along
 // whichever of the two directions is contiguous there. Elements are copied unchanged. Expected bound: memory.
 //
 //   t[0]  the copy      t[1]  the source: any strides, inner extents X1 (channels), X2...X5 (pixels)
@@ -20,7 +20,7 @@
 #include "common.cuh"
 
 typedef ELEMENT element;
-constexpr int THREADS = 256, WARPS = THREADS / 32, SIDE = 64, PIXELS = X2 * X3 * X4 * X5;
+constexpr int THREADS = BLOCK_THREADS, WARPS = THREADS / 32, SIDE = TURN_SIDE, PIXELS = X2 * X3 * X4 * X5;
 constexpr int ACROSS = (PIXELS + SIDE - 1) / SIDE, DOWN = (X1 + SIDE - 1) / SIDE;
 constexpr int PITCH = SIDE + 4 / (int)sizeof(element); // an odd number of banks
 

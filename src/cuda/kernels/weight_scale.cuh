@@ -1,5 +1,5 @@
 // weight_scale.cuh - the scale of an output channel's weights if operands
-// are fp16, found by a block of 128 threads.
+// are fp16, found by a block of PACK_THREADS threads.
 //
 // A power of two brings the channel's largest weight to 2^13 .. 2^14, and if
 // there is only one product also a factor of 1 .. 2, the one with which
@@ -7,6 +7,7 @@
 #ifndef CVY_WEIGHT_SCALE_CUH
 #define CVY_WEIGHT_SCALE_CUH
 
+#include "host_device.cuh"
 #include "ptx.cuh"
 
 __device__ __forceinline__ float as_f16(float v) // and back
@@ -34,6 +35,7 @@ __device__ __forceinline__ float weight_power(float m)
 template <int TERMS_, class Weight> __device__ __forceinline__ float finest(Weight w, float scale)
 {
     constexpr int FINE = 16;
+    static_assert(PACK_THREADS == 4 * 32, "sums of four warps are added");
     __shared__ float2 lost[4][FINE];
     const int t = threadIdx.x;
     float least_lost = __int_as_float(0x7f800000), best = 1.f;
@@ -41,7 +43,7 @@ template <int TERMS_, class Weight> __device__ __forceinline__ float finest(Weig
     for (int j = 0; j < FINE; j++) {
         const float factor = scale * (1.f + (float)j / FINE), inverse = scale / factor;
         float sum = 0.f, squares = 0.f;
-        for (int i = t; i < TERMS_; i += 128) {
+        for (int i = t; i < TERMS_; i += PACK_THREADS) {
             const float d = fmaf(as_f16(w(i) * factor), inverse, -w(i) * scale);
             sum += d, squares = fmaf(d, d, squares);
         }

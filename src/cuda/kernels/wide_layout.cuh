@@ -11,9 +11,18 @@ enum {
     WIDE_GROUP_ROWS = 64, // output channels of a warpgroup
     WIDE_PADDED_K = 128,  // output channels are packed up to a multiple of this, whatever the tile
     WIDE_COPY_MOST = 256, // pixels of one tensor copy
-    WIDE_CHUNK = 64,      // pixels of a sample that a block turns into words
+    WIDE_STRETCH = 64,    // pixels of a sample that a block turns into words
     WIDE_MOST_STAGES = 8
 };
+
+// conv_wide.cu's macros by which the host chooses its tile: -DNAME, the field that holds its value, its meaning.
+#define CONV_WIDE_TILE(X)                                                                                          \
+    X(GROUPS_M, groups_m, "warpgroups along the channels")                                                         \
+    X(GROUPS_N, groups_n, "and along the pixels")                                                                  \
+    X(TILE, tile, "pixels of a warpgroup")                                                                         \
+    X(TOGETHER, together, "1: all rows of taps share a stage of x, else each has its own")                         \
+    X(BLOCKS, blocks, "of a multiprocessor")                                                                       \
+    X(SPLIT, split, "blocks that share a sum")
 
 // ---- taps by phases ----
 //

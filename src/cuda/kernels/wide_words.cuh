@@ -12,9 +12,9 @@
 
 #include "conv_wide.cuh"
 
-constexpr int THREADS = 256, WARPS = THREADS / 32, SIDE = WIDE_CHUNK;
+constexpr int THREADS = BLOCK_THREADS, WARPS = THREADS / 32, SIDE = WIDE_STRETCH;
 constexpr int OF_LIST = cdiv(FLAT_SAMPLE, SIDE),
-              CHUNKS = LISTS * OF_LIST; // chunks of a list, of a sample
+              STRETCHES = LISTS * OF_LIST; // stretches of a list, of a sample
 constexpr int PAIRS = WIDE_CHANNELS / 2, PAIR_PITCH = PAIRS + 1, EACH = SIDE * PAIRS / THREADS;
 static_assert(SIDE == 64 && PAIRS == 32 && WARPS * EACH == 2 * PAIRS, "tiles of 64 x 64");
 
@@ -22,14 +22,14 @@ struct words_tile {
     u32 pairs[PARTS][SIDE][PAIR_PITCH];
 };
 
-// What a block turns into words at a time: a chunk of a list of a sample, 64 channels of it.
-struct words_chunk {
+// What a block turns into words at a time: a stretch of a list of a sample, 64 channels of it.
+struct words_stretch {
     int n, list, first, slice;
 };
 
-CVY_INLINE words_chunk find_chunk(int n, int slice, int chunk)
+CVY_INLINE words_stretch find_stretch(int n, int slice, int stretch)
 {
-    const words_chunk c = {n, chunk / OF_LIST, chunk % OF_LIST * SIDE, slice};
+    const words_stretch c = {n, stretch / OF_LIST, stretch % OF_LIST * SIDE, slice};
     return c;
 }
 
@@ -40,7 +40,7 @@ struct source_pixel {
     bool exists;
 };
 
-CVY_INLINE source_pixel find_source(const words_chunk &c, int place)
+CVY_INLINE source_pixel find_source(const words_stretch &c, int place)
 {
     constexpr int EVERY_D = TRANSPOSED ? 1 : STRIDE_D, EVERY_H = TRANSPOSED ? 1 : STRIDE_H,
                   EVERY_W = TRANSPOSED ? 1 : STRIDE_W;
@@ -67,7 +67,7 @@ CVY_INLINE float source_value(const cvy_args &a, const source_pixel &pixel, int 
     return exists ? v : 0.0f;
 }
 
-CVY_INLINE u32 *words_at(const cvy_args &a, const words_chunk &c, int part, int place)
+CVY_INLINE u32 *words_at(const cvy_args &a, const words_stretch &c, int part, int place)
 {
     const long long row = ((part * LISTS + c.list) * a.extent + c.n) * FLAT_SAMPLE + c.first + place;
     return reinterpret_cast<u32 *>(a.t[0].p) + (row * C_PAD + c.slice * WIDE_CHANNELS) / 2;
@@ -75,7 +75,7 @@ CVY_INLINE u32 *words_at(const cvy_args &a, const words_chunk &c, int part, int 
 
 // ---- along pixels
 
-CVY_INLINE float words_across(const cvy_args &a, words_tile &tile, const words_chunk &c, float scale)
+CVY_INLINE float words_across(const cvy_args &a, words_tile &tile, const words_stretch &c, float scale)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, channel = c.slice * WIDE_CHANNELS + 2 * warp;
     const source_pixel pixels[2] = {find_source(c, lane), find_source(c, lane + 32)};
@@ -110,7 +110,7 @@ CVY_INLINE float words_across(const cvy_args &a, words_tile &tile, const words_c
 
 // ---- along channels
 
-CVY_INLINE float words_along(const cvy_args &a, const words_chunk &c, float scale)
+CVY_INLINE float words_along(const cvy_args &a, const words_stretch &c, float scale)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, channel = c.slice * WIDE_CHANNELS + 2 * lane;
     float v[EACH][2], most_seen = 0.0f;
@@ -134,8 +134,8 @@ CVY_INLINE float words_along(const cvy_args &a, const words_chunk &c, float scal
     return most_seen;
 }
 
-// Turns a chunk into words; returns the largest finite |x| that the thread has seen.
-CVY_INLINE float make_words(const cvy_args &a, words_tile &tile, const words_chunk &c, float scale)
+// Turns a stretch into words; returns the largest finite |x| that the thread has seen.
+CVY_INLINE float make_words(const cvy_args &a, words_tile &tile, const words_stretch &c, float scale)
 {
 #if SRC_DENSE
     return words_across(a, tile, c, scale);

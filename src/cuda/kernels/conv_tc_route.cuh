@@ -1,4 +1,4 @@
-// conv_tc_way.cuh - code shared by the ways through a strip: where a warpgroup is, and how results reach a chunk.
+// conv_tc_route.cuh - code shared by the ways through a strip: where a warpgroup is, and how results reach a chunk.
 //
 //   conv_tc_plain.cuh   tile by tile, all chunks; weights stay in shared memory
 //   conv_tc_keep.cuh    a tile for each warpgroup, statistics first: results wait in registers
@@ -14,13 +14,13 @@
 #include "conv_tc_reduce.cuh"
 
 // MBLOCKS > 1: another block of channels.
-__device__ __forceinline__ void block_channels(const strip_way &w, int block, int first)
+__device__ __forceinline__ void block_channels(const strip_route &w, int block, int first)
 {
     lane_channels(w.lane, w.args, block);
     if (SHIFTED) lane_offset(w.lane, w.args, w.memory, w.stages, first % TC_STAGES);
 }
 
-__device__ __forceinline__ void put_results(const strip_way &w, float (&d)[ACC], const tile_at &tile,
+__device__ __forceinline__ void put_results(const strip_route &w, float (&d)[ACC], const tile_at &tile,
                                             const chunk_place &to)
 {
     if constexpr (PARTIAL)
