@@ -26,19 +26,14 @@ static void define_extents(maker *m, const conv_geom *e)
     cvyi_core_define_out(m, e->out);
 }
 
-/* Phases of a transposed convolution, the taps each one meets, and its output places (window.cuh). */
-typedef struct phases {
-    int64_t count, taps, places;
-} phases;
-
 static int64_t common_divisor(int64_t a, int64_t b)
 {
     return b ? common_divisor(b, a % b) : a;
 }
 
-static phases find_phases(const conv_geom *e, bool transposed)
+conv_phases cvyi_conv_phases(const conv_geom *e, bool transposed)
 {
-    phases p = {1, 1, 1};
+    conv_phases p = {1, 1, 1};
     for (int a = 0; a < 3; a++) {
         const int64_t stride = transposed ? e->stride[a] : 1;
         p.count *= stride;
@@ -51,7 +46,7 @@ static phases find_phases(const conv_geom *e, bool transposed)
 /* By multiply-adds. */
 static conv_tile choose_tile(const conv_geom *e, bool transposed)
 {
-    const int64_t K = e->K / e->groups, C = e->C / e->groups, taps = find_phases(e, transposed).taps;
+    const int64_t K = e->K / e->groups, C = e->C / e->groups, taps = cvyi_conv_phases(e, transposed).taps;
     conv_tile t = {64, 128, 8, 8, 16, 3};
 
     if (K <= 16)
@@ -68,7 +63,7 @@ typedef struct packing {
     int64_t terms, k_pad, elements, at;
 } packing;
 
-static packing find_packing(const conv_geom *e, const phases *f, const conv_tile *t)
+static packing find_packing(const conv_geom *e, const conv_phases *f, const conv_tile *t)
 {
     packing p = {.terms = cvyi_round_up(e->C / e->groups * f->taps, t->terms),
                  .k_pad = cvyi_round_up(e->K / e->groups, t->channels)};
@@ -118,7 +113,7 @@ static cvy_status make_tiled(maker *m, const conv_geom *e, const conv_tile *t, c
     const int core = m->choice->form.core;
     const node *n = &m->g->nodes[core];
     const bool transposed = cvyi_info(n)->kind == KIND_CONVT;
-    const phases f = find_phases(e, transposed);
+    const conv_phases f = cvyi_conv_phases(e, transposed);
     packing w = find_packing(e, &f, t);
     const space in = cvyi_space_planes(cvyi_shape_of(m->g, n->arg[0]), e->spatial);
     const space out = cvyi_space_planes(cvyi_shape_of(m->g, n->out), e->spatial);

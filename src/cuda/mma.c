@@ -38,7 +38,7 @@ typedef struct producer {
     bool is_conv, transposed;
     conv_geom conv;
     matmul_geom product;
-    int64_t rows, columns, terms; /* of the matrix product: of a group, of all groups; of a sum */
+    int64_t rows, columns, terms; /* of the matrix product: of a group; of a product; of a sum */
 } producer;
 
 static producer find_producer(const cvy_graph *g, const node *n)
@@ -56,7 +56,6 @@ static producer find_producer(const cvy_graph *g, const node *n)
     }
     cvyi_conv_geom(g, n, &w.conv);
     w.rows = e->K / e->groups;
-    w.columns = e->N * e->out[0] * e->out[1] * e->out[2];
     w.terms = e->C / e->groups * e->kernel[0] * e->kernel[1] * e->kernel[2];
     return w;
 }
@@ -93,11 +92,11 @@ static const tile_row product_tiles[] = {
 
 static void fill_conv(const producer *w, mma_tile *t)
 {
-    const int64_t *stride = w->conv.stride, phases = w->transposed ? stride[0] * stride[1] * stride[2] : 1;
+    const conv_geom *e = &w->conv;
+    const conv_phases f = cvyi_conv_phases(e, w->transposed);
 
-    /* A phase of a transposed convolution has its share of the pixels, and meets its share of the taps. */
-    t->blocks = phases * cvyi_ceil_div(w->columns, phases * t->n) * cvyi_ceil_div(w->rows, t->m) * w->conv.groups;
-    t->steps = cvyi_ceil_div(w->terms, phases * DEPTH);
+    t->blocks = f.count * cvyi_ceil_div(e->N * f.places, t->n) * cvyi_ceil_div(w->rows, t->m) * e->groups;
+    t->steps = cvyi_ceil_div(e->C / e->groups * f.taps, DEPTH);
     t->copies = DEPTH * (t->n + t->m / 4);
     t->fetched = 0; /* most of what taps share is in the L1 */
     t->shared_bytes = mma_shared_bytes(conv_mma_stage(t->m, t->n), t->stages, t->m, t->n);

@@ -38,6 +38,13 @@ void cvyi_mma_tune(const cvy_plan *p, pass *s, const cuda_choice *c);
 #define MMA_INSTEAD "mma.sync is faster than multiply-adds on a full device"
 bool cvyi_mma_same(const cuda_choice *a, const cuda_choice *b);
 
+/* Of a transposed convolution: phases, the taps that each one meets, its output places (window.cuh). One phase of
+ * everything for an ordinary one. (core_window.c) */
+typedef struct conv_phases {
+    int64_t count, taps, places;
+} conv_phases;
+conv_phases cvyi_conv_phases(const conv_geom *e, bool transposed);
+
 /* Multiply-adds of tf32 per multiprocessor and cycle through mma.sync. */
 int cvyi_mma_rate(int major, int minor);
 
