@@ -30,7 +30,7 @@ static int find_lines(const cuda_device *d, const thin_choice *f)
 static int find_split(const cuda_device *d, const thin_choice *f)
 {
     const matmul_geom *e = &f->geom;
-    const int64_t tiles = cvyi_max64(cvyi_ceil_div(f->lines, f->block_lines) * e->batch, 1);
+    const int64_t tiles = cvyi_max64(f->tiles * e->batch, 1);
     const int64_t shortest = f->block_lines == 1 ? BLOCK_TERMS : SHARE, span = 512 / f->long_bytes;
     const int64_t wanted = cvyi_min64(cvyi_ceil_div(4 * (int64_t)d->sms, tiles), cvyi_ceil_div(e->K, shortest));
     const int64_t share = cvyi_round_up(cvyi_ceil_div(e->K, cvyi_max64(wanted, 1)), span);
@@ -54,6 +54,7 @@ static thin_choice find_choice(const cvy_plan *p, int core)
     if (!f.why && f.geom.batch > GRID_YZ_MOST) f.why = "thin: more batches than a grid has blocks in z";
     f.long_bytes = (int)cvyi_dtype_bytes(p->graph->values[n->arg[f.across]].dtype);
     f.block_lines = find_lines(d, &f);
+    f.tiles = cvyi_ceil_div(f.lines, f.block_lines);
     if (!f.why) f.split = find_split(d, &f);
     return f;
 }
@@ -100,7 +101,7 @@ static cvy_status make_sums(maker *m, const thin_choice *f, const space *out, in
         TRY(cvyi_core_epilogue(m, core, out));
     }
     m->step.extent = out->extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(f->lines, f->block_lines), f->split, f->geom.batch, BLOCK_THREADS);
+    cvyi_core_grid(m, f->tiles, f->split, f->geom.batch, BLOCK_THREADS);
     TRY(cvyi_make_end(m, ""));
 fail:
     return st;
@@ -140,7 +141,7 @@ static void tune_matmul_thin(const cvy_plan *p, pass *s, const cuda_choice *c)
 {
     const cuda_device *d = ((const cuda_state *)p->state)->device;
     const thin_choice *f = &c->thin;
-    const double blocks = (double)cvyi_ceil_div(f->lines, f->block_lines) * (double)f->geom.batch * f->split;
+    const double blocks = (double)(f->tiles * f->geom.batch) * f->split;
     const double full = fmin(1, fmax(blocks, 1) / d->sms);
     const double memory = s->bytes / (0.9 * full * p->machine.bandwidth), multiply = s->flops / p->machine.flops;
 

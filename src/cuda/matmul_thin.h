@@ -11,6 +11,7 @@ typedef struct thin_choice {
     int thin;                    /* how many */
     int64_t lines;               /* of the other operand, in each batch */
     int long_bytes, block_lines; /* of one of its elements; its lines of a block */
+    int64_t tiles;               /* of so many lines, in each batch */
     int split;                   /* blocks that share a sum */
 } thin_choice;
 
