@@ -109,7 +109,8 @@ static const char *judge_nodes(const search *at, int first, int count, pass *s)
     return judge(at, &in, s);
 }
 
-/* Alternatives that were legal and lost: what it would have cost to cut after each producer. */
+/* Alternatives that were legal and lost, for the printed plan: what it would have cost to cut after each producer.
+ * The search kept no answers of intervals that it did not choose, so they are judged once more. */
 static void note_losers(const search *at)
 {
     cvy_plan *p = at->plan;
