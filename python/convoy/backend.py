@@ -89,7 +89,8 @@ def is_item(node):
 
 
 # Modules whose functions and operators say how derivatives are computed, or which are.
-DERIVATIVES = ("torch._functorch", "torch._C._functorch", "torch.autograd", "torch._C._autograd", "torch._higher_order_ops.register_hook")
+DERIVATIVES = ("torch._functorch", "torch._C._functorch", "torch.autograd", "torch._C._autograd",
+               "torch._higher_order_ops.register_hook")  # fmt: skip
 
 
 def differentiates(node):
