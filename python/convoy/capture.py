@@ -99,7 +99,8 @@ def same_grad_mode():
     try:
         yield
     finally:
-        torch._C._set_grad_enabled(grad)
+        if torch.is_grad_enabled() != grad:  # else an export would write it down
+            torch._C._set_grad_enabled(grad)
 
 
 def distinct(tensors):

@@ -101,7 +101,7 @@ def resolve_in_place(module):
     mode, grad = fake_mode(graph), torch.is_grad_enabled()
     if mode is None:
         return
-    with mode, torch.no_grad():
+    with torch._C.DisableTorchFunction(), mode, torch.no_grad():  # an export would write down the latter
         for node, twin, target in in_place(graph, grad):
             if not gives_its_like(twin, node, module):
                 continue
