@@ -4,10 +4,14 @@ Dynamo finds it through the entry point of the installed package; in a source tr
 `backend=convoy.backend.compile_graph` does the same.
 """
 
+import contextlib
+
 import torch
 from torch import nn
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.utils import _pytree as pytree
 
+from .attended import Attended
 from .entry import Entry
 from .kinds import kind_of
 from .module import MOST_ENTRIES, fill_entry, ordinary_world
@@ -24,9 +28,10 @@ class CompiledGraph:
         self.module, self.settings, self.entries = module, settings, {}
         self.is_param = [is_parameter(e) for e in examples]
         self.wrapped, self.numbers = wrapped_numbers(module.graph), set()
+        self.differentiates = any(map(differentiates, nodes_within(module)))
 
     def __call__(self, *args):
-        if not ordinary_world():
+        if self.differentiates or not ordinary_world():
             return self.module(*args)
         numbers = tuple(args[i].item() for i in self.wrapped)
         spelled = tuple(map(repr, numbers))  # 0.0 and -0.0 are equal but not the same
@@ -56,7 +61,11 @@ class CompiledGraph:
             full = list(args)
             for i, tensor in zip(order, [*params, *given]):
                 full[i] = tensor
-            return WithNumbers(self.module, dict(zip(self.wrapped, numbers))).run(*full)
+            mode = Attended()
+            with mode:
+                results = WithNumbers(self.module, dict(zip(self.wrapped, numbers))).run(*full)
+            mode.judge(pytree.tree_leaves(results))
+            return results
 
         entry = Entry()
         entry.params = [args[i] for i in order if self.is_param[i]]
@@ -79,16 +88,49 @@ def is_item(node):
     return node.op == "call_method" and node.target == "item"
 
 
+# Modules whose functions and operators say how derivatives are computed, or which are.
+DERIVATIVES = ("torch._functorch", "torch._C._functorch", "torch.autograd", "torch._C._autograd",
+               "torch._higher_order_ops.register_hook")  # fmt: skip
+
+
+def differentiates(node):
+    """Is the node about derivatives: a transform of torch.func, an autograd.Function, a hook, inference mode? A trace
+    records only what it computes, and may leave PyTorch inside a transform."""
+    if node.op != "call_function" or isinstance(node.target, torch._ops.OpOverload):
+        return False
+    homes = [getattr(node.target, "__module__", None) or "", type(node.target).__module__]
+    return any(home == name or home.startswith(name + ".") for home in homes for name in DERIVATIVES)
+
+
+def nodes_within(module):
+    """Those of a graph, and of the graphs that its operators call."""
+    return [n for m in module.modules() if isinstance(m, torch.fx.GraphModule) for n in m.graph.nodes]
+
+
 class WithNumbers(torch.fx.Interpreter):
-    """Runs the graph with the numbers as constants. numbers: by position of the argument."""
+    """Runs the graph with the numbers as constants, inside the autocasts that it enters. numbers: by position of the
+    argument."""
 
     def __init__(self, module, numbers):
         super().__init__(module)
         placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.items = {user: number for i, number in numbers.items() for user in placeholders[i].users}
 
+    def run(self, *args):
+        with contextlib.ExitStack() as self.entered:
+            return super().run(*args)
+
     def run_node(self, node):
-        return self.items[node] if node in self.items else super().run_node(node)
+        if node in self.items:
+            return self.items[node]
+        # A trace writes down calls of these two functions and does not make them.
+        if node.target is _enter_autocast:
+            inside = self.entered.enter_context(contextlib.ExitStack())
+            inside.enter_context(torch.autocast(*node.args))
+            return inside
+        if node.target is _exit_autocast:
+            return self.env[node.args[0]].close()
+        return super().run_node(node)
 
 
 def by_position(found, positions):

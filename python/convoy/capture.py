@@ -84,12 +84,23 @@ def trace(function, params, tensors, mode, around=contextlib.nullcontext()):
     # Tensors that are neither parameters nor arguments, kept in plain attributes, become constants of the graph.
     tracer = make_fx(flat, tracing_mode=mode, pre_dispatch=True, _allow_non_fake_inputs=True)
     # In a separate context, because PyTorch's settings leave a variable in it after every trace.
-    with around, unwatched_saving():
+    with around, unwatched_saving(), same_grad_mode():
         captured = contextvars.copy_context().run(tracer, *distinct([*params, *tensors]))
     forget_source(source_name(captured))
     if any(isinstance(getattr(captured, n.target), FakeTensor) for n in captured.graph.nodes if n.op == "get_attr"):
         raise RuntimeError("a tensor that was created in a way that the trace does not see")
     return captured, spec
+
+
+@contextlib.contextmanager
+def same_grad_mode():
+    """A forward that switches gradients off may fail, on fake tensors only, before it switches them on."""
+    grad = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        if torch.is_grad_enabled() != grad:  # else an export would write it down
+            torch._C._set_grad_enabled(grad)
 
 
 def distinct(tensors):

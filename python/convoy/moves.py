@@ -17,10 +17,17 @@ def renamed(emit, x, shape):
     return emit("reshape", x, shape=list(shape))
 
 
-@rule("contiguous", "clone", "alias")
+@rule("alias")
 def the_same(emit, a):
-    """Strides are not part of a program: its results have PyTorch's."""
     return renamed(emit, a.self, shape_of(a.self))
+
+
+@rule("contiguous", "clone")
+def laid_out(emit, a):
+    """Strides are not part of a program, but PyTorch decides by them how it lays out its own results (program.py)."""
+    usual = torch.preserve_format if a.name == "clone" else torch.contiguous_format
+    layout = str(a.memory_format or usual).removeprefix("torch.")
+    return emit("reshape", a.self, shape=list(shape_of(a.self)), as_in=f"{a.name}.{layout}")
 
 
 @rule("cat", "concat", "concatenate")

@@ -200,6 +200,8 @@ class Chooser:
         if not more_than_one(nodes):
             return None, "a single operator, which PyTorch runs as fast"
         region = make_region(nodes, self.is_param)
+        if not region.outputs:
+            return None, "nothing reads its results"
         if not unique_outputs(region):
             return None, "gives one value twice"
         call, reason = self.make_call(region)

@@ -103,6 +103,7 @@ class Program:
 
 # Steps whose result PyTorch may return in their argument's memory.
 SHOWN = {"reshape", "flatten", "squeeze", "unsqueeze", "slice", "permute", "expand", "dropout", "cast"}
+LAYOUTS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
 DTYPE_OF = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}  # by the words of `cast`
 
 
@@ -186,6 +187,12 @@ def reshape(op, args, attrs):
     return args[0].reshape(attrs["shape"])
 
 
+def laid_out(op, args, attrs):
+    """contiguous or clone, with the name of a memory format."""
+    name, _, layout = op.partition(".")
+    return getattr(args[0], name)(memory_format=getattr(torch, layout))
+
+
 def squeeze(op, args, attrs):
     dims = attrs.get("dim")
     return args[0].squeeze() if dims is None else args[0].squeeze(tuple(dims))
@@ -221,6 +228,7 @@ CALLS = {
     **dict.fromkeys(["max", "min"], extremum),
     **dict.fromkeys(["max.dim", "min.dim"], first_extremum),
     **dict.fromkeys(["sum", "mean", "logsumexp"], reduce),
+    **{f"{name}.{layout}": laid_out for name in ("contiguous", "clone") for layout in LAYOUTS},
     "linear": linear,
     "group_norm": with_tensors("weight", "bias"),
     "layer_norm": with_tensors("weight", "bias"),

@@ -18,12 +18,19 @@ aten = torch.ops.aten
 def functional_twin(node):
     """The operator without the underscore, for one that changes its first argument in place. Some (copy) only exist for
     compilers, and have no derivative."""
-    packet = node.target._schema.name.partition("::")[2]
-    if not packet.endswith("_") or packet.startswith("__"):
+    space, _, packet = node.target._schema.name.partition("::")
+    if space != "aten" or not packet.endswith("_") or packet.startswith("__"):
         return None
     if not any(hasattr(place, packet[:-1]) for place in (torch, torch.Tensor, torch._C._nn)):
         return None
-    return getattr(getattr(aten, packet[:-1], None), node.target._overloadname, None)
+    twins = getattr(aten, packet[:-1], None)
+    overloads = (getattr(twins, name) for name in (twins.overloads() if twins else ()))
+    return next((o for o in overloads if taken_by(o) == taken_by(node.target)), None)
+
+
+def taken_by(overload):
+    """Names and types of its arguments: overloads of one name may take others (pow.Scalar and pow_.Scalar do)."""
+    return [(a.name, str(a.type)) for a in overload._schema.arguments]
 
 
 # Operators whose results may be views, and whose schemas do not say so in every PyTorch.
@@ -61,27 +68,46 @@ def is_pointwise(node):
     return node.target in CONVERSIONS or torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 
-def keeps_dtype(node, target):
-    """Would the plain operator give the target's dtype? With a wider tensor it would not; in place, the result is converted."""
-    tensors = [n.meta["val"] for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
-    return all(t.dtype == target.meta["val"].dtype or t.dim() == 0 for t in tensors)
+def gives_its_like(twin, node, module):
+    """Would the plain operator give a tensor like the one that is changed? In place, a result is converted to that one's
+    dtype and written in its layout."""
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: value_of(module, n))
+    result, target = twin(*args, **kwargs), args[0]
+    if not isinstance(result, torch.Tensor) or result.layout != target.layout:
+        return False
+    return (result.dtype, result.shape, result.stride()) == (target.dtype, target.shape, target.stride())
 
 
-def resolve_in_place(graph):
-    """x.op_() becomes y = op(x) with y instead of x from there on, if x is a fresh result that has no views."""
-    for node in list(graph.nodes):
+def in_place(graph, grad):
+    """(operator, the functional one, its target) for operators that change a fresh result that has no views, each inside
+    the autocast that it runs in. If gradients were switched on or off since, the target keeps its old derivative.
+    grad: are they enabled at first?"""
+    modes = {}
+    for node in as_it_runs(graph):
+        grad = node.args[0] if node.target is torch._C._set_grad_enabled else grad
+        modes[node] = grad
         if node.op != "call_function" or not is_mutable(node):
             continue
         twin, target = functional_twin(node), node.args[0] if node.args else None
-        if twin is None or not isinstance(target, Node):
+        if twin is None or not isinstance(target, Node) or modes[target] != grad:
             continue
-        if not keeps_dtype(node, target):
-            continue
-        if target.op != "call_function" or is_view(target) or any(is_view(u) for u in target.users if u is not node):
-            continue
-        node.target = twin
-        order = {n: i for i, n in enumerate(graph.nodes)}
-        target.replace_all_uses_with(node, delete_user_cb=lambda user: order[user] > order[node])
+        if target.op == "call_function" and not is_view(target) and not any(is_view(u) for u in target.users if u is not node):
+            yield node, twin, target
+
+
+def resolve_in_place(module):
+    """x.op_() becomes y = op(x) with y instead of x from there on, if the difference cannot be seen."""
+    graph = module.graph
+    mode, grad = fake_mode(graph), torch.is_grad_enabled()
+    if mode is None:
+        return
+    with torch._C.DisableTorchFunction(), mode, torch.no_grad():  # an export would write down the latter
+        for node, twin, target in in_place(graph, grad):
+            if not gives_its_like(twin, node, module):
+                continue
+            node.target = twin
+            order = {n: i for i, n in enumerate(graph.nodes)}
+            target.replace_all_uses_with(node, delete_user_cb=lambda user: order[user] > order[node])
 
 
 DROPOUTS = {getattr(aten, kind + "dropout" + end).default
@@ -207,17 +233,22 @@ def purify(module):
     resolve_identities(graph)
     resolve_splits(graph)
     resolve_broadcasts(graph)
-    resolve_in_place(graph)
+    resolve_in_place(module)
     resolve_constants(module)
     for node in reversed(list(graph.nodes)):
-        if node.op == "call_function" and not node.users and not is_barrier(node) and not has_effects(node):
+        if node.op == "call_function" and not node.users and not has_effects(node):
             graph.erase_node(node)
     graph.lint()
 
 
 def has_effects(node):
-    """Batch statistics are updated without saying so in the schema; random numbers advance their generator."""
-    return node.target in NORMS or is_random(node)
+    """Does it do more than make a result: change a tensor, advance a generator, or check something? An operator that is
+    not PyTorch's own may do anything."""
+    if node.target is operator.getitem:
+        return False
+    if is_barrier(node) or is_random(node) or node.is_impure() or node.target.namespace not in ("aten", "prims"):
+        return True
+    return not node.target._schema.returns  # _assert_async
 
 
 def is_random(node):

@@ -288,7 +288,7 @@ class Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, runner, *tensors):
-        ctx.runner = runner
+        ctx.runner, ctx.copies = runner, copies_of(runner, tensors)
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)  # an unused result has no gradient, not one of zeros
         results = tuple(runner.run(tensors))
@@ -298,9 +298,23 @@ class Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads):
-        tensors = ctx.saved_tensors
         ctx.runner.trained = True
+        try:
+            tensors = ctx.saved_tensors
+        except RuntimeError:  # changed in place
+            if not ctx.copies or torch.is_grad_enabled() or any(t._version != v for t, v in ctx.copies):
+                raise  # gradients of gradients need the originals
+            tensors = [t for t, _ in ctx.copies]
         return None, *gradients(ctx.runner.program, tensors, ctx.needs_input_grad[1:], grads)
+
+
+def copies_of(runner, tensors):
+    """(what the region reads, its version). A backward that recomputes needs inputs that PyTorch's own may not need, and
+    with training="auto" nobody asked for it: results of other operators, which may be changed in place until then, are copied."""
+    if runner.training != "auto" or all(t.is_leaf for t in tensors):
+        return None
+    copies = [t.detach() if t.is_leaf else t.clone() for t in tensors]
+    return [(t, t._version) for t in copies]
 
 
 def gradients(program, tensors, needed, grads):

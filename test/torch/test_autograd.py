@@ -292,3 +292,44 @@ def test_inputs_of_a_frozen_model_in_eval():
 def test_training_option_is_checked():
     with pytest.raises(ValueError, match="training takes auto, eager, recompute, not 'never'"):
         convoy.compile(nn.ReLU(), training="never")
+
+
+class Residual(nn.Module):
+    """Adds a block's results to its input in place, which PyTorch's backward of the block does not need."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.stem, self.block = nn.Conv2d(3, 4, 3), nn.Sequential(nn.ReLU(), nn.Tanh(), nn.Conv2d(4, 4, 1))
+        self.change = change
+
+    def forward(self, x):
+        x = self.stem(x)
+        return self.change(x, self.block(x), self.block)
+
+
+def add_up(x, y, block):
+    x += y
+    return x
+
+
+def change_weight(x, y, block):
+    with torch.no_grad():
+        block[2].weight.mul_(2)
+    return y + x
+
+
+@pytest.mark.parametrize("change", [add_up, change_weight])
+def test_what_is_changed_after_a_block_has_read_it(change):
+    torch.manual_seed(0)
+    model, found = Residual(change), []
+    for fast in (False, True):
+        module, x = copy.deepcopy(model), torch.linspace(-1, 1, 150).view(2, 3, 5, 5)
+        module.block = convoy.compile(module.block) if fast else module.block
+        for _ in range(3):
+            module.zero_grad()
+            try:
+                module(x).square().sum().backward()
+            except RuntimeError as error:
+                assert change is change_weight and "modified by an inplace operation" in str(error)
+        found.append([p.grad for p in module.parameters()] if change is add_up else [])
+    close(*found)

@@ -160,3 +160,132 @@ def test_gradients_of_what_is_written_in_place(write):
         found.append(torch.autograd.grad(m(x).sum(), [x, *m.parameters()]))
     for got, want in zip(found[1], found[0]):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+# ---- operators in place --------------------------------------------------------------------------------------------------
+
+
+def power(y):
+    y **= 2
+    return y
+
+
+IN_PLACE = {
+    "pow_": power,
+    "float_power_": lambda y: y.double().float_power_(2),
+    "ldexp_": lambda y: y.ldexp_(torch.tensor([3])),
+    **{name: lambda y, name=name: getattr(y, name)(0) for name in ("gt_", "ge_", "lt_", "eq_", "not_equal_")},
+    "logical_not_": lambda y: y.logical_not_(),
+    "ge_ of a new one": lambda y: torch.rand_like(y).ge_(0.5),
+    **{name: lambda y, name=name: getattr(y.contiguous(memory_format=torch.channels_last) + 0, name)(1)
+       for name in ("cumsum_", "cumprod_", "tril_", "triu_")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", IN_PLACE.values(), ids=IN_PLACE)
+@torch.no_grad()
+def test_operators_in_place_keep_dtype_and_layout(change):
+    def function(m, x):
+        y = change(torch.tanh(m.conv(x)) * 2)
+        return y, y * 2 + 1
+
+    module = Of(function)
+    fast = convoy.compile(copy.deepcopy(module))
+    x = torch.randn(2, 4, 6, 6)
+    for _ in range(2):
+        found = []
+        for m in (module, fast):
+            torch.manual_seed(0)
+            found.append(m(x))
+        for got, want in zip(found[1], found[0]):
+            assert (got.dtype, got.stride()) == (want.dtype, want.stride())
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    assert regions(fast)
+
+
+def straight_through(y):
+    with torch.no_grad():
+        y.clamp_(-0.2, 0.2)
+    return y
+
+
+def made_without(y):
+    with torch.no_grad():
+        z = torch.tanh(y) * 2
+    return y * z.add_(1)
+
+
+def all_without(y):
+    with torch.no_grad():
+        return y * (torch.tanh(y) * 2).add_(1)
+
+
+@pytest.mark.parametrize("change", [straight_through, made_without, all_without])
+@pytest.mark.parametrize("training", ["auto", "recompute"])
+def test_gradients_of_what_is_changed_without_them(change, training):
+    module = Of(lambda m, x: torch.tanh(change(torch.tanh(m.conv(x)) * 2) * 2 + x))
+    fast = convoy.compile(copy.deepcopy(module), training=training)
+    for _ in range(2):
+        found = []
+        for m in (module, fast):
+            x = torch.linspace(-1, 1, 288).view(2, 4, 6, 6).requires_grad_()
+            result = m(x)
+            found.append([result, *torch.autograd.grad(result.sum(), [x, *m.parameters()], allow_unused=True)])
+        for got, want in zip(found[1], found[0]):
+            assert (got is None) == (want is None)
+            if want is not None:
+                torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+# ---- results that nobody reads -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(4), nn.InstanceNorm2d(4), nn.InstanceNorm2d(4, track_running_stats=True)])
+@torch.no_grad()
+def test_an_unused_norm(norm):
+    class Unused(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.conv = norm, nn.Conv2d(4, 4, 3)
+
+        def forward(self, x):
+            self.norm(x * 2)
+            return torch.tanh(self.conv(x)) * 2
+
+    module = Unused()
+    fast, x = convoy.compile(copy.deepcopy(module)), torch.randn(2, 4, 6, 6)
+    for training in (False, True):
+        for m in (module, fast):
+            m.train(training)
+        torch.testing.assert_close(fast(x), module(x), rtol=1e-5, atol=1e-5)
+        assert regions(fast) == 1
+        for got, want in zip(fast.buffers(), module.buffers()):
+            torch.testing.assert_close(got, want)
+
+
+@torch.no_grad()
+def test_assertions_and_operators_of_others_run():
+    noted = []
+
+    @torch.library.custom_op("convoy_test::note", mutates_args=())
+    def note(x: torch.Tensor) -> torch.Tensor:
+        noted.append(x.shape)
+        return x.clone()
+
+    note.register_fake(torch.empty_like)
+    for message in (["not finite"], []):
+
+        def function(m, x, message=message):
+            y = torch.tanh(x) * 2
+            torch._assert_async(y.isfinite().all(), *message)
+            torch.ops.convoy_test.note(y)
+            return y
+
+        fast, x = convoy.compile(Of(function)), torch.randn(2, 4, 6, 6)
+        for _ in range(3):
+            fast(x)
+        assert regions(fast) == 1 and len(noted) == 3
+        noted.clear()
+        with pytest.raises(RuntimeError):
+            fast(x * float("nan"))
+        noted.clear()

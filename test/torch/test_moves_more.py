@@ -138,3 +138,39 @@ def test_a_cast_of_autocasts_at_the_end_of_a_region():
         got, want = fast(x), module(x)
     assert got.dtype == want.dtype and "aten.pad.default" in kept(fast)
     torch.testing.assert_close(got, want, rtol=0.02, atol=0.02)
+
+
+LAID_OUT = {
+    "contiguous": lambda y: y.permute(0, 2, 3, 1).contiguous(),
+    "contiguous, channels last": lambda y: y.contiguous(memory_format=torch.channels_last),
+    "clone": lambda y: y.permute(0, 2, 3, 1).clone(),
+    "clone, contiguous": lambda y: y.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format),
+    "clone, channels last": lambda y: y.clone(memory_format=torch.channels_last),
+}
+
+
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_layouts_where_pytorch_computes_a_region(name):
+    """After the first backward it does, and during an export."""
+    module = Wrapped(lambda y, x: torch.tanh(LAID_OUT[name](torch.relu(y) * 2)) * 2).eval()
+    fast, x = convoy.compile(module, regions="all"), torch.randn(IMAGE, requires_grad=True)
+    want = module(x).stride()
+    for turn in range(3):
+        with torch.set_grad_enabled(turn > 0):
+            got = fast(x)
+        assert got.stride() == want
+        if turn:
+            got.sum().backward()
+    (runner,) = list(fast._convoy.entries.values())[-1].runners
+    assert runner.trained
+    assert runner.program.evaluate([t.detach() for t in (x, *module.parameters())][: len(runner.sources)])[0].stride() == want
+
+
+def test_an_export_of_what_needs_a_layout():
+    def function(y, x):
+        y = torch.tanh(y).permute(0, 2, 3, 1).contiguous() * 2
+        return torch.cumsum(y.view(y.shape[0], -1), 1)
+
+    module, x = Wrapped(function).eval(), torch.randn(IMAGE)
+    exported = torch.export.export(convoy.compile(module, regions="all"), (x,), strict=False).module()
+    torch.testing.assert_close(exported(x), module(x), rtol=1e-4, atol=1e-4)

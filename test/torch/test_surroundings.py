@@ -106,3 +106,19 @@ def test_cached_parametrizations(first):
                 assert type(got) is torch.Tensor and type(module[0].weight) is torch.Tensor
         module[0].parametrizations.weight.original0.mul_(3)
         torch.testing.assert_close(fast(x), module(x))
+
+
+class Switches(nn.Module):
+    """Fails on fake tensors while gradients are disabled."""
+
+    def forward(self, x):
+        y = torch.relu(x) * 2 * 1.5
+        torch.set_grad_enabled(False)
+        total = float(y.sum().numpy())
+        torch.set_grad_enabled(True)
+        return y * total
+
+
+def test_a_trace_that_fails_leaves_gradients_enabled():
+    x = torch.rand(3, 4, requires_grad=True)
+    assert compiled(Switches())(x).requires_grad and torch.is_grad_enabled()
