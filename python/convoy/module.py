@@ -163,6 +163,8 @@ class Dispatcher:
                         return None
                 others = [e.state for k, e in self.entries.items() if k[2] == module.training and e.state is not None]
                 entry = build_entry(module, forward, tensors, nested, self.settings, others)
+                for runner in entry.runners:
+                    runner.in_training = module.training
                 if others and entry.capture is not None:
                     entry.capture.forget_graph()
                 self.entries[key] = entry

@@ -162,6 +162,7 @@ class Runner:
         self.misaligned = 15 if dense and device.type == "cuda" else 0  # bits of an address that must be 0
         self.plan = Plan(self.graph, strided=strided, deferred=deferred, **settings.options(device))
         self.training, self.trained = settings.training, False
+        self.in_training = True  # is a backward likely? Not in a module's .eval()
         self.depends = program.depends()
         self.slots, self.doubts = {}, []  # slots by stream
         self.stream = stream_reader(device)
@@ -310,8 +311,9 @@ class Fused(torch.autograd.Function):
 
 def copies_of(runner, tensors):
     """(what the region reads, its version). A backward that recomputes needs inputs that PyTorch's own may not need, and
-    with training="auto" nobody asked for it: results of other operators, which may be changed in place until then, are copied."""
-    if runner.training != "auto" or all(t.is_leaf for t in tensors):
+    with training="auto" nobody asked for it: results of other operators, which may be changed in place until then, are copied.
+    Not in .eval(), where calls without torch.no_grad() are mostly inference."""
+    if runner.training != "auto" or not runner.in_training or all(t.is_leaf for t in tensors):
         return None
     copies = [t.detach() if t.is_leaf else t.clone() for t in tensors]
     return [(t, t._version) for t in copies]
