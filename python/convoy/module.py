@@ -273,8 +273,17 @@ def build_entry(module, forward, tensors, nested, settings, others=()):
     attended = Attended()
     run = stateless(module, forward, entry.state, [*entry.params, *entry.loose], nesting, attended)
     fill_entry(entry, run, tensors, settings)
+    if attended.made.clean():
+        return refused(entry, "its forward keeps a tensor outside of the module")
     entry.asked = entry.wanted(tensors) if attended.asked else None
     return entry
+
+
+def refused(entry, reason):
+    """An entry without a capture, in the same state."""
+    bare = Entry(entry.state)
+    bare.hooks, bare.reason = entry.hooks, entry.reason or reason
+    return bare
 
 
 def stateless(module, forward, state, replaced, nesting, attended=None):
@@ -291,6 +300,8 @@ def stateless(module, forward, state, replaced, nesting, attended=None):
             args, kwargs = pytree.tree_unflatten(leaves, spec)
         arguments = State((args, kwargs))
         mode = attended or Attended()
+        mode.generators = state.generators_held()
+        mode.made.note(given)
         with state.replaced(replaced, stand_ins):
             with mode:
                 result = forward(module, *args, **kwargs)

@@ -349,6 +349,10 @@ class State:
         name, where = getattr(function, "__qualname__", ""), getattr(function, "__module__", None)
         return any(where == c.__module__ and name.startswith(c.__qualname__ + ".") for c in self.classes)
 
+    def generators_held(self):
+        """PyTorch's generators that can be reached from the module or are arguments."""
+        return [read.__self__ for read, _, _ in self.generators.values() if isinstance(getattr(read, "__self__", None), torch.Generator)]
+
     def hold(self, container, path, name, ours=True):
         """ours: not PyTorch's own classes, which its tracer changes while it runs."""
         held = Held(container, name, restored=ours)
