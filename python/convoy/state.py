@@ -36,7 +36,9 @@ KINDS = ("_parameters", "_buffers", "_modules")
 ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size,
                    torch.memory_format, torch.layout, types.FunctionType, types.BuiltinFunctionType, type})  # fmt: skip
 VALUES = ATOMS | {tuple}  # equal ones are interchangeable
+ATTRIBUTED = (dict, list, set, deque, tuple, frozenset, functools.partial, types.FunctionType, torch.Tensor)
 NAMESPACES = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList, ChainMap)
+OF_MODELS = ("torch.distributions.", "torch.nn.")  # PyTorch's classes whose objects hold a model's values
 OWN = frozenset(nn.Module().__dict__) - {"training", *KINDS}  # hooks and the like: nothing that a forward reads
 LAZY = frozenset({"__annotations__", "__doc__", "__slotnames__", "__abstractmethods__", "__weakref__", "__dict__"})
 
@@ -234,6 +236,11 @@ def foreign(cls):
     return top == "torch" or top in sys.stdlib_module_names
 
 
+def atom(value):
+    """Has it nothing that could change? A function may have attributes."""
+    return type(value) in ATOMS and not (type(value) is types.FunctionType and value.__dict__)
+
+
 def closure_of(function):
     cells = getattr(getattr(function, "__func__", function), "__closure__", None) or ()
     return [c.cell_contents for c in cells if c != types.CellType()]  # an empty cell has no contents
@@ -242,7 +249,7 @@ def closure_of(function):
 def has_contents(value):
     if isinstance(value, (type, types.ModuleType)) or type(getattr(value, "__dict__", None)) is not dict:
         return False
-    return isinstance(value, (nn.Module, *NAMESPACES)) or not foreign(type(value))
+    return isinstance(value, (nn.Module, *NAMESPACES)) or not foreign(type(value)) or type(value).__module__.startswith(OF_MODELS)
 
 
 def has_slots(value):
@@ -277,9 +284,11 @@ class State:
     # -- finding --
 
     def visit(self, value, path):
-        if type(value) in ATOMS or id(value) in self.seen:
+        if atom(value) or id(value) in self.seen:
             return
         self.seen.add(id(value))
+        if isinstance(value, ATTRIBUTED):
+            self.visit_attributes(value, path)
         if isinstance(value, torch.Tensor):
             self.tensors[id(value)], self.names[id(value)] = value, path
         elif (ways := ways_of(value)) is not None:
@@ -291,7 +300,7 @@ class State:
         elif isinstance(value, weakref.ref):
             self.references.append(value)
         elif isinstance(value, types.MethodType):
-            self.expect([value.__self__], lambda i: path)
+            self.expect([value.__self__, value.__func__], lambda i: path)
         elif isinstance(value, functools.partial):
             self.expect([value.func, *value.args, value.keywords], lambda i: path)
         elif has_contents(value):
@@ -301,6 +310,15 @@ class State:
             self.visit_slots(value, path)
         elif isinstance(value, Iterator):
             raise Unseen(f"{path or 'it'} is an iterator, whose position cannot be read")
+
+    def visit_attributes(self, value, path):
+        """Those of a container, a function or a tensor, which are not among its elements."""
+        own = getattr(value, "__dict__", None)
+        if type(own) is dict and (own or not isinstance(value, torch.Tensor)):  # nearly all parameters have none
+            self.seen.add(id(own))
+            self.hold(own, path, functools.partial(member, path))
+        if not isinstance(value, torch.Tensor):
+            self.visit_classes(value)
 
     def visit_object(self, value, path):
         if isinstance(value, torch.jit.ScriptModule):
@@ -368,7 +386,7 @@ class State:
 
     def expect(self, values, named):
         # the last is visited first: turned round, things come in the order in which they are listed
-        self.waiting += [(v, named(i)) for i, v in enumerate(values) if type(v) not in ATOMS][::-1]
+        self.waiting += [(v, named(i)) for i, v in enumerate(values) if not atom(v)][::-1]
 
     # -- has it changed? --
 

@@ -2,6 +2,7 @@
 
 import copy
 from collections import OrderedDict, deque
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -337,6 +338,53 @@ def test_objects_among_the_arguments():
     for scale in (1.0, 3.0, -1.0):
         options.scale = scale
         near(fast(X, options), model(X, options))
+        assert regions(fast) == 1
+
+
+class Settings(dict):
+    pass
+
+
+class Sizes(list):
+    pass
+
+
+def valued(thing):
+    thing.value = 2.0
+    return thing
+
+
+@pytest.mark.parametrize("thing", [Settings(), Sizes(), partial(max), lambda x: x], ids=["dict", "list", "partial", "function"])
+@torch.no_grad()
+def test_attributes_of_containers_and_functions(thing):
+    class Scaled(Net):
+        def forward(self, x):
+            return super().forward(x) * self.thing.value
+
+    model = Scaled()
+    model.thing = valued(thing)
+    fast = convoy.compile(model)
+    for value in (2.0, 2.0, 5.0):
+        thing.value = value
+        near(fast(X), model(X))
+        assert regions(fast) == 1
+
+
+@torch.no_grad()
+def test_distributions_hold_values_of_a_model():
+    class Prior(Net):
+        def __init__(self):
+            super().__init__()
+            self.prior = torch.distributions.Normal(2.0, 1.0)
+
+        def forward(self, x):
+            return super().forward(x) * self.prior.loc
+
+    model = Prior()
+    fast = convoy.compile(model)
+    for loc in (2.0, 2.0, 5.0):
+        model.prior.loc = torch.tensor(loc)
+        near(fast(X), model(X))
         assert regions(fast) == 1
 
 
