@@ -5,11 +5,15 @@ a captured graph would leave them out silently. While the forward is traced, a m
 and finds what cannot be captured. Such a module stays in PyTorch, with the reason.
 """
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import _C as native
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .leaks import Made
 from .random_numbers import numbers_of_pytorch
@@ -130,16 +134,29 @@ class Attended(TorchFunctionMode):
         self.grad = args[0] if function is native._set_grad_enabled else self.grad
         return result
 
-    def judge(self, outputs):
-        """After the forward: raises the first thing it did that cannot be captured. outputs: its tensors."""
+    def judge(self, outputs, given):
+        """After the forward: raises the first thing it did that cannot be captured. outputs: its tensors. given: those it got."""
         found, self.found = self.found, None
         if found is not None:
             try:
                 raise found
             finally:
                 del found  # its traceback would keep this frame, and with it the trace's tensors
+        if any(has_attributes(t) for t in outputs if not any(t is g for g in given)):
+            raise Changed("its forward sets an attribute of a tensor that it returns")
         if any(map(has_own_derivative, outputs)):
             raise Changed("its forward has a derivative of its own")
+
+
+def has_attributes(output):
+    """Has it any that PyTorch does not give to every placeholder?"""
+    return isinstance(output, FakeTensor) and any(k[0] != "_" for k in vars(output).keys() - placeholder_attributes())
+
+
+@functools.cache
+def placeholder_attributes():
+    with _disable_current_modes(), FakeTensorMode():
+        return frozenset(vars(torch.empty(0)))
 
 
 def has_own_derivative(output):

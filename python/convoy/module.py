@@ -305,7 +305,7 @@ def stateless(module, forward, state, replaced, nesting, attended=None):
         with state.replaced(replaced, stand_ins):
             with mode:
                 result = forward(module, *args, **kwargs)
-            mode.judge(pytree.tree_leaves(result))
+            mode.judge(pytree.tree_leaves(result), given)
         if (name := arguments.difference()) is not None:
             raise Changed(f"its forward changes an argument{name and ': ' + name}")
         return result

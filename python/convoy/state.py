@@ -256,6 +256,15 @@ def has_slots(value):
     return not isinstance(value, type) and not foreign(type(value)) and any(map(member_names, type(value).__mro__))
 
 
+def attributes(tensor):
+    """What a model has set on it; names with an underscore are PyTorch's."""
+    return {k: v for k, v in vars(tensor).items() if not k.startswith("_")}
+
+
+def same_attributes(a, b):
+    return a.keys() == b.keys() and all(map(same, a.values(), b.values()))
+
+
 @contextlib.contextmanager
 def no_cached_parametrizations():
     """parametrize.cached() keeps tensors in a global variable: a trace must not find any there, nor leave its own."""
@@ -449,6 +458,9 @@ class State:
         for stand_in in (s for t, s in zip(tensors, stand_ins) if isinstance(t, nn.Parameter)):
             stand_in._is_param = True  # for isinstance()
         by.update((id(r), weakref.ref(by[id(r())])) for r in self.references if id(r()) in by)
+        for tensor, stand_in in zip(tensors, stand_ins):
+            vars(stand_in).update((k, by.get(id(v), v)) for k, v in vars(tensor).items())
+        tags = [(s, attributes(s)) for s in stand_ins]
         during = [(held, [by.get(id(x), x) for x in held.before]) for held in self.held if held.restored]
         try:
             for held, items in during:
@@ -458,6 +470,8 @@ class State:
                 yield
             found = (held.difference(items) for held, items in during)
             name = next((n for n in found if n is not None), None)
+            if not all(same_attributes(attributes(s), then) for s, then in tags):
+                name = "an attribute of a tensor"
         finally:
             self.restore()
         if name is not None:

@@ -388,6 +388,38 @@ def test_distributions_hold_values_of_a_model():
         assert regions(fast) == 1
 
 
+@torch.no_grad()
+def test_attributes_of_parameters():
+    class Scaled(Net):
+        def forward(self, x):
+            return super().forward(x) * getattr(self.conv.weight, "scale", 1.0)
+
+    model = Scaled()
+    fast = convoy.compile(model)
+    for scale in (2.0, 2.0, 5.0):
+        model.conv.weight.scale = scale
+        near(fast(X), model(X))
+        assert regions(fast) == 1
+
+
+@torch.no_grad()
+def test_attributes_that_a_forward_sets():
+    class Tags(Net):
+        def forward(self, x):
+            y = super().forward(x)
+            (self.conv.weight if self.inside else y).tag = 1
+            return y
+
+    for inside in (False, True):
+        model = Tags()
+        model.inside = inside
+        fast = convoy.compile(model)
+        for _ in range(2):
+            y = fast(X)
+            assert (model.conv.weight if inside else y).tag == 1
+            assert inside or "sets an attribute of a tensor" in last(fast).reason
+
+
 # ---- the state itself --------------------------------------------------------------------------------------------
 
 
