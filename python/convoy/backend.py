@@ -8,9 +8,10 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from .building import fill_entry
 from .entry import Entry
 from .kinds import kind_of
-from .module import MOST_ENTRIES, fill_entry, ordinary_world
+from .module import MOST_ENTRIES, ordinary_world
 from .settings import Settings
 
 

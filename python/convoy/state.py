@@ -104,7 +104,8 @@ EMPTY = object()  # what is in a slot that was never written
 def member_names(cls):
     """The attributes that a Python class adds; C classes have no `__slots__`."""
     own = cls.__dict__
-    return [n for n, v in own.items() if type(v) is types.MemberDescriptorType] if "__slots__" in own else []
+    slots = [n for n, v in own.items() if type(v) is types.MemberDescriptorType] if "__slots__" in own else []
+    return [n for n in slots if n != "_convoy"]  # of a compiled module
 
 
 def read_slots(slots):
@@ -348,7 +349,7 @@ class State:
                 self.hold(here[kind], path, name)
             self.buffers.update(map(id, here["_buffers"].values()))
             self.hold(here, path, name)
-            self.visit_classes(value)
+            self.visit_slots(value, path)
 
     def visit_slots(self, value, path):
         if has_slots(value):
