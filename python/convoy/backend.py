@@ -12,9 +12,10 @@ from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.utils import _pytree as pytree
 
 from .attended import Attended
+from .building import fill_entry
 from .entry import Entry
 from .kinds import kind_of
-from .module import MOST_ENTRIES, fill_entry, ordinary_world
+from .module import MOST_ENTRIES, ordinary_world
 from .settings import Settings
 
 
@@ -64,7 +65,7 @@ class CompiledGraph:
             mode = Attended()
             with mode:
                 results = WithNumbers(self.module, dict(zip(self.wrapped, numbers))).run(*full)
-            mode.judge(pytree.tree_leaves(results))
+            mode.judge(pytree.tree_leaves(results), full)
             return results
 
         entry = Entry()

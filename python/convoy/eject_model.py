@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from .capture import trace
 from .entry import Entry
-from .module import fill_entry, inner_hooks, stateless
+from .building import fill_entry, forward_of, inner_hooks, stateless
 from .problem import SEED, Bad, about
 from .region import Runner
 from .state import State
@@ -141,7 +141,7 @@ class Traced:
 
     def run(self, params, given):
         replaced = list(self.state.values())
-        return stateless(self.model, type(self.model).forward, State(self.model), replaced, self.nesting)(params, given)
+        return stateless(self.model, forward_of(type(self.model)), State(self.model), replaced, self.nesting)(params, given)
 
     def fake(self, tensor):
         with self.mode:

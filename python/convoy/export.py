@@ -1,14 +1,29 @@
 """Compiled modules under torch.export: the captured graph with regions as operators `convoy::program`."""
 
+import contextlib
+
 import torch
+from torch import _C as native
+from torch.amp.autocast_mode import _enter_autocast as enter_autocast
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .building import stateless
 from .capture import capture
-from .module import stateless
 from .ops import inserter
-from .reasons import Changed, Unseen
 from .state import State
+
+
+@contextlib.contextmanager
+def unseen():
+    """Hides a trace from the one around it, which would record where the forward switches gradients or autocast."""
+    modes = [native._pop_torch_function_stack() for _ in range(native._len_torch_function_stack())]
+    try:
+        with _disable_current_modes():
+            yield
+    finally:
+        for mode in reversed(modes):
+            native._push_on_torch_function_stack(mode)
 
 
 def portable(module, forward, args, kwargs, settings):
@@ -23,9 +38,11 @@ def portable(module, forward, args, kwargs, settings):
         params, given = [unwatched(t) for t in state.values()], [unwatched(t) for t in tensors]
     try:
         run = stateless(module, forward, State(module), list(state.values()), (spec, constants, where))
-        with _disable_current_modes():
+        with unseen():
             found = capture(run, params, given, device, lambda region: (inserter(region, settings), None), mode="real")
-    except (Changed, Unseen):  # torch.export decides what to do with such a module
+    except Exception:  # torch.export decides what to do with such a module
+        return forward(module, *args, **kwargs)
+    if any(node.target is enter_autocast for node in found.graph.graph.nodes):  # where it would convert a region's arguments again
         return forward(module, *args, **kwargs)
     return pytree.tree_unflatten(found.graph(*state.values(), *tensors), found.out_spec)
 

@@ -17,11 +17,12 @@ from .versions import watcher
 MOST = 4  # lanes of a module: shapes in turn
 MISS = object()  # the call must take the long way
 _depth, _modes, _grad = native._len_torch_dispatch_stack, native._len_torch_function_stack, torch.is_grad_enabled
+_dtype = torch.get_default_dtype
 
 
 class Lane:
     __slots__ = ("cls", "entry", "count", "check", "kinds", "hooks", "same", "views", "threads", "again", "fixed", "inputs", "params",
-                 "pick")  # fmt: skip
+                 "pick", "dtype")  # fmt: skip
 
     def __init__(self, cls, entry, tensors, hooks):
         """cls: the module's class, which has to stay. hooks: dictionaries that have to stay empty. The module itself is not
@@ -33,6 +34,7 @@ class Lane:
         self.check, self.kinds, self.hooks = checker(tensors), checker(entry.fixed), hooks
         self.same, self.views = self.watch()
         self.threads = torch.get_num_threads() if runner.device.type == "cpu" else None  # the number that the plan was made for
+        self.dtype = torch.get_default_dtype()
         self.again, self.pick, self.fixed = runner.again, picks[0], entry.fixed
         wanted = [positions[i] for i in order if not program.params[i]]
         self.inputs = None if wanted == [*range(first, first + len(tensors))] else wanted
@@ -55,6 +57,8 @@ class Lane:
 
     def run(self, args):
         if _grad() or _depth() or _modes() or forward_ad._current_level >= 0 or not self.kinds(*self.fixed):
+            return MISS
+        if _dtype() is not self.dtype:  # the plan does not depend on it, but the forward may
             return MISS
         if (self.views or not self.same()) and not self.holds():
             return MISS

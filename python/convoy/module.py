@@ -5,7 +5,9 @@ submodules, hooks and plain attributes are the same objects, so changes to eithe
 belongs only to Convoy lives in a slot next to that dictionary.
 """
 
+import copy
 import functools
+import gc
 import threading
 
 import torch
@@ -17,40 +19,18 @@ from torch.nn.modules import module as nn_module
 from torch.utils import _pytree as pytree
 
 from . import kinds, lane
-from .attended import Attended
-from .capture import capture
-from .engine import ConvoyError, compile_plans
-from .entry import Entry
+from .building import GLOBAL_HOOKS, build_entry, forward_of, hooks_of, inner_hooks
 from .gate import TRACING, Busy, in_pytorch, taken
-from .invoke import invoker, only_region
-from .kinds import PLAIN, is_plain, kind_of
+from .kinds import is_plain, kind_of
 from .passing import IN_A_ROW, Passing
 from .prepared import seen
-from .reasons import Changed, Unseen
-from .region import Runner, described
-from .replay import replaying
 from .settings import Settings, autocast_state, only_devices
-from .state import ATOMS, State, spelled
-from .training import Trained, leaves_of, saving_is_watched
-from .worth import judge
+from .state import EMPTY, Slots, spelled
+from .training import Trained, saving_is_watched
 
 MOST_ENTRIES = 64  # shapes per module; the oldest makes room
 WORTH = 2  # later calls that make a capture worth its while
 VAIN = 6  # captures in a row that were not (declined ones count twice), before calls go without
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-GLOBAL_HOOKS = [getattr(nn_module, "_global" + name) for name in HOOKS if hasattr(nn_module, "_global" + name)]
-
-
-# ---- hooks -------------------------------------------------------------------------------------------------------
-
-
-def hooks_of(modules):
-    """Dictionaries of hooks, which a captured graph would not call: they must be empty, or part of the capture."""
-    return [m.__dict__[name] for m in modules for name in HOOKS] + GLOBAL_HOOKS
-
-
-def inner_hooks(root):
-    return hooks_of([m for m in root.modules() if m is not root])
 
 
 def nobody_watches(module, ordinary=nn.Module.__call__):
@@ -200,6 +180,11 @@ class Dispatcher:
             self.vain += 1 + any(e.invoke is None for e in stale)
         return bool(stale)
 
+    def forget(self):
+        """All captures, and with them all references to the module's tensors."""
+        self.passing.clear()
+        self.entries, self.lanes, self.trained = {}, (), None
+
     def refresh(self):
         self.passing.clear()
         for entry in list(self.entries.values()):
@@ -225,7 +210,7 @@ def flatten_call(key, args, kwargs):
         if is_plain(leaf):
             key.append(kind_of(leaf))
             tensors.append(leaf)
-        elif isinstance(leaf, torch.Tensor):
+        elif isinstance(leaf, (torch.Tensor, torch.fx.Proxy)):  # of a class of its own, or while torch.fx records the module
             return None, None, None
         else:
             key.append(spelled(leaf))
@@ -237,132 +222,6 @@ def flatten_call(key, args, kwargs):
     except TypeError:
         return None, None, None
     return tensors, tuple(key), (spec, constants, where)
-
-
-def state_of(module, given, others):
-    """The module's state, together with that of what it is given. One of the others serves as well if it is the same:
-    shapes share it."""
-    given = [c for c in given if type(c) not in ATOMS]
-    if not given and others and others[-1].is_of(module) and others[-1].untouched():
-        return others[-1]
-    return State(module, *given)
-
-
-def build_entry(module, forward, tensors, nested, settings, others=()):
-    """others: states of entries in the same mode."""
-    entry = Entry()
-    nesting = nested[1] if nested else None
-    try:
-        with taken(TRACING):
-            entry.state = state_of(module, nesting[1] if nesting else (), others)
-    except Busy:
-        raise
-    except Unseen as error:
-        entry.reason = str(error)
-        return entry
-    except Exception as error:  # all kinds of objects are inspected, and some raise errors
-        entry.reason = f"its state cannot be read: {type(error).__name__}: {error}"
-        return entry
-    hooks = hooks_of([m for m in entry.state.objects if isinstance(m, nn.Module)])
-    entry.hooks = [h for h in hooks if not h]
-    if not all(entry.state.owns(function) for h in hooks for function in h.values()):
-        entry.reason = "a submodule has hooks"
-        return entry
-    for tensor in entry.state.tensors.values():
-        if type(tensor) in PLAIN:
-            is_param = isinstance(tensor, nn.Parameter) or id(tensor) in entry.state.buffers
-            (entry.params if is_param else entry.loose).append(tensor)
-    attended = Attended()
-    run = stateless(module, forward, entry.state, [*entry.params, *entry.loose], nesting, attended)
-    fill_entry(entry, run, tensors, settings)
-    entry.asked = entry.wanted(tensors) if attended.asked else None
-    return entry
-
-
-def stateless(module, forward, state, replaced, nesting, attended=None):
-    """run(params, tensors): the call as a function of tensors only, `replaced` ones of the state first."""
-
-    def run(params, given):
-        given = [*params, *given]
-        stand_ins, args, kwargs = given[: len(replaced)], given[len(replaced) :], {}
-        if nesting:
-            spec, constants, where = nesting
-            leaves = list(constants)
-            for i, tensor in zip(where, args):
-                leaves[i] = tensor
-            args, kwargs = pytree.tree_unflatten(leaves, spec)
-        arguments = State((args, kwargs))
-        mode = attended or Attended()
-        with state.replaced(replaced, stand_ins):
-            with mode:
-                result = forward(module, *args, **kwargs)
-            mode.judge(pytree.tree_leaves(result))
-        if (name := arguments.difference()) is not None:
-            raise Changed(f"its forward changes an argument{name and ': ' + name}")
-        return result
-
-    return run
-
-
-def fill_entry(entry, run, tensors, settings, keep=True):
-    """Captures run(params, tensors) and plans its regions. keep: parameters that are converted, as long as they do not
-    change. The regions' kernels are compiled together; where one cannot be, each by itself, to know which."""
-    together = settings.effort != "measure"  # which runs every region that is asked about
-    try:
-        return capture_entry(entry, run, tensors, settings, keep, together)
-    except ConvoyError:
-        entry.runners, entry.verdicts = [], []
-        return capture_entry(entry, run, tensors, settings, keep, False)
-
-
-def capture_entry(entry, run, tensors, settings, keep, together):
-    devices = {t.device for t in tensors} or {t.device for t in entry.params}
-    device = next((d for d in devices if d.type in ("cuda", "cpu")), None)
-    if device is None:
-        entry.reason = f"on {', '.join(map(str, devices))}, neither CPU nor CUDA"
-        return entry
-
-    def make_call(region):
-        try:
-            sources, outputs = (described(n.meta["val"] for n in nodes) for nodes in (region.sources, region.outputs))
-            runner = Runner(region.program, sources, outputs, device, settings, deferred=together)
-        except ConvoyError as error:
-            return None, str(error)
-        verdict = judge(region, runner, settings)
-        if verdict and not verdict.taken():
-            return None, verdict.reason()
-
-        def insert(graph, sources):
-            runner.doubts = entry.doubts
-            entry.runners.append(runner)
-            entry.verdicts.append(verdict)
-            return graph.call_function(runner, tuple(sources))
-
-        return insert, None
-
-    try:
-        entry.capture = capture(run, entry.params, [*entry.loose, *tensors], device, make_call, state=entry.state,
-                                keep=keep and not torch.is_grad_enabled())  # fmt: skip
-    except Busy:
-        raise
-    except Changed as error:
-        entry.reason = str(error)
-        return entry
-    except Exception as error:  # whatever the model's code does on fake tensors: it stays in PyTorch
-        lines = str(error).strip().splitlines() or [""]
-        entry.reason = f"not captured: {type(error).__name__}: {lines[0]}"
-        return entry
-    compile_plans([runner.plan for runner in entry.runners])
-    if entry.runners:
-        entry.fixed, whole = [*entry.params, *entry.loose], only_region(entry.capture)
-        entry.invoke = invoker(entry.capture, entry.fixed, whole)
-        entry.whole = whole if entry.capture.out_spec.is_leaf() and settings.precision != "torch" else None
-        replaying(entry, device, settings)
-        entry.leaves = leaves_of(entry.capture.graph.graph, lambda target: isinstance(target, Runner))
-    else:
-        entry.reason = "nothing for Convoy in it"
-    entry.capture.forget_trace()
-    return entry
 
 
 # ---- the class ---------------------------------------------------------------------------------------------------
@@ -378,6 +237,9 @@ class Compiled:
 
     def _apply(self, function, *args, **kwargs):
         """Every conversion comes through here: converted and back, a parameter may have the same address and other values."""
+        if getattr(torch.__future__, "get_swap_module_params_on_conversion", bool)():  # refuses tensors with weak references
+            dispatcher_of(self).forget()
+            gc.collect()
         result = super()._apply(function, *args, **kwargs)
         dispatcher_of(self).refresh()
         return result
@@ -444,21 +306,47 @@ def caller(original, cls):
 
 @functools.lru_cache(maxsize=None)
 def compiled_class(original):
+    method = forward_of(original) is original.forward
     def forward(self, *args, **kwargs):
+        plain = original.forward if method else forward_of(original)  # as it is now
         if is_dynamo_compiling():
-            return original.forward(self, *args, **kwargs)
+            return plain(self, *args, **kwargs)
         dispatcher = dispatcher_of(self)
         if dispatcher.passes(self, args, kwargs):
-            return in_pytorch(original.forward, self, args, kwargs)
-        return dispatcher.call(self, original.forward, args, kwargs)
+            return in_pytorch(plain, self, args, kwargs)
+        return dispatcher.call(self, plain, args, kwargs)
 
     functools.update_wrapper(forward, original.forward)
     contents = {"__slots__": ("_convoy",), "_original": original, "forward": forward, "__doc__": original.__doc__}
-    made = type(original.__name__, (Compiled, original), contents)
-    if original.__call__ is nn.Module.__call__ and original._call_impl is nn.Module._call_impl:
+    made = derived(original, contents | ways_of_class(original))
+    if method and original.__call__ is nn.Module.__call__ and original._call_impl is nn.Module._call_impl:
         made.__call__ = caller(original, made)
     made.__module__, made.__qualname__ = original.__module__, original.__qualname__
     return made
+
+
+def derived(original, contents):
+    """The class, made as the original's metaclass makes classes, unless that refuses, as one does that keeps a list of names."""
+    try:
+        return type(original.__name__, (Compiled, original), contents)
+    except Exception:
+        return type.__new__(type(original), original.__name__, (Compiled, original), contents)
+
+
+def ways_of_class(original):
+    """Methods that need an object of the original's class itself."""
+    found = {}
+    if hasattr(original, "__copy__"):
+        found["__copy__"] = lambda self: compiled_with(copy.copy(twin(self, original)), dispatcher_of(self).settings)
+    if hasattr(original, "__deepcopy__"):
+        found["__deepcopy__"] = lambda self, memo: compiled_with(
+            copy.deepcopy(twin(self, original), memo), dispatcher_of(self).settings
+        )
+    if issubclass(original, torch.fx.GraphModule):  # which replaces the forward of its class
+        found["recompile"] = lambda self: twin(self, original).recompile()
+    if hasattr(original, "cls_to_become"):  # a lazy module takes another class, which has no place for what is Convoy's
+        found["cls_to_become"] = None
+    return found
 
 
 def rebuild(original, settings):
@@ -469,16 +357,22 @@ def rebuild(original, settings):
 
 def twin(module, cls):
     """An object of another class with the same contents."""
-    made = object.__new__(cls)
+    return with_contents(object.__new__(cls), module)
+
+
+def with_contents(made, module):
+    """Attributes are shared; what is in `__slots__` can only be copied."""
     object.__setattr__(made, "__dict__", module.__dict__)
+    slots = Slots(module)
+    for name, value in zip(slots.keys(), slots):
+        if value is not EMPTY:
+            object.__setattr__(made, name, value)
     return made
 
 
 def compiled_with(module, settings):
     original = type(module)._original if isinstance(module, Compiled) else type(module)
-    compiled = rebuild(original, settings)
-    object.__setattr__(compiled, "__dict__", module.__dict__)
-    return compiled
+    return with_contents(rebuild(original, settings), module)
 
 
 def compile_module(module, **options):

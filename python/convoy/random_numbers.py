@@ -36,6 +36,13 @@ def ways_of_bits(source):
     return lambda: source.state, write, lambda n: write(type(source)(n).state)
 
 
+def numbers_of_pytorch():
+    """PyTorch's generators that a forward uses without naming them, on the CPU first."""
+    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+        return [torch.default_generator, *torch.cuda.default_generators]
+    return [torch.default_generator]
+
+
 def sources_of(generators):
     """(name, its ways) of each. generators: ways of the module's own, by name."""
     found = {"Python's": (random.getstate, random.setstate, random.seed)}
@@ -44,9 +51,7 @@ def sources_of(generators):
         there = numpy.random
         found["NumPy's"] = there.get_state, there.set_state, lambda n: there.seed(n % 2**32)
     found |= {"PyTorch's": ways_of(torch.default_generator), **generators}
-    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
-        found |= {f"cuda:{i}'s": ways_of(g) for i, g in enumerate(torch.cuda.default_generators)}
-    return found
+    return found | {f"cuda:{i}'s": ways_of(g) for i, g in enumerate(numbers_of_pytorch()[1:])}
 
 
 def alike(a, b):

@@ -36,7 +36,9 @@ KINDS = ("_parameters", "_buffers", "_modules")
 ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size,
                    torch.memory_format, torch.layout, types.FunctionType, types.BuiltinFunctionType, type})  # fmt: skip
 VALUES = ATOMS | {tuple}  # equal ones are interchangeable
+ATTRIBUTED = (dict, list, set, deque, tuple, frozenset, functools.partial, types.FunctionType, torch.Tensor)
 NAMESPACES = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList, ChainMap)
+OF_MODELS = ("torch.distributions.", "torch.nn.")  # PyTorch's classes whose objects hold a model's values
 OWN = frozenset(nn.Module().__dict__) - {"training", *KINDS}  # hooks and the like: nothing that a forward reads
 LAZY = frozenset({"__annotations__", "__doc__", "__slotnames__", "__abstractmethods__", "__weakref__", "__dict__"})
 
@@ -102,7 +104,8 @@ EMPTY = object()  # what is in a slot that was never written
 def member_names(cls):
     """The attributes that a Python class adds; C classes have no `__slots__`."""
     own = cls.__dict__
-    return [n for n, v in own.items() if type(v) is types.MemberDescriptorType] if "__slots__" in own else []
+    slots = [n for n, v in own.items() if type(v) is types.MemberDescriptorType] if "__slots__" in own else []
+    return [n for n in slots if n != "_convoy"]  # of a compiled module
 
 
 def read_slots(slots):
@@ -234,6 +237,11 @@ def foreign(cls):
     return top == "torch" or top in sys.stdlib_module_names
 
 
+def atom(value):
+    """Has it nothing that could change? A function may have attributes."""
+    return type(value) in ATOMS and not (type(value) is types.FunctionType and value.__dict__)
+
+
 def closure_of(function):
     cells = getattr(getattr(function, "__func__", function), "__closure__", None) or ()
     return [c.cell_contents for c in cells if c != types.CellType()]  # an empty cell has no contents
@@ -242,11 +250,20 @@ def closure_of(function):
 def has_contents(value):
     if isinstance(value, (type, types.ModuleType)) or type(getattr(value, "__dict__", None)) is not dict:
         return False
-    return isinstance(value, (nn.Module, *NAMESPACES)) or not foreign(type(value))
+    return isinstance(value, (nn.Module, *NAMESPACES)) or not foreign(type(value)) or type(value).__module__.startswith(OF_MODELS)
 
 
 def has_slots(value):
     return not isinstance(value, type) and not foreign(type(value)) and any(map(member_names, type(value).__mro__))
+
+
+def attributes(tensor):
+    """What a model has set on it; names with an underscore are PyTorch's."""
+    return {k: v for k, v in vars(tensor).items() if not k.startswith("_")}
+
+
+def same_attributes(a, b):
+    return a.keys() == b.keys() and all(map(same, a.values(), b.values()))
 
 
 @contextlib.contextmanager
@@ -277,9 +294,11 @@ class State:
     # -- finding --
 
     def visit(self, value, path):
-        if type(value) in ATOMS or id(value) in self.seen:
+        if atom(value) or id(value) in self.seen:
             return
         self.seen.add(id(value))
+        if isinstance(value, ATTRIBUTED):
+            self.visit_attributes(value, path)
         if isinstance(value, torch.Tensor):
             self.tensors[id(value)], self.names[id(value)] = value, path
         elif (ways := ways_of(value)) is not None:
@@ -291,7 +310,7 @@ class State:
         elif isinstance(value, weakref.ref):
             self.references.append(value)
         elif isinstance(value, types.MethodType):
-            self.expect([value.__self__], lambda i: path)
+            self.expect([value.__self__, value.__func__], lambda i: path)
         elif isinstance(value, functools.partial):
             self.expect([value.func, *value.args, value.keywords], lambda i: path)
         elif has_contents(value):
@@ -301,6 +320,15 @@ class State:
             self.visit_slots(value, path)
         elif isinstance(value, Iterator):
             raise Unseen(f"{path or 'it'} is an iterator, whose position cannot be read")
+
+    def visit_attributes(self, value, path):
+        """Those of a container, a function or a tensor, which are not among its elements."""
+        own = getattr(value, "__dict__", None)
+        if type(own) is dict and (own or not isinstance(value, torch.Tensor)):  # nearly all parameters have none
+            self.seen.add(id(own))
+            self.hold(own, path, functools.partial(member, path))
+        if not isinstance(value, torch.Tensor):
+            self.visit_classes(value)
 
     def visit_object(self, value, path):
         if isinstance(value, torch.jit.ScriptModule):
@@ -321,7 +349,7 @@ class State:
                 self.hold(here[kind], path, name)
             self.buffers.update(map(id, here["_buffers"].values()))
             self.hold(here, path, name)
-            self.visit_classes(value)
+            self.visit_slots(value, path)
 
     def visit_slots(self, value, path):
         if has_slots(value):
@@ -349,6 +377,10 @@ class State:
         name, where = getattr(function, "__qualname__", ""), getattr(function, "__module__", None)
         return any(where == c.__module__ and name.startswith(c.__qualname__ + ".") for c in self.classes)
 
+    def generators_held(self):
+        """PyTorch's generators that can be reached from the module or are arguments."""
+        return [read.__self__ for read, _, _ in self.generators.values() if isinstance(getattr(read, "__self__", None), torch.Generator)]
+
     def hold(self, container, path, name, ours=True):
         """ours: not PyTorch's own classes, which its tracer changes while it runs."""
         held = Held(container, name, restored=ours)
@@ -364,7 +396,7 @@ class State:
 
     def expect(self, values, named):
         # the last is visited first: turned round, things come in the order in which they are listed
-        self.waiting += [(v, named(i)) for i, v in enumerate(values) if type(v) not in ATOMS][::-1]
+        self.waiting += [(v, named(i)) for i, v in enumerate(values) if not atom(v)][::-1]
 
     # -- has it changed? --
 
@@ -427,6 +459,9 @@ class State:
         for stand_in in (s for t, s in zip(tensors, stand_ins) if isinstance(t, nn.Parameter)):
             stand_in._is_param = True  # for isinstance()
         by.update((id(r), weakref.ref(by[id(r())])) for r in self.references if id(r()) in by)
+        for tensor, stand_in in zip(tensors, stand_ins):
+            vars(stand_in).update((k, by.get(id(v), v)) for k, v in vars(tensor).items())
+        tags = [(s, attributes(s)) for s in stand_ins]
         during = [(held, [by.get(id(x), x) for x in held.before]) for held in self.held if held.restored]
         try:
             for held, items in during:
@@ -436,6 +471,8 @@ class State:
                 yield
             found = (held.difference(items) for held, items in during)
             name = next((n for n in found if n is not None), None)
+            if not all(same_attributes(attributes(s), then) for s, then in tags):
+                name = "an attribute of a tensor"
         finally:
             self.restore()
         if name is not None:

@@ -17,10 +17,15 @@ import torch
 _saving_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 
 
+def saving_hooks():
+    """The innermost hooks on the tensors that autograd saves, as a pair, or None."""
+    return _saving_hooks(False) if _saving_hooks is not None else None
+
+
 def saving_is_watched():
     """Do hooks (activation checkpointing, offloading) replace the tensors that autograd saves? Such a call may be
     made again in backward and must then save the same ones."""
-    return _saving_hooks is not None and _saving_hooks(False) is not None
+    return saving_hooks() is not None
 
 
 def leaves_of(graph, is_region):

@@ -30,7 +30,7 @@ class Net(nn.Module):
 
 def last_reason(model):
     """The reason that a capture gives, without a call."""
-    from convoy.module import build_entry
+    from convoy.building import build_entry
 
     entry = build_entry(convoy.compile(model), type(model).forward, [X], None, convoy.module.Settings())
     return entry.reason

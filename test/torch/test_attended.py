@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
@@ -105,6 +106,35 @@ def after_backward(self, x):
     return torch.tanh(self.layer(x)) * (1 if self.layer.weight.grad is None else 2) + 1
 
 
+def hooked_saving(self, x):
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach() * 2, lambda t: t):
+        return torch.relu(torch.tanh(self.layer(x)) * 2) + 1
+
+
+def with_duals(self, x):
+    with forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(torch.tanh(forward_ad.make_dual(x, torch.ones_like(x)) * 2)).tangent
+        return torch.relu(self.layer(tangent)) + 1
+
+
+def own_generator(self, x):
+    noise = torch.rand(x.shape, generator=torch.Generator().manual_seed(3))
+    return torch.relu(self.layer(x)) + noise
+
+
+def drawn_twice(self, x):
+    state = torch.get_rng_state()
+    first = F.dropout(x, 0.5, True)
+    torch.set_rng_state(state)
+    return torch.relu(self.layer(first)) + F.dropout(x, 0.5, True)
+
+
+def drawn_aside(self, x):
+    with torch.random.fork_rng(devices=[]):
+        noise = torch.rand(4)
+    return torch.relu(self.layer(x)) + noise
+
+
 def fixed_reason(reason):
     return f"its forward {reason}"
 
@@ -129,7 +159,12 @@ IN_PYTORCH = {
              fixed_reason("uses a transform of torch.func")),
     "an error that is caught": (catching, "not captured: RuntimeError"),
     "any error": (catching_everything, "not captured: GuardOnDataDependentSymNode"),
-    "a seed that is set aside": (seeded_aside, fixed_reason("sets a seed of PyTorch's random numbers")),
+    "a seed that is set aside": (seeded_aside, fixed_reason("sets a seed or a state of PyTorch's random numbers")),
+    "a state that is set again": (drawn_twice, fixed_reason("sets a seed or a state of PyTorch's random numbers")),
+    "numbers that are drawn aside": (drawn_aside, fixed_reason("sets a seed or a state of PyTorch's random numbers")),
+    "a generator made anew": (own_generator, fixed_reason("makes a generator of random numbers")),
+    "hooks on what is saved": (hooked_saving, fixed_reason("changes what autograd saves")),
+    "forward-mode AD": (with_duals, fixed_reason("uses forward-mode AD")),
 }  # fmt: skip
 
 CAPTURED = {
@@ -361,3 +396,53 @@ def test_numbers_of_its_own_are_drawn_anew(make, draw, given):
     for _ in range(4):
         arguments = [(thing,) if given else () for thing in things]
         the_same([fast(X, *arguments[0])], [plain(X, *arguments[1])])
+
+
+def encoder(grown=False):
+    torch.manual_seed(3)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    return (nn.TransformerEncoder(layer, 2) if grown else layer).eval()
+
+
+@pytest.mark.parametrize("grown", [False, True])
+@torch.no_grad()
+def test_masked_attention_takes_the_fast_path_that_pytorch_takes(grown):
+    """It leaves out padded positions; without a mask both ways give the same, and Convoy records the slow one."""
+    plain, fast = encoder(grown), convoy.compile(encoder(grown))
+    x, pad = torch.randn(3, 5, 8), torch.tensor([[False] * 5, [False, False, True, True, True], [True] * 5])
+    torch.testing.assert_close(fast(x), plain(x), rtol=1e-4, atol=1e-5)
+    assert reason(fast) is None
+    given = [{"src_key_padding_mask": mask} for mask in (pad, pad[:2])]
+    for x, masks in zip((x, x[:2]), given):
+        torch.testing.assert_close(fast(x, **masks), plain(x, **masks), rtol=1e-4, atol=1e-5, equal_nan=True)
+        assert "fast path" in reason(fast)
+
+
+LEFT = {"list": [], "last": None}
+
+
+def append(h):
+    LEFT["list"].append(h)
+
+
+def append_named(h):
+    LEFT["list"].append(("h", h))
+
+
+def keep_last(h):
+    LEFT["last"] = h
+
+
+@pytest.mark.parametrize("leave", [append, append_named, keep_last])
+def test_tensors_left_in_the_surroundings_are_real(leave):
+    def forward(self, x):
+        leave(h := torch.tanh(self.layer(x)) + 1)
+        return torch.relu(h * 2)
+
+    LEFT["list"].clear()
+    fast, plain = twins(forward)
+    for calls in (1, 2):
+        the_same(outcome(fast, X), outcome(plain, X))
+        left = [t[-1] if isinstance(t, tuple) else t for t in LEFT["list"]] or [LEFT["last"]]
+        assert [type(t) for t in left] == [torch.Tensor] * (1 if leave is keep_last else 2 * calls)
+    assert reason(fast) == "its forward keeps a tensor outside of the module"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import convoy
 import convoy.backend
@@ -115,6 +116,38 @@ def test_export_of_symbolic_shapes_and_other_compilers():
     assert exported.module()(torch.randn(5, 3, 9, 7)).shape == (5, 5)
     with torch.no_grad():
         near(torch.compile(fast, backend="aot_eager")(X), fast(X))
+
+
+class WithoutGradients(nn.Linear):
+    def forward(self, x):
+        with torch.no_grad():
+            y = torch.tanh(super().forward(x)) * 2
+        return torch.relu(y) + 1
+
+
+class CastInside(nn.Linear):
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = torch.relu(super().forward(x))
+        return torch.tanh(y.float()) * 2
+
+
+@pytest.mark.parametrize("kind", [WithoutGradients, CastInside])
+def test_export_of_a_forward_that_switches_modes(kind):
+    model, x, file = kind(4, 4), torch.randn(3, 4), io.BytesIO()
+    exported = torch.export.export(convoy.compile(model), (x,), strict=False)
+    torch.export.save(exported, file)
+    file.seek(0)
+    near(torch.export.load(file).module()(x), model(x))
+
+
+def test_export_of_values_of_tensors_is_pytorchs_own():
+    class Item(nn.Linear):
+        def forward(self, x):
+            return torch.tanh(super().forward(x)) * x.sum().item() + 1
+
+    model, x = Item(4, 4), torch.randn(3, 4)
+    near(torch.export.export(convoy.compile(model), (x,), strict=False).module()(x), model(x))
 
 
 @pytest.mark.skipif(torch.__version__.startswith("2.4."), reason="2.4 cannot trace instances of such a class")

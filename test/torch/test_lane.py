@@ -294,3 +294,21 @@ def test_ways_round_the_check(monkeypatch):
     with torch.no_grad():
         near(fast(X), model(X))
     assert fast._convoy.lanes == ()
+
+
+@torch.no_grad()
+def test_the_default_dtype_is_part_of_the_surroundings():
+    class Asks(Block):
+        def forward(self, x):
+            return super().forward(x) * (2 if torch.get_default_dtype() == torch.float32 else 3)
+
+    model = Asks()
+    fast, x = convoy.compile(model), torch.randn(2, 3, 8, 8)
+    for _ in range(3):
+        fast(x)
+    assert fast._convoy.lanes
+    torch.set_default_dtype(torch.float64)
+    try:
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import convoy
-from convoy import module as front
+from convoy import building as front
 from convoy import replay
 from convoy.replay import WARM, Replay
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import convoy
 from agree import assert_agrees, kept, regions
-from convoy import capture, module, passing, partition, work, worth
+from convoy import building, capture, module, passing, partition, work, worth
 from convoy.rates import RATES, Rate
 from random_modules import Plain, assert_chain_agrees, make
 
@@ -39,7 +39,7 @@ def decide(monkeypatch, taken):
         asked.append(kinds)
         return worth.Verdict(1e-3 if taken(kinds) else 5e-3, 2e-3)
 
-    monkeypatch.setattr(module, "judge", judge)
+    monkeypatch.setattr(building, "judge", judge)
     return asked
 
 

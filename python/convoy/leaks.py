@@ -1,0 +1,71 @@
+"""Placeholders that a forward leaves behind: in a global list, a cache, a closure, an object of its surroundings.
+
+A captured graph would not put anything there, and what the trace put there is no tensor that anybody can compute with. So
+such a module stays in PyTorch, and the placeholders are taken out again.
+"""
+
+import gc
+import weakref
+from collections import deque
+from types import CellType
+
+from torch._subclasses import FakeTensor
+from torch.utils import _pytree as pytree
+
+
+class Made:
+    """The placeholders of a trace, and every value that was computed from them."""
+
+    def __init__(self):
+        self.seen = []
+
+    def note(self, values):
+        leaves = (values,) if isinstance(values, FakeTensor) else pytree.tree_leaves(values)
+        self.seen += [weakref.ref(t) for t in leaves if isinstance(t, FakeTensor)]
+
+    def alive(self):
+        return [t for t in (ref() for ref in self.seen) if t is not None]
+
+    def clean(self):
+        """After the trace, when nothing of it is needed: takes out what is left of it, and says whether there was anything."""
+        if any(ref() is not None for ref in self.seen):
+            gc.collect()  # they may only hold one another
+        left = self.alive()
+        for tensor in left:
+            take_out(tensor, {id(left)})
+        self.seen = []
+        return bool(left)
+
+
+def take_out(thing, ours, depth=3):
+    """Removes an element from the containers that hold it; variables and attributes become None. ours: containers that stay.
+    There is no inner function here, whose cell would be one of the holders."""
+    for holder in gc.get_referrers(thing):
+        if id(holder) in ours:
+            continue
+        if isinstance(holder, (list, deque)):
+            take_out_of_list(holder, thing)
+        elif isinstance(holder, set):
+            holder.discard(thing)
+        elif isinstance(holder, dict):
+            take_out_of_dict(holder, thing)
+        elif isinstance(holder, CellType):
+            holder.cell_contents = None
+        elif isinstance(holder, tuple) and depth:
+            take_out(holder, ours, depth - 1)
+        elif type(getattr(holder, "__dict__", None)) is dict:
+            take_out_of_dict(holder.__dict__, thing, attributes=True)
+
+
+def take_out_of_list(held, thing):
+    kept = [x for x in held if x is not thing]
+    held.clear()
+    held.extend(kept)
+
+
+def take_out_of_dict(held, thing, attributes=False):
+    for key in [k for k, v in held.items() if v is thing]:
+        if attributes or "__builtins__" in held:  # of a module
+            held[key] = None
+        else:
+            del held[key]
