@@ -84,6 +84,18 @@ static double row_vectors(int64_t cols, int vl, int vt)
     return (double)n + (rest == 1 && n == 1 ? 0.25 : 0);
 }
 
+/* A number of floats; one that no memory has, if that does not fit. */
+static int64_t floats_of(double n)
+{
+    return n < 0x1p60 ? (int64_t)n : INT64_C(1) << 60;
+}
+
+/* The next number of parts to try: bands of huge images need not be found one by one. */
+static int64_t more_parts(int64_t parts)
+{
+    return parts < 4096 ? parts + 1 : 2 * parts;
+}
+
 /* Floats of the view's copy for bands of `rows` x `cols`. */
 static void cut_view(conv_tiling *t, int64_t rows, int64_t cols)
 {
@@ -91,7 +103,8 @@ static void cut_view(conv_tiling *t, int64_t rows, int64_t cols)
     t->cols = cols;
     t->view[0] = rows + (g->kernel[1] - 1) * g->dil[1] / g->stride[1];
     t->view[1] = cols + (g->kernel[2] - 1) * g->dil[2] / g->stride[2];
-    t->view_floats = g->C / g->groups * g->kernel[0] * t->phases[0] * t->phases[1] * t->view[0] * t->view[1];
+    t->view_floats = floats_of((double)(g->C / g->groups * g->kernel[0]) * (double)(t->phases[0] * t->phases[1]) *
+                               (double)t->view[0] * (double)t->view[1]);
 }
 
 /* Rows and columns of a direct band: enough bands, a working set that fits, whole pooling windows. */
@@ -111,9 +124,10 @@ static void cut_direct(conv_tiling *t)
     if (t->flat || t->algo == CONV_DEPTHWISE) /* long bands; channels are split instead */
         cut_view(t, rows = cvyi_round_up(cvyi_max64(P, 1), t->ph), cols);
     for (int64_t parts = P / rows + 1;
-         rows > t->ph && (t->view_floats > most || (t->flat && rows * t->view[1] > FLAT_FLOATS)); parts++)
+         rows > t->ph && (t->view_floats > most || (t->flat && (double)rows * (double)t->view[1] > FLAT_FLOATS));
+         parts = more_parts(parts))
         cut_view(t, rows = cvyi_round_up(cvyi_ceil_div(P, parts), t->ph), cols);
-    for (int64_t parts = 2; !t->flat && cols > step && t->view_floats > most; parts++)
+    for (int64_t parts = 2; !t->flat && cols > step && t->view_floats > most; parts = more_parts(parts))
         cut_view(t, rows, cols = cvyi_round_up(cvyi_ceil_div(Q, parts), step));
     cut_parts(t, rows, copies_view(t) ? cvyi_ceil_div(COPY_CHANNELS, t->kt) : 1);
 
@@ -171,7 +185,10 @@ static void cut_dense_view(conv_tiling *t, int64_t rows, int64_t cols)
     t->cols = cols;
     t->view[0] = (rows - 1) * g->stride[1] + (g->kernel[1] - 1) * g->dil[1] + 1;
     t->view[1] = (cols - 1) * g->stride[2] + (g->kernel[2] - 1) * g->dil[2] + 1;
-    t->view_floats = cvyi_conv_padded(g) ? g->C / g->groups * g->kernel[0] * t->view[0] * t->view[1] : 0;
+    t->view_floats =
+        !cvyi_conv_padded(g)
+            ? 0
+            : floats_of((double)(g->C / g->groups * g->kernel[0]) * (double)t->view[0] * (double)t->view[1]);
 }
 
 static void cut_channels_form(conv_tiling *t)
@@ -185,9 +202,9 @@ static void cut_channels_form(conv_tiling *t)
 
     t->phases[0] = t->phases[1] = 1;
     cut_dense_view(t, rows, cols);
-    for (int64_t parts = P / rows + 1; rows > 1 && t->view_floats > most; parts++)
+    for (int64_t parts = P / rows + 1; rows > 1 && t->view_floats > most; parts = more_parts(parts))
         cut_dense_view(t, rows = cvyi_ceil_div(P, parts), cols);
-    for (int64_t parts = 2; cols > k->channels_px && t->view_floats > most; parts++)
+    for (int64_t parts = 2; cols > k->channels_px && t->view_floats > most; parts = more_parts(parts))
         cut_dense_view(t, rows, cols = cvyi_ceil_div(Q, parts));
     cut_parts(t, rows, copies_view(t) ? cvyi_ceil_div(COPY_CHANNELS, t->kt) : 1);
     t->view_floats = cvyi_round_up(t->view_floats + k->vl, 16);

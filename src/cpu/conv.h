@@ -112,6 +112,9 @@ extern const conv_algo cvyi_conv_algos[CONV_ALGO_COUNT];
 
 /* NULL if the algorithm is legal and as accurate as doc/DESIGN.md, Numerics, promises; else why not. */
 const char *cvyi_conv_refuses(conv_algo_id algo, const conv_geom *g);
+/* Can x be copied with its padding, and does some tap read x at all? If not, the result is not centred: where only
+ * zeros are read it is exactly the bias. */
+bool cvyi_conv_can_centre(const conv_geom *g);
 
 /* NULL if maxima over windows of (ph, pw) can be taken while convolving; else why not. */
 const char *cvyi_conv_pool_legal(conv_algo_id algo, const conv_geom *g, int64_t ph, int64_t pw);

@@ -2,6 +2,7 @@
 #include "conv.h"
 
 enum { L2_BYTES = 1 << 20 /* a typical L2 */ };
+static const double MOST_REACH = 0x1p32; /* floats of a copy that is made for one output */
 
 /* ---- legal ---- */
 
@@ -55,7 +56,9 @@ static double copied_floats(const conv_tiling *t)
 {
     const conv_geom *g = &t->geom;
     const int64_t times = t->algo == CONV_DIRECT && g->groups == 1 ? t->parts : t->bands * g->groups;
-    return cvyi_conv_needs_copy(g) ? (double)(times * cvyi_ceil_div(g->out[2], t->cols) * t->view_floats) : 0;
+    return cvyi_conv_needs_copy(g)
+               ? (double)times * (double)cvyi_ceil_div(g->out[2], t->cols) * (double)t->view_floats
+               : 0;
 }
 
 /* Register tiles run at 0.96 of the peak and take 40 FMAs to begin and end, blocks of channels of a band 400; an
@@ -135,7 +138,8 @@ static double cost_channels(const conv_geom *g, const conv_algo *a, const conv_m
     (void)a;
     cvyi_conv_tile(CONV_CHANNELS, g, m->kernels, 1, 1, &t);
     lanes = (double)(g->out[0] * g->out[1] * row * g->groups * (t.full * t.kt + t.tails * t.tail_kt)) * (terms + 8);
-    if (cvyi_conv_padded(g)) lanes += 8.0 * (double)(t.parts * cvyi_ceil_div(g->out[2], t.cols) * t.view_floats);
+    if (cvyi_conv_padded(g))
+        lanes += 8.0 * (double)t.parts * (double)cvyi_ceil_div(g->out[2], t.cols) * (double)t.view_floats;
     return 2.0 * lanes / (0.93 * m->fma_flops) + weight_seconds(g, terms, m);
 }
 
@@ -194,10 +198,31 @@ const conv_algo cvyi_conv_algos[CONV_ALGO_COUNT] = {
     [CONV_WINOGRAD_2X2] = {"winograd 2x2", 2, 2, 0, legal_winograd, cost_winograd},
 };
 
+/* Floats that the taps of one output are within, padding included. */
+static double reach_floats(const conv_geom *g)
+{
+    double n = (double)(g->C / g->groups) * (double)g->kernel[0];
+    for (int i = 1; i < 3; i++) n *= 1 + (double)(g->kernel[i] - 1) * (double)g->dil[i];
+    return n;
+}
+
+bool cvyi_conv_can_centre(const conv_geom *g)
+{
+    bool reads = true;
+    for (int i = 0; i < 3; i++) {
+        int64_t live = 0;
+        for (int64_t r = 0; r < g->kernel[i] && !live; r++) live = live_outputs(g, i, r);
+        reads = reads && live;
+    }
+    return reads && reach_floats(g) <= MOST_REACH;
+}
+
 const char *cvyi_conv_refuses(conv_algo_id algo, const conv_geom *g)
 {
     const conv_algo *a = &cvyi_conv_algos[algo];
     const char *why = a->legal(g);
+    if (!why && algo != CONV_PATCHES && reach_floats(g) > MOST_REACH)
+        why = "a copy of the input with the padding that its taps reach would be too large";
     if (!why && g->C * g->kernel[0] < a->least)
         why = "too few input channels for the rounding errors of its transforms";
     /* Direct sums without their zeros round off less: 3.2 times their rms with 24 % of the rows in the padding. */

@@ -130,7 +130,7 @@ conv_along cvyi_conv_take(const question *q, const cpu_choice *c, bool product)
     const int v = p->graph->nodes[q->index].out, end = s->first + s->count;
     conv_along out = {.pool = -1, .stats = -1, .prog_stats = -1};
 
-    if (!cvyi_conv_by_sample(q)) return out;
+    if (!cvyi_conv_by_sample(q) || !cvyi_conv_can_centre(&q->conv)) return out;
     out.stats = stats_of(p->graph, v, q->index + 1, end, &q->conv);
     if (out.stats >= 0 && !may_be_centred(p, s, v, out.stats)) out.stats = -1;
     out.centred = out.stats >= 0;

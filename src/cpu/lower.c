@@ -185,6 +185,14 @@ static bool in_program(const builder *b, int i)
     return row->program || row->alias;
 }
 
+/* Does a convolution take the statistics of node i, of the floats that its band's program leaves? */
+static bool of_band(const builder *b, int i)
+{
+    const int lead = choice_of(b, i)->lead;
+    return cvyi_info(&b->g->nodes[lead])->kind == KIND_CONV &&
+           cvyi_own_choice(b->out->pass, b->choice, lead)->how.conv.along.prog_stats == i;
+}
+
 /* Is v, or a reshape of it, read as floats: by a step that is not a program and does not take words, or by a
  * program as the weight or bias of a norm, which it looks up channel by channel? */
 static bool read_by_kernel(const builder *b, int v)
@@ -194,7 +202,7 @@ static bool read_by_kernel(const builder *b, int v)
         const node *n = &b->g->nodes[i];
         const bool inside = in_program(b, i), apply = cvyi_info(n)->kind == KIND_APPLY;
         for (int a = 0; a < n->n_args; a++) {
-            const bool words = inside ? !apply || a < 2 : a == 0 && takes_words(b, i);
+            const bool words = inside ? !apply || a < 2 : a == 0 && !of_band(b, i) && takes_words(b, i);
             if (n->arg[a] != CVY_NONE && b->plan->root[n->arg[a]] == v && !words) return true;
         }
     }

@@ -359,11 +359,76 @@ static void split_rows(void **state)
         }
 }
 
+/* ---- statistics of bands ---- */
+
+/* The band's values are stored by the program with strides of their own, and plans with a seed take the statistics
+ * in one pass and apply them in another. */
+static void strided_bands(void **state)
+{
+    static const char chain[] =
+        "x[2,8,32,32] | conv2d(8,3,padding=1) | relu @a | group_norm(2) @g | output(@a, @g)";
+    (void)state;
+    for (uint32_t random = 0; random < 64; random++) {
+        const cvy_options options = {.size = sizeof options, .device = CVY_CPU, .seed = random};
+        uint64_t seed = 1 + random;
+        int64_t n = 0, at = 0;
+        cvy_graph *g = NULL;
+        cvy_plan *p = NULL;
+        float *got;
+        rig r;
+        assert_ok(cvy_graph_parse(chain, &g));
+        rig_open(&r, g, &seed, RIG_REAL, 8);
+        rig_reference(&r);
+        assert_ok(cvy_plan_create(g, &options, &p));
+        got = rig_run(&r, p, &n);
+        if (!got) fail_msg("seed %d: a guard was hit", (int)random);
+        for (int t = r.n_sources; t < r.n; t++)
+            for (int64_t k = 0; k < r.t[t].count; k++, at++)
+                if (!(fabs((double)got[at] - r.t[t].want[k]) < 1e-4))
+                    fail_msg("seed %d, %s, element %lld: %g, not %g", (int)random, r.t[t].info.name, (long long)k,
+                             (double)got[at], r.t[t].want[k]);
+        free(got);
+        rig_close(&r);
+        cvy_plan_free(p);
+        cvy_graph_free(g);
+    }
+}
+
+/* ---- taps far from x ---- */
+
+static double exactly(double scale)
+{
+    (void)scale;
+    return 0;
+}
+
+/* Only padding is read, so a norm divides exact zeros by sqrt(eps); taps whose padded input has no memory. */
+static void only_padding(void **state)
+{
+    static const char *const chains[] = {
+        "x[7,11,1] | conv1d(44,2,padding=2,dilation=3,groups=11,bias=False) | group_norm(22,affine=False)",
+        "x[2,4,3,3] | conv2d(4,2,padding='same',dilation=40,bias=False) | group_norm(2,affine=False)",
+        "x[1,1,1,4] | conv2d(1,2,padding='same',dilation=(4294967295,4294967292),bias=False)",
+        "x[1,64,4,4] | conv2d(64,2,padding='same',dilation=4294967292,bias=False) | group_norm(1,affine=False)",
+    };
+    (void)state;
+    for (int i = 0; i < COUNT_OF(chains); i++) {
+        cvy_graph *g;
+        rig r;
+        open_chain(&r, &g, chains[i]);
+        fill(&r, 51, 0, 1, false);
+        hold_to(chains[i], &r, "only padding", exactly);
+        rig_close(&r);
+        cvy_graph_free(g);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unit_scale),     cmocka_unit_test(block_b),       cmocka_unit_test(other_scales),
         cmocka_unit_test(special_values), cmocka_unit_test(near_overflow), cmocka_unit_test(split_rows),
+        cmocka_unit_test(strided_bands),  cmocka_unit_test(only_padding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
