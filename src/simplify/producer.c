@@ -204,7 +204,9 @@ bool cvyi_reduce_producer(editor *e, int index)
     rank = cvyi_shape_of(e->g, maker->out)->rank;
     if (kind == KIND_ADAPTIVE && !one_window(e->g, &n)) return false;
     pixels = ((1u << rank) - 1) & ~3u;
-    dims = kind == KIND_ADAPTIVE ? pixels : cvyi_reduced_dims(e->g, &n);
+    /* a pooling's own dimensions: without a batch, more of them than the maker has */
+    dims = kind == KIND_ADAPTIVE ? ((1u << cvyi_info(&n)->spatial) - 1) << (rank - cvyi_info(&n)->spatial)
+                                 : cvyi_reduced_dims(e->g, &n);
     if (maker->op == OP_linear) return dims == 1u << (rank - 1) && rank > 1 && reduce_outputs(e, &n, maker);
     if (rank != cvyi_info(maker)->spatial + 2 || cvyi_attr(maker, "groups")->i[0] != 1) return false;
     if (cvyi_shape_of(e->g, maker->out)->dim[0] == 0) return false;

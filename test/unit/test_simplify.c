@@ -129,6 +129,8 @@ static const trial trials[] = {
     {"reduce_producer", true, "x[3,4,6,6] | conv2d(5,3,stride=2,padding=1) | mean(1)"},
     {"reduce_producer", true, "x[3,4,6,6] | conv2d(5,3) | sum(1,keepdim=True)"},
     {"reduce_producer", true, "x[3,4,8,9] | conv2d(5,3,padding=1) | adaptive_avg_pool2d(1)"},
+    {"reduce_producer", false, "x[1,7,20] | conv1d(9,3) | adaptive_avg_pool2d((1,1))"}, /* of channels, too */
+    {"reduce_producer", false, "x[5,7,20] | linear(9) | adaptive_avg_pool2d(1)"},
     {"reduce_producer", true, "x[3,4,8,9] | conv2d(5,(3,2)) | mean((2,3))"},
     {"reduce_producer", true, "x[3,4,9] | conv1d(5,3,bias=False) | mean(2,keepdim=True)"},
     {"reduce_producer", false, "x[3,4,8,9] | conv2d(5,3,stride=2) | mean((2,3))"},
