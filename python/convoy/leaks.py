@@ -1,4 +1,4 @@
-"""Placeholders that a forward leaves behind: in a global list, a cache, a closure, an object of its surroundings.
+"""Placeholders that a forward has left somewhere: in a global list, a cache, a closure, an object of its surroundings.
 
 A captured graph would not put anything there, and what the trace put there is no tensor that anybody can compute with. So
 such a module stays in PyTorch, and the placeholders are taken out again.

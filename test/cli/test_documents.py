@@ -76,7 +76,7 @@ def test_every_option_and_variable_is_known(page):
 
 
 # Of identifiers that pages name: a pattern, and a variable that is read by OpenMP runtimes.
-FOREIGN = {"cvyi_kernel_name", "OMP_WAIT_POLICY"}
+FOREIGN = {"attn_mask", "swap_tensors", "cvyi_kernel_name", "OMP_WAIT_POLICY"}
 
 
 COMMANDS = set(re.findall(r'^    \{"(\w+)",', (ROOT / "cli/commands.c").read_text(), re.M)) | {"eject", "report", "unfused"}  # the package's; the last is a row of tables
