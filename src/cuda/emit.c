@@ -109,6 +109,15 @@ static int64_t dense_run(const emit_view *v, const emit_program *p)
     return 0;
 }
 
+/* Of neighbours that are channels of a pixel. */
+static many_access access_across(const emit_spec *spec, const emit_view *v)
+{
+    bool run = v->stride[1] == 1;
+
+    for (int d = 0; d < EMIT_DIMS; d++) run = run && (d == 1 || !v->varies[d] || v->stride[d] % spec->many == 0);
+    return !v->varies[1] ? MANY_SAME : run ? MANY_RUN : MANY_SINGLE;
+}
+
 static many_access access_of(const emit_spec *spec, const emit_program *p, int number)
 {
     const emit_view *v = &spec->views[number];
@@ -118,6 +127,7 @@ static many_access access_of(const emit_spec *spec, const emit_program *p, int n
     int last = EMIT_DIMS - 1;
 
     if (!spec->many || spec->strided) return MANY_SINGLE;
+    if (spec->across) return access_across(spec, v);
     while (last >= 0 && !v->varies[last]) after *= p->extent[last--];
     if (!v->whole && (last < 0 || after % spec->many == 0)) return MANY_SAME;
     for (int d = 0; d < EMIT_DIMS && run; d++)
@@ -155,7 +165,7 @@ static void add_load(const emit_spec *spec, const emit_program *p, text *t, int 
 {
     const bool single = spec->views[number].dtype == CVY_FLOAT32;
 
-    if (!spec->fast) {
+    if (!spec->fast || access_of(spec, p, number) != MANY_SINGLE) {
         add_read(spec, p, t, number);
         return;
     }
@@ -185,7 +195,7 @@ static void add_slice(const emit_program *p, const norm_geom *n, text *t)
 /* Have neighbours the same statistics? */
 static bool shares_slice(const emit_spec *spec, const emit_line *l)
 {
-    return spec->many && l->norm.chan * l->norm.inner % spec->many == 0;
+    return spec->many && l->norm.chan * (spec->across ? 1 : l->norm.inner) % spec->many == 0;
 }
 
 static void open_affine(const emit_line *l, const char *head, text *t)
@@ -349,10 +359,16 @@ static void add_reads(const emit_spec *spec, const emit_program *p, text *t)
             const many_access access = views[k] == CVY_NONE ? MANY_SINGLE : access_of(spec, p, views[k]);
             if (access == MANY_SINGLE || seen >> views[k] & 1) continue;
             seen |= (uint64_t)1 << views[k];
-            cvyi_text_add(
-                t, access == MANY_RUN ? "    float r%d[N];\n    cvy_load(&" : "    const float r%d = ", views[k]);
-            (access == MANY_RUN ? add_element : add_widened)(spec, t, views[k]);
-            cvyi_text_add(t, access == MANY_RUN ? ", r%d);\n" : ";\n", views[k]);
+            if (access == MANY_SAME) {
+                cvyi_text_add(t, "    const float r%d = ", views[k]);
+                add_widened(spec, t, views[k]);
+                cvyi_text_add(t, ";\n");
+                continue;
+            }
+            /* Only a read-only load may move ahead of stores, as in add_load(). */
+            cvyi_text_add(t, "    float r%d[N];\n    cvy_%s(&", views[k], spec->fast ? "get" : "load");
+            add_element(spec, t, views[k]);
+            cvyi_text_add(t, ", r%d);\n", views[k]);
         }
         if (l->kind != EMIT_APPLY || !shares_slice(spec, l)) continue;
         cvyi_text_add(t, "    const cvy_index s%d = ", l->view);
@@ -407,13 +423,16 @@ void cvyi_emit_head(const char *title, const emit_view *views, int n_views, text
 
 static void add_one(const emit_spec *spec, const emit_program *p, bool returns, text *out)
 {
+    emit_spec one = *spec;
+
+    one.many = 0;
     if (returns) {
         cvyi_text_add(out, "\nCVY_INLINE float cvy_prologue(const cvy_args &a, const cvy_at at)\n{\n");
-        cvyi_emit_body(spec, p, out);
+        cvyi_emit_body(&one, p, out);
     } else {
         cvyi_text_add(out,
                       "\nCVY_INLINE void cvy_epilogue(const cvy_args &a, const cvy_at at, const float t0)\n{\n");
-        for (int i = 0; i < p->n_lines; i++) add_line(spec, p, i, out);
+        for (int i = 0; i < p->n_lines; i++) add_line(&one, p, i, out);
     }
     cvyi_text_add(out, "}\n");
 }
@@ -422,6 +441,6 @@ void cvyi_emit(const emit_spec *spec, text *out)
 {
     cvyi_emit_head(spec->title, spec->views, spec->n_views, out);
     cvyi_text_add(out, "#include \"common.cuh\"\n#include \"ops.cuh\"\n");
-    if (spec->prologue) (spec->many ? add_many : add_one)(spec, spec->prologue, true, out);
+    if (spec->prologue) (spec->many && !spec->lone ? add_many : add_one)(spec, spec->prologue, true, out);
     if (spec->epilogue) (spec->many ? add_many : add_one)(spec, spec->epilogue, false, out);
 }

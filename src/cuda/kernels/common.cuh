@@ -120,22 +120,63 @@ template <class T> CVY_INLINE T cvy_half_of(unsigned pair, bool upper)
     x.bits = (unsigned short)(upper ? pair >> 16 : pair);
     return x;
 }
-// Two neighbours, at a multiple of two.
+template <class T, int N> CVY_INLINE void cvy_widen_pairs(const unsigned (&pairs)[N / 2], float (&x)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) x[i] = cvy_widen(cvy_half_of<T>(pairs[i / 2], i % 2));
+}
+// The same of 1, 2, 4 or 8 neighbours, at a multiple of that.
+CVY_INLINE void cvy_get(const float *p, float (&x)[1])
+{
+    x[0] = __ldg(p);
+}
 CVY_INLINE void cvy_get(const float *p, float (&x)[2])
 {
     const float2 v = __ldg(reinterpret_cast<const float2 *>(p));
     x[0] = v.x, x[1] = v.y;
 }
+CVY_INLINE void cvy_get(const float *p, float (&x)[4])
+{
+    const float4 v = __ldg(reinterpret_cast<const float4 *>(p));
+    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+}
+CVY_INLINE void cvy_get(const float *p, float (&x)[8])
+{
+    const float4 v = __ldg(reinterpret_cast<const float4 *>(p)), w = __ldg(reinterpret_cast<const float4 *>(p) + 1);
+    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+    x[4] = w.x, x[5] = w.y, x[6] = w.z, x[7] = w.w;
+}
+template <class T> CVY_INLINE void cvy_get(const T *p, float (&x)[1])
+{
+    x[0] = cvy_get(p);
+}
 template <class T> CVY_INLINE void cvy_get(const T *p, float (&x)[2])
 {
-    const unsigned v = __ldg(reinterpret_cast<const unsigned *>(p));
-    x[0] = cvy_widen(cvy_half_of<T>(v, false)), x[1] = cvy_widen(cvy_half_of<T>(v, true));
+    const unsigned pairs[1] = {__ldg(reinterpret_cast<const unsigned *>(p))};
+    cvy_widen_pairs<T>(pairs, x);
+}
+template <class T> CVY_INLINE void cvy_get(const T *p, float (&x)[4])
+{
+    const uint2 v = __ldg(reinterpret_cast<const uint2 *>(p));
+    const unsigned pairs[2] = {v.x, v.y};
+    cvy_widen_pairs<T>(pairs, x);
+}
+template <class T> CVY_INLINE void cvy_get(const T *p, float (&x)[8])
+{
+    const uint4 v = __ldg(reinterpret_cast<const uint4 *>(p));
+    const unsigned pairs[4] = {v.x, v.y, v.z, v.w};
+    cvy_widen_pairs<T>(pairs, x);
 }
 
-// One access to 1, 4 or 8 neighbours; two to 8 of float32.
+// One access to 1, 2, 4 or 8 neighbours; two to 8 of float32.
 CVY_INLINE void cvy_load(const float *p, float (&x)[1])
 {
     x[0] = *p;
+}
+CVY_INLINE void cvy_load(const float *p, float (&x)[2])
+{
+    const float2 v = *reinterpret_cast<const float2 *>(p);
+    x[0] = v.x, x[1] = v.y;
 }
 CVY_INLINE void cvy_load(const float *p, float (&x)[4])
 {
@@ -165,19 +206,22 @@ template <class T> CVY_INLINE void cvy_load(const T *p, float (&x)[1])
 {
     x[0] = cvy_widen(*p);
 }
+template <class T> CVY_INLINE void cvy_load(const T *p, float (&x)[2])
+{
+    const unsigned pairs[1] = {*reinterpret_cast<const unsigned *>(p)};
+    cvy_widen_pairs<T>(pairs, x);
+}
 template <class T> CVY_INLINE void cvy_load(const T *p, float (&x)[4])
 {
     const uint2 v = *reinterpret_cast<const uint2 *>(p);
     const unsigned pairs[2] = {v.x, v.y};
-#pragma unroll
-    for (int i = 0; i < 4; i++) x[i] = cvy_widen(cvy_half_of<T>(pairs[i / 2], i % 2));
+    cvy_widen_pairs<T>(pairs, x);
 }
 template <class T> CVY_INLINE void cvy_load(const T *p, float (&x)[8])
 {
     const uint4 v = *reinterpret_cast<const uint4 *>(p);
     const unsigned pairs[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int i = 0; i < 8; i++) x[i] = cvy_widen(cvy_half_of<T>(pairs[i / 2], i % 2));
+    cvy_widen_pairs<T>(pairs, x);
 }
 template <class T> CVY_INLINE void cvy_store(T *p, const float (&x)[1])
 {
