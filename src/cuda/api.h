@@ -115,7 +115,11 @@ typedef struct CUtensorMap {
     CALL(cuTensorMapEncodeTiled, 12000,                                                                            \
          (CUtensorMap * map, int type, unsigned rank, void *base, const uint64_t *dims, const uint64_t *strides,   \
           const unsigned *box, const unsigned *element_strides, int interleave, int swizzle, int l2_promotion,     \
-          int out_of_bounds))
+          int out_of_bounds))                                                                                      \
+    CALL(cuTensorMapEncodeIm2col, 12000,                                                                           \
+         (CUtensorMap * map, int type, unsigned rank, void *base, const uint64_t *dims, const uint64_t *strides,   \
+          const int *lower, const int *upper, unsigned channels, unsigned pixels, const unsigned *element_strides, \
+          int interleave, int swizzle, int l2_promotion, int out_of_bounds))
 
 typedef struct cuda_api {
 #define CALL(name, version, arguments) CUresult(*name) arguments;

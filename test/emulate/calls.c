@@ -202,7 +202,16 @@ static void load(void *dst, const void *src, unsigned bytes, emulated_mbarrier *
 static void load_box(void *dst, const emulated_map *map, const int at[4], emulated_mbarrier *b, unsigned to)
 {
     transfer t = {.map = *map};
+    memcpy(t.at, at, 4 * sizeof *at);
+    begin_transfer(&t, dst, b, to);
+}
+
+static void load_pixels(void *dst, const emulated_map *map, const int at[5], const int off[3], emulated_mbarrier *b,
+                        unsigned to)
+{
+    transfer t = {.map = *map};
     memcpy(t.at, at, sizeof t.at);
+    memcpy(t.off, off, sizeof t.off);
     begin_transfer(&t, dst, b, to);
 }
 
@@ -288,6 +297,7 @@ void calls_offer(emulated *out)
     out->wait_phase = wait_phase;
     out->load = load;
     out->load_box = load_box;
+    out->load_pixels = load_pixels;
     out->multiply = multiply;
     out->commit_products = commit_products;
     out->wait_products = wait_products;

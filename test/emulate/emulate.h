@@ -43,12 +43,16 @@ typedef struct emulated_product {
     int across;                          /* b lies along its columns, swizzled */
 } emulated_product;
 
-/* cuTensorMapEncodeTiled's result, as test/standin/cuda.c writes it: up to four dimensions. */
+/* cuTensorMapEncodeTiled's result, as test/standin/cuda.c writes it: up to four dimensions; and
+ * cuTensorMapEncodeIm2col's, of four or five: box[1] pixels of box[0] channels each, walked through along W, H and D
+ * from `lower` to `upper` beyond the end, a step at a time. */
 typedef struct emulated_map {
     const char *base;
-    unsigned long long dims[4], strides[3]; /* elements; bytes */
-    unsigned box[4], rank, swizzle;         /* elements; swizzle: of 128 bytes */
-    unsigned element;                       /* bytes */
+    unsigned long long dims[5], strides[4]; /* elements; bytes */
+    unsigned box[4];                        /* elements */
+    unsigned char rank, swizzle, element;   /* swizzle: of 128 bytes; element: bytes */
+    unsigned char walks, step[3];
+    short lower[3], upper[3];
 } emulated_map;
 
 typedef struct emulated {
@@ -74,6 +78,8 @@ typedef struct emulated {
      * They come some time later, and complete on the barrier at the same place. */
     void (*load)(void *dst, const void *src, unsigned bytes, emulated_mbarrier *b, unsigned blocks);
     void (*load_box)(void *dst, const emulated_map *map, const int at[4], emulated_mbarrier *b, unsigned blocks);
+    void (*load_pixels)(void *dst, const emulated_map *map, const int at[5], const int off[3], emulated_mbarrier *b,
+                        unsigned blocks);
     /* wgmma: nothing is multiplied before the thread waits for the batch. */
     void (*multiply)(const emulated_product *p);
     void (*commit_products)(void);

@@ -29,9 +29,9 @@ void memory_describe(const void *address, char *out, size_t size);
 
 typedef struct transfer {
     char *dst;
-    const void *src; /* NULL: a box of the map */
+    const void *src; /* NULL: a box of the map, or pixels of it */
     emulated_map map;
-    int at[4]; /* of the box */
+    int at[5], off[3]; /* of the box; pixels further along each axis */
     unsigned bytes;
     emulated_mbarrier *barrier;
     long long due; /* the turn in which it may come */

@@ -9,12 +9,33 @@ enum { MOST = 4096 };
 static transfer queue[MOST];
 static int n_queue;
 
+/* Positions of a walk along an axis. */
+static int walk_of(const emulated_map *m, int axis)
+{
+    const int length = (int)m->dims[axis + 1] + m->upper[axis] - m->lower[axis];
+    return (length + m->step[axis] - 1) / m->step[axis];
+}
+
+/* Does it begin at a position of the walk? */
+static bool begins(const transfer *t)
+{
+    const emulated_map *m = &t->map;
+    bool is = t->at[m->rank - 1] >= 0;
+
+    for (int axis = 0; axis < m->rank - 2; axis++) {
+        const int from = t->at[axis + 1] - m->lower[axis];
+        is = is && from >= 0 && from % m->step[axis] == 0 && from / m->step[axis] < walk_of(m, axis);
+    }
+    return is;
+}
+
 static const char *check_box(transfer *t)
 {
     const emulated_map *m = &t->map;
 
     t->bytes = m->element;
-    for (unsigned d = 0; d < m->rank; d++) t->bytes *= m->box[d];
+    for (unsigned d = 0; d < (m->walks ? 2 : m->rank); d++) t->bytes *= m->box[d];
+    if (m->walks && !begins(t)) return "pixels that begin outside of their map's box";
     if ((uintptr_t)t->dst % (m->swizzle ? 1024 : 128)) return "a tensor copy to an address that is not aligned";
     /* The manual does not say so; the device ends the launch with an illegal instruction. */
     return t->at[0] * (int)m->element % 16 ? "a tensor copy from an odd column" : NULL;
@@ -36,7 +57,7 @@ void transfer_add(const transfer *t)
 
 /* The row of a box at (y, z, n): elements outside of the tensor are zeros. Swizzled, 16-byte pieces of 128 bytes
  * change places by the number of the row. */
-static void copy_row(char *dst, const emulated_map *m, const int at[4], unsigned row)
+static void copy_row(char *dst, const emulated_map *m, const int at[5], unsigned row)
 {
     const char *src = m->base;
     bool inside = true;
@@ -62,10 +83,32 @@ static void copy_box(const transfer *t)
     const unsigned row_bytes = m->box[0] * m->element, rows = t->bytes / row_bytes;
 
     for (unsigned row = 0; row < rows; row++) {
-        int at[4] = {t->at[0]};
+        int at[5] = {t->at[0]};
         for (unsigned d = 1, rest = row; d < m->rank; rest /= m->box[d], d++)
             at[d] = t->at[d] + (int)(rest % m->box[d]);
         copy_row(t->dst + (size_t)row * row_bytes, m, at, row);
+    }
+}
+
+static void copy_pixels(const transfer *t)
+{
+    const emulated_map *m = &t->map;
+    const unsigned row_bytes = m->box[0] * m->element;
+    const int axes = m->rank - 2;
+    int now[5];
+
+    memcpy(now, t->at, sizeof now);
+    for (unsigned row = 0; row < m->box[1]; row++) {
+        int at[5], axis = 0;
+        memcpy(at, now, sizeof at);
+        for (int i = 0; i < axes; i++) at[i + 1] += t->off[i];
+        copy_row(t->dst + (size_t)row * row_bytes, m, at, row);
+        for (; axis < axes; axis++) {
+            now[axis + 1] += m->step[axis];
+            if ((now[axis + 1] - m->lower[axis]) / m->step[axis] < walk_of(m, axis)) break;
+            now[axis + 1] = m->lower[axis];
+        }
+        now[axes + 1] += axis == axes;
     }
 }
 
@@ -80,7 +123,7 @@ emulated_mbarrier *transfer_deliver(long long turn, bool now, unsigned *bytes)
     t = queue[next];
     queue[next] = queue[--n_queue];
     if (!t.src)
-        copy_box(&t);
+        (t.map.walks ? copy_pixels : copy_box)(&t);
     else
         memcpy(t.dst, t.src, t.bytes);
     *bytes = t.bytes;
@@ -97,20 +140,36 @@ int transfer_drop(void)
 /* ---- maps ---- */
 
 /* What the driver asks of them: addresses and strides of whole 16 bytes, boxes of at most 256 each way, rows of a
- * swizzled box no longer than 128 bytes. */
-CUresult device_tensor_map(void *out, unsigned element, unsigned rank, const void *base, const uint64_t *dims,
-                           const uint64_t *strides, const unsigned *box, bool swizzle)
+ * swizzled box no longer than 128 bytes; of walks corners of 8 bits, or with three axes of 5, and steps of at most
+ * 8. */
+CUresult device_tensor_map(void *out, const device_tensor *t)
 {
-    emulated_map m = {.base = base, .element = element, .rank = rank, .swizzle = swizzle};
-    bool good = rank >= 1 && rank <= 4 && (uintptr_t)base % 16 == 0 && box[0] * element % 16 == 0;
+    emulated_map m = {.base = t->base,
+                      .element = (unsigned char)t->element,
+                      .rank = (unsigned char)t->rank,
+                      .swizzle = t->swizzle,
+                      .walks = t->lower != NULL};
+    bool good = t->rank >= (m.walks ? 4 : 1) && t->rank <= (m.walks ? 5 : 4) && (uintptr_t)t->base % 16 == 0 &&
+                t->box[0] * t->element % 16 == 0;
 
     _Static_assert(sizeof m <= sizeof(CUtensorMap), "a map has room for ours");
-    good = good && (!swizzle || box[0] * element <= 128);
-    for (unsigned d = 0; d < rank && good; d++) {
-        m.dims[d] = dims[d];
-        m.box[d] = box[d];
-        if (d) m.strides[d - 1] = strides[d - 1];
-        good = dims[d] && box[d] >= 1 && box[d] <= 256 && (!d || strides[d - 1] % 16 == 0);
+    good = good && (!t->swizzle || t->box[0] * t->element <= 128);
+    for (unsigned d = 0; d < t->rank && good; d++) {
+        m.dims[d] = t->dims[d];
+        if (d) m.strides[d - 1] = t->strides[d - 1];
+        good = t->dims[d] && (!d || t->strides[d - 1] % 16 == 0);
+    }
+    for (unsigned d = 0; d < (m.walks ? 2 : t->rank) && good; d++) {
+        m.box[d] = t->box[d];
+        good = t->box[d] >= 1 && t->box[d] <= 256;
+    }
+    for (unsigned i = 0; m.walks && i < t->rank - 2 && good; i++) {
+        const int most = t->rank == 5 ? 16 : 128;
+        m.lower[i] = (short)t->lower[i];
+        m.upper[i] = (short)t->upper[i];
+        m.step[i] = (unsigned char)t->step[i + 1];
+        good = t->lower[i] >= -most && t->lower[i] < most && t->upper[i] >= -most && t->upper[i] < most &&
+               t->step[i + 1] >= 1 && t->step[i + 1] <= 8;
     }
     memcpy(out, &m, sizeof m);
     return good ? 0 : DEVICE_INVALID;

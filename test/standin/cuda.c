@@ -304,17 +304,44 @@ static CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f
     if (device_now() != replace_away((CUmodule)function, (CUmodule)function)) state.astray++;
     return device_launch(function, config, arguments);
 }
+static CUresult tensor_map(CUtensorMap *map, device_tensor t, int type, int swizzle)
+{
+    enum { NO_SWIZZLE = 0, SWIZZLE_128 = 3, FLOAT16 = 6, FLOAT32 = 7, BFLOAT16 = 9 };
+
+    if (swizzle != NO_SWIZZLE && swizzle != SWIZZLE_128) return DEVICE_INVALID;
+    if (type != FLOAT32 && type != FLOAT16 && type != BFLOAT16) return DEVICE_INVALID;
+    t.element = type == FLOAT32 ? 4 : 2;
+    t.swizzle = swizzle == SWIZZLE_128;
+    return device_tensor_map(map, &t);
+}
 static CUresult fake_cuTensorMapEncodeTiled(CUtensorMap *map, int type, unsigned rank, void *base,
                                             const uint64_t *dims, const uint64_t *strides, const unsigned *box,
                                             const unsigned *element_strides, int interleave, int swizzle,
                                             int l2_promotion, int out_of_bounds)
 {
-    enum { NO_SWIZZLE = 0, SWIZZLE_128 = 3, FLOAT16 = 6, FLOAT32 = 7, BFLOAT16 = 9 };
+    const device_tensor t = {.rank = rank, .base = base, .dims = dims, .strides = strides, .box = box};
     (void)element_strides, (void)interleave, (void)l2_promotion, (void)out_of_bounds;
     STEP(cuTensorMapEncodeTiled);
-    if (swizzle != NO_SWIZZLE && swizzle != SWIZZLE_128) return DEVICE_INVALID;
-    if (type != FLOAT32 && type != FLOAT16 && type != BFLOAT16) return DEVICE_INVALID;
-    return device_tensor_map(map, type == FLOAT32 ? 4 : 2, rank, base, dims, strides, box, swizzle == SWIZZLE_128);
+    return tensor_map(map, t, type, swizzle);
+}
+static CUresult fake_cuTensorMapEncodeIm2col(CUtensorMap *map, int type, unsigned rank, void *base,
+                                             const uint64_t *dims, const uint64_t *strides, const int *lower,
+                                             const int *upper, unsigned channels, unsigned pixels,
+                                             const unsigned *element_strides, int interleave, int swizzle,
+                                             int l2_promotion, int out_of_bounds)
+{
+    const unsigned box[2] = {channels, pixels};
+    const device_tensor t = {.rank = rank,
+                             .base = base,
+                             .dims = dims,
+                             .strides = strides,
+                             .box = box,
+                             .lower = lower,
+                             .upper = upper,
+                             .step = element_strides};
+    (void)interleave, (void)l2_promotion, (void)out_of_bounds;
+    STEP(cuTensorMapEncodeIm2col);
+    return tensor_map(map, t, type, swizzle);
 }
 
 /* Exported under the real name, as the one symbol the driver is entered through. */

@@ -30,9 +30,17 @@ int device_attribute(const void *kernel, int attribute);
 void device_allow_shared(void *kernel, int bytes);
 int device_allowed_shared(const void *kernel);
 CUresult device_launch(void *kernel, const CUlaunchConfig *config, void **arguments);
-/* float32, out of bounds zero; strides in bytes. */
-CUresult device_tensor_map(void *out, unsigned element, unsigned rank, const void *base, const uint64_t *dims,
-                           const uint64_t *strides, const unsigned *box, bool swizzle);
+/* What tensor copies read; zeros outside. */
+typedef struct device_tensor {
+    unsigned element, rank; /* bytes; dimensions */
+    const void *base;
+    const uint64_t *dims, *strides; /* strides in bytes */
+    const unsigned *box;
+    const int *lower, *upper; /* of copies that walk through pixels; NULL: they bring boxes */
+    const unsigned *step;
+    bool swizzle;
+} device_tensor;
+CUresult device_tensor_map(void *out, const device_tensor *t);
 const char *device_error(void);
 
 #endif
