@@ -23,7 +23,7 @@ struct cuda_choice { /* cuda_choice of exec.h */
         matmul_tile matmul;
         reduce_choice reduce; /* of a pooling, too, that is one */
         int64_t lanes;        /* threads that share a row of a softmax */
-        int64_t parts;        /* blocks that share a slice of statistics */
+        stats_choice stats;
         mma_choice mma;
         wide_choice wide;
         word_choice word;
@@ -63,6 +63,8 @@ struct kernel_row { /* kernel_row of exec.h */
     /* Tensors of run(), one read and one written, that it could take channels last, as they lie, where no other
      * pass wants them whole. CVY_NONE: not this one; NULL: none. */
     void (*lying)(const cvy_plan *p, const cuda_choice *c, int *x, int *y);
+    /* Has the kernel code of its own for images that lie channels last? NULL: no. (last.c) */
+    bool (*channels_last)(const cvy_plan *p, const cuda_choice *c);
     bool transposed; /* such a tensor is an operand that lies transposed; else channels last */
     /* How it takes those that are left of them; false: it does not. NULL: as it takes others. */
     bool (*lay_last)(const cvy_plan *p, const cuda_choice *c, int x, int y, tc_last *out);
@@ -90,6 +92,9 @@ static inline const cuda_choice *cvyi_cuda_choice(const pass *s)
 {
     return (const cuda_choice *)s->choice;
 }
+
+/* Does the pass take value v channels last, as it lies? (last.c) */
+bool cvyi_takes_last(const cvy_plan *p, const pass *s, int v);
 
 /* ---- cost.c: what rows share ---- */
 

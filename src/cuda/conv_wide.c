@@ -107,7 +107,21 @@ static void define_sums(maker *m, const wide_choice *f)
 #undef DEFINE
 }
 
+/* The dimensions of a tensor map of x itself; the gaps before its rows. */
+static void define_placed(maker *m, const wide_choice *f)
+{
+    cvyi_make_define(m, "PLACED", f->geom.spatial == 3 ? 5 : 4);
+    cvyi_make_define3(m, (const char *const[3]){"GAP_D", "GAP_H", "GAP_W"}, f->gap);
+}
+
 /* ---- steps ---- */
+
+/* The kernels take them as they lie. */
+static void add_weights(maker *m, const wide_choice *f)
+{
+    const int weight = m->g->nodes[m->choice->form.core].arg[1];
+    m->views[cvyi_make_weight_view(m, weight, &f->geom, f->transposed)].any = true;
+}
 
 static cvy_status make_pack(maker *m, const wide_choice *f, const memory_map *at)
 {
@@ -121,7 +135,7 @@ static cvy_status make_pack(maker *m, const wide_choice *f, const memory_map *at
     cvyi_make_define_types(m, weight, weight);
     cvyi_make_own_view(m, at->packed, "packed weights");
     cvyi_make_own_view(m, at->w_unscale, "their unscale");
-    cvyi_make_weight_view(m, weight, &f->geom, f->transposed);
+    add_weights(m, f);
     m->step.extent = 1;
     cvyi_core_grid(m, cvyi_round_up(f->geom.K, WIDE_PADDED_K), 1, 1, PACK_THREADS);
     st = cvyi_make_end(m, "");
@@ -139,6 +153,19 @@ static cvy_status add_prologue(maker *m, const wide_choice *f)
     return cvyi_core_prologue(m, core, &in);
 }
 
+/* The value that is converted to words: the first that the prologue reads. */
+static int source_of(const maker *m)
+{
+    return m->g->nodes[m->pass->first].arg[0];
+}
+
+/* Neighbours are channels of a pixel. */
+static void take_channels(maker *m)
+{
+    m->many = LAST_CHANNELS;
+    m->across = true;
+}
+
 /* Converts x to words with the usual scale, finds the scale of each sample, and converts those again that need
  * another one. */
 static cvy_status make_words(maker *m, const wide_choice *f, const memory_map *at, bool again)
@@ -150,6 +177,10 @@ static cvy_status make_words(maker *m, const wide_choice *f, const memory_map *a
     cvyi_make_start(m, again ? "conv_wide_rescale.cu" : "conv_wide_words.cu");
     define_filter(m, f);
     define_list(m, f);
+    if (cvyi_lies_last(m, source_of(m))) {
+        cvyi_make_define(m, "X_LAST", 1);
+        take_channels(m);
+    }
     cvyi_make_own_view(m, at->words, "words");
     if (f->scaled) cvyi_make_own_view(m, at->most_seen, "largest values");
     if (again) cvyi_make_own_view(m, at->x_unscale, "samples' unscale");
@@ -164,36 +195,77 @@ fail:
     return st;
 }
 
+/* x itself instead of words: copies walk along its rows, and through the gaps, where they find zeros. */
+static void map_pixels(tc_step *s, const wide_choice *f)
+{
+    const conv_geom *e = &f->geom;
+
+    s->pixels = true;
+    s->rank = e->spatial == 3 ? 5 : 4;
+    s->dims[0] = (uint64_t)e->C;
+    s->strides[0] = HALF_BYTES * s->dims[0];
+    for (int d = 1; d < s->rank - 1; d++) {
+        const int axis = 3 - d; /* W, H, D */
+        s->dims[d] = (uint64_t)e->in[axis];
+        s->strides[d] = s->strides[d - 1] * s->dims[d];
+        s->step[d - 1] = f->axes[axis].transposed ? 1 : f->axes[axis].stride;
+        s->lower[d - 1] = -(int)f->gap[axis] * (int)s->step[d - 1];
+        s->upper[d - 1] = (int)(cvyi_round_up(e->in[axis], s->step[d - 1]) - e->in[axis]);
+    }
+    s->dims[s->rank - 1] = (uint64_t)e->N;
+}
+
 /* Words as tensor copies see them. */
-static cvy_status add_map(maker *m, const wide_choice *f, int words)
+static void map_words(tc_step *s, const wide_choice *f)
+{
+    s->dims[0] = (uint64_t)(slices_of(f) * WIDE_CHANNELS);
+    s->dims[1] = (uint64_t)(f->geom.N * f->sample);
+    s->dims[2] = (uint64_t)(parts_of(f) * lists_of(f));
+    s->strides[0] = HALF_BYTES * s->dims[0];
+    s->strides[1] = s->strides[0] * s->dims[1];
+}
+
+static cvy_status add_map(maker *m, const wide_choice *f, int x, bool placed)
 {
     tc_step *s = cvyi_tc_new_step(m);
 
     if (!s) return CVY_NO_MEMORY;
     s->product = s->words = s->tma = s->any_strides = true;
     s->dtype = f->word;
-    s->x = words;
-    s->dims[0] = (uint64_t)(slices_of(f) * WIDE_CHANNELS);
-    s->dims[1] = (uint64_t)(f->geom.N * f->sample);
-    s->dims[2] = (uint64_t)(parts_of(f) * lists_of(f));
-    s->strides[0] = HALF_BYTES * s->dims[0];
-    s->strides[1] = s->strides[0] * s->dims[1];
+    s->x = x;
     s->box[0] = WIDE_CHANNELS;
     s->box[1] = (unsigned)f->layout.copy;
     s->box[2] = 1;
+    (placed ? map_pixels : map_words)(s, f);
     return CVY_OK;
 }
 
-/* Views as conv_wide.cu numbers them, after number 0; the number of the words', which only the map has. */
-static int add_operands(maker *m, const wide_choice *f, const memory_map *at)
+/* Are x's own elements the words, where copies find them? A tensor map's box and steps have limits. */
+static bool is_placed(const maker *m, const wide_choice *f)
 {
-    const node *n = &m->g->nodes[m->choice->form.core];
+    const int limit = f->geom.spatial == 3 ? 15 : 127, most_steps = 8;
+    bool fits = !f->scaled && !m->choice->form.fed && cvyi_lies_last(m, source_of(m));
 
-    cvyi_make_weight_view(m, n->arg[1], &f->geom, f->transposed);
+    for (int a = 0; a < 3; a++) {
+        const int step = f->transposed ? 1 : f->axes[a].stride;
+        fits = fits && step <= most_steps && f->gap[a] * step <= limit;
+    }
+    return fits;
+}
+
+/* Views as conv_wide.cu numbers them, after number 0; the number of the words' or x's, which only the map has. */
+static int add_operands(maker *m, const wide_choice *f, const memory_map *at, bool placed)
+{
+    add_weights(m, f);
     cvyi_make_own_view(m, at->packed, "packed weights");
     if (f->scaled) {
         cvyi_make_own_view(m, at->w_unscale, "their unscale");
         cvyi_make_own_view(m, at->x_unscale, "samples' unscale");
+    }
+    if (placed) {
+        const int x = cvyi_make_raw_view(m, source_of(m));
+        m->views[x].any = true;
+        return x;
     }
     return cvyi_make_own_view(m, at->words, "words");
 }
@@ -207,7 +279,7 @@ static cvy_status add_epilogue(maker *m, const space *out)
     return cvyi_core_epilogue(m, core, out);
 }
 
-static cvy_status make_sums(maker *m, const wide_choice *f, const memory_map *at, const space *out)
+static cvy_status make_sums(maker *m, const wide_choice *f, const memory_map *at, const space *out, bool placed)
 {
     const node *n = &m->g->nodes[m->choice->form.core];
     const wide_layout *l = &f->layout;
@@ -220,11 +292,17 @@ static cvy_status make_sums(maker *m, const wide_choice *f, const memory_map *at
     define_list(m, f);
     define_sums(m, f);
     cvyi_make_define_types(m, n->arg[0], n->arg[1]);
+    if (placed) define_placed(m, f);
+    if (cvyi_lies_last(m, cvyi_core_first_value(m, m->choice->form.core))) {
+        cvyi_make_define(m, "Y_LAST", 1);
+        take_channels(m);
+        m->lone = true;
+    }
     if (split > 1)
         cvyi_core_parts_view(m, out, at->parts);
     else
         cvyi_core_first_view(m, m->choice->form.core, out);
-    TRY(add_map(m, f, add_operands(m, f, at)));
+    TRY(add_map(m, f, add_operands(m, f, at, placed), placed));
     TRY(add_prologue(m, f));
     if (split == 1) TRY(add_epilogue(m, out));
     m->step.extent = f->geom.N;
@@ -236,22 +314,35 @@ fail:
     return st;
 }
 
-static cvy_status make_conv_wide(maker *m)
+/* All but the packing of weights. */
+static cvy_status make_layout(maker *m, const void *memory)
 {
+    const memory_map *at = memory;
     const wide_choice *f = &m->choice->wide;
     const node *n = &m->g->nodes[m->choice->form.core];
     const space out = cvyi_space_planes(cvyi_shape_of(m->g, n->out), f->geom.spatial);
     const int bias = n->n_args > 2 ? n->arg[2] : CVY_NONE;
+    const bool placed = is_placed(m, f);
+    cvy_status st;
+
+    if (!placed) TRY(make_words(m, f, at, false));
+    if (f->scaled) TRY(make_words(m, f, at, true));
+    TRY(make_sums(m, f, at, &out, placed));
+    if (f->tile.split > 1) TRY(cvyi_core_add(m, &out, &(core_parts){at->parts, f->tile.split, bias, 1}));
+fail:
+    return st;
+}
+
+static cvy_status make_conv_wide(maker *m)
+{
+    const wide_choice *f = &m->choice->wide;
     memory_map at;
     cvy_status st;
 
     if (!results_of(f)) return CVY_OK;
     at = take_memory(m, f);
     TRY(make_pack(m, f, &at));
-    TRY(make_words(m, f, &at, false));
-    if (f->scaled) TRY(make_words(m, f, &at, true));
-    TRY(make_sums(m, f, &at, &out));
-    if (f->tile.split > 1) TRY(cvyi_core_add(m, &out, &(core_parts){at.parts, f->tile.split, bias, 1}));
+    TRY(cvyi_make_both(m, make_layout, &at));
 fail:
     return st;
 }
@@ -290,6 +381,13 @@ static bool same_conv_wide(const cuda_choice *a, const cuda_choice *b)
            t->together == u->together && t->split == u->split;
 }
 
+/* Unbatched images have their channels elsewhere. */
+static bool channels_last(const cvy_plan *p, const cuda_choice *c)
+{
+    const int x = p->graph->nodes[c->form.core].arg[0];
+    return cvyi_shape_of(p->graph, x)->rank == c->wide.geom.spatial + 2;
+}
+
 static int64_t scratch_of_conv_wide(const cuda_choice *c)
 {
     memory_map at;
@@ -303,5 +401,6 @@ const kernel_row cvyi_kernel_conv_wide = {.name = "conv_wide",
                                           .launch = cvyi_product_launch,
                                           .same = same_conv_wide,
                                           .scratch = scratch_of_conv_wide,
+                                          .channels_last = channels_last,
                                           .dice = 4,
                                           .tensor_cores = true};

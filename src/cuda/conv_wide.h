@@ -24,6 +24,7 @@ typedef struct wide_choice {
     int phases;        /* of all axes: of x, or of the output of a transposed convolution */
     bool transposed;
     int64_t row, plane, sample; /* pixels of the flat list (conv_wide.cuh) */
+    int64_t gap[3];             /* D, H, W: of them that follow x's own */
     int64_t places;             /* of it that results are computed at */
     int products;               /* 1: tf32's accuracy, 3: float32's */
     bool scaled;                /* words are scaled; else they are the numbers of x and of the weights */

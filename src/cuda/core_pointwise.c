@@ -139,7 +139,7 @@ static const char *refuse_norm_whole(const cvy_plan *p, const pass *s, cuda_choi
 
     if (why) return why;
     cvyi_norm_geom(p->graph, &p->graph->nodes[s->first], &e);
-    c->parts = cvyi_stats_parts(&e);
+    c->stats = cvyi_stats_choice(&e);
     return NULL;
 }
 

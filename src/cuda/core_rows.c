@@ -16,17 +16,23 @@ static void define_norm(maker *m, const norm_geom *e)
         cvyi_make_define_text(m, isnan(e->eps) ? "-DEPS=CVY_NAN" : e->eps > 0 ? "-DEPS=CVY_INF" : "-DEPS=-CVY_INF");
 }
 
+/* Of a source that lies channels last, of all variants; parts: those that are merged. */
+static void define_groups(maker *m, const norm_geom *e, int64_t parts)
+{
+    cvyi_make_define(m, "GROUPS", e->groups);
+    cvyi_make_define(m, "CHANNELS", cvyi_max64(e->chan, 1));
+    cvyi_make_define(m, "PARTS", parts);
+    define_norm(m, e);
+}
+
 static const char *define_stats(maker *m, const norm_geom *e, int variant, int64_t parts, int64_t samples)
 {
     static const char *const variants[] = {"whole", "partial", "merge"};
     cvyi_make_define(m, "VARIANT", variant);
-    cvyi_make_define(m, "GROUPS", e->groups);
     cvyi_make_define(m, "PER_GROUP", e->chan * e->inner);
-    cvyi_make_define(m, "CHANNELS", cvyi_max64(e->chan, 1));
     cvyi_make_define(m, "OUTER_PER_SAMPLE", e->outer / samples);
     cvyi_make_define(m, "OVER_OUTER", e->over_outer);
-    cvyi_make_define(m, "PARTS", parts);
-    define_norm(m, e);
+    define_groups(m, e, parts);
     return variants[variant];
 }
 
@@ -41,53 +47,131 @@ static void add_sign(maker *m, const space *over, int sign)
     cvyi_make_line(m, &m->pre, &mul);
 }
 
-/* Only by the size of a slice, so that no other sample changes a sample's bits. */
-int64_t cvyi_stats_parts(const norm_geom *e)
+/* Threads of a block share a pixel, each with channels of one group. */
+static int64_t units_of(const stats_choice *f, const norm_geom *e)
 {
-    enum { PART = 16384, MOST = 256 }; /* elements of a slice that a block takes, at least; blocks */
-    const int64_t size = e->chan * e->inner * (e->over_outer ? e->outer : 1);
-
-    return cvyi_min64(cvyi_max64(size / PART, 1), MOST);
+    return f->chunk * e->chan / f->width;
 }
 
-cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int stats_value, int64_t stats_at)
+/* Only by the size of a slice, so that no other sample changes a sample's bits. Channels last, a block has groups of
+ * 64 channels together if there are as many: a line of 16-bit elements. */
+stats_choice cvyi_stats_choice(const norm_geom *e)
 {
-    const node *n = &m->g->nodes[core];
-    const space in = cvyi_space_plain(cvyi_shape_of(m->g, n->arg[0]));
+    enum { PART = 16384, MOST = 256, LINE = 64 }; /* elements of a slice that a block takes, at least; blocks */
+    const int64_t size = e->chan * e->inner * (e->over_outer ? e->outer : 1);
+    stats_choice f = {.parts = cvyi_min64(cvyi_max64(size / PART, 1), MOST), .width = 1, .chunk = 1};
+
+    while (f.width < LAST_CHANNELS && e->chan % (2 * f.width) == 0) f.width *= 2;
+    for (int64_t chunk = 2; chunk <= e->groups && f.chunk * e->chan < LINE; chunk++) {
+        const stats_choice more = {.width = f.width, .chunk = chunk};
+        if (e->groups % chunk == 0 && units_of(&more, e) <= BLOCK_THREADS) f.chunk = chunk;
+    }
+    f.parts_last = cvyi_min64(cvyi_max64(f.chunk * e->chan * e->inner / PART, 1), MOST);
+    return f;
+}
+
+typedef struct stats_source {
+    int core, sign, value; /* a node; CVY_NONE: no sign; the statistics' value, or CVY_NONE: */
+    int64_t at;            /* they are at this byte of the engine's memory */
+    const norm_geom *geom;
+} stats_source;
+
+static void add_stats_view(maker *m, const stats_source *s)
+{
+    if (s->value != CVY_NONE)
+        cvyi_make_raw_view(m, s->value);
+    else
+        cvyi_make_own_view(m, s->at, "statistics");
+}
+
+static cvy_status add_source(maker *m, const stats_source *s, const space *in)
+{
+    cvy_status st;
+
+    TRY(cvyi_core_prologue(m, s->core, in));
+    if (s->sign != CVY_NONE) add_sign(m, in, s->sign);
+    cvyi_make_define_extents(m, 'X', in);
+    m->step.extent = in->extent[0];
+fail:
+    return st;
+}
+
+static cvy_status merge_stats(maker *m, const stats_source *s, int64_t partials, int64_t parts)
+{
+    const norm_geom *e = s->geom;
+    const space in = cvyi_space_plain(cvyi_shape_of(m->g, m->g->nodes[s->core].arg[0]));
+    const int64_t slices = (e->over_outer ? 1 : e->outer) * e->groups;
+
+    cvyi_make_start(m, "norm_stats.cu");
+    add_stats_view(m, s);
+    cvyi_make_own_view(m, partials, "partials");
+    m->step.extent = in.extent[0];
+    cvyi_core_grid(m, cvyi_ceil_div(slices, BLOCK_THREADS / 32), 1, 1, BLOCK_THREADS);
+    return cvyi_make_end(m, define_stats(m, e, 2, parts, cvyi_max64(in.extent[0], 1)));
+}
+
+static cvy_status make_stats_last(maker *m, const stats_source *s)
+{
+    const norm_geom *e = s->geom;
+    const space in = cvyi_space_plain(cvyi_shape_of(m->g, m->g->nodes[s->core].arg[0]));
+    const stats_choice *f = &m->choice->stats;
+    const int64_t partials = cvyi_make_memory(m, e->outer * e->groups * f->parts_last * MOMENTS_BYTES);
+    cvy_status st;
+
+    cvyi_make_start(m, "norm_stats_last.cu");
+    cvyi_make_own_view(m, partials, "partials");
+    m->many = (int)f->width;
+    m->across = true;
+    TRY(add_source(m, s, &in));
+    define_groups(m, e, f->parts_last);
+    cvyi_make_define(m, "CHUNK", f->chunk);
+    cvyi_make_define(m, "WIDTH", f->width);
+    cvyi_core_grid(m, in.extent[0] * (e->groups / f->chunk), f->parts_last, 1, BLOCK_THREADS);
+    TRY(cvyi_make_end(m, ""));
+    TRY(merge_stats(m, s, partials, f->parts_last));
+fail:
+    return st;
+}
+
+static cvy_status make_stats_plain(maker *m, const stats_source *s)
+{
+    const norm_geom *e = s->geom;
+    const space in = cvyi_space_plain(cvyi_shape_of(m->g, m->g->nodes[s->core].arg[0]));
     const int64_t samples = cvyi_max64(in.extent[0], 1), slices = (e->over_outer ? 1 : e->outer) * e->groups;
-    const int64_t parts = m->choice->parts;
+    const int64_t parts = m->choice->stats.parts;
     int64_t partials = 0;
     cvy_status st;
 
-    if (!slices) return CVY_OK;
     if (parts > 1) partials = cvyi_make_memory(m, slices * parts * MOMENTS_BYTES);
     cvyi_make_start(m, "norm_stats.cu");
     if (parts > 1)
         cvyi_make_own_view(m, partials, "partials");
-    else if (stats_value != CVY_NONE)
-        cvyi_make_raw_view(m, stats_value);
     else
-        cvyi_make_own_view(m, stats_at, "statistics");
-    TRY(cvyi_core_prologue(m, core, &in));
-    if (sign != CVY_NONE) add_sign(m, &in, sign);
-    cvyi_make_define_extents(m, 'X', &in);
+        add_stats_view(m, s);
+    TRY(add_source(m, s, &in));
     m->many = cvyi_make_widest(m);
     cvyi_make_define(m, "NEIGHBOURS", m->many);
-    m->step.extent = in.extent[0];
     cvyi_core_grid(m, slices, parts, 1, BLOCK_THREADS);
     TRY(cvyi_make_end(m, define_stats(m, e, parts > 1, parts, samples)));
-    if (parts == 1) return CVY_OK;
-    cvyi_make_start(m, "norm_stats.cu");
-    if (stats_value != CVY_NONE)
-        cvyi_make_raw_view(m, stats_value);
-    else
-        cvyi_make_own_view(m, stats_at, "statistics");
-    cvyi_make_own_view(m, partials, "partials");
-    m->step.extent = in.extent[0];
-    cvyi_core_grid(m, cvyi_ceil_div(slices, BLOCK_THREADS / 32), 1, 1, BLOCK_THREADS);
-    TRY(cvyi_make_end(m, define_stats(m, e, 2, parts, samples)));
+    if (parts > 1) TRY(merge_stats(m, s, partials, parts));
 fail:
     return st;
+}
+
+static cvy_status make_stats(maker *m, const void *source)
+{
+    const stats_source *s = source;
+    const bool last = cvyi_lies_last(m, m->g->nodes[m->pass->first].arg[0]);
+
+    return (last ? make_stats_last : make_stats_plain)(m, s);
+}
+
+cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int stats_value, int64_t stats_at)
+{
+    const stats_source s = {core, sign, stats_value, stats_at, e};
+
+    if (!e->groups || (!e->over_outer && !e->outer)) return CVY_OK;
+    return cvyi_make_both(m, make_stats, &s);
 }
 
 /* ---- rows that stay on chip ---- */
@@ -236,8 +320,21 @@ static const char *refuse_norm_stats(const cvy_plan *p, const pass *s, cuda_choi
     if (why) return why;
     if (c->form.resident) return "statistics and their norm: norm's";
     cvyi_norm_geom(p->graph, &p->graph->nodes[c->form.core], &e);
-    c->parts = cvyi_stats_parts(&e);
+    c->stats = cvyi_stats_choice(&e);
     return NULL;
+}
+
+/* Groups of channels, over the pixels of a sample. */
+static bool stats_take_last(const cvy_plan *p, const cuda_choice *c)
+{
+    const node *n = &p->graph->nodes[c->form.core];
+    const shape *x = cvyi_shape_of(p->graph, n->arg[0]);
+    norm_geom e;
+
+    cvyi_norm_geom(p->graph, n, &e);
+    return !e.over_outer && x->rank > 2 && e.outer == x->dim[0] && e.groups * e.chan == x->dim[1] &&
+           e.outer * x->dim[1] * e.inner == cvyi_elements(x) && e.inner <= INT32_MAX / 2 &&
+           units_of(&c->stats, &e) <= BLOCK_THREADS;
 }
 
 static const char *refuse_softmax_row(const cvy_plan *p, const pass *s, cuda_choice *c)
@@ -267,6 +364,7 @@ const kernel_row cvyi_kernel_norm_stats = {.name = "norm_stats",
                                            .refuse = refuse_norm_stats,
                                            .tune = cvyi_core_tune,
                                            .make = make_norm_stats,
+                                           .channels_last = stats_take_last,
                                            .images = true};
 const kernel_row cvyi_kernel_softmax_row = {
     .name = "softmax_row", .refuse = refuse_softmax_row, .tune = cvyi_core_tune, .make = make_softmax_row};

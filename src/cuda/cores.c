@@ -68,14 +68,19 @@ void cvyi_core_bias(maker *m, int core, const space *over, int bias, int slot)
     m->post.line_of[m->g->nodes[core].out] = cvyi_make_line(m, &m->post, &add);
 }
 
-void cvyi_core_first_view(maker *m, int core, const space *over)
+int cvyi_core_first_value(const maker *m, int core)
 {
     const int end = m->pass->first + m->pass->count;
     int first = end - 1;
 
     for (int i = end - 1; i >= core; i--)
         if (cvyi_needed_after(m->plan, m->pass, m->g->nodes[i].out)) first = i;
-    cvyi_make_view(m, m->g->nodes[m->prepared ? core : first].out, over);
+    return m->g->nodes[m->prepared ? core : first].out;
+}
+
+void cvyi_core_first_view(maker *m, int core, const space *over)
+{
+    cvyi_make_view(m, cvyi_core_first_value(m, core), over);
 }
 
 /* No view of the result says how large its indices get. */
@@ -94,6 +99,8 @@ cvy_status cvyi_core_add(maker *m, const space *out, const core_parts *p)
 
     cvyi_make_start(m, "conv_wide_add.cu");
     m->many = ACCESS_FLOATS;
+    m->across = cvyi_lies_last(m, cvyi_core_first_value(m, core));
+    if (m->across) cvyi_make_define(m, "Y_LAST", 1);
     cvyi_make_define_extents(m, 'Y', out);
     cvyi_make_define(m, "PARTIALS", p->split);
     cvyi_core_first_view(m, core, out);

@@ -20,8 +20,11 @@ cvy_status cvyi_core_epilogue(maker *m, int core, const space *over);
 cvy_status cvyi_core_prologue(maker *m, int core, const space *over);
 /* value + bias before everything else of the epilogue. */
 void cvyi_core_bias(maker *m, int core, const space *over, int bias, int slot);
-/* The view that takes the pass's first result is number 0. */
+/* The pass's first result that is stored; the view that takes it is number 0. */
+int cvyi_core_first_value(const maker *m, int core);
 void cvyi_core_first_view(maker *m, int core, const space *over);
+/* How statistics are spread. (core_rows.c) */
+stats_choice cvyi_stats_choice(const norm_geom *e);
 /* Ends a step of pointwise.cu, which reads `in` and writes `out`. */
 cvy_status cvyi_core_end_pointwise(maker *m, const space *in, const space *out, const char *variant);
 /* reduce.cu: the reduction of the pass's choice. */

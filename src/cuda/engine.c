@@ -183,8 +183,13 @@ static bool is_read(const cuda_run *r, int tensor)
 /* Which steps of the pass run: which layout do the tensors have that need not be contiguous? */
 static step_layout layout_of(const cuda_run *r, int number)
 {
-    const int *last = ((const cuda_state *)r->plan->state)->last;
+    const cuda_state *state = r->plan->state;
+    const int *last = state->last, *all_last = state->tensors_last[number];
     bool any[2] = {false, false}, all[2] = {true, true}; /* of those written, of those read */
+
+    for (int i = 0; all_last && all_last[i] != CVY_NONE; i++)
+        if (!tensor_last(r, all_last[i])) return LAYOUT_PLAIN;
+    if (all_last) return LAYOUT_LAST;
 
     for (int i = 0; i < r->plan->n_tensors; i++) {
         if (last[i] != number) continue;
@@ -225,10 +230,10 @@ bool cvyi_cuda_strides(const cuda_run *r, const step_view *view, int tensor, int
 
     if (view->kind == VIEW_SIZES) memcpy(out, view->times, sizeof view->times);
     if (view->kind == VIEW_SIZES) return false;
-    if (s) cvyi_contiguous_strides(s, strides);
+    if (s) (view->last ? cvyi_last_strides : cvyi_contiguous_strides)(s, strides);
     if (strided) memcpy(strides, r->buffers[tensor].strides, (size_t)s->rank * sizeof *strides);
     for (int d = 0; d < EMIT_DIMS; d++) out[d] = view->dim[d] < 0 ? 0 : strides[view->dim[d]] * view->times[d];
-    return strided;
+    return strided && !view->last && !view->any;
 }
 
 bool cvyi_cuda_misaligned(const cuda_run *r, const cuda_step *s, int tensor)
@@ -297,7 +302,7 @@ static cvy_status pass_over(const cuda_run *r, const cuda_step *s)
     step_arguments arguments;
     bool strided = false;
 
-    if (s->layout == LAYOUT_ANY || r->memory->kept) return CVY_OK;
+    if (s->layout == LAYOUT_ANY || !s->tc || r->memory->kept) return CVY_OK;
     fill_arguments(r, s, &arguments, &strided);
     return cvyi_tc_zero(state->device, s, &arguments, r->stream);
 }

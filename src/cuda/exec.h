@@ -28,6 +28,8 @@ typedef struct step_view {
     int64_t at;               /* VIEW_OWN: byte of the run's memory (cvyi_at) */
     int dim[EMIT_DIMS];       /* -1: it does not vary there */
     int64_t times[EMIT_DIMS]; /* the stride is this many of the value's own; VIEW_SIZES: the extents */
+    bool last;                /* it lies channels last, which the contiguous code knows */
+    bool any;                 /* no code assumes anything of its strides */
 } step_view;
 
 typedef struct tc_step tc_step;
@@ -40,7 +42,7 @@ typedef struct kernel_row kernel_row;   /* choice.h */
  * PyTorch's norms give contiguous results of tensors that lie channels last: hence the last one. */
 typedef enum step_layout {
     LAYOUT_ANY,
-    LAYOUT_PLAIN, /* runs unless those tensors lie channels last */
+    LAYOUT_PLAIN, /* runs unless those tensors lie channels last (tensors_last: all of them) */
     LAYOUT_LAST,  /* runs if they do */
     LAYOUT_X_LAST /* runs if what is read does, and what is written does not */
 } step_layout;
@@ -90,6 +92,9 @@ typedef struct cuda_state {
      * such tensor of the pass goes with that (step_layout); CVY_NONE: none. */
     int *last;
     tc_last **layouts; /* per pass: how it takes them; NULL: it does not */
+    const bool *values_last;  /* per value: it lies channels last in the workspace (last.c) */
+    const int **tensors_last; /* per pass: tensors of run() that its steps of LAYOUT_LAST need so, the end is
+                               * CVY_NONE; NULL: it has no such steps, or those of conv_tc and matmul_wide */
     int64_t values;    /* prepared bytes before what the steps pack */
     int64_t kept_end;  /* of the workspace: what is in use so far */
     int64_t scratch;   /* byte of the workspace from which passes have their scratch (choice.h) */

@@ -66,6 +66,7 @@ cvy_status cvyi_cuda_lower(cvy_plan *p)
     state->kept_end = WORKSPACE_BASE + cvyi_round_up(p->value_bytes, CVY_ALIGN);
     take_scratch(m);
     TRY(cvyi_make_shadows(m));
+    TRY(cvyi_find_last(m));
     TRY(cvyi_copy_shadows(m, false));
     if (p->n_prepare) TRY(make_prepared(m));
     for (int i = p->n_prepare; i < p->n_passes; i++) {

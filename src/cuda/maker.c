@@ -56,6 +56,8 @@ void cvyi_make_start(maker *m, const char *source)
     m->far = false;
     m->fast = false;
     m->sized = false;
+    m->across = false;
+    m->lone = false;
     cvyi_make_forget(m, &m->pre);
     cvyi_make_forget(m, &m->post);
 }
@@ -178,13 +180,16 @@ static void vary(maker *m, int view, int slot, int dim, int64_t stride)
 int cvyi_make_view(maker *m, int v, const space *over)
 {
     const shape *s = cvyi_shape_of(m->g, v);
+    const bool last = cvyi_lies_last(m, v);
     int64_t strides[CVY_MAX_RANK];
     const int i = new_view(m, v, NULL);
 
-    cvyi_contiguous_strides(s, strides);
+    (last ? cvyi_last_strides : cvyi_contiguous_strides)(s, strides);
     for (int d = 0; d < s->rank; d++)
         if (s->dim[d] != 1) vary(m, i, over->place[over->logical.rank - s->rank + d], d, strides[d]);
-    m->seen[i].whole = cvyi_same_shape(s, &over->logical);
+    m->seen[i].whole = !last && cvyi_same_shape(s, &over->logical);
+    m->views[i].last = last;
+    if (last && m->plan->places[v].kind == PLACE_TENSOR) m->views[i].kind = VIEW_TENSOR;
     return i;
 }
 
@@ -345,7 +350,9 @@ static bool may_be_strided(const maker *m)
 {
     if (m->plan->options.strided == CVY_OFF) return false;
     for (int i = 0; i < m->step.n_views; i++)
-        if (m->views[i].value != CVY_NONE && m->plan->places[m->views[i].value].kind == PLACE_TENSOR) return true;
+        if (m->views[i].value != CVY_NONE && !m->views[i].last && !m->views[i].any &&
+            m->plan->places[m->views[i].value].kind == PLACE_TENSOR)
+            return true;
     return false;
 }
 
@@ -365,6 +372,8 @@ static cvy_status make_text(maker *m, bool strided, const char **out)
                       .n_views = m->step.n_views,
                       .strided = strided,
                       .many = m->many,
+                      .across = m->across,
+                      .lone = m->lone,
                       .fast = m->fast};
     text t = {0};
 

@@ -46,6 +46,8 @@ typedef struct maker {
     bool far;         /* some contiguous tensor has more than 2^31 elements */
     bool fast;        /* the kernel includes fast.cuh; its loads may go ahead of its stores */
     bool sized;       /* strides and extents are arguments: one code for all sizes */
+    bool across;      /* neighbours are channels of a pixel (emit.h) */
+    bool lone;        /* the prologue takes elements one by one */
 } maker;
 
 /* Begins a step of a kernel. */
@@ -89,10 +91,17 @@ void cvyi_make_store(maker *m, program *p, int v);
  * in all: 0 blocks add nothing. */
 cvy_status cvyi_make_end(maker *m, const char *variant);
 
-/* Blocks that share a slice of statistics: the choice's `parts`. (core_rows.c) */
-int64_t cvyi_stats_parts(const norm_geom *e);
 /* Statistics of what node `core` reads, into a value or the engine's own memory. */
 cvy_status cvyi_make_stats(maker *m, int core, const norm_geom *e, int sign, int stats_value, int64_t stats_at);
+
+/* Which values and tensors lie channels last; shadows are known. (last.c) */
+enum { LAST_CHANNELS = 8 }; /* of a pixel that kernels move at a time: 16 bytes of 16 bits each, 32 of float32 */
+cvy_status cvyi_find_last(maker *m);
+/* Does this value lie so for the step that is being made? */
+bool cvyi_lies_last(const maker *m, int v);
+void cvyi_last_strides(const shape *s, int64_t out[CVY_MAX_RANK]);
+/* The steps of a pass, and once more for tensors of run() that lie channels last, if it takes such. */
+cvy_status cvyi_make_both(maker *m, cvy_status (*make)(maker *m, const void *more), const void *more);
 
 /* Decides which tensors of run() have shadows, and takes memory for them. (shadows.c) */
 cvy_status cvyi_make_shadows(maker *m);

@@ -43,7 +43,7 @@ static void mark_images(const cvy_plan *p, const pass *s, bool *wanted)
     norm_geom e;
 
     cvyi_norm_geom(g, &g->nodes[core], &e);
-    if (e.inner > 1 && is_image(cvyi_shape_of(g, x))) mark_tensor(p, x, wanted);
+    if (e.inner > 1 && is_image(cvyi_shape_of(g, x)) && !cvyi_takes_last(p, s, x)) mark_tensor(p, x, wanted);
 }
 
 /* Tensor-core passes need whole tensors, contiguous and aligned. */

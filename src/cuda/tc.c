@@ -264,16 +264,28 @@ typedef struct tensor_tiles {
     const unsigned *box;
 } tensor_tiles;
 
+/* The driver's numbers. */
+enum { NO_INTERLEAVE = 0, NO_SWIZZLE = 0, SWIZZLE_128 = 3, L2_256_BYTES = 3, ZEROS = 0 };
+static const int map_types[DTYPE_COUNT] = {[CVY_FLOAT32] = 7, [CVY_FLOAT16] = 6, [CVY_BFLOAT16] = 9};
+
 static cvy_status encode(const cuda_device *d, const tensor_tiles *t, CUdeviceptr at, CUtensorMap *out)
 {
-    enum { NO_INTERLEAVE = 0, NO_SWIZZLE = 0, SWIZZLE_128 = 3, L2_256_BYTES = 3, ZEROS = 0 };
     static const unsigned steps[4] = {1, 1, 1, 1};
-    static const int types[DTYPE_COUNT] = {
-        [CVY_FLOAT32] = 7, [CVY_FLOAT16] = 6, [CVY_BFLOAT16] = 9}; /* the driver's */
 
-    return CU(d->cu, cuTensorMapEncodeTiled, out, types[t->dtype], t->rank, (void *)(uintptr_t)at, t->dims,
+    return CU(d->cu, cuTensorMapEncodeTiled, out, map_types[t->dtype], t->rank, (void *)(uintptr_t)at, t->dims,
               t->strides, t->box, steps, NO_INTERLEAVE, t->swizzled ? SWIZZLE_128 : NO_SWIZZLE, L2_256_BYTES,
               ZEROS);
+}
+
+/* x as copies that walk through its pixels see it (tc_step.pixels). */
+static cvy_status encode_pixels(const cuda_device *d, const tc_step *t, CUdeviceptr at, CUtensorMap *out)
+{
+    unsigned steps[5] = {1, 1, 1, 1, 1};
+
+    for (int i = 0; i < t->rank - 2; i++) steps[i + 1] = (unsigned)t->step[i];
+    return CU(d->cu, cuTensorMapEncodeIm2col, out, map_types[t->dtype], (unsigned)t->rank, (void *)(uintptr_t)at,
+              t->dims, t->strides, t->lower, t->upper, t->box[0], t->box[1], steps, NO_INTERLEAVE, SWIZZLE_128,
+              L2_256_BYTES, ZEROS);
 }
 
 cvy_status cvyi_tc_map(const cuda_device *d, const tc_step *t, CUdeviceptr x, CUtensorMap *out)
@@ -282,6 +294,7 @@ cvy_status cvyi_tc_map(const cuda_device *d, const tc_step *t, CUdeviceptr x, CU
     const tensor_tiles tiles = {rank, t->dtype, t->product, t->dims, t->strides, t->box};
 
     memset(out, 0, sizeof *out);
+    if (t->pixels) return encode_pixels(d, t, x, out);
     return t->tma ? encode(d, &tiles, x, out) : CVY_OK;
 }
 

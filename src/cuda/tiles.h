@@ -16,6 +16,13 @@ typedef struct matmul_tile {
     int64_t each, depth;   /* rows and columns of a thread; terms at a time */
 } matmul_tile;
 
+/* Statistics of slices. Of a source that lies channels last a thread takes `width` channels, a block `chunk` groups.
+ */
+typedef struct stats_choice {
+    int64_t parts; /* blocks that share a slice */
+    int64_t width, chunk, parts_last;
+} stats_choice;
+
 /* A reduction, and how it is spread over threads and blocks. That depends only on the extents of one sample (of
  * all, where samples are reduced), so that no other sample changes a sample's bits. */
 typedef struct reduce_choice {

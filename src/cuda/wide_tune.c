@@ -55,6 +55,7 @@ static const char *lay_flat(wide_choice *f)
             (wide_axis){(int)e->kernel[i], (int)e->stride[i], (int)e->pad[i], (int)e->dil[i], f->transposed};
         f->phases *= f->axes[i].stride;
         x[i] = find_extent(e, i, f->axes[i]);
+        f->gap[i] = x[i].gap;
     }
     f->row = x[2].filled + x[2].gap;
     /* Places are 32-bit, and so is what a tile reaches beyond them. Each factor is below 2^31: no product wraps. */

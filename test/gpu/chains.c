@@ -11,7 +11,7 @@
  *   chains -t [CHAIN...]      times chains (CUDA events, L2 thrown out before each run, median of 21)
  *
  * Before these: -p fp32|tf32, one precision alone; -d fp16|bf16, every value of checked chains and random
- * graphs in that dtype; -k I/N, of all items every N-th from I on, so that N processes share the work. A chain is
+ * graphs in that dtype; -n, images of checked chains channels last instead of anyhow; -k I/N, of all items every N-th from I on, so that N processes share the work. A chain is
  * planned as the cost model likes it, with every operator in a pass of its own, with other tiles, without tensor
  * cores, and twice at random; a random graph as the cost model likes it and once at random. The last line is "N
  * checked, M failed". */
@@ -40,6 +40,7 @@ static bool has_products(const cvy_graph *g)
 }
 
 static cvy_dtype dtype = CVY_FLOAT32;                  /* of checked chains */
+static bool last;                                      /* are images checked channels last? */
 static int precisions = 1 << CVY_FP32 | 1 << CVY_TF32; /* those asked for */
 
 static bool wanted(const cvy_graph *g, cvy_precision p)
@@ -63,7 +64,7 @@ static bool check_chain_with(const gpu *u, const char *words, int kinds)
 
     if (cvy_graph_parse(words, &given)) return fail_here(words);
     g = dtype == CVY_FLOAT32 ? given : graph_as(given, dtype, true);
-    check_open(&c, u, g, RIG_REAL, 12345);
+    (last ? check_open_last : check_open)(&c, u, g, RIG_REAL, 12345);
     c.title = words;
     for (cvy_precision p = CVY_FP32; p <= CVY_TF32; p++)
         if (wanted(g, p)) good &= check_plans(&c, p, plans_of(g, kinds), 1);
@@ -316,12 +317,13 @@ static bool read_command(int argc, char **argv, command *c)
     int letter;
 
     *c = (command){.mode = &modes[0], .shares = 1};
-    while ((letter = getopt(argc, argv, "+k:p:d:c:rgsbmlft")) != -1) {
+    while ((letter = getopt(argc, argv, "+k:p:d:c:nrgsbmlft")) != -1) {
         if (letter == 'k' && sscanf(optarg, "%d/%d", &c->share, &c->shares) != 2) return false;
         if (letter == 'p') precisions = strcmp(optarg, "tf32") ? 1 << CVY_FP32 : 1 << CVY_TF32;
         if (letter == 'd' && !cvyi_dtype_find(optarg, strlen(optarg), &dtype)) return false;
         if (letter == 'd') precisions = 1 << CVY_FP32; /* tf32 is the same */
         if (letter == 'c' && !read_lines(c, optarg)) return false;
+        if (letter == 'n') last = true;
         if (letter == 'r') c->random = true;
         if (letter == '?') return false;
         for (int i = 0; i < COUNT_OF(modes); i++)
@@ -349,7 +351,7 @@ int main(int argc, char **argv)
     gpu u;
 
     if (!read_command(argc, argv, &c)) {
-        fprintf(stderr, "usage: chains [-k I/N] [-p fp32|tf32] [-d fp16|bf16] [-c FILE | -r COUNT SEED | -g | -s | "
+        fprintf(stderr, "usage: chains [-k I/N] [-p fp32|tf32] [-d fp16|bf16] [-n] [-c FILE | -r COUNT SEED | -g | -s | "
                         "-b | -m | -f | -l | "
                         "-t] [CHAIN...]\n");
         return 2;

@@ -4,6 +4,7 @@
 #
 #   chains     chain_list.h in both precisions under many plans, against float64, with guard bands around every buffer;
 #              then every chain of the CPU engine's tests (cpu_chains.py)
+#   last       the same chains, images channels last, in float32 and bf16
 #   halves     the same chains, and a quarter of the random graphs, in bf16 and fp16
 #   random     RANDOM_GRAPHS random graphs (default 2,000), each under the engine's plan and a random one
 #   sanitize   compute-sanitizer: memcheck, racecheck, initcheck, synccheck (or those of TOOLS), all at once
@@ -22,14 +23,14 @@
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root" || exit 2
-parts="chains halves random sanitize bits alone first overhead modules eject times scaling"
+parts="chains last halves random sanitize bits alone first overhead modules eject times scaling"
 
 limit_of() { # seconds that a part may take
     case $1 in
     halves) echo 500 ;;
     random) echo 600 ;; # 2,000 graphs are 12,000 kernels to compile
     sanitize) echo 400 ;;
-    chains) echo 280 ;;
+    chains | last) echo 280 ;;
     eject) echo 300 ;;
     *) echo 180 ;;
     esac
@@ -105,6 +106,13 @@ part_chains() {
     "$python" test/gpu/cpu_chains.py >"$out/cpu-chains.txt" || return 1
     share chains "$jobs" "" -c "$out/cpu-chains.txt"
     told chains "$jobs" "chains, and those of the CPU engine's tests"
+}
+
+part_last() {
+    share last "$jobs" "" -n
+    told last "$jobs" "chains, images channels last" || return 1
+    share last "$jobs" "" -d bf16 -n
+    told last "$jobs" "chains, images channels last, in bf16"
 }
 
 part_halves() {

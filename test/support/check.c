@@ -135,18 +135,29 @@ void round_rig(rig *r, const cvy_graph *g)
     }
 }
 
-void check_open(checked_graph *c, const gpu *u, cvy_graph *g, rig_data kind, uint64_t seed)
+static void open_graph(checked_graph *c, const gpu *u, cvy_graph *g, rig_data kind, uint64_t seed, bool last)
 {
     *c = (checked_graph){.u = u, .g = g, .twin = graph_as(g, CVY_FLOAT32, true)};
     for (int i = 0; i < 4; i++) random_next(&seed);
     for (int i = 0; i < CHECK_RIGS; i++) {
-        rig_open(&c->rigs[i], c->twin, &seed, kind, i ? 6 : 0);
+        rig_open(&c->rigs[i], c->twin, &seed, kind, i && !last ? 6 : 0);
+        if (i && last) rig_images_last(&c->rigs[i]);
         round_rig(&c->rigs[i], g);
         rig_reference(&c->rigs[i]);
         for (int p = 0; p < CHECK_PRECISIONS; p++)
             doubt_open_by(&c->doubts[p][i], &c->rigs[i], seed, &checked_rounding[doubt_dtype(g)][p]);
         gpu_rig_open_as(&c->on_device[i], u, &c->rigs[i], g);
     }
+}
+
+void check_open(checked_graph *c, const gpu *u, cvy_graph *g, rig_data kind, uint64_t seed)
+{
+    open_graph(c, u, g, kind, seed, false);
+}
+
+void check_open_last(checked_graph *c, const gpu *u, cvy_graph *g, rig_data kind, uint64_t seed)
+{
+    open_graph(c, u, g, kind, seed, true);
 }
 
 void check_close(checked_graph *c)

@@ -42,6 +42,8 @@ cvy_graph *graph_as(const cvy_graph *g, cvy_dtype dtype, bool parameters);
 void round_rig(rig *r, const cvy_graph *g);
 
 void check_open(checked_graph *c, const gpu *u, cvy_graph *g, rig_data kind, uint64_t seed);
+/* The second rig's images lie channels last, instead of anyhow. */
+void check_open_last(checked_graph *c, const gpu *u, cvy_graph *g, rig_data kind, uint64_t seed);
 void check_close(checked_graph *c);
 
 /* Kinds of plans, as bits. */

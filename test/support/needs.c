@@ -1,4 +1,5 @@
 /* needs.c - see needs.h. */
+#include <stdio.h>
 #include <string.h>
 #include "../../src/cuda/choice.h"
 #include "kernel_list.h"
@@ -57,9 +58,23 @@ static int value_of(const cuda_choice *c, const char *name)
     return -1;
 }
 
+/* Is some launch compiled with these macros? */
+static bool has_macros(const cvy_plan *plan, const need *n)
+{
+    const cuda_state *state = plan->state;
+    char first[64], second[64] = "";
+    bool has = false;
+
+    snprintf(first, sizeof first, "-D%s=%d", n->name, n->value);
+    if (n->also) snprintf(second, sizeof second, "-D%s=%d", n->also, n->also_value);
+    for (int i = 0; i < state->n_steps && !has; i++)
+        has = has_option(&state->steps[i], first) && (!*second || has_option(&state->steps[i], second));
+    return has;
+}
+
 static bool meets(const cvy_plan *plan, const need *n)
 {
-    bool met = false;
+    bool met = n->value >= 0 && has_macros(plan, n);
 
     if (n->value < 0) return step_of(plan, n->name) != NULL;
     for (int i = 0; i < plan->n_passes && !met; i++) {

@@ -122,6 +122,32 @@ void rig_open(rig *r, cvy_graph *g, uint64_t *seed, rig_data kind, int strided)
     rig_pass_on(r);
 }
 
+void rig_lay_last(rig *r, int i, int inner)
+{
+    rig_tensor *t = &r->t[i];
+    float *before = malloc((size_t)(t->count + 1) * sizeof *before);
+    int64_t step = t->info.dims[inner];
+
+    assert_non_null(before);
+    for (int64_t k = 0; k < t->count; k++) before[k] = *rig_at(t, k);
+    t->strides[inner] = 1;
+    for (int d = t->info.rank - 1; d >= 0; d--) {
+        if (d == inner) continue;
+        t->strides[d] = step;
+        step *= t->info.dims[d];
+    }
+    r->buffers[i].strides = t->strides;
+    for (int64_t k = 0; k < t->count; k++) *rig_at(t, k) = before[k];
+    free(before);
+}
+
+void rig_images_last(rig *r)
+{
+    for (int i = 0; i < r->n; i++)
+        if (r->t[i].info.role != CVY_PARAM && r->t[i].info.rank > 2 && r->t[i].count) rig_lay_last(r, i, 1);
+    rig_pass_on(r);
+}
+
 void rig_close(rig *r)
 {
     for (int i = 0; i < r->n; i++) {

@@ -44,6 +44,9 @@ float *rig_at(const rig_tensor *t, int64_t i);
 /* strided: how many of 8 tensors have strides of their own. */
 void rig_open(rig *r, cvy_graph *g, uint64_t *seed, rig_data kind, int strided);
 
+/* Lays a tensor out with dimension `inner` innermost; every image, 1: channels last. */
+void rig_lay_last(rig *r, int i, int inner);
+void rig_images_last(rig *r);
 void rig_close(rig *r);
 
 /* Sources of other dtypes, as memory has them now, to their words. */

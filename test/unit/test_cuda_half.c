@@ -258,26 +258,6 @@ static const char *const turned[] = {
     "x[70,1024], y[1024,72] | matmul(@y) | gelu",
 };
 
-/* A tensor's elements where dimension `inner` is the innermost one: 1, channels last. */
-static void lay_last(rig *r, int i, int inner)
-{
-    rig_tensor *t = &r->t[i];
-    float *before = malloc((size_t)(t->count + 1) * sizeof *before);
-    int64_t step = t->info.dims[inner];
-
-    assert_non_null(before);
-    for (int64_t k = 0; k < t->count; k++) before[k] = *rig_at(t, k);
-    t->strides[inner] = 1;
-    for (int d = t->info.rank - 1; d >= 0; d--) {
-        if (d == inner) continue;
-        t->strides[d] = step;
-        step *= t->info.dims[d];
-    }
-    r->buffers[i].strides = t->strides;
-    for (int64_t k = 0; k < t->count; k++) *rig_at(t, k) = before[k];
-    free(before);
-}
-
 static bool has_layout(const cvy_plan *plan, step_layout layout)
 {
     const cuda_state *state = plan->state;
@@ -302,11 +282,11 @@ static bool is_placed(const cvy_plan *plan)
 static void lay_all(rig *r, bool product, bool result)
 {
     if (product) {
-        lay_last(r, 1, r->t[1].info.rank - 2);
+        rig_lay_last(r, 1, r->t[1].info.rank - 2);
         return;
     }
-    lay_last(r, 0, 1);
-    if (result && r->t[r->n - 1].info.rank == 4) lay_last(r, r->n - 1, 1);
+    rig_lay_last(r, 0, 1);
+    if (result && r->t[r->n - 1].info.rank == 4) rig_lay_last(r, r->n - 1, 1);
 }
 
 /* Channels last, contiguous, x alone channels last, and all again on one workspace: bits do not depend on what ran

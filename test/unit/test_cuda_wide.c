@@ -50,6 +50,13 @@ static const char *const small[] = {
     "x[2,24,9,11] | batch_norm | exp | conv2d(20,3,stride=2,padding=1) | relu",
     "x[2,20,3,5,6] | group_norm(4) | add(1) | conv3d(36,3,padding=1)",
     "x[2,24,5,6] | sigmoid | conv_transpose2d(20,3,stride=2,padding=1,output_padding=1) | relu",
+    /* values between passes, which lie channels last: through statistics, a residual, rows that are no images */
+    "x[2,64,5,8] | group_norm(16) | silu | conv2d(64,3,padding=1) | group_norm(8) | silu | conv2d(64,3,padding=1) | "
+    "add(@x)",
+    "x[2,24,9,7] | conv2d(32,3,padding=1) @c | relu | conv2d(32,3,stride=2) | relu | conv_transpose2d(32,3,stride=2) | "
+    "add(@c)",
+    "x[2,16,3,5,6] | conv3d(40,3,padding=1) | relu | conv3d(24,(2,3,3),padding=1,dilation=(1,2,1)) | group_norm(4)",
+    "x[2,48,31] | conv1d(96,3,padding=1) | group_norm(8) | gelu | conv1d(16,5,stride=3) | mean(2)",
     /* long sums, which several blocks share */
     "x[1,260,4,4] | conv2d(40,3,padding=1) | tanh | add(r[1,40,4,4])",
     "x[2,520,3,3] | conv2d(10,1)",
@@ -73,7 +80,26 @@ static const need needs[] = {
     {"GROUPS_M", 1, NULL, 0},
     {"GROUPS_M", 2, NULL, 0},
     {"BLOCKS", 1, NULL, 0},
+    {"PLACED", 4, NULL, 0},
+    {"PLACED", 5, NULL, 0},
+    {"X_LAST", 1, "SCALED", 1},
+    {"X_LAST", 1, "SCALED", 0},
+    {"Y_LAST", 1, "SPLIT", 1},
+    {"Y_LAST", 1, "SPLIT", 2},
+    {"norm_stats_last.cu", -1, NULL, 0},
 };
+
+static void check_kinds(checked_graph *c, cvy_precision precision, int tiles, uint32_t seed)
+{
+    for (int i = 0; i < tiles; i++) {
+        cvy_plan *plan = NULL;
+        CHECK(check_plan(c, &kinds[i], precision, seed), "%s", c->title);
+        assert_ok(check_plan_create(c->g, &kinds[i], precision, seed, &plan));
+        CHECK(step_of(plan, "conv_wide.cu"), "not taken: %s", c->title);
+        met |= needs_met(plan, needs, COUNT_OF(needs));
+        cvy_plan_free(plan);
+    }
+}
 
 static void check_tiles(const gpu *u, const char *words, cvy_precision precision, rig_data data, int tiles)
 {
@@ -83,15 +109,25 @@ static void check_tiles(const gpu *u, const char *words, cvy_precision precision
     assert_ok(cvy_graph_parse(words, &g));
     check_open(&c, u, g, data, 12345);
     c.title = words;
-    for (int i = 0; i < tiles; i++) {
-        cvy_plan *plan = NULL;
-        CHECK(check_plan(&c, &kinds[i], precision, 1), "%s", words);
-        assert_ok(check_plan_create(g, &kinds[i], precision, 1, &plan));
-        CHECK(step_of(plan, "conv_wide.cu"), "not taken: %s", words);
-        met |= needs_met(plan, needs, COUNT_OF(needs));
-        cvy_plan_free(plan);
-    }
+    check_kinds(&c, precision, tiles, 1);
     check_close(&c);
+    cvy_graph_free(g);
+}
+
+/* Contiguous images, and images that lie channels last. The plans of this seed have values that do, too. */
+enum { LAST_SEED = 3 };
+static void check_last(const gpu *u, const char *words, cvy_dtype dtype, cvy_precision precision)
+{
+    checked_graph c;
+    cvy_graph *g = NULL, *as;
+
+    assert_ok(cvy_graph_parse(words, &g));
+    as = graph_as(g, dtype, true);
+    check_open_last(&c, u, as, RIG_REAL, 54321);
+    c.title = words;
+    check_kinds(&c, precision, 1, LAST_SEED);
+    check_close(&c);
+    cvy_graph_free(as);
     cvy_graph_free(g);
 }
 
@@ -117,18 +153,23 @@ static void take_ranges(const gpu *u, cvy_precision precision)
 
 /* ---- all ---- */
 
+enum { WAYS = 5 }; /* in which a chain is checked */
 static void take_item(const gpu *u, int item)
 {
     const bool quick = getenv("CONVOY_TEST_QUICK") != NULL;
-    const int at = item / 3;
+    const int at = item / WAYS, kind = item % WAYS;
 
     if (quick && item % 7) return; /* the emulator is never built in other ways */
     if (at == n_listed)
-        take_ranges(u, item % 3 ? CVY_TF32 : CVY_FP32);
-    else if (item % 3 == 2)
+        take_ranges(u, kind ? CVY_TF32 : CVY_FP32);
+    else if (kind == 2)
         check_tiles(u, listed[at], CVY_FP32, RIG_WHOLE, 1);
+    else if (kind == 3)
+        check_last(u, listed[at], CVY_FLOAT32, at % 2 ? CVY_TF32 : CVY_FP32);
+    else if (kind == 4)
+        check_last(u, listed[at], at % 2 ? CVY_BFLOAT16 : CVY_FLOAT16, CVY_FP32);
     else
-        check_tiles(u, listed[at], item % 3 ? CVY_TF32 : CVY_FP32, RIG_REAL, at == 0 || every ? 4 : 1);
+        check_tiles(u, listed[at], kind ? CVY_TF32 : CVY_FP32, RIG_REAL, at == 0 || every ? 4 : 1);
 }
 
 int main(int argc, char **argv)
@@ -136,7 +177,7 @@ int main(int argc, char **argv)
     if (argc > 1) listed = (const char *const *)argv + 1, n_listed = argc - 1, every = 1;
     use_emulator(argv[0]);
     setenv("CVY_EMULATE_ARCH", "90", 1);
-    share_out(3 * n_listed + (every ? 0 : 2), take_item);
+    share_out(WAYS * n_listed + (every ? 0 : 2), take_item);
     if (!every && !getenv("CONVOY_TEST_QUICK")) check_needs(needs, COUNT_OF(needs));
     return finish("cuda_wide");
 }

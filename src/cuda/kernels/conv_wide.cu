@@ -24,8 +24,8 @@
 // truncations of 2^-23 of a partial sum. The error of the three products is below 2^-22 of a product.
 //
 // Results are in shared memory in place of the stages, [BM][PITCH], and go through the epilogue along the pixels of
-// a channel; if the result's channels are neighbours (some tensor is not contiguous: SRC_DENSE 0), along the
-// channels. Those that are not finite are first summed again by multiply-adds from x and the weights themselves: an
+// a channel. If the result is known to lie channels last (Y_LAST) they are there as [BN][PIXEL_PITCH], and leave
+// eight channels of a pixel at a time; if it is only seen to (SRC_DENSE 0), one by one. Those that are not finite are first summed again by multiply-adds from x and the weights themselves: an
 // operand is not finite, or the sum overflows. If there are few tiles, SPLIT blocks share the slices of a sum and
 // store their parts for conv_wide_add.cu.
 //
@@ -36,6 +36,8 @@
 //   t[1]  original weights, strides of k, c, t, r, s: for results that are not finite
 //   t[2]  packed weights      SCALED: t[3]  their unscale, t[4]  the samples' unscale
 //   map: words as {C_PAD, pixels, PARTS * LISTS}, boxes of {64, COPY, 1}, swizzled by 128 bytes
+//     PLACED: x itself, channels last, {C_IN, W, H, [D,] n}; a copy walks through its rows, a step of STRIDE_* at a
+//     time, and through the gaps before them, which are outside of x and come as zeros: the same list of pixels
 //   prologue space: n, c, d, h, w; epilogue space: n, k, o, p, q
 //   grid: x tiles of channels, phases of a transposed convolution, then of pixels; y parts of the sum
 #ifndef GROUPS_M // CONV_WIDE_TILE of wide_layout.cuh
@@ -60,11 +62,11 @@ constexpr int X_STAGES = LAYOUT.x_stages, W_STAGES = LAYOUT.w_stages, COPY = LAY
 constexpr int X_PART = LAYOUT.x_stage / PARTS,
               W_PART = LAYOUT.w_stage / PARTS; // bytes
 constexpr int K_TILES = cdiv(K_OUT, BM);
-constexpr int PITCH = SRC_DENSE ? BN + 8 : BN + 2; // lanes with pairs of places: of one channel each in spread(),
-                                                   // and in finish_along()
+// Lanes with pairs of places: of one channel each in spread(), and in finish_along().
+constexpr int PITCH = SRC_DENSE ? BN + 8 : BN + 2;
 constexpr int REGS_COPY = 40,
               REGS_MULTIPLY = 232; // of one block; two have 112 each
-constexpr int SOME = 16;           // channels that a thread finishes at a time
+constexpr int PIXEL_PITCH = wide_pixel_pitch(BM);
 constexpr long long PLANE = (long long)OUT_O * OUT_P * OUT_Q;
 
 struct stages {
@@ -74,6 +76,7 @@ struct shared_memory {
     union {
         stages in;
         float results[BM][PITCH];
+        float pixels[BN][PIXEL_PITCH]; // results, if they leave along their channels
     };
     u64 x_full[X_STAGES], x_empty[X_STAGES], w_full[W_STAGES], w_empty[W_STAGES];
 };
@@ -127,6 +130,30 @@ CVY_INLINE int run_offset(const phase_taps &f, int run)
            t * MOVE_D + r * MOVE_H;
 }
 
+// COPY pixels of a list from number `pixel` on.
+#if PLACED
+CVY_INLINE void copy_pixels(void *to, const tensor_map &map, int c, int pixel, int, int list, u64 *full)
+{
+    constexpr int EVERY_D = TRANSPOSED ? 1 : STRIDE_D, EVERY_H = TRANSPOSED ? 1 : STRIDE_H,
+                  EVERY_W = TRANSPOSED ? 1 : STRIDE_W;
+    const phase_taps f = find_phase(list);
+    const int at = pixel + GAP_D * FLAT_PLANE + GAP_H * FLAT_ROW + GAP_W, inside = at % FLAT_SAMPLE;
+    const int d = (inside / FLAT_PLANE - GAP_D) * EVERY_D, h = (inside % FLAT_PLANE / FLAT_ROW - GAP_H) * EVERY_H,
+              w = (inside % FLAT_ROW - GAP_W) * EVERY_W;
+#if PLACED == 5
+    pixels_load(to, map, c, w, h, d, at / FLAT_SAMPLE, f.w, f.h, f.d, full);
+#else
+    (void)d;
+    pixels_load(to, map, c, w, h, at / FLAT_SAMPLE, f.w, f.h, full);
+#endif
+}
+#else
+CVY_INLINE void copy_pixels(void *to, const tensor_map &map, int c, int pixel, int part, int list, u64 *full)
+{
+    tensor_load(to, map, c, pixel, part * LISTS + list, full);
+}
+#endif
+
 struct copier {
     shared_memory &s;
     const tensor_map &map;
@@ -142,8 +169,8 @@ struct copier {
         for (int part = 0; part < PARTS; part++)
 #pragma unroll
             for (int i = 0; i < LAYOUT.copies; i++)
-                tensor_load(s.in.x[slot][part] + i * COPY * WIDE_ROW_BYTES, map, c, pixel + i * COPY,
-                            part * LISTS + list, &s.x_full[slot]);
+                copy_pixels(s.in.x[slot][part] + i * COPY * WIDE_ROW_BYTES, map, c, pixel + i * COPY, part, list,
+                            &s.x_full[slot]);
         x_step++;
     }
     CVY_INLINE_MEMBER void copy_tap()
@@ -290,6 +317,13 @@ struct multiplier {
                 *reinterpret_cast<float2 *>(&results[k + 8 * h][at + 8 * j]) =
                     make_float2(acc[4 * j + 2 * h], acc[4 * j + 2 * h + 1]);
     }
+    // The same, channels of a place together: 4g + t lanes are in banks 8t + g.
+    CVY_INLINE_MEMBER void spread(float (&pixels)[BN][PIXEL_PITCH]) const
+    {
+        const int k = m + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, at = n + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < TILE / 2; i++) pixels[at + i / 4 * 8 + i % 2][k + i / 2 % 2 * 8] = acc[i];
+    }
 };
 
 #include "conv_wide_finish.cuh"
@@ -300,9 +334,15 @@ CVY_INLINE void multiply_role(shared_memory &s, const cvy_args &a, const block_a
 
     m.run(b);
     named_barrier(1, 128 * GROUPS); // all are through with the stages
+#if Y_LAST
+    m.spread(s.pixels);
+    named_barrier(1, 128 * GROUPS);
+    finish_pixels(a, b, s.pixels);
+#else
     m.spread(s.results);
     named_barrier(1, 128 * GROUPS);
     finish(a, b, s.results);
+#endif
 }
 
 extern "C" __global__ void __launch_bounds__(LAYOUT.threads, BLOCKS)

@@ -62,7 +62,16 @@
 #define WORD cvy_f16
 #endif
 #ifndef SRC_DENSE
-#define SRC_DENSE 1 // all views are contiguous
+#define SRC_DENSE 1 // all views are contiguous, or channels last:
+#endif
+#ifndef X_LAST
+#define X_LAST 0 // what becomes words lies channels last
+#endif
+#ifndef Y_LAST
+#define Y_LAST 0 // and so does the result
+#endif
+#ifndef PLACED
+#define PLACED 0 // 4 or 5: x lies channels last, of 16 bits, and its own elements are the words; dimensions of its map
 #endif
 
 #define TC_PRODUCTS 3 // the forms of float32's accuracy in fast.cuh

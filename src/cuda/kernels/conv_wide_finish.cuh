@@ -67,17 +67,10 @@ static __device__ __noinline__ float sum_again(const cvy_args &a, pixel_at at, i
     return sum;
 }
 
-#if SPLIT > 1
-CVY_INLINE void finish_result(const cvy_args &a, int split, const cvy_at &at, float v)
+CVY_INLINE float *parts_at(const cvy_args &a, int split)
 {
-    a.t[0].p[split * a.extent * (K_OUT * PLANE) + at.lin] = v;
+    return a.t[0].p + split * a.extent * (K_OUT * PLANE);
 }
-#else
-CVY_INLINE void finish_result(const cvy_args &a, int, const cvy_at &at, float v)
-{
-    cvy_epilogue(a, at, v);
-}
-#endif
 
 // The smaller factor first: neither step leaves float32's range where the result does not.
 CVY_INLINE float unscaled(float v, float x_unscale, float w_unscale)
@@ -94,18 +87,17 @@ CVY_INLINE cvy_at result_at(const pixel_at &pixel, int channel)
     return at;
 }
 
-// ---- results along the pixels of a channel
-
-// Results of one place and SOME channels from `channel` on, in the epilogue's units.
+// Results of one place and COUNT channels from `channel` on, in the epilogue's units.
+template <int COUNT>
 CVY_INLINE void mend_across(const cvy_args &a, const block_at &b, const pixel_at &pixel, int channel,
-                            float (&v)[SOME])
+                            float (&v)[COUNT])
 {
     bool sound = true;
 #if SCALED
     const float x_unscale = a.t[4].p[pixel.n];
     const float4 *w_unscale = reinterpret_cast<const float4 *>(a.t[3].p + channel);
 #pragma unroll
-    for (int i = 0; i < SOME / 4; i++) {
+    for (int i = 0; i < COUNT / 4; i++) {
         const float4 four = w_unscale[i];
         const float each[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
@@ -113,13 +105,90 @@ CVY_INLINE void mend_across(const cvy_args &a, const block_at &b, const pixel_at
     }
 #endif
 #pragma unroll
-    for (int i = 0; i < SOME; i++) sound = sound && fabsf(v[i]) < CVY_INF;
+    for (int i = 0; i < COUNT; i++) sound = sound && fabsf(v[i]) < CVY_INF;
     if (sound) return;
 #pragma unroll
-    for (int i = 0; i < SOME; i++)
+    for (int i = 0; i < COUNT; i++)
         if (!(fabsf(v[i]) < CVY_INF) && channel + i < K_OUT)
             v[i] = sum_again(a, pixel, channel + i, b.slice, b.slice_end);
 }
+
+#if Y_LAST
+// ---- results along the channels of a pixel: the result is known to lie so
+
+constexpr int UNIT = 8; // channels of a place that a thread finishes at a time
+
+#if SPLIT > 1
+// Parts of sums lie so, too.
+CVY_INLINE void finish_unit(const cvy_args &a, const block_at &b, const pixel_at &pixel, int channel,
+                            const float (&v)[UNIT])
+{
+    const long long at =
+        ((long long)(pixel.n * OUT_O + pixel.o) * OUT_P + pixel.p) * OUT_Q + pixel.q; // pixels before it
+    cvy_store(parts_at(a, b.split) + at * K_OUT + channel, v);
+}
+#else
+CVY_INLINE void finish_unit(const cvy_args &a, const block_at &, const pixel_at &pixel, int channel,
+                            const float (&v)[UNIT])
+{
+    cvy_at all[UNIT];
+#pragma unroll
+    for (int i = 0; i < UNIT; i++) all[i] = result_at(pixel, channel + i);
+    cvy_write(a, all, v);
+}
+#endif
+
+// A thread takes UNIT channels of a place, a block all channels of some places; BATCH of them at once, so that what
+// the epilogue loads is in flight together, unless one is in a gap.
+CVY_INLINE void finish_pixels(const cvy_args &a, const block_at &b, const float (&results)[BN][PIXEL_PITCH])
+{
+    constexpr int ACROSS = BM / UNIT, STEP = 128 * GROUPS / ACROSS, BATCH = BLOCKS == 2 ? 2 : 4;
+    const int k = threadIdx.x % ACROSS * UNIT, channel = b.k_first + k, phase = TRANSPOSED ? b.phase : 0;
+    if (K_OUT % BM && channel >= K_OUT) return;
+#pragma unroll 1
+    for (int place = threadIdx.x / ACROSS; place < BN; place += BATCH * STEP) {
+        pixel_at pixels[BATCH];
+        float v[BATCH][UNIT];
+        bool all = true;
+#pragma unroll
+        for (int j = 0; j < BATCH; j++) {
+            pixels[j] = find_pixel(a, b.first + place + j * STEP, phase);
+            all = all && pixels[j].exists && place + j * STEP < BN;
+        }
+#pragma unroll
+        for (int j = 0; j < BATCH && all; j++) {
+            cvy_load(&results[place + j * STEP][k], v[j]);
+            mend_across(a, b, pixels[j], channel, v[j]);
+        }
+#pragma unroll
+        for (int j = 0; j < BATCH && all; j++) finish_unit(a, b, pixels[j], channel, v[j]);
+        if (all) continue;
+#pragma unroll 1
+        for (int one = place; one < least(BN, place + BATCH * STEP); one += STEP) {
+            const pixel_at pixel = find_pixel(a, b.first + one, phase);
+            if (!pixel.exists) continue;
+            cvy_load(&results[one][k], v[0]);
+            mend_across(a, b, pixel, channel, v[0]);
+            finish_unit(a, b, pixel, channel, v[0]);
+        }
+    }
+}
+#else
+// ---- results along the pixels of a channel, or along the channels one by one
+
+constexpr int SOME = 16; // channels that a thread finishes at a time
+
+#if SPLIT > 1
+CVY_INLINE void finish_result(const cvy_args &a, int split, const cvy_at &at, float v)
+{
+    parts_at(a, split)[at.lin] = v;
+}
+#else
+CVY_INLINE void finish_result(const cvy_args &a, int, const cvy_at &at, float v)
+{
+    cvy_epilogue(a, at, v);
+}
+#endif
 
 // A warp takes 32 places and SOME channels at a time: neighbouring lanes store neighbouring pixels.
 CVY_INLINE void finish_across(const cvy_args &a, const block_at &b, const float (&results)[BM][PITCH])
@@ -140,8 +209,6 @@ CVY_INLINE void finish_across(const cvy_args &a, const block_at &b, const float 
             if (K_OUT % SOME == 0 || channel + j < K_OUT) finish_result(a, b.split, at, v[j]);
     }
 }
-
-// ---- results along the channels of a pixel
 
 // One result of a lane in the epilogue's units.
 CVY_INLINE float mend_along(const cvy_args &a, const block_at &b, const pixel_at &pixel, int channel, float v)
@@ -192,5 +259,7 @@ CVY_INLINE void finish(const cvy_args &a, const block_at &b, const float (&resul
     else
         finish_along(a, b, results);
 }
+
+#endif
 
 #endif

@@ -14,6 +14,26 @@ __device__ __forceinline__ void tensor_load(void *dst, const tensor_map &map, in
         : "memory");
 }
 
+// Neighbouring pixels of a tensor map that walks through them, from the one at (w, h, [d,] n) on, `*_off` pixels
+// further along each axis; channels from c on.
+__device__ __forceinline__ void pixels_load(void *dst, const tensor_map &map, int c, int w, int h, int n, int w_off,
+                                            int h_off, u64 *b)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, "
+                 "{%2, %3, %4, %5}], [%6], {%7, %8};" ::"r"(smem_u32(dst)),
+                 "l"(&map), "r"(c), "r"(w), "r"(h), "r"(n), "r"(smem_u32(b)), "h"((short)w_off), "h"((short)h_off)
+                 : "memory");
+}
+__device__ __forceinline__ void pixels_load(void *dst, const tensor_map &map, int c, int w, int h, int d, int n,
+                                            int w_off, int h_off, int d_off, u64 *b)
+{
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, "
+                 "{%2, %3, %4, %5, %6}], [%7], {%8, %9, %10};" ::"r"(smem_u32(dst)),
+                 "l"(&map), "r"(c), "r"(w), "r"(h), "r"(d), "r"(n), "r"(smem_u32(b)), "h"((short)w_off),
+                 "h"((short)h_off), "h"((short)d_off)
+                 : "memory");
+}
+
 // d (64 x N) = a * b (+ d): operands of the last argument's type from shared memory, fp32 accumulators, k = 16.
 // Columns as ptx.cuh has them. wgmma_half: both operands K-major; wgmma_across: b lies along its columns
 // (descriptor.cuh).

@@ -98,10 +98,15 @@ typedef struct wide_layout {
     int shared_bytes;       // stages or results, and two barriers for each stage
 } wide_layout;
 
-// Results lie in shared memory as [bm][bn + 8], over the stages.
+// Results lie in shared memory as [bm][bn + 8], over the stages; those that leave along their channels as
+// [bn][wide_pixel_pitch].
+CVY_CONST int wide_pixel_pitch(int bm)
+{
+    return bm + 4;
+}
 CVY_CONST int wide_results_bytes(int bm, int bn)
 {
-    return FLOAT_BYTES * bm * (bn + 8);
+    return FLOAT_BYTES * most(bm * (bn + 8), bn * wide_pixel_pitch(bm));
 }
 
 // groups_m x groups_n warpgroups, 64 output channels x `tile` pixels each; taps of a stage reach `reach` pixels

@@ -5,8 +5,9 @@
 //   x lies along its pixels: lane l of warp v reads places l and l + 32 of the channel pairs v, v + 8, ...: whole
 //   lines; words go through shared memory, [place][33 pairs], so neither side has bank conflicts,
 //   and leave as 16 bytes of a place for each thread, 128 bytes for eight of them.
-//   x has any other layout, mostly channels last (SRC_DENSE 0): lane l of warp v reads channels 2l and 2l + 1 of
-//   the places v, v + 8, ..., and writes them: whole lines on both sides.
+//   x lies channels last (X_LAST): a thread reads and writes eight channels of a place by one access.
+//   x has any other layout (SRC_DENSE 0): lane l of warp v reads channels 2l and 2l + 1 of the places v, v + 8, ...,
+//   and writes them: whole lines on both sides if its channels are neighbours.
 #ifndef CVY_WIDE_WORDS_CUH
 #define CVY_WIDE_WORDS_CUH
 
@@ -56,16 +57,23 @@ CVY_INLINE source_pixel find_source(const words_stretch &c, int place)
     return pixel;
 }
 
+CVY_INLINE cvy_at channel_at(const source_pixel &pixel, int channel)
+{
+    cvy_at at = pixel.at;
+    at.i1 = channel;
+    at.lin += (cvy_index)channel * (IN_D * IN_H * IN_W);
+    return at;
+}
+
+#if !X_LAST
 // Of a channel. Gaps and what fills up the last slice are zeros, whatever the prologue makes of 0.
 CVY_INLINE float source_value(const cvy_args &a, const source_pixel &pixel, int channel)
 {
     const bool exists = pixel.exists && (C_IN % WIDE_CHANNELS == 0 || channel < C_IN);
-    cvy_at at = pixel.at;
-    at.i1 = C_IN % WIDE_CHANNELS == 0 ? channel : least(channel, C_IN - 1);
-    at.lin += (cvy_index)at.i1 * (IN_D * IN_H * IN_W);
-    const float v = cvy_prologue(a, at);
+    const float v = cvy_prologue(a, channel_at(pixel, C_IN % WIDE_CHANNELS ? least(channel, C_IN - 1) : channel));
     return exists ? v : 0.0f;
 }
+#endif
 
 CVY_INLINE u32 *words_at(const cvy_args &a, const words_stretch &c, int part, int place)
 {
@@ -75,6 +83,7 @@ CVY_INLINE u32 *words_at(const cvy_args &a, const words_stretch &c, int part, in
 
 // ---- along pixels
 
+#if !X_LAST
 CVY_INLINE float words_across(const cvy_args &a, words_tile &tile, const words_stretch &c, float scale)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, channel = c.slice * WIDE_CHANNELS + 2 * warp;
@@ -107,9 +116,45 @@ CVY_INLINE float words_across(const cvy_args &a, words_tile &tile, const words_s
         }
     return most_seen;
 }
+#endif
 
 // ---- along channels
 
+#if X_LAST
+// Eight channels of a place for a thread: one access of 16 bits each.
+CVY_INLINE float words_along(const cvy_args &a, const words_stretch &c, float scale)
+{
+    constexpr int UNIT = 8, UNITS = WIDE_CHANNELS / UNIT, TIMES = SIDE * UNITS / THREADS;
+    const int unit = threadIdx.x % UNITS, channel = c.slice * WIDE_CHANNELS + unit * UNIT;
+    float v[TIMES][UNIT], most_seen = 0.0f;
+#pragma unroll
+    for (int i = 0; i < TIMES; i++) {
+        const source_pixel pixel = find_source(c, (threadIdx.x + i * THREADS) / UNITS);
+        cvy_at all[UNIT];
+#pragma unroll
+        for (int e = 0; e < UNIT; e++) all[e] = channel_at(pixel, least(channel, C_IN - UNIT) + e);
+        cvy_read(a, all, v[i]);
+#pragma unroll
+        for (int e = 0; e < UNIT; e++) {
+            v[i][e] = pixel.exists && channel < C_IN ? v[i][e] : 0.0f;
+            most_seen = larger_finite(most_seen, v[i][e]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < TIMES; i++) {
+        const int place = (threadIdx.x + i * THREADS) / UNITS;
+        u32 words[UNIT / 2][PARTS];
+#pragma unroll
+        for (int e = 0; e < UNIT / 2; e++) pair_words(v[i][2 * e] * scale, v[i][2 * e + 1] * scale, words[e]);
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+            if (c.first + place < FLAT_SAMPLE)
+                reinterpret_cast<uint4 *>(words_at(a, c, part, place))[unit] =
+                    make_uint4(words[0][part], words[1][part], words[2][part], words[3][part]);
+    }
+    return most_seen;
+}
+#else
 CVY_INLINE float words_along(const cvy_args &a, const words_stretch &c, float scale)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, channel = c.slice * WIDE_CHANNELS + 2 * lane;
@@ -133,11 +178,12 @@ CVY_INLINE float words_along(const cvy_args &a, const words_stretch &c, float sc
     }
     return most_seen;
 }
+#endif
 
 // Turns a stretch into words; returns the largest finite |x| that the thread has seen.
 CVY_INLINE float make_words(const cvy_args &a, words_tile &tile, const words_stretch &c, float scale)
 {
-#if SRC_DENSE
+#if SRC_DENSE && !X_LAST
     return words_across(a, tile, c, scale);
 #else
     return words_along(a, c, scale);
