@@ -38,7 +38,7 @@ def wrapped(words, width):
 # ---- launches ----------------------------------------------------------------------------------------------------
 
 RESERVED = {"tensors", "workspace", "work", "prepare", "stream", "number", "a", "b", "map", "map_w", "launch", "check", "view",
-            "arguments", "manner", "tc_arguments", "tensor_map", "tiles", "char", "int", "float", "double", "long", "bool",
+            "arguments", "manner", "tc_arguments", "tensor_map", "tiles", "pixels", "driver", "char", "int", "float", "double", "long", "bool",
             "class", "new", "this", "default", "register", "switch", "union", "template", "operator", "k"}  # fmt: skip
 
 HEAD = r"""#include <cuda.h>
@@ -113,32 +113,54 @@ struct alignas(64) tensor_map {
 };
 """
 
+HEAD_DRIVER = r"""
+// The driver makes tensor maps; its functions are found by their names.
+static void *driver(const char *name)
+{
+    void *function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
+    check(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found), name);
+#else
+    check(cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, &found), name);
+#endif
+    if (!function) throw std::runtime_error(std::string("the driver has no ") + name);
+    return function;
+}
+"""
+
 HEAD_TMA = r"""
-// x as tensor copies see it: extents, strides in bytes, and the box that one copy brings. The driver encodes it.
-// Tensors of four dimensions are not swizzled, those of fewer are, by 128 bytes.
+// x as tensor copies see it: extents, strides in bytes, and the box that one copy brings. Tensors of four dimensions are
+// not swizzled, those of fewer are, by 128 bytes.
 static tensor_map tiles(void *x, CUtensorMapDataType type, cuuint32_t rank, std::initializer_list<cuuint64_t> dims,
                         std::initializer_list<cuuint64_t> strides, std::initializer_list<cuuint32_t> box)
 {
-    static decltype(&cuTensorMapEncodeTiled) encode = nullptr;
+    static const auto encode = (decltype(&cuTensorMapEncodeTiled))driver("cuTensorMapEncodeTiled");
     static const cuuint32_t steps[4] = {1, 1, 1, 1};
-    cudaDriverEntryPointQueryResult found;
     tensor_map map = {};
-    if (!encode) {
-#if CUDART_VERSION >= 12050
-        check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&encode, 12000, cudaEnableDefault,
-                                               &found),
-              "cuTensorMapEncodeTiled");
-#else
-        check(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", (void **)&encode, cudaEnableDefault, &found),
-              "cuTensorMapEncodeTiled");
-#endif
-        if (!encode) throw std::runtime_error("the driver has no cuTensorMapEncodeTiled");
-    }
     if (encode((CUtensorMap *)&map, type, rank, x, dims.begin(), strides.begin(),
                box.begin(), steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                rank < 4 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
         throw std::runtime_error("cuTensorMapEncodeTiled failed");
+    return map;
+}
+"""
+
+HEAD_PIXELS = r"""
+// x, channels last, as copies that walk through its pixels see it: extents, strides in bytes; where a walk along W, H
+// and D begins, how far beyond the end it goes, and its steps; channels and pixels of one copy.
+static tensor_map pixels(void *x, CUtensorMapDataType type, std::initializer_list<cuuint64_t> dims,
+                         std::initializer_list<cuuint64_t> strides, std::initializer_list<int> lower,
+                         std::initializer_list<int> upper, std::initializer_list<cuuint32_t> steps,
+                         cuuint32_t channels, cuuint32_t count)
+{
+    static const auto encode = (decltype(&cuTensorMapEncodeIm2col))driver("cuTensorMapEncodeIm2col");
+    tensor_map map = {};
+    if (encode((CUtensorMap *)&map, type, (cuuint32_t)dims.size(), x, dims.begin(), strides.begin(), lower.begin(),
+               upper.begin(), channels, count, steps.begin(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+        throw std::runtime_error("cuTensorMapEncodeIm2col failed");
     return map;
 }
 """
@@ -195,10 +217,15 @@ def plain_arguments(launch, pointers, name):
 
 
 def map_line(tc, x, name="map", of=""):
+    kind = "CU_TENSOR_MAP_DATA_TYPE_" + {"fp32": "FLOAT32", "fp16": "FLOAT16", "bf16": "BFLOAT16"}[tc["dtype"]]
+    if "pixels" in tc and not of:
+        p = tc["pixels"]
+        lists = ["{" + ", ".join(map(str, p[k])) + "}" for k in ("dims", "steps", "lower", "upper")]
+        every = "{" + ", ".join(map(str, [1, *p["every"], 1])) + "}"
+        return f"const tensor_map {name} = pixels({x}, {kind}, {', '.join([*lists, every])}, {tc['box'][0]}, {tc['box'][1]});"
     sizes = ", ".join(map(braces, (tc[of + "dims"], tc[of + "steps"], tc[of + "box"])))
-    kind = {"fp32": "FLOAT32", "fp16": "FLOAT16", "bf16": "BFLOAT16"}[tc["dtype"]]
     rank = 3 if tc["words"] else 2 if tc["product"] else 4
-    return f"const tensor_map {name} = tiles({x}, CU_TENSOR_MAP_DATA_TYPE_{kind}, {rank}, {sizes});"
+    return f"const tensor_map {name} = tiles({x}, {kind}, {rank}, {sizes});"
 
 
 def product_lines(launch, pointers):
@@ -282,7 +309,9 @@ def launches_text(plans, regions):
     parts = [
         (HEAD_TC, any(not t["packs"] and not t["product"] for t in tc)),
         (HEAD_MAP, any(not t["packs"] for t in tc)),
-        (HEAD_TMA, any(t["tma"] for t in tc)),
+        (HEAD_DRIVER, any(t["tma"] for t in tc)),
+        (HEAD_TMA, any(t["tma"] and "pixels" not in t for t in tc)),
+        (HEAD_PIXELS, any("pixels" in t for t in tc)),
     ]
     head = HEAD + "".join(text for text, wanted in parts if wanted)
     return head, "\n// ---- launches, in order ----\n\n" + "\n".join(regions)

@@ -11,7 +11,7 @@
  * "tc" is only in tensor-core launches, which have other arguments: numbers of views, -1 for NULL, the
  * tensor map, and how many bytes from `part` on must be zero when a workspace is new. "product": a tensor map of
  * two dimensions ("words": of three), swizzled, and the views, in clusters that the kernel's options say. "pair": w
- * has a map as well. */
+ * has a map as well. "pixels": the map is of x itself, as cuTensorMapEncodeIm2col takes it. */
 #include <string.h>
 #include "tc.h"
 
@@ -84,6 +84,26 @@ static void add_code(const cuda_step *s, int which, text *t)
     cvyi_text_add(t, "], ");
 }
 
+/* The map of x itself, which copies walk through (tc_step.pixels). */
+static void add_pixels(const tc_step *s, text *t)
+{
+    cvyi_text_add(t, ", \"pixels\": {\"dims\": [");
+    for (int d = 0; d < s->rank; d++) cvyi_text_add(t, "%s%llu", d ? ", " : "", (unsigned long long)s->dims[d]);
+    cvyi_text_add(t, "], \"steps\": [");
+    for (int d = 0; d < s->rank - 1; d++)
+        cvyi_text_add(t, "%s%llu", d ? ", " : "", (unsigned long long)s->strides[d]);
+    for (int which = 0; which < 3; which++) {
+        static const char *const names[] = {"lower", "upper", "every"};
+        cvyi_text_add(t, "], \"%s\": [", names[which]);
+        for (int a = 0; a < s->rank - 2; a++)
+            cvyi_text_add(t, "%s%d", a ? ", " : "",
+                          which == 2   ? (int)s->step[a]
+                          : which == 1 ? s->upper[a]
+                                       : s->lower[a]);
+    }
+    cvyi_text_add(t, "]}");
+}
+
 static void add_tc(const tc_step *s, text *t)
 {
     const struct {
@@ -109,6 +129,7 @@ static void add_tc(const tc_step *s, text *t)
                       (unsigned long long)s->w_dims[0], (unsigned long long)s->w_dims[1],
                       (unsigned long long)s->w_dims[2], (unsigned long long)s->w_strides[0],
                       (unsigned long long)s->w_strides[1], s->w_box[0], s->w_box[1], s->w_box[2]);
+    if (s->pixels) add_pixels(s, t);
     cvyi_text_add(t, ", \"pair\": %s}", word(s->pair));
 }
 

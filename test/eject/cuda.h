@@ -21,5 +21,10 @@ extern "C" int cuTensorMapEncodeTiled(CUtensorMap *map, int type, cuuint32_t ran
                                       const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box,
                                       const cuuint32_t *element_strides, int interleave, int swizzle,
                                       int l2_promotion, int out_of_bounds);
+extern "C" int cuTensorMapEncodeIm2col(CUtensorMap *map, int type, cuuint32_t rank, void *base,
+                                       const cuuint64_t *dims, const cuuint64_t *strides, const int *lower,
+                                       const int *upper, cuuint32_t channels, cuuint32_t pixels,
+                                       const cuuint32_t *element_strides, int interleave, int swizzle,
+                                       int l2_promotion, int out_of_bounds);
 
 #endif

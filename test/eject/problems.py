@@ -160,6 +160,24 @@ class Model(nn.Module):
 def get_inputs(): return [torch.rand(4, 16, 32, 32, dtype=torch.bfloat16)]
 def get_init_inputs(): return []
 '''
+LAST = HEAD + '''
+class Model(nn.Module):
+    """Images that lie channels last: statistics, words, and a convolution that reads x itself, in two and three dimensions."""
+
+    def __init__(self, c):
+        super().__init__()
+        self.norm, self.a, self.b = nn.GroupNorm(32, c), nn.Conv2d(c, c, 3, padding=1), nn.Conv2d(c, c, 3, padding=1)
+        self.deep = nn.Conv3d(c, c, 3, padding=1)
+        self.to(torch.bfloat16)
+
+    def forward(self, x, y):
+        return x + self.b(F.relu(self.a(F.silu(self.norm(x))))), F.relu(self.a(x)), F.relu(self.deep(y))
+
+def get_inputs():
+    x, y = torch.randn(2, 320, 32, 32).bfloat16(), torch.randn(1, 320, 4, 16, 16).bfloat16()
+    return [x.contiguous(memory_format=torch.channels_last), y.contiguous(memory_format=torch.channels_last_3d)]
+def get_init_inputs(): return [320]
+'''
 PRODUCTS = HEAD + '''
 class Model(nn.Module):
     """Products of two inputs: words of fp16 made of both, sums in parts; a transposed view."""
@@ -175,4 +193,4 @@ def get_inputs(): return [torch.randn(700, 1024), torch.randn(1024, 500), torch.
 def get_init_inputs(): return []
 '''
 PROBLEMS = {"fold": FOLD, "both": BOTH, "generic": GENERIC, "strided": STRIDED, "mixed": MIXED, "few": FEW, "deep": DEEP,
-            "layers": LAYERS, "halves": HALVES, "products": PRODUCTS}  # fmt: skip
+            "layers": LAYERS, "halves": HALVES, "products": PRODUCTS, "last": LAST}  # fmt: skip

@@ -6,6 +6,7 @@
  * its arguments; RECORDER_LOG receives a line per launch: name, grid, block, shared memory, attributes, stream, and
  * the arguments' bytes. */
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,6 +128,22 @@ static CUresult encode(CUtensorMap *map, int type, unsigned rank, void *base, co
     return 0;
 }
 
+static CUresult encode_pixels(CUtensorMap *map, int type, unsigned rank, void *base, const uint64_t *dims,
+                              const uint64_t *strides, const int *lower, const int *upper, unsigned channels,
+                              unsigned pixels, const unsigned *element_strides, int interleave, int swizzle,
+                              int l2_promotion, int out_of_bounds)
+{
+    uint64_t all[16] = {(uint64_t)type << 32 | rank, (uintptr_t)base};
+
+    memcpy(all + 2, dims, rank * sizeof *dims);
+    for (unsigned i = 0; i < rank - 1; i++) all[7 + i] = strides[i] << 8 | element_strides[i];
+    for (unsigned i = 0; i < rank - 2; i++) all[11 + i] = (uint64_t)(unsigned)lower[i] << 32 | (unsigned)upper[i];
+    all[14] = (uint64_t)channels << 48 | (uint64_t)pixels << 32 | element_strides[rank - 1];
+    all[15] = (uint64_t)(interleave << 8 | swizzle) << 32 | (unsigned)(l2_promotion << 8 | out_of_bounds);
+    memcpy(map, all, sizeof all);
+    return 0;
+}
+
 static void put(void **out, void (*function)(void))
 {
     memcpy(out, &function, sizeof function);
@@ -156,6 +173,8 @@ EXPORT CUresult cuGetProcAddress_v2(const char *name, void **call, int version, 
         put(call, (void (*)(void))fill);
     } else if (!strcmp(name, "cuTensorMapEncodeTiled")) {
         put(call, (void (*)(void))encode);
+    } else if (!strcmp(name, "cuTensorMapEncodeIm2col")) {
+        put(call, (void (*)(void))encode_pixels);
     }
     return result;
 }
@@ -182,9 +201,10 @@ EXPORT int cudaGetDriverEntryPointByVersion(const char *name, void **call, unsig
                                             int *found)
 {
     (void)flags;
+    const bool tiled = !strcmp(name, "cuTensorMapEncodeTiled"), walked = !strcmp(name, "cuTensorMapEncodeIm2col");
     *call = NULL;
-    *found = strcmp(name, "cuTensorMapEncodeTiled") != 0 || version != 12000;
-    if (!*found) put(call, (void (*)(void))encode);
+    *found = (!tiled && !walked) || version != 12000;
+    if (!*found) put(call, tiled ? (void (*)(void))encode : (void (*)(void))encode_pixels);
     return *found;
 }
 EXPORT int cudaGetLastError(void)

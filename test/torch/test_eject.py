@@ -134,6 +134,7 @@ def test_tensor_cores_and_strides_are_among_them(ejected):
     assert "conv_tc_f32_keep" in text["fold"] and "conv_tc_f32_both" in text["both"]
     assert "conv_mma" in text["generic"] and "conv_simple" in text["generic"]
     assert "_strided" in text["strided"] and "turn_f32" in text["strided"]
+    assert "norm_stats_last_bf16" in text["last"] and " pixels(" in (ejected / "last.new").read_text()
     assert "matmul_tc_f32" in text["layers"] and "matmul_tc_pack" in text["layers"]
     assert text["fold"].count("set ") == 1  # words of statistics: zero on a new workspace, and never again
 
