@@ -111,7 +111,8 @@ void *cvyi_cpu_keep(cvy_plan *p, const pass *s)
     return c;
 }
 
-cvy_status cvyi_cpu_choose_prepared(cvy_plan *p, pass *s)
+/* Nodes that depend only on parameters are one pass of one unit; every producer among them has its own choice. */
+cvy_status cvyi_cpu_judge_prepared(cvy_plan *p, pass *s)
 {
     cpu_choice *c = s->choice = cvyi_arena_alloc(&p->memory, 1, sizeof *c);
 

@@ -120,13 +120,11 @@ extern const cpu_row cvyi_row_stats, cvyi_row_program, cvyi_row_gather, cvyi_row
 
 /* struct engine's */
 const char *cvyi_cpu_judge(const cvy_plan *p, pass *s);
+cvy_status cvyi_cpu_judge_prepared(cvy_plan *p, pass *s);
 bool cvyi_cpu_same(const void *a, const void *b);
 /* A copy of the pass's choice, and of those of its nodes, in the plan's memory; NULL: there is none left. */
 void *cvyi_cpu_keep(cvy_plan *p, const pass *s);
 void cvyi_cpu_why(const cvy_plan *p, const pass *s, text *t);
-
-/* The choice of the pass of prepared nodes, which is not judged: into the plan's memory. */
-cvy_status cvyi_cpu_choose_prepared(cvy_plan *p, pass *s);
 
 static inline const cpu_choice *cvyi_cpu_choice(const pass *s)
 {

@@ -108,9 +108,18 @@ const char *cvyi_cuda_judge(const cvy_plan *p, pass *s)
     return choose(p, s, false, NULL);
 }
 
-const char *cvyi_cuda_judge_prepared(const cvy_plan *p, pass *s)
+/* Nodes that depend only on parameters run one by one: they are small, and not part of the time of a run. */
+cvy_status cvyi_cuda_judge_prepared(cvy_plan *p, pass *s)
 {
-    return choose(p, s, true, NULL);
+    cuda_choice *each = s->choice = cvyi_arena_alloc(&p->memory, (size_t)s->count, sizeof *each);
+
+    if (!each) return CVY_NO_MEMORY;
+    for (int i = 0; i < s->count; i++) {
+        pass one = {.first = s->first + i, .count = 1, .choice = &each[i]};
+        const char *why = choose(p, &one, true, NULL);
+        if (why) return cvyi_fail(CVY_FAILED, "cuda: a pass that is not legal: %s", why);
+    }
+    return CVY_OK;
 }
 
 void cvyi_cuda_why(const cvy_plan *p, const pass *s, text *t)
