@@ -111,30 +111,39 @@ void *cvyi_cpu_keep(cvy_plan *p, const pass *s)
     return c;
 }
 
+static cvy_status decide_prepared(cvy_plan *p, const question *q, node_choice *out)
+{
+    double rank = BEFORE_ALL, seconds;
+    const cpu_row *row = next_row(q, &rank, &seconds);
+    cpu_choice *own;
+
+    *out = cvyi_begin_node(q, row);
+    if (!row->decide) return CVY_OK;
+    out->own = own = cvyi_arena_alloc(&p->memory, 1, sizeof *own);
+    if (!own) return CVY_NO_MEMORY;
+    *own = (cpu_choice){.row = row, .seconds = seconds, .chunk = 1, .units = 1};
+    row->decide(q, own);
+    return CVY_OK;
+}
+
 /* Nodes that depend only on parameters are one pass of one unit; every producer among them has its own choice. */
 cvy_status cvyi_cpu_judge_prepared(cvy_plan *p, pass *s)
 {
     cpu_choice *c = s->choice = cvyi_arena_alloc(&p->memory, 1, sizeof *c);
+    cvy_status st = CVY_OK;
 
     if (c) c->nodes = cvyi_arena_alloc(&p->memory, (size_t)s->count, sizeof *c->nodes);
     if (!c || !c->nodes) return CVY_NO_MEMORY;
     c->chunk = c->units = 1;
-    for (int i = 0; i < s->count; i++) c->nodes[i].lead = -1;
     for (int i = 0; i < s->count; i++) {
         const question q = cvyi_ask(p, s, s->first + i);
-        double rank = BEFORE_ALL, seconds;
-        const cpu_row *row = c->nodes[i].row = next_row(&q, &rank, &seconds);
-        if (row->decide) {
-            cpu_choice *own = cvyi_arena_alloc(&p->memory, 1, sizeof *own);
-            if (!own) return CVY_NO_MEMORY;
-            *own = (cpu_choice){.row = row, .seconds = seconds, .chunk = 1, .units = 1};
-            row->decide(&q, own);
-            c->nodes[i].own = own;
-        }
-        if (c->nodes[i].lead < 0) cvyi_lead(p, s, c, s->first + i);
+        TRY(decide_prepared(p, &q, &c->nodes[i]));
     }
+    for (int i = 0; i < s->count; i++)
+        if (c->nodes[i].lead < 0) cvyi_lead(p, s, c, s->first + i);
     cvyi_mark_reads(p, s, c);
-    return CVY_OK;
+fail:
+    return st;
 }
 
 /* Rows are ranked by the time of the first operator; the others have only one row. */

@@ -70,6 +70,7 @@ typedef struct node_choice {
     bool sliced;           /* it lies in a slice: statistics always do, unless they are stored */
     bool awaited;          /* an operator that reads it needs all of it first, so no program computes it */
     bool centred;          /* its value is stored minus its channels' means */
+    int64_t per_part;      /* planes of a pooling, slices of statistics: of one part; else 0 */
     const cpu_choice *own; /* of a producer among the prepared nodes; else NULL: its choice is the pass's */
 } node_choice;
 
@@ -106,6 +107,8 @@ struct cpu_row {
     /* May the first operand of the operator at `index` be read in place as 16-bit words, and does it store its
      * result itself, as words or with strides? NULL: no, it takes floats. */
     bool (*words)(const builder *b, int index);
+    /* Planes or slices of one part. NULL: the parts of its steps are found another way. */
+    int64_t (*per_part)(const question *q);
     /* Adds the steps of the operator at `index`, and of those that it leads. */
     cvy_status (*make)(builder *b, int index);
     /* The entry that computes it. NULL: it has more than one, or none. */
@@ -151,6 +154,8 @@ const cpu_row *cvyi_only_row(const question *q);
 /* Decides a pass whose row and seconds are known: the rest of the choice, way, seconds and note. NULL, or why it
  * cannot be a pass. */
 const char *cvyi_decide_pass(const cvy_plan *p, pass *s, cpu_choice *c);
+/* The choice of a node whose row is known, as long as nothing leads it. */
+node_choice cvyi_begin_node(const question *q, const cpu_row *row);
 /* Decides which nodes the steps of node `index` compute. */
 void cvyi_lead(const cvy_plan *p, const pass *s, cpu_choice *c, int index);
 /* Finds the values that are read by steps other than their own, those that are awaited, and those in slices. */
