@@ -100,9 +100,10 @@ struct cpu_row {
     bool alias;         /* computes nothing: the result shares memory with what it reads */
     /* Of an operator of its kinds: NULL, or the reason in words. NULL: it takes them all. */
     const char *(*refuse)(const question *q, const cpu_row *row);
-    /* Of the operator on one core, all samples. */
+    /* Of the operator on one core, all samples: rows are ranked by it. */
     double (*seconds)(const question *q, const cpu_row *row);
-    /* Fills in the row's own part of the choice (how); chunk, units and twice are set. NULL: it has none. */
+    /* Fills in the row's own part of the choice (how), and the seconds of this way of running; chunk, units and
+     * twice are set. NULL: it has none, or the seconds stay. */
     void (*decide)(const question *q, cpu_choice *c);
     /* May the first operand of the operator at `index` be read in place as 16-bit words, and does it store its
      * result itself, as words or with strides? NULL: no, it takes floats. */
