@@ -40,7 +40,7 @@ static void take_scratch(maker *m)
     m->state->scratch = cvyi_make_memory(m, most);
 }
 
-static int *new_lines(cvy_plan *p)
+static int *new_statements(cvy_plan *p)
 {
     return cvyi_arena_alloc(&p->memory, (size_t)p->graph->n_values + 1, sizeof(int));
 }
@@ -57,9 +57,9 @@ cvy_status cvyi_cuda_lower(cvy_plan *p)
     m->plan = p;
     m->state = state;
     m->g = p->graph;
-    m->pre.line_of = new_lines(p);
-    m->post.line_of = new_lines(p);
-    if (!m->pre.line_of || !m->post.line_of) return CVY_NO_MEMORY;
+    m->pre.statement_of = new_statements(p);
+    m->post.statement_of = new_statements(p);
+    if (!m->pre.statement_of || !m->post.statement_of) return CVY_NO_MEMORY;
     state->kept_end = WORKSPACE_BASE + cvyi_round_up(p->value_bytes, CVY_ALIGN);
     take_scratch(m);
     TRY(cvyi_make_shadows(m));
