@@ -146,7 +146,22 @@ fail:
     return st;
 }
 
-/* Rows are ranked by the time of the first operator; the others have only one row. */
+/* Decides the pass as a row would run it; c has room for the nodes. */
+static const char *try_row(const question *q, const cpu_row *row, pass *s, cpu_choice *c)
+{
+    const char *why = refusal(q, row);
+
+    if (why) return why;
+    c->row = row;
+    c->seconds = row->seconds(q, row);
+    s->choice = c;
+    why = cvyi_decide_pass(q->plan, s, c);
+    if (!why) cvyi_cpu_predict(q->plan, s);
+    return why;
+}
+
+/* Rows are ranked by the time of the first operator; the others have only one row. The answer of the row
+ * that was chosen is the pass; those of the others were not kept. */
 void cvyi_cpu_why(const cvy_plan *p, const pass *s, text *t)
 {
     const cpu_state *state = p->state;
@@ -154,22 +169,17 @@ void cvyi_cpu_why(const cvy_plan *p, const pass *s, text *t)
     const cpu_row *chosen = cvyi_cpu_choice(s)->row;
 
     for (int i = 0; i < ROWS; i++) {
-        const char *why = refusal(&q, rows[i]);
         node_choice nodes[PASS_NODES];
-        cpu_choice with = {.row = rows[i], .nodes = nodes};
+        cpu_choice with = {.nodes = nodes};
         pass tried = *s;
-        tried.choice = &with;
-        if (!why) {
-            with.seconds = rows[i]->seconds(&q, rows[i]);
-            why = cvyi_decide_pass(p, &tried, &with);
-        }
+        const char *why = rows[i] == chosen ? NULL : try_row(&q, rows[i], &tried, &with);
         cvyi_text_add(t, "  %c %-24s ", rows[i] == chosen ? '*' : ' ', rows[i]->name);
         if (why)
             cvyi_text_add(t, "%13s %s", "-", why);
         else {
-            cvyi_cpu_predict(p, &tried);
+            const double first = cvyi_cpu_choice(&tried)->seconds / state->threads;
             cvyi_text_add(t, "%10.4g ms %s", tried.seconds * 1e3, cvyi_way_name(tried.way));
-            if (s->count > 1) cvyi_text_add(t, ", first operator %.4g ms", with.seconds / state->threads * 1e3);
+            if (s->count > 1) cvyi_text_add(t, ", first operator %.4g ms", first * 1e3);
         }
         cvyi_text_add(t, "\n");
     }
