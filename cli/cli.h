@@ -90,10 +90,14 @@ typedef struct command_row {
     unsigned bit;
     bool takes; /* a chain; else its argument is the command's own */
     int (*run)(const options *o);
+    const char *python; /* options that the Python package adds; NULL: none */
 } command_row;
 const command_row *command_at(int index); /* NULL after the last */
-/* Commands of the Python package, which hands everything else to this program; NULL after the last. */
-extern const char *const python_commands[];
+/* Commands of the Python package, which hands everything else to this program; without a name after the last. */
+typedef struct python_command {
+    const char *name, *options;
+} python_command;
+extern const python_command python_commands[];
 
 /* ---- chain.c: the text of a chain from what is on the command line ---- */
 

@@ -3,27 +3,10 @@
 #include <string.h>
 #include "cli.h"
 
-/* Options of the Python package: those of its own commands, and those that it adds to one of this program's. */
-static const struct {
-    const char *command, *words;
-} of_python[] = {
-    {"bench", "--seconds --no-compile"},
-    {"eject", "--output --precision"},
-    {"report", "--results --output --update --check --screenshots"},
-};
-
-static const char *python_options(const char *command)
-{
-    const char *words = NULL;
-    for (size_t i = 0; i < sizeof of_python / sizeof *of_python; i++)
-        if (!strcmp(command, of_python[i].command)) words = of_python[i].words;
-    return words;
-}
-
 static void print_commands(void)
 {
     for (int i = 0; command_at(i); i++) printf(" %s", command_at(i)->name);
-    for (int i = 0; python_commands[i]; i++) printf(" %s", python_commands[i]);
+    for (int i = 0; python_commands[i].name; i++) printf(" %s", python_commands[i].name);
 }
 
 static void print_words(const char *words)
@@ -55,15 +38,14 @@ static void print_options(const char *indent, const char *dashed, const char *be
 {
     const char *name, *value;
     for (int i = 0; command_at(i); i++) {
-        const char *more = python_options(command_at(i)->name);
-        printf("%s%s) %s%s", indent, command_at(i)->name, before, arguments_of(command_at(i)));
-        for (int at = 0; options_each(command_at(i)->bit, &at, &name, &value);) printf(" %s", name);
-        if (more) printf(" %s", more);
+        const command_row *c = command_at(i);
+        printf("%s%s) %s%s", indent, c->name, before, arguments_of(c));
+        for (int at = 0; options_each(c->bit, &at, &name, &value);) printf(" %s", name);
+        if (c->python) printf(" %s", c->python);
         printf("%s ;;\n", after);
     }
-    for (int i = 0; python_commands[i]; i++)
-        printf("%s%s) %s && %s%s%s ;;\n", indent, python_commands[i], dashed, before,
-               python_options(python_commands[i]), after);
+    for (const python_command *c = python_commands; c->name; c++)
+        printf("%s%s) %s && %s%s%s ;;\n", indent, c->name, dashed, before, c->options, after);
 }
 
 static void print_bash(void)

@@ -65,8 +65,8 @@ static int dispatch(const command_row *c, int argc, char **argv)
 
 static bool is_python(const char *name)
 {
-    for (int i = 0; python_commands[i]; i++)
-        if (!strcmp(name, python_commands[i])) return true;
+    for (int i = 0; python_commands[i].name; i++)
+        if (!strcmp(name, python_commands[i].name)) return true;
     return false;
 }
 
@@ -74,7 +74,7 @@ static int unknown_command(const char *name)
 {
     nearest near = {.word = name, .length = strlen(name)};
     for (int i = 0; command_at(i); i++) cvyi_near_try(&near, command_at(i)->name);
-    for (int i = 0; python_commands[i]; i++) cvyi_near_try(&near, python_commands[i]);
+    for (int i = 0; python_commands[i].name; i++) cvyi_near_try(&near, python_commands[i].name);
     return near.best ? cli_error("unknown command '%s'; did you mean '%s'?", name, near.best)
                      : cli_error("unknown command '%s'; convoy --help lists them", name);
 }

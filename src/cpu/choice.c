@@ -111,32 +111,57 @@ void *cvyi_cpu_keep(cvy_plan *p, const pass *s)
     return c;
 }
 
-cvy_status cvyi_cpu_choose_prepared(cvy_plan *p, pass *s)
+static cvy_status decide_prepared(cvy_plan *p, const question *q, node_choice *out)
+{
+    double rank = BEFORE_ALL, seconds;
+    const cpu_row *row = next_row(q, &rank, &seconds);
+    cpu_choice *own;
+
+    *out = cvyi_begin_node(q, row);
+    if (!row->decide) return CVY_OK;
+    out->own = own = cvyi_arena_alloc(&p->memory, 1, sizeof *own);
+    if (!own) return CVY_NO_MEMORY;
+    *own = (cpu_choice){.row = row, .seconds = seconds, .chunk = 1, .units = 1};
+    row->decide(q, own);
+    return CVY_OK;
+}
+
+/* Nodes that depend only on parameters are one pass of one unit; every producer among them has its own choice. */
+cvy_status cvyi_cpu_judge_prepared(cvy_plan *p, pass *s)
 {
     cpu_choice *c = s->choice = cvyi_arena_alloc(&p->memory, 1, sizeof *c);
+    cvy_status st = CVY_OK;
 
     if (c) c->nodes = cvyi_arena_alloc(&p->memory, (size_t)s->count, sizeof *c->nodes);
     if (!c || !c->nodes) return CVY_NO_MEMORY;
     c->chunk = c->units = 1;
-    for (int i = 0; i < s->count; i++) c->nodes[i].lead = -1;
     for (int i = 0; i < s->count; i++) {
         const question q = cvyi_ask(p, s, s->first + i);
-        double rank = BEFORE_ALL, seconds;
-        const cpu_row *row = c->nodes[i].row = next_row(&q, &rank, &seconds);
-        if (row->decide) {
-            cpu_choice *own = cvyi_arena_alloc(&p->memory, 1, sizeof *own);
-            if (!own) return CVY_NO_MEMORY;
-            *own = (cpu_choice){.row = row, .seconds = seconds, .chunk = 1, .units = 1};
-            row->decide(&q, own);
-            c->nodes[i].own = own;
-        }
-        if (c->nodes[i].lead < 0) cvyi_lead(p, s, c, s->first + i);
+        TRY(decide_prepared(p, &q, &c->nodes[i]));
     }
+    for (int i = 0; i < s->count; i++)
+        if (c->nodes[i].lead < 0) cvyi_lead(p, s, c, s->first + i);
     cvyi_mark_reads(p, s, c);
-    return CVY_OK;
+fail:
+    return st;
 }
 
-/* Rows are ranked by the time of the first operator; the others have only one row. */
+/* Decides the pass as a row would run it; c has room for the nodes. */
+static const char *try_row(const question *q, const cpu_row *row, pass *s, cpu_choice *c)
+{
+    const char *why = refusal(q, row);
+
+    if (why) return why;
+    c->row = row;
+    c->seconds = row->seconds(q, row);
+    s->choice = c;
+    why = cvyi_decide_pass(q->plan, s, c);
+    if (!why) cvyi_cpu_predict(q->plan, s);
+    return why;
+}
+
+/* Rows are ranked by the time of the first operator; the others have only one row. The answer of the row
+ * that was chosen is the pass; those of the others were not kept. */
 void cvyi_cpu_why(const cvy_plan *p, const pass *s, text *t)
 {
     const cpu_state *state = p->state;
@@ -144,22 +169,17 @@ void cvyi_cpu_why(const cvy_plan *p, const pass *s, text *t)
     const cpu_row *chosen = cvyi_cpu_choice(s)->row;
 
     for (int i = 0; i < ROWS; i++) {
-        const char *why = refusal(&q, rows[i]);
         node_choice nodes[PASS_NODES];
-        cpu_choice with = {.row = rows[i], .nodes = nodes};
+        cpu_choice with = {.nodes = nodes};
         pass tried = *s;
-        tried.choice = &with;
-        if (!why) {
-            with.seconds = rows[i]->seconds(&q, rows[i]);
-            why = cvyi_decide_pass(p, &tried, &with);
-        }
+        const char *why = rows[i] == chosen ? NULL : try_row(&q, rows[i], &tried, &with);
         cvyi_text_add(t, "  %c %-24s ", rows[i] == chosen ? '*' : ' ', rows[i]->name);
         if (why)
             cvyi_text_add(t, "%13s %s", "-", why);
         else {
-            cvyi_cpu_predict(p, &tried);
+            const double first = cvyi_cpu_choice(&tried)->seconds / state->threads;
             cvyi_text_add(t, "%10.4g ms %s", tried.seconds * 1e3, cvyi_way_name(tried.way));
-            if (s->count > 1) cvyi_text_add(t, ", first operator %.4g ms", with.seconds / state->threads * 1e3);
+            if (s->count > 1) cvyi_text_add(t, ", first operator %.4g ms", first * 1e3);
         }
         cvyi_text_add(t, "\n");
     }

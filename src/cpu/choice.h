@@ -70,6 +70,7 @@ typedef struct node_choice {
     bool sliced;           /* it lies in a slice: statistics always do, unless they are stored */
     bool awaited;          /* an operator that reads it needs all of it first, so no program computes it */
     bool centred;          /* its value is stored minus its channels' means */
+    int64_t per_part;      /* planes of a pooling, slices of statistics: of one part; else 0 */
     const cpu_choice *own; /* of a producer among the prepared nodes; else NULL: its choice is the pass's */
 } node_choice;
 
@@ -99,13 +100,16 @@ struct cpu_row {
     bool alias;         /* computes nothing: the result shares memory with what it reads */
     /* Of an operator of its kinds: NULL, or the reason in words. NULL: it takes them all. */
     const char *(*refuse)(const question *q, const cpu_row *row);
-    /* Of the operator on one core, all samples. */
+    /* Of the operator on one core, all samples: rows are ranked by it. */
     double (*seconds)(const question *q, const cpu_row *row);
-    /* Fills in the row's own part of the choice (how); chunk, units and twice are set. NULL: it has none. */
+    /* Fills in the row's own part of the choice (how), and the seconds of this way of running; chunk, units and
+     * twice are set. NULL: it has none, or the seconds stay. */
     void (*decide)(const question *q, cpu_choice *c);
     /* May the first operand of the operator at `index` be read in place as 16-bit words, and does it store its
      * result itself, as words or with strides? NULL: no, it takes floats. */
     bool (*words)(const builder *b, int index);
+    /* Planes or slices of one part. NULL: the parts of its steps are found another way. */
+    int64_t (*per_part)(const question *q);
     /* Adds the steps of the operator at `index`, and of those that it leads. */
     cvy_status (*make)(builder *b, int index);
     /* The entry that computes it. NULL: it has more than one, or none. */
@@ -120,13 +124,11 @@ extern const cpu_row cvyi_row_stats, cvyi_row_program, cvyi_row_gather, cvyi_row
 
 /* struct engine's */
 const char *cvyi_cpu_judge(const cvy_plan *p, pass *s);
+cvy_status cvyi_cpu_judge_prepared(cvy_plan *p, pass *s);
 bool cvyi_cpu_same(const void *a, const void *b);
 /* A copy of the pass's choice, and of those of its nodes, in the plan's memory; NULL: there is none left. */
 void *cvyi_cpu_keep(cvy_plan *p, const pass *s);
 void cvyi_cpu_why(const cvy_plan *p, const pass *s, text *t);
-
-/* The choice of the pass of prepared nodes, which is not judged: into the plan's memory. */
-cvy_status cvyi_cpu_choose_prepared(cvy_plan *p, pass *s);
 
 static inline const cpu_choice *cvyi_cpu_choice(const pass *s)
 {
@@ -153,6 +155,8 @@ const cpu_row *cvyi_only_row(const question *q);
 /* Decides a pass whose row and seconds are known: the rest of the choice, way, seconds and note. NULL, or why it
  * cannot be a pass. */
 const char *cvyi_decide_pass(const cvy_plan *p, pass *s, cpu_choice *c);
+/* The choice of a node whose row is known, as long as nothing leads it. */
+node_choice cvyi_begin_node(const question *q, const cpu_row *row);
 /* Decides which nodes the steps of node `index` compute. */
 void cvyi_lead(const cvy_plan *p, const pass *s, cpu_choice *c, int index);
 /* Finds the values that are read by steps other than their own, those that are awaited, and those in slices. */

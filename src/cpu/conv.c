@@ -216,7 +216,7 @@ static void cut_channels_form(conv_tiling *t)
 
 /* Winograd: rows of tiles. Such a row covers mh rows of every phase, the phases of columns side by side. A line of
  * a split plane has a tile more, which the last ones reach into; after the plane there is a vector to read. */
-void cvyi_conv_cut_tiles(conv_tiling *t, const conv_algo *a)
+static void cut_tiles(conv_tiling *t, const conv_algo *a)
 {
     const conv_geom *g = &t->geom;
     t->tiles[0] = cvyi_ceil_div(g->out[1], a->mh * g->dil[1]);
@@ -253,7 +253,7 @@ static void cut_winograd(conv_tiling *t)
     const int64_t strip = k->vl * k->wino_nt, points = (a->mh + 2) * (a->mw + 2), channels = g->C * g->kernel[0];
     int64_t sums;
 
-    cvyi_conv_cut_tiles(t, a);
+    cut_tiles(t, a);
     t->chunks = cvyi_max64(cvyi_ceil_div(channels, CHUNK_MOST), 1);
     t->chunk = cvyi_max64(cvyi_ceil_div(channels, t->chunks), 1);
     t->chunks = cvyi_max64(cvyi_ceil_div(channels, t->chunk), 1);

@@ -92,20 +92,18 @@ typedef struct conv_job {
     cvy_dtype dtype;                      /* of src */
 } conv_job;
 
-/* The quantities from which an algorithm's cost is computed. */
+/* One core, as costs see it. */
 typedef struct conv_machine {
-    double fma_flops;   /* FMA peak of one core, flop/s */
-    double cache_bytes; /* bytes per second that one core reads from its outer cache */
-    const struct cpu_conv_kernels *kernels;
+    double fma_flops;   /* FMA peak, flop/s */
+    double cache_bytes; /* bytes per second that it reads from its outer cache */
 } conv_machine;
 
 typedef struct conv_algo {
     const char *name;
     int mh, mw; /* Winograd's output tile; else 1, 1 */
     int least;  /* input channels times kernel depth from which it is accurate enough */
-    const char *(*legal)(const conv_geom *g); /* NULL: yes; else why not */
-    double (*cost)(const conv_geom *g, const struct conv_algo *a,
-                   const conv_machine *m); /* s per sample, one core */
+    const char *(*legal)(const conv_geom *g);                    /* NULL: yes; else why not */
+    double (*cost)(const conv_tiling *t, const conv_machine *m); /* s of a sample that is cut like this */
 } conv_algo;
 
 extern const conv_algo cvyi_conv_algos[CONV_ALGO_COUNT];
@@ -140,9 +138,6 @@ static inline bool cvyi_conv_widens(conv_algo_id algo, const conv_geom *g)
 {
     return algo != CONV_CHANNELS || cvyi_conv_padded(g);
 }
-
-/* Winograd: sets the tiles of t->geom. */
-void cvyi_conv_cut_tiles(conv_tiling *t, const conv_algo *a);
 
 /* Cuts the work of a legal algorithm. ph = pw = 1 without pooling. Cannot fail for geometries the verifier passed.
  */

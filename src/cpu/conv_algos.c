@@ -67,18 +67,16 @@ static double copied_floats(const conv_tiling *t)
  * from the outer cache once. 8 -> 64, 3x3, 126x126 on AVX-512 at 116 GFLOP/s: rows are 128 lanes, 8 x 3 tiles of 72
  * terms, 149 MFLOP and 3 % / 0.96 / 116e9 = 1.38 ms. 256 -> 512, 4x4, stride 2, 16x16 outputs: bands of 2 rows, 33
  * of 48 lanes used: 1.6 GFLOP instead of 1.07, 14.4 ms; measured 15.3. */
-static double cost_direct(const conv_geom *g, const conv_algo *a, const conv_machine *m)
+static double cost_direct(const conv_tiling *t, const conv_machine *m)
 {
+    const conv_geom *g = &t->geom;
     const double terms = (double)(g->C / g->groups * cvyi_conv_taps(g));
-    double blocks, lanes;
-    conv_tiling t;
-    (void)a;
-    cvyi_conv_tile(CONV_DIRECT, g, m->kernels, 1, 1, &t);
-    blocks = (double)(t.blocks * g->groups);
-    lanes = (double)g->out[0] * plane_lanes(&t, t.view[1], t.flat) *
-            ((double)g->K * terms + 40 * blocks / m->kernels->direct_vt);
-    if (t.flat) lanes += 14 * (double)(g->K * g->out[0] * g->out[1] * g->out[2]);
-    lanes += 400 * blocks * (double)(t.bands * m->kernels->vl) + (g->stride[2] > 2 ? 32 : 8) * copied_floats(&t);
+    const double blocks = (double)(t->blocks * g->groups);
+    double lanes = (double)g->out[0] * plane_lanes(t, t->view[1], t->flat) *
+                   ((double)g->K * terms + 40 * blocks / t->kernels->direct_vt);
+
+    if (t->flat) lanes += 14 * (double)(g->K * g->out[0] * g->out[1] * g->out[2]);
+    lanes += 400 * blocks * (double)(t->bands * t->kernels->vl) + (g->stride[2] > 2 ? 32 : 8) * copied_floats(t);
     return 2.0 * lanes / (0.96 * m->fma_flops) + weight_seconds(g, terms, m);
 }
 
@@ -111,17 +109,15 @@ static double live_share(const conv_geom *g)
  * A patch takes the time of 4 FMAs, of 8 with stride 2, of 16 beyond, and serves the output channels of a part;
  * every chunk of a panel 30 FMAs for a tap and 60 for a block. 256 -> 256, 3x3, dilation and padding 12, 33x33, at
  * 116 GFLOP/s: 0.76 of 1.28 GFLOP, 3 % for the patches and 1 % for their beginnings, 10.4 ms; measured 10.7. */
-static double cost_patches(const conv_geom *g, const conv_algo *a, const conv_machine *m)
+static double cost_patches(const conv_tiling *t, const conv_machine *m)
 {
+    const conv_geom *g = &t->geom;
     const double terms = live_share(g) * (double)(g->C / g->groups * cvyi_conv_taps(g));
     const double patch = g->stride[2] > 2 ? 16 : g->stride[2] > 1 ? 8 : 4;
-    conv_tiling t;
-    double served, lanes, begin;
-    (void)a;
-    cvyi_conv_tile(CONV_PATCHES, g, m->kernels, 1, 1, &t);
-    served = (double)g->K + patch * (double)cvyi_max64(t.kparts, g->groups);
-    begin = (double)(t.chunks * g->groups * (60 * t.blocks + 30 * cvyi_conv_taps(g))) / m->kernels->direct_vt;
-    lanes = (double)g->out[0] * plane_lanes(&t, g->out[2], true);
+    const double served = (double)g->K + patch * (double)cvyi_max64(t->kparts, g->groups);
+    const double begin =
+        (double)(t->chunks * g->groups * (60 * t->blocks + 30 * cvyi_conv_taps(g))) / t->kernels->direct_vt;
+    const double lanes = (double)g->out[0] * plane_lanes(t, g->out[2], true);
     return 2.0 * lanes * (terms * served + begin) / (0.84 * m->fma_flops) + weight_seconds(g, terms, m);
 }
 
@@ -129,17 +125,16 @@ static double cost_patches(const conv_geom *g, const conv_algo *a, const conv_ma
  * results take the time of 8 terms, a float of the copy that of 8 lanes of an FMA. 64 -> 64, 7x7, 28x28 on AVX-512
  * at 263 GFLOP/s: 315 MFLOP and 3 % / 0.93 = 1.33 ms; measured 1.25. 256 -> 512, 1x1, stride 2: 0.87 ms; measured
  * 0.87. */
-static double cost_channels(const conv_geom *g, const conv_algo *a, const conv_machine *m)
+static double cost_channels(const conv_tiling *t, const conv_machine *m)
 {
+    const conv_geom *g = &t->geom;
     const double terms = (double)(g->C / g->groups * cvyi_conv_taps(g));
-    const int64_t row = cvyi_max64(g->out[2], 4 * cvyi_ceil_div(g->out[2], m->kernels->channels_px));
-    conv_tiling t;
-    double lanes;
-    (void)a;
-    cvyi_conv_tile(CONV_CHANNELS, g, m->kernels, 1, 1, &t);
-    lanes = (double)(g->out[0] * g->out[1] * row * g->groups * (t.full * t.kt + t.tails * t.tail_kt)) * (terms + 8);
+    const int64_t row = cvyi_max64(g->out[2], 4 * cvyi_ceil_div(g->out[2], t->kernels->channels_px));
+    double lanes =
+        (double)(g->out[0] * g->out[1] * row * g->groups * (t->full * t->kt + t->tails * t->tail_kt)) * (terms + 8);
+
     if (cvyi_conv_padded(g))
-        lanes += 8.0 * (double)t.parts * (double)cvyi_ceil_div(g->out[2], t.cols) * (double)t.view_floats;
+        lanes += 8.0 * (double)t->parts * (double)cvyi_ceil_div(g->out[2], t->cols) * (double)t->view_floats;
     return 2.0 * lanes / (0.93 * m->fma_flops) + weight_seconds(g, terms, m);
 }
 
@@ -147,15 +142,13 @@ static double cost_channels(const conv_geom *g, const conv_algo *a, const conv_m
  * form, and 130 FMAs of a vector for every channel. 384
  * channels, 3x3, 14x14, on AVX-512 at 112 GFLOP/s: 126 + 128 + 130 FMAs a channel, 0.042 ms; measured 0.040. 240
  * channels, 5x5, 28x28: 1400 + 512 + 130, 0.14 ms; measured 0.17. */
-static double cost_depthwise(const conv_geom *g, const conv_algo *a, const conv_machine *m)
+static double cost_depthwise(const conv_tiling *t, const conv_machine *m)
 {
-    conv_tiling t;
-    double lanes;
-    (void)a;
-    cvyi_conv_tile(CONV_DEPTHWISE, g, m->kernels, 1, 1, &t);
-    lanes = (double)(g->K * g->out[0]) * plane_lanes(&t, 0, false) *
-                (double)(cvyi_conv_taps(g) * (g->kernel[1] > 1 ? 1 : 2)) +
-            (g->stride[2] > 2 ? 32 : 8) * copied_floats(&t) + 130.0 * (double)(m->kernels->vl * g->K * t.bands);
+    const conv_geom *g = &t->geom;
+    const double lanes = (double)(g->K * g->out[0]) * plane_lanes(t, 0, false) *
+                             (double)(cvyi_conv_taps(g) * (g->kernel[1] > 1 ? 1 : 2)) +
+                         (g->stride[2] > 2 ? 32 : 8) * copied_floats(t) +
+                         130.0 * (double)(t->kernels->vl * g->K * t->bands);
     return 2.0 * lanes / m->fma_flops;
 }
 
@@ -168,15 +161,15 @@ static double cost_depthwise(const conv_geom *g, const conv_algo *a, const conv_
  * GB/s: 16.8 MB, 0.6 ms for the products and 1.3; measured 1.8, by channels 1.05. Dilated columns are stored in
  * short pieces.
  */
-static double cost_winograd(const conv_geom *g, const conv_algo *a, const conv_machine *m)
+static double cost_winograd(const conv_tiling *t, const conv_machine *m)
 {
-    const int kt = m->kernels->wino_kt, nt = m->kernels->wino_nt;
+    const conv_geom *g = &t->geom;
+    const conv_algo *a = &cvyi_conv_algos[t->algo];
+    const int kt = t->kernels->wino_kt, nt = t->kernels->wino_nt;
     const double points = (a->mh + 2) * (a->mw + 2), C = (double)(g->C * g->kernel[0]);
     const double K = (double)cvyi_round_up(g->K, kt), loads = kt + nt > kt * nt ? (double)(kt + nt) / (kt * nt) : 1;
-    conv_tiling t = {.geom = *g};
-    cvyi_conv_cut_tiles(&t, a);
-    const double strips = (double)cvyi_ceil_div(g->out[0] * t.tiles[0] * t.tiles[1], 16);
-    const double pieces = 1 + 16 / (double)cvyi_max64(t.across, 1), out = g->dil[2] > 1 ? 8 : 3.5 * pieces;
+    const double strips = (double)cvyi_ceil_div(g->out[0] * t->tiles[0] * t->tiles[1], 16);
+    const double pieces = 1 + 16 / (double)cvyi_max64(t->across, 1), out = g->dil[2] > 1 ? 8 : 3.5 * pieces;
     const double fma = 16 * strips * points * (C * K * loads + 3 * pieces * C + out * K);
     const double weights = points * C * K * (double)sizeof(float), stream = strips * weights / m->cache_bytes;
     const double compute = 2 * fma / m->fma_flops;

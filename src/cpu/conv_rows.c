@@ -3,7 +3,7 @@
 
 static conv_machine machine_of(const cpu_state *s)
 {
-    return (conv_machine){s->host.fma_gflops * 1e9, s->host.l3_gbps * 1e9 / s->host.threads, s->conv};
+    return (conv_machine){s->host.fma_gflops * 1e9, s->host.l3_gbps * 1e9 / s->host.threads};
 }
 
 /* ---- refuse ---- */
@@ -30,14 +30,23 @@ static const char *refuse_product(const question *q, const cpu_row *row)
 
 /* ---- seconds ---- */
 
-/* Of a sample by itself, so that all batch sizes choose the same form: they share its packed weights. */
-static double conv_seconds(const question *q, const cpu_row *row)
+/* Of all samples, cut like this. */
+static double cut_seconds(const question *q, const conv_tiling *t)
 {
     const conv_machine m = machine_of(q->plan->state);
-    const conv_algo *a = &cvyi_conv_algos[row->algo];
+    return cvyi_conv_algos[t->algo].cost(t, &m) * (double)q->conv.N;
+}
+
+/* As a sample by itself is cut, so that all batch sizes choose the same form: they share its packed weights. */
+static double conv_seconds(const question *q, const cpu_row *row)
+{
+    const cpu_state *s = q->plan->state;
     conv_geom one = q->conv;
+    conv_tiling t;
+
     one.N = 1;
-    return a->cost(&one, a, &m) * (double)q->conv.N;
+    cvyi_conv_tile(row->algo, &one, s->conv, 1, 1, &t);
+    return cut_seconds(q, &t);
 }
 
 /* FMAs of whole vectors of pixels at 89 % of the peak, and 5 for every vector of results. 64 -> 256 channels,
@@ -45,12 +54,12 @@ static double conv_seconds(const question *q, const cpu_row *row)
  * 0.59. */
 static double product_seconds(const question *q, const cpu_row *row)
 {
-    const conv_machine m = machine_of(q->plan->state);
+    const cpu_state *s = q->plan->state;
     const conv_geom *g = &q->conv;
-    const int64_t pixels = cvyi_round_up(g->out[0] * g->out[1] * g->out[2], m.kernels->vl);
+    const int64_t pixels = cvyi_round_up(g->out[0] * g->out[1] * g->out[2], s->conv->vl);
     const double fmas = (double)(g->N * pixels * g->K) * ((double)(g->C / g->groups) / 0.89 + 5);
     (void)row;
-    return 2.0 * fmas / m.fma_flops;
+    return 2.0 * fmas / machine_of(s).fma_flops;
 }
 
 /* ---- decide ---- */
@@ -103,10 +112,12 @@ static void decide(const question *q, cpu_choice *of)
         window[0] = pool.kernel[1];
         window[1] = pool.kernel[2];
     }
-    if (c->product)
+    if (c->product) {
         tile_product(s, c);
-    else
+    } else {
         cvyi_conv_tile(algo, c->centres ? &c->copy : &c->geom, s->conv, window[0], window[1], &c->tiling[0]);
+        of->seconds = cut_seconds(q, &c->tiling[0]);
+    }
     if (c->means) cvyi_conv_tile(CONV_DIRECT, &c->geom, s->conv, window[0], window[1], &c->tiling[1]);
 }
 

@@ -49,6 +49,11 @@ static bool program_fits(const cvy_plan *p, const pass *s, const cpu_choice *c, 
     return cvyi_program_build(&at, index, n, sink, CVY_NONE, &trial);
 }
 
+node_choice cvyi_begin_node(const question *q, const cpu_row *row)
+{
+    return (node_choice){.row = row, .lead = -1, .per_part = row->per_part ? row->per_part(q) : 0};
+}
+
 /* A sink reads the last value of the program, which has the shape of the whole. */
 static bool sink_after(const cvy_plan *p, const pass *s, int at)
 {
@@ -116,7 +121,7 @@ static void decide_nodes(const cvy_plan *p, const pass *s, cpu_choice *c)
 {
     for (int i = s->first; i < s->first + s->count; i++) {
         const question q = cvyi_ask(p, s, i);
-        *cvyi_node_choice(s, c, i) = (node_choice){.row = i == s->first ? c->row : cvyi_only_row(&q), .lead = -1};
+        *cvyi_node_choice(s, c, i) = cvyi_begin_node(&q, i == s->first ? c->row : cvyi_only_row(&q));
         if (i == s->first && c->row->decide) c->row->decide(&q, c);
     }
     for (int i = s->first; i < s->first + s->count; i++)

@@ -347,7 +347,6 @@ cvy_status cvyi_lower_passes(cvy_plan *p)
     s->passes = cvyi_arena_alloc(&p->memory, (size_t)p->n_passes + 1, sizeof *s->passes);
     s->late = cvyi_arena_alloc(&p->memory, (size_t)p->n_passes + 1, sizeof *s->late);
     if (!s->passes || !s->late) return CVY_NO_MEMORY;
-    if (p->n_prepare) TRY(cvyi_cpu_choose_prepared(p, &p->passes[0]));
     TRY(begin_pack(&b, 0, p->graph->n_nodes, &s->pack));
     TRY(reserve_params(p, s));
     for (int i = 0; i < p->n_passes; i++) TRY(lower_pass(&b, i));

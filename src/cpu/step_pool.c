@@ -63,12 +63,19 @@ static cvy_status make(builder *b, int index)
                                    : b->state->pool->mean;
     c->x = n->arg[0];
     c->out = n->out;
-    c->per_part = cvyi_max64(1, 32768 / cvyi_max64(c->geom.in[0] * c->geom.in[1] * c->geom.in[2], 1));
+    c->per_part = cvyi_node_choice(b->out->pass, b->choice, index)->per_part;
     c->halves = b->g->values[b->plan->root[c->x]].dtype != CVY_FLOAT32;
     c->aside =
         cvyi_spot(b, c->out)->kind == SPOT_TENSOR || b->g->values[b->plan->root[c->out]].dtype != CVY_FLOAT32;
     s->scratch = reserve(c);
     return CVY_OK;
+}
+
+static int64_t per_part(const question *q)
+{
+    pool_geom g;
+    cvyi_pool_geom(q->plan->graph, &q->plan->graph->nodes[q->index], &g);
+    return cvyi_max64(1, 32768 / cvyi_max64(g.in[0] * g.in[1] * g.in[2], 1));
 }
 
 static double seconds(const question *q, const cpu_row *row)
@@ -89,4 +96,5 @@ const cpu_row cvyi_row_pool = {.name = "pooling",
                                .others = "not a pooling",
                                .seconds = seconds,
                                .words = words,
+                               .per_part = per_part,
                                .make = make};

@@ -4,7 +4,7 @@
 typedef struct stats_step {
     norm_geom geom;
     int x, sign, out;
-    int64_t per_part; /* slices: short ones do not get a part each */
+    int64_t per_part; /* slices */
 } stats_step;
 
 enum { PART_FLOATS = 4096, PIECE = 4096 };
@@ -150,10 +150,17 @@ static cvy_status make(builder *b, int index)
     c = data;
     cvyi_norm_geom(b->g, n, &c->geom);
     c->x = n->arg[0], c->sign = n->arg[1], c->out = n->out;
-    c->per_part = cvyi_max64(PART_FLOATS / cvyi_max64(c->geom.chan * c->geom.inner, 1), 1);
-    if (c->geom.over_outer) c->per_part = 1;
+    c->per_part = cvyi_node_choice(b->out->pass, b->choice, index)->per_part;
     if (b->g->values[b->plan->root[c->x]].dtype != CVY_FLOAT32) s->scratch = cvyi_floats(PIECE);
     return CVY_OK;
+}
+
+/* Short slices do not get a part each. */
+static int64_t per_part(const question *q)
+{
+    norm_geom e;
+    cvyi_norm_geom(q->plan->graph, &q->plan->graph->nodes[q->index], &e);
+    return e.over_outer ? 1 : cvyi_max64(PART_FLOATS / cvyi_max64(e.chan * e.inner, 1), 1);
 }
 
 /* After a convolution the sums cost a multiply-add per element, else a read from cache. */
@@ -177,4 +184,5 @@ const cpu_row cvyi_row_stats = {.name = "statistics",
                                 .others = "not statistics of a norm",
                                 .seconds = seconds,
                                 .words = words,
+                                .per_part = per_part,
                                 .make = make};

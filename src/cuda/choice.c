@@ -59,26 +59,8 @@ static const char *common_reason(const cvy_plan *p, const pass *s, const pattern
     return form->why ? form->why : "no kernel takes a producer with operators before it here";
 }
 
-/* Where to report all answers, if anywhere. */
-typedef struct listener {
-    text *text;
-    const kernel_row *chosen;
-} listener;
-
-static void tell(const listener *to, const kernel_row *row, const answer *a)
-{
-    const bool chosen = row == to->chosen;
-
-    cvyi_text_add(to->text, "  %c %-12s ", chosen ? '*' : ' ', row->name);
-    if (a->why)
-        cvyi_text_add(to->text, "%13s %s\n", "-", a->why);
-    else
-        cvyi_text_add(to->text, "%10.4g ms %s%s%s\n", a->pass.seconds * 1e3, a->pass.note,
-                      chosen && row->instead ? "; taken because " : "", chosen && row->instead ? row->instead : "");
-}
-
 /* Asks all rows, and keeps the best answer. */
-static const char *choose(const cvy_plan *p, pass *s, bool prepared, const listener *to)
+static const char *choose(const cvy_plan *p, pass *s, bool prepared)
 {
     const pattern form = cvyi_cuda_pattern(p, s);
     const char *reasons[KERNELS] = {NULL};
@@ -90,7 +72,6 @@ static const char *choose(const cvy_plan *p, pass *s, bool prepared, const liste
         answer a;
         if (prepared && row->tensor_cores) continue;
         a = ask(p, s, row, &form);
-        if (to) tell(to, row, &a);
         reasons[i] = a.why;
         if (a.why || !beats(p, row, &a.pass, &best)) continue;
         best = a.pass;
@@ -105,22 +86,40 @@ static const char *choose(const cvy_plan *p, pass *s, bool prepared, const liste
 const char *cvyi_cuda_judge(const cvy_plan *p, pass *s)
 {
     if (p->tuning == TUNE_APART && s->count > 1) return "this tuning keeps operators apart";
-    return choose(p, s, false, NULL);
+    return choose(p, s, false);
 }
 
-const char *cvyi_cuda_judge_prepared(const cvy_plan *p, pass *s)
+/* Nodes that depend only on parameters run one by one: they are small, and not part of the time of a run. */
+cvy_status cvyi_cuda_judge_prepared(cvy_plan *p, pass *s)
 {
-    return choose(p, s, true, NULL);
+    cuda_choice *each = s->choice = cvyi_arena_alloc(&p->memory, (size_t)s->count, sizeof *each);
+
+    if (!each) return CVY_NO_MEMORY;
+    for (int i = 0; i < s->count; i++) {
+        pass one = {.first = s->first + i, .count = 1, .choice = &each[i]};
+        const char *why = choose(p, &one, true);
+        if (why) return cvyi_fail(CVY_FAILED, "cuda: a pass that is not legal: %s", why);
+    }
+    return CVY_OK;
 }
 
+/* The answer of the row that was chosen is the pass; those of the others were not kept. */
 void cvyi_cuda_why(const cvy_plan *p, const pass *s, text *t)
 {
-    const listener to = {t, cvyi_cuda_choice(s)->kernel};
-    cuda_choice room;
-    pass again = *s;
+    const cuda_choice *c = cvyi_cuda_choice(s);
 
-    again.choice = &room;
-    choose(p, &again, false, &to);
+    for (int i = 0; i < KERNELS; i++) {
+        const kernel_row *row = kernels[i];
+        const bool chosen = row == c->kernel;
+        const answer a = chosen ? (answer){.pass = *s} : ask(p, s, row, &c->form);
+        cvyi_text_add(t, "  %c %-12s ", chosen ? '*' : ' ', row->name);
+        if (a.why)
+            cvyi_text_add(t, "%13s %s\n", "-", a.why);
+        else
+            cvyi_text_add(t, "%10.4g ms %s%s%s\n", a.pass.seconds * 1e3, a.pass.note,
+                          chosen && row->instead ? "; taken because " : "",
+                          chosen && row->instead ? row->instead : "");
+    }
 }
 
 cvy_status cvyi_cuda_tune_again(const cvy_plan *p, pass *s)

@@ -14,7 +14,7 @@
 #include "tc_product.h"
 #include "tiles.h"
 
-/* What pass.choice points to. */
+/* What pass.choice points to; of the prepared nodes, an array: each of them is made by itself. */
 struct cuda_choice { /* cuda_choice of exec.h */
     const kernel_row *kernel;
     pattern form;
@@ -80,11 +80,10 @@ extern const kernel_row cvyi_kernel_conv_tc, cvyi_kernel_conv_wide, cvyi_kernel_
 
 /* struct engine's */
 const char *cvyi_cuda_judge(const cvy_plan *p, pass *s);
+cvy_status cvyi_cuda_judge_prepared(cvy_plan *p, pass *s);
 bool cvyi_cuda_same(const void *a, const void *b);
 void cvyi_cuda_why(const cvy_plan *p, const pass *s, text *t);
 
-/* The choice of a node that depends only on parameters. */
-const char *cvyi_cuda_judge_prepared(const cvy_plan *p, pass *s);
 /* Tunes the same kernel again, because the device cannot hold all its blocks at once. */
 cvy_status cvyi_cuda_tune_again(const cvy_plan *p, pass *s);
 

@@ -46,7 +46,7 @@ static cvy_status make_pointwise(maker *m)
     m->pre.over = m->post.over = over;
     cvyi_make_view(m, last->out, &over);
     cvyi_make_operand(m, &m->pre, head->arg[0]);
-    m->post.line_of[head->arg[0]] = EMIT_ARGUMENT;
+    m->post.statement_of[head->arg[0]] = EMIT_ARGUMENT;
     TRY(cvyi_make_chain(m, &m->post, first, end, true));
     TRY(cvyi_core_end_pointwise(m, &over, &over, m->pass->count == 1 ? cvyi_info(last)->name : "chain"));
 fail:
@@ -67,7 +67,7 @@ static cvy_status make_copy(maker *m)
     m->post.over = out;
     cvyi_make_view(m, n->out, &out);
     cvyi_make_operand(m, &m->pre, n->arg[0]);
-    m->post.line_of[n->out] = EMIT_ARGUMENT;
+    m->post.statement_of[n->out] = EMIT_ARGUMENT;
     cvyi_make_store(m, &m->post, n->out);
     return cvyi_core_end_pointwise(m, &in, &out, "copy");
 }
@@ -78,7 +78,7 @@ static cvy_status make_norm_whole(maker *m)
     const int index = m->pass->first;
     const node *n = &m->g->nodes[index];
     const space over = cvyi_space_plain(cvyi_shape_of(m->g, n->out));
-    emit_line l = {.kind = EMIT_APPLY, .op = n->op, .note = cvyi_info(n)->name};
+    emit_statement l = {.kind = EMIT_APPLY, .op = n->op, .note = cvyi_info(n)->name};
     norm_args args;
     int64_t at;
     cvy_status st;
@@ -96,7 +96,7 @@ static cvy_status make_norm_whole(maker *m)
     l.view = cvyi_make_own_view(m, at, "statistics");
     l.weight = cvyi_make_affine_view(m, &m->post, &l.norm, args.weight);
     l.bias = cvyi_make_affine_view(m, &m->post, &l.norm, args.bias);
-    m->post.line_of[n->out] = cvyi_make_line(m, &m->post, &l);
+    m->post.statement_of[n->out] = cvyi_make_statement(m, &m->post, &l);
     cvyi_make_store(m, &m->post, n->out);
     TRY(cvyi_core_end_pointwise(m, &over, &over, cvyi_info(n)->name));
 fail:

@@ -39,12 +39,12 @@ static const char *define_stats(maker *m, const norm_geom *e, int variant, int64
 /* value * sign[channel], before the statistics. */
 static void add_sign(maker *m, const space *over, int sign)
 {
-    emit_line load = {.kind = EMIT_LOAD, .note = cvyi_make_label(m, sign)};
-    emit_line mul = {.kind = EMIT_OP, .op = OP_mul, .a = m->pre.n - 1, .p = {0, 1}, .note = "sign"};
+    emit_statement load = {.kind = EMIT_LOAD, .note = cvyi_make_label(m, sign)};
+    emit_statement mul = {.kind = EMIT_OP, .op = OP_mul, .a = m->pre.n - 1, .p = {0, 1}, .note = "sign"};
 
     load.view = cvyi_make_channel_view(m, sign, over->place[over->logical.rank > 1]);
-    mul.b = cvyi_make_line(m, &m->pre, &load);
-    cvyi_make_line(m, &m->pre, &mul);
+    mul.b = cvyi_make_statement(m, &m->pre, &load);
+    cvyi_make_statement(m, &m->pre, &mul);
 }
 
 /* Threads of a block share a pixel, each with channels of one group. */
@@ -240,13 +240,13 @@ static void add_norm_affine(maker *m, const space *in)
 {
     const node *n = &m->g->nodes[m->choice->form.result];
     const norm_geom e = norm_of_core(m);
-    emit_line l = {.kind = EMIT_SCALE, .op = n->op, .a = EMIT_ARGUMENT, .note = cvyi_info(n)->name};
+    emit_statement l = {.kind = EMIT_SCALE, .op = n->op, .a = EMIT_ARGUMENT, .note = cvyi_info(n)->name};
 
     m->post.over = *in;
     l.weight = cvyi_make_affine_view(m, &m->post, &e, n->n_args > 2 ? n->arg[2] : CVY_NONE);
     l.bias = cvyi_make_affine_view(m, &m->post, &e, n->n_args > 3 ? n->arg[3] : CVY_NONE);
-    m->post.line_of[n->out] =
-        l.weight == CVY_NONE && l.bias == CVY_NONE ? EMIT_ARGUMENT : cvyi_make_line(m, &m->post, &l);
+    m->post.statement_of[n->out] =
+        l.weight == CVY_NONE && l.bias == CVY_NONE ? EMIT_ARGUMENT : cvyi_make_statement(m, &m->post, &l);
 }
 
 /* Statistics and the norm after them. */

@@ -37,7 +37,7 @@ cvy_status cvyi_core_epilogue(maker *m, int core, const space *over)
     program *p = &m->post;
 
     p->over = *over;
-    if (p->line_of[v] == LINE_NONE) p->line_of[v] = EMIT_ARGUMENT;
+    if (p->statement_of[v] == NO_STATEMENT) p->statement_of[v] = EMIT_ARGUMENT;
     if (m->prepared || cvyi_needed_after(m->plan, m->pass, v)) cvyi_make_store(m, p, v);
     return cvyi_make_chain(m, p, core + 1, m->pass->first + m->pass->count, true);
 }
@@ -50,8 +50,8 @@ cvy_status cvyi_core_prologue(maker *m, int core, const space *over)
     m->pre.over = *over;
     TRY(cvyi_make_chain(m, &m->pre, m->pass->first, core, false));
     if (cvyi_make_operand(m, &m->pre, x) != m->pre.n - 1) { /* read again, to be the last */
-        const emit_line again = m->pre.lines[m->pre.line_of[x]];
-        m->pre.line_of[x] = cvyi_make_line(m, &m->pre, &again);
+        const emit_statement again = m->pre.statements[m->pre.statement_of[x]];
+        m->pre.statement_of[x] = cvyi_make_statement(m, &m->pre, &again);
     }
 fail:
     return st;
@@ -59,13 +59,13 @@ fail:
 
 void cvyi_core_bias(maker *m, int core, const space *over, int bias, int slot)
 {
-    emit_line load = {.kind = EMIT_LOAD, .note = cvyi_make_label(m, bias)};
-    emit_line add = {.kind = EMIT_OP, .op = OP_add, .a = EMIT_ARGUMENT, .p = {0, 1}, .note = "bias"};
+    emit_statement load = {.kind = EMIT_LOAD, .note = cvyi_make_label(m, bias)};
+    emit_statement add = {.kind = EMIT_OP, .op = OP_add, .a = EMIT_ARGUMENT, .p = {0, 1}, .note = "bias"};
 
     m->post.over = *over;
     load.view = cvyi_make_channel_view(m, bias, slot);
-    add.b = cvyi_make_line(m, &m->post, &load);
-    m->post.line_of[m->g->nodes[core].out] = cvyi_make_line(m, &m->post, &add);
+    add.b = cvyi_make_statement(m, &m->post, &load);
+    m->post.statement_of[m->g->nodes[core].out] = cvyi_make_statement(m, &m->post, &add);
 }
 
 int cvyi_core_first_value(const maker *m, int core)

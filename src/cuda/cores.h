@@ -16,7 +16,7 @@ void cvyi_core_define_window(maker *m, const int64_t kernel[3], const int64_t st
                              const int64_t dil[3]);
 /* The epilogue: the core's result is stored where it is needed, then the pass's other nodes follow. */
 cvy_status cvyi_core_epilogue(maker *m, int core, const space *over);
-/* The prologue; its last line is the value that the core reads. */
+/* The prologue; its last statement is the value that the core reads. */
 cvy_status cvyi_core_prologue(maker *m, int core, const space *over);
 /* value + bias before everything else of the epilogue. */
 void cvyi_core_bias(maker *m, int core, const space *over, int bias, int slot);

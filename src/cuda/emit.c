@@ -15,7 +15,7 @@ static int numbers_of(const op_info *op)
 }
 
 /* Operators that fast.cuh has a cheaper version of. */
-static bool has_fast(const emit_line *l)
+static bool has_fast(const emit_statement *l)
 {
     static const op_id known[] = {OP_tanh, OP_sigmoid, OP_silu, OP_tanh_hardswish, OP_hardsigmoid, OP_hardswish,
                                   OP_mish, OP_elu,     OP_selu, OP_softplus,       OP_gelu};
@@ -39,14 +39,14 @@ static void add_number(text *t, double number)
     }
 }
 
-static void add_variable(text *t, int line)
+static void add_variable(text *t, int statement)
 {
-    if (line == EMIT_ARGUMENT)
+    if (statement == EMIT_ARGUMENT)
         cvyi_text_add(t, "t0");
-    else if (line == EMIT_BEFORE)
+    else if (statement == EMIT_BEFORE)
         cvyi_text_add(t, "y");
     else
-        cvyi_text_add(t, "t%d", line + 1);
+        cvyi_text_add(t, "t%d", statement + 1);
 }
 
 /* One term of a sum; the sum's first has no sign before it. */
@@ -193,12 +193,12 @@ static void add_slice(const emit_program *p, const norm_geom *n, text *t)
 }
 
 /* Have neighbours the same statistics? */
-static bool shares_slice(const emit_spec *spec, const emit_line *l)
+static bool shares_slice(const emit_spec *spec, const emit_statement *l)
 {
     return spec->many && l->norm.chan * (spec->across ? 1 : l->norm.inner) % spec->many == 0;
 }
 
-static void open_affine(const emit_line *l, const char *head, text *t)
+static void open_affine(const emit_statement *l, const char *head, text *t)
 {
     const bool affine = l->weight != CVY_NONE || l->bias != CVY_NONE;
 
@@ -206,7 +206,7 @@ static void open_affine(const emit_line *l, const char *head, text *t)
     add_variable(t, l->a);
 }
 
-static void close_affine(const emit_spec *spec, const emit_program *p, const emit_line *l, text *t)
+static void close_affine(const emit_spec *spec, const emit_program *p, const emit_statement *l, text *t)
 {
     const int views[] = {l->weight, l->bias};
     const char *const neutral[] = {"1.0f", "0.0f"};
@@ -222,7 +222,7 @@ static void close_affine(const emit_spec *spec, const emit_program *p, const emi
     cvyi_text_add(t, ")");
 }
 
-static void add_apply(const emit_spec *spec, const emit_program *p, const emit_line *l, text *t)
+static void add_apply(const emit_spec *spec, const emit_program *p, const emit_statement *l, text *t)
 {
     open_affine(l, "cvy_norm_apply", t);
     cvyi_text_add(t, ", a.t[%d].p, ", l->view);
@@ -234,7 +234,7 @@ static void add_apply(const emit_spec *spec, const emit_program *p, const emit_l
     close_affine(spec, p, l, t);
 }
 
-static void add_norm(const emit_spec *spec, const emit_program *p, const emit_line *l, text *t)
+static void add_norm(const emit_spec *spec, const emit_program *p, const emit_statement *l, text *t)
 {
     open_affine(l, "cvy_norm_running", t);
     cvyi_text_add(t, ", ");
@@ -247,7 +247,7 @@ static void add_norm(const emit_spec *spec, const emit_program *p, const emit_li
     close_affine(spec, p, l, t);
 }
 
-static void add_scale(const emit_spec *spec, const emit_program *p, const emit_line *l, text *t)
+static void add_scale(const emit_spec *spec, const emit_program *p, const emit_statement *l, text *t)
 {
     cvyi_text_add(t, "cvy_affine(");
     add_variable(t, l->a);
@@ -255,12 +255,12 @@ static void add_scale(const emit_spec *spec, const emit_program *p, const emit_l
 }
 
 /* gelu of the error function, or of tanh; if its result is of 16 bits, of fewer digits. */
-static const char *gelu_form(const emit_spec *spec, const emit_line *l)
+static const char *gelu_form(const emit_spec *spec, const emit_statement *l)
 {
     return l->p[0] != 0 ? "_tanh" : l->rough && !spec->fast ? "_half" : "";
 }
 
-static void add_call(const emit_spec *spec, const emit_line *l, text *t)
+static void add_call(const emit_spec *spec, const emit_statement *l, text *t)
 {
     const op_info *op = &cvyi_ops[l->op];
     const bool binary = op->kind == KIND_BINARY;
@@ -292,7 +292,7 @@ static void add_call(const emit_spec *spec, const emit_line *l, text *t)
 }
 
 /* Stores to memory; among neighbours, to the array that is stored after their loop. */
-static void add_store(const emit_spec *spec, const emit_program *p, const emit_line *l, text *t)
+static void add_store(const emit_spec *spec, const emit_program *p, const emit_statement *l, text *t)
 {
     const bool later = access_of(spec, p, l->view) == MANY_RUN;
     const bool rounds = !later && spec->views[l->view].dtype != CVY_FLOAT32;
@@ -307,9 +307,9 @@ static void add_store(const emit_spec *spec, const emit_program *p, const emit_l
     if (rounds) cvyi_text_add(t, ")");
 }
 
-static void add_line(const emit_spec *spec, const emit_program *p, int number, text *t)
+static void add_statement(const emit_spec *spec, const emit_program *p, int number, text *t)
 {
-    const emit_line *l = &p->lines[number];
+    const emit_statement *l = &p->statements[number];
 
     cvyi_text_add(t, "    ");
     if (l->kind == EMIT_STORE) {
@@ -327,7 +327,7 @@ static void add_line(const emit_spec *spec, const emit_program *p, int number, t
 
 void cvyi_emit_body(const emit_spec *spec, const emit_program *p, text *out)
 {
-    for (int i = 0; i < p->n_lines; i++) add_line(spec, p, i, out);
+    for (int i = 0; i < p->n_statements; i++) add_statement(spec, p, i, out);
     cvyi_text_add(out, "    return ");
     add_variable(out, p->result);
     cvyi_text_add(out, ";\n");
@@ -335,8 +335,8 @@ void cvyi_emit_body(const emit_spec *spec, const emit_program *p, text *out)
 
 /* ---- functions of N neighbours ---- */
 
-/* Views that a line reads; CVY_NONE if there is none. */
-static void views_read(const emit_line *l, int out[4])
+/* Views that a statement reads; CVY_NONE if there is none. */
+static void views_read(const emit_statement *l, int out[4])
 {
     const bool affine = l->kind == EMIT_APPLY || l->kind == EMIT_NORM || l->kind == EMIT_SCALE;
 
@@ -351,8 +351,8 @@ static void add_reads(const emit_spec *spec, const emit_program *p, text *t)
 {
     uint64_t seen = 0;
 
-    for (int i = 0; i < p->n_lines; i++) {
-        const emit_line *l = &p->lines[i];
+    for (int i = 0; i < p->n_statements; i++) {
+        const emit_statement *l = &p->statements[i];
         int views[4];
         views_read(l, views);
         for (int k = 0; k < COUNT_OF(views); k++) {
@@ -380,8 +380,8 @@ static void add_reads(const emit_spec *spec, const emit_program *p, text *t)
 /* Values stored by one access: declared before the loop (`done` false), stored after it. */
 static void add_stores(const emit_spec *spec, const emit_program *p, bool done, text *t)
 {
-    for (int i = 0; i < p->n_lines; i++) {
-        const emit_line *l = &p->lines[i];
+    for (int i = 0; i < p->n_statements; i++) {
+        const emit_statement *l = &p->statements[i];
         if (l->kind != EMIT_STORE || access_of(spec, p, l->view) != MANY_RUN) continue;
         cvyi_text_add(t, done ? "    cvy_store(&" : "    float w%d[N];\n", l->view);
         if (!done) continue;
@@ -401,9 +401,9 @@ static void add_many(const emit_spec *spec, const emit_program *p, bool returns,
     add_stores(spec, p, false, t);
     cvyi_text_add(t, "#pragma unroll\n    for (int i = 0; i < N; i++) {\n        const cvy_at &at = all[i];\n");
     if (!returns) cvyi_text_add(t, "        const float t0 = x[i];\n");
-    for (int i = 0; i < p->n_lines; i++) {
+    for (int i = 0; i < p->n_statements; i++) {
         cvyi_text_add(t, "    ");
-        add_line(spec, p, i, t);
+        add_statement(spec, p, i, t);
     }
     if (returns) {
         cvyi_text_add(t, "        x[i] = ");
@@ -432,7 +432,7 @@ static void add_one(const emit_spec *spec, const emit_program *p, bool returns, 
     } else {
         cvyi_text_add(out,
                       "\nCVY_INLINE void cvy_epilogue(const cvy_args &a, const cvy_at at, const float t0)\n{\n");
-        for (int i = 0; i < p->n_lines; i++) add_line(&one, p, i, out);
+        for (int i = 0; i < p->n_statements; i++) add_statement(&one, p, i, out);
     }
     cvyi_text_add(out, "}\n");
 }

@@ -1,6 +1,6 @@
 /* emit.h - epilogue.cuh as text: what a kernel reads (prologue), and what happens to its result (epilogue).
  *
- * One SSA line per node, in the order given, calling the functions of ops.cuh. The same program gives the same
+ * One SSA statement per node, in the order given, calling the functions of ops.cuh. The same program gives the same
  * text, byte for byte: the text is part of the compile cache's key. */
 #ifndef CVYI_CUDA_EMIT_H
 #define CVYI_CUDA_EMIT_H
@@ -27,24 +27,24 @@ typedef enum emit_kind {
     EMIT_STORE  /* view = ta */
 } emit_kind;
 
-typedef struct emit_line {
+typedef struct emit_statement {
     emit_kind kind;
     op_id op;
-    int a, b;              /* lines whose values are the operands; EMIT_ARGUMENT: the kernel's result */
+    int a, b;              /* statements whose values are the operands; EMIT_ARGUMENT: the kernel's result */
     int view;              /* number of the view in the launch; CVY_NONE: none */
     int var, weight, bias; /* views of EMIT_APPLY, EMIT_NORM and EMIT_SCALE; CVY_NONE: none */
     double gain;           /* EMIT_OP: a factor of the result, for fast versions that take one; 0: none */
     double p[2];           /* EMIT_OP: cvyi_pointwise_params; b == CVY_NONE: p[0] is the operand. EMIT_NORM: eps */
     bool rough;            /* EMIT_OP: the graph has the result in 16 bits */
     norm_geom norm;        /* EMIT_APPLY: which statistics an element has */
-    const char *note;      /* what the line makes, as a comment: an operator, never a value's own name */
-} emit_line;
+    const char *note;      /* what the statement makes, as a comment: an operator, never a value's own name */
+} emit_statement;
 enum { EMIT_ARGUMENT = -2, EMIT_BEFORE = -4 }; /* t0; y, a second argument */
 
-/* A function of the generated text. A prologue returns line `result`; an epilogue stores. */
+/* A function of the generated text. A prologue returns statement `result`; an epilogue stores. */
 typedef struct emit_program {
-    emit_line *lines;
-    int n_lines;
+    emit_statement *statements;
+    int n_statements;
     int result;
     int64_t extent[EMIT_DIMS]; /* of the space; extent[0] may be anything: it is not written down */
 } emit_program;
@@ -71,8 +71,7 @@ void cvyi_emit(const emit_spec *spec, text *out);
 /* What elements of a dtype are in kernels: float, cvy_f16, cvy_bf16. */
 const char *cvyi_emit_type(cvy_dtype dtype);
 
-/* Parts of it, for functions with other heads: the first comment; a function's lines, and the return of its result.
- */
+/* Parts of it, for functions with other heads: the first comment; a function's statements, and its return. */
 void cvyi_emit_head(const char *title, const emit_view *views, int n_views, text *out);
 void cvyi_emit_body(const emit_spec *spec, const emit_program *p, text *out);
 

@@ -346,6 +346,7 @@ const engine cvyi_engine_cuda = {
     .lowers = true,
     .open = open_cuda,
     .judge = cvyi_cuda_judge,
+    .judge_prepared = cvyi_cuda_judge_prepared,
     .choice_bytes = sizeof(cuda_choice),
     .same_choice = cvyi_cuda_same,
     .why = cvyi_cuda_why,

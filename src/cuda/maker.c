@@ -1,4 +1,4 @@
-/* maker.c - builds a step: views of tensors, lines of the prologue and the epilogue, options. */
+/* maker.c - builds a step: views of tensors, statements of the prologue and the epilogue, options. */
 #include <stdio.h>
 #include <string.h>
 #include "choice.h"
@@ -28,15 +28,15 @@ space cvyi_space_planes(const shape *s, int spatial)
 
 /* ---- steps ---- */
 
-/* No line holds any value that the pass touches. (A program asks for no others.) */
+/* No statement holds any value that the pass touches. (A program asks for no others.) */
 void cvyi_make_forget(const maker *m, program *p)
 {
     p->n = 0;
     for (int i = 0; m->pass && i < m->pass->count; i++) {
         const node *n = &m->g->nodes[m->pass->first + i];
-        p->line_of[n->out] = LINE_NONE;
+        p->statement_of[n->out] = NO_STATEMENT;
         for (int a = 0; a < n->n_args; a++)
-            if (n->arg[a] != CVY_NONE) p->line_of[n->arg[a]] = LINE_NONE;
+            if (n->arg[a] != CVY_NONE) p->statement_of[n->arg[a]] = NO_STATEMENT;
     }
 }
 
@@ -227,33 +227,33 @@ int cvyi_make_weight_view(maker *m, int v, const conv_geom *e, bool transposed)
     return i;
 }
 
-/* ---- lines ---- */
+/* ---- statements ---- */
 
-int cvyi_make_line(maker *m, program *p, const emit_line *line)
+int cvyi_make_statement(maker *m, program *p, const emit_statement *statement)
 {
     (void)m;
-    p->lines[p->n] = *line;
+    p->statements[p->n] = *statement;
     return p->n++;
 }
 
 int cvyi_make_operand(maker *m, program *p, int v)
 {
-    emit_line load = {.kind = EMIT_LOAD};
+    emit_statement load = {.kind = EMIT_LOAD};
 
-    if (p->line_of[v] == LINE_NONE) {
+    if (p->statement_of[v] == NO_STATEMENT) {
         load.view = cvyi_make_view(m, v, &p->over);
         load.note = cvyi_make_label(m, v);
-        p->line_of[v] = cvyi_make_line(m, p, &load);
+        p->statement_of[v] = cvyi_make_statement(m, p, &load);
     }
-    return p->line_of[v];
+    return p->statement_of[v];
 }
 
 void cvyi_make_store(maker *m, program *p, int v)
 {
-    emit_line store = {.kind = EMIT_STORE, .a = p->line_of[v], .note = cvyi_make_label(m, v)};
+    emit_statement store = {.kind = EMIT_STORE, .a = p->statement_of[v], .note = cvyi_make_label(m, v)};
 
     store.view = m->step.n_views && m->views[0].value == v ? 0 : cvyi_make_view(m, v, &p->over);
-    cvyi_make_line(m, p, &store);
+    cvyi_make_statement(m, p, &store);
 }
 
 /* The affine of a norm: along the channels (dimension 1 of x), or along the trailing dimensions that were
@@ -271,19 +271,19 @@ int cvyi_make_affine_view(maker *m, const program *p, const norm_geom *e, int v)
 
 static void apply_line(maker *m, program *p, const node *n)
 {
-    emit_line l = {.kind = EMIT_APPLY, .op = n->op, .a = cvyi_make_operand(m, p, n->arg[0])};
+    emit_statement l = {.kind = EMIT_APPLY, .op = n->op, .a = cvyi_make_operand(m, p, n->arg[0])};
 
     cvyi_norm_geom(m->g, n, &l.norm);
     l.view = cvyi_make_raw_view(m, n->arg[1]);
     l.weight = cvyi_make_affine_view(m, p, &l.norm, n->n_args > 2 ? n->arg[2] : CVY_NONE);
     l.bias = cvyi_make_affine_view(m, p, &l.norm, n->n_args > 3 ? n->arg[3] : CVY_NONE);
     l.note = cvyi_info(n)->name;
-    p->line_of[n->out] = cvyi_make_line(m, p, &l);
+    p->statement_of[n->out] = cvyi_make_statement(m, p, &l);
 }
 
 static void running_line(maker *m, program *p, const node *n)
 {
-    emit_line l = {.kind = EMIT_NORM, .op = n->op, .a = cvyi_make_operand(m, p, n->arg[0])};
+    emit_statement l = {.kind = EMIT_NORM, .op = n->op, .a = cvyi_make_operand(m, p, n->arg[0])};
     norm_args args;
 
     cvyi_norm_geom(m->g, n, &l.norm);
@@ -294,25 +294,25 @@ static void running_line(maker *m, program *p, const node *n)
     l.bias = cvyi_make_affine_view(m, p, &l.norm, args.bias);
     l.p[0] = l.norm.eps;
     l.note = cvyi_info(n)->name;
-    p->line_of[n->out] = cvyi_make_line(m, p, &l);
+    p->statement_of[n->out] = cvyi_make_statement(m, p, &l);
 }
 
 static void op_line(maker *m, program *p, const node *n)
 {
-    emit_line l = {.kind = EMIT_OP, .op = n->op, .a = cvyi_make_operand(m, p, n->arg[0]), .b = CVY_NONE};
+    emit_statement l = {.kind = EMIT_OP, .op = n->op, .a = cvyi_make_operand(m, p, n->arg[0]), .b = CVY_NONE};
 
     l.rough = m->g->values[n->out].dtype != CVY_FLOAT32;
     cvyi_pointwise_params(n, l.p);
     if (n->n_args > 1 && n->arg[1] != CVY_NONE) l.b = cvyi_make_operand(m, p, n->arg[1]);
     l.note = cvyi_info(n)->name;
-    p->line_of[n->out] = cvyi_make_line(m, p, &l);
+    p->statement_of[n->out] = cvyi_make_statement(m, p, &l);
 }
 
 cvy_status cvyi_make_chain(maker *m, program *p, int first, int end, bool stores)
 {
     for (int i = first; i < end; i++) {
         const node *n = &m->g->nodes[i];
-        if (p->n + 8 > MAX_LINES || m->step.n_views + 6 > MAX_VIEWS)
+        if (p->n + 8 > MAX_STATEMENTS || m->step.n_views + 6 > MAX_VIEWS)
             return cvyi_fail(CVY_UNSUPPORTED, "cuda: a pass of %d operators is longer than a kernel takes",
                              end - first);
         if (cvyi_info(n)->kind == KIND_APPLY)
@@ -365,8 +365,8 @@ static char *arena_text(cvy_plan *p, const char *source)
 
 static cvy_status make_text(maker *m, bool strided, const char **out)
 {
-    emit_program pre = {.lines = m->pre.lines, .n_lines = m->pre.n, .result = m->pre.n - 1};
-    emit_program post = {.lines = m->post.lines, .n_lines = m->post.n};
+    emit_program pre = {.statements = m->pre.statements, .n_statements = m->pre.n, .result = m->pre.n - 1};
+    emit_program post = {.statements = m->post.statements, .n_statements = m->post.n};
     emit_spec spec = {.title = m->step.source,
                       .views = m->seen,
                       .n_views = m->step.n_views,
@@ -380,8 +380,8 @@ static cvy_status make_text(maker *m, bool strided, const char **out)
     if (m->text) return (*out = arena_text(m->plan, m->text)) ? CVY_OK : CVY_NO_MEMORY;
     memcpy(pre.extent, m->pre.over.extent, sizeof pre.extent);
     memcpy(post.extent, m->post.over.extent, sizeof post.extent);
-    if (pre.n_lines) spec.prologue = &pre;
-    if (post.n_lines) spec.epilogue = &post;
+    if (pre.n_statements) spec.prologue = &pre;
+    if (post.n_statements) spec.epilogue = &post;
     cvyi_emit(&spec, &t);
     *out = t.failed ? NULL : arena_text(m->plan, t.data);
     cvyi_text_free(&t);

@@ -5,7 +5,7 @@
 #include "exec.h"
 #include "kernels/host_device.cuh"
 
-enum { MAX_LINES = 160, MAX_DEFINES = 48, DEFINE_BYTES = 96, NAME_LENGTH = 96 };
+enum { MAX_STATEMENTS = 160, MAX_DEFINES = 48, DEFINE_BYTES = 96, NAME_LENGTH = 96 };
 
 /* The space a kernel runs over: up to six extents, and where the dimensions of the values in it are. */
 typedef struct space {
@@ -18,12 +18,12 @@ space cvyi_space_plain(const shape *s);               /* dimensions as they are 
 space cvyi_space_planes(const shape *s, int spatial); /* n, c, d, h, w */
 
 typedef struct program {
-    emit_line lines[MAX_LINES];
+    emit_statement statements[MAX_STATEMENTS];
     int n;
     space over;
-    int *line_of; /* per value: the line that holds it; LINE_NONE */
+    int *statement_of; /* per value: the statement that holds it; NO_STATEMENT */
 } program;
-enum { LINE_NONE = -3 };
+enum { NO_STATEMENT = -3 };
 
 typedef struct maker {
     cvy_plan *plan;
@@ -81,11 +81,11 @@ int cvyi_make_weight_view(maker *m, int v, const conv_geom *e, bool transposed);
 int cvyi_make_affine_view(maker *m, const program *p, const norm_geom *e, int v);
 /* A view of the engine's memory. */
 int cvyi_make_own_view(maker *m, int64_t at, const char *name);
-/* Adds the lines of a pass's nodes [first, end), which compute a value. */
+/* Adds the statements of a pass's nodes [first, end), which compute a value. */
 cvy_status cvyi_make_chain(maker *m, program *p, int first, int end, bool stores);
-/* The line that holds a value; loads the value if no line has. */
+/* The statement that holds a value; loads the value if no statement has. */
 int cvyi_make_operand(maker *m, program *p, int v);
-int cvyi_make_line(maker *m, program *p, const emit_line *line);
+int cvyi_make_statement(maker *m, program *p, const emit_statement *statement);
 void cvyi_make_store(maker *m, program *p, int v);
 /* Ends the step: text, options and name are made for it and it is added to the plan. `threads` of a block, `blocks`
  * in all: 0 blocks add nothing. */

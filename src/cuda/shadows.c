@@ -186,10 +186,10 @@ cvy_status cvyi_copy_shadows(maker *m, bool outputs)
             TRY(end_turn(m, &over, m->g->values[v].dtype));
             continue;
         }
-        m->pre.line_of[v] = LINE_NONE;
+        m->pre.statement_of[v] = NO_STATEMENT;
         cvyi_make_operand(m, &m->pre, v);
         m->views[1].kind = outputs ? VIEW_SHADOW : VIEW_TENSOR;
-        m->post.line_of[v] = EMIT_ARGUMENT;
+        m->post.statement_of[v] = EMIT_ARGUMENT;
         cvyi_make_store(m, &m->post, v);
         TRY(cvyi_core_end_pointwise(m, &over, &over, "shadow"));
     }

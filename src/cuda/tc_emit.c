@@ -1,8 +1,8 @@
 /* tc_emit.c - epilogue.cuh of the tensor-core convolution: cvy_pre, cvy_post and cvy_last from pointwise nodes.
  *
- * emit.c writes the lines; coordinates in the tensors are computed from the kernel's own if a function reads any.
- * struct epi is the list of views, as in other kernels. Before a logsumexp in powers of two, log2(e) is multiplied
- * in where it costs nothing: in constants, and in values that the kernel passes. */
+ * emit.c writes the statements; coordinates in the tensors are computed from the kernel's own if a function reads
+ * any. struct epi is the list of views, as in other kernels. Before a logsumexp in powers of two, log2(e) is
+ * multiplied in where it costs nothing: in constants, and in values that the kernel passes. */
 #include <string.h>
 #include "tc.h"
 
@@ -22,20 +22,21 @@ static void open_program(maker *m, const space *over)
     m->post.over = *over;
 }
 
-/* How often a line (or an argument) is read, as an operand or as the result. Of the first line it may be more than
- * that: lines without operands have zeros in their place. */
-static int uses_of(const emit_program *p, int line)
+/* How often a statement (or an argument) is read, as an operand or as the result. Of the first statement it may be
+ * more than that: statements without operands have zeros in their place. */
+static int uses_of(const emit_program *p, int statement)
 {
-    int n = p->result == line;
+    int n = p->result == statement;
 
-    for (int i = 0; i < p->n_lines; i++) n += (p->lines[i].a == line) + (p->lines[i].b == line);
+    for (int i = 0; i < p->n_statements; i++)
+        n += (p->statements[i].a == statement) + (p->statements[i].b == statement);
     return n;
 }
 
 /* Multiplies a value by log2(e) for nothing; false: it cannot be. Counts how often y and t0 were reached. */
 static bool multiply_in(const emit_program *p, int of, int *reached_y, int *reached_z)
 {
-    emit_line *l = of >= 0 ? &p->lines[of] : NULL;
+    emit_statement *l = of >= 0 ? &p->statements[of] : NULL;
     const op_id op = l && l->kind == EMIT_OP && uses_of(p, of) == 1 ? l->op : OP_COUNT;
     const bool sum = op == OP_add || op == OP_sub, carries = op == OP_sigmoid || op == OP_tanh_hardswish;
     bool done = of == EMIT_BEFORE || of == EMIT_ARGUMENT || carries;
@@ -52,14 +53,14 @@ static bool multiply_in(const emit_program *p, int of, int *reached_y, int *reac
 /* The program's result times log2(e), if it can be for nothing. Returns TC_EXPONENT (conv_tc.cuh). */
 static int make_exponent(emit_program *p)
 {
-    emit_line before[MAX_LINES];
+    emit_statement before[MAX_STATEMENTS];
     int y = 0, z = 0;
     bool done;
 
-    memcpy(before, p->lines, p->n_lines * sizeof *before);
+    memcpy(before, p->statements, p->n_statements * sizeof *before);
     done = multiply_in(p, p->result, &y, &z) && (y == 0 || y == uses_of(p, EMIT_BEFORE)) &&
            (z == 0 || z == uses_of(p, EMIT_ARGUMENT));
-    if (!done) memcpy(p->lines, before, p->n_lines * sizeof *before);
+    if (!done) memcpy(p->statements, before, p->n_statements * sizeof *before);
     return done ? 1 + 2 * (y > 0) + 4 * (z > 0) : 0;
 }
 
@@ -68,19 +69,19 @@ static cvy_status add_function(maker *m, const tc_range *r, const space *over, c
     const int views = m->step.n_views;
     program *p = &m->post;
     emit_spec spec = {.fast = true};
-    emit_program made = {.lines = p->lines, .result = EMIT_ARGUMENT};
+    emit_program made = {.statements = p->statements, .result = EMIT_ARGUMENT};
     cvy_status st;
 
     open_program(m, over);
-    if (f->more != CVY_NONE) p->line_of[f->more] = EMIT_BEFORE;
-    if (f->argument != CVY_NONE) p->line_of[f->argument] = EMIT_ARGUMENT;
+    if (f->more != CVY_NONE) p->statement_of[f->more] = EMIT_BEFORE;
+    if (f->argument != CVY_NONE) p->statement_of[f->argument] = EMIT_ARGUMENT;
     TRY(cvyi_make_chain(m, p, r->first, r->end, false));
     spec.views = m->seen;
     spec.n_views = m->step.n_views;
-    made.n_lines = p->n;
-    if (r->end > r->first) made.result = p->line_of[m->g->nodes[r->end - 1].out];
+    made.n_statements = p->n;
+    if (r->end > r->first) made.result = p->statement_of[m->g->nodes[r->end - 1].out];
     memcpy(made.extent, over->extent, sizeof made.extent);
-    if (f->halved) p->lines[made.result].op = OP_tanh;
+    if (f->halved) p->statements[made.result].op = OP_tanh;
     if (f->exponent) *f->exponent = make_exponent(&made);
     cvyi_text_add(out, "\nCVY_INLINE float %s\n{\n", f->head);
     if (m->step.n_views > views) cvyi_text_add(out, "    const cvy_at at = {%s};\n", f->at);

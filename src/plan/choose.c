@@ -183,12 +183,13 @@ fail:
 }
 
 /* The pass of all nodes that are prepared; place.c has sorted them to the front. */
-static pass prepare_pass(cvy_plan *p, int count)
+static cvy_status prepare_pass(cvy_plan *p, int count, pass *out)
 {
     interval in;
     cvyi_interval_begin(p, count, &in);
     while (in.first) cvyi_interval_grow(p, &in);
-    return (pass){.first = 0, .count = count, .samples = 1, .flops = in.flops, .bytes = in.bytes};
+    *out = (pass){.first = 0, .count = count, .samples = 1, .flops = in.flops, .bytes = in.bytes};
+    return p->engine->judge_prepared(p, out);
 }
 
 cvy_status cvyi_choose(cvy_plan *p)
@@ -202,7 +203,7 @@ cvy_status cvyi_choose(cvy_plan *p)
     p->read_by = cvyi_arena_alloc(&p->memory, (size_t)p->graph->n_values + 1, sizeof *p->read_by);
     TRY(p->rejections && p->read_by ? CVY_OK : CVY_NO_MEMORY);
     while (at.start < end && p->prepared[p->graph->nodes[at.start].out]) at.start++;
-    if (at.start) prepares = prepare_pass(p, at.start);
+    if (at.start) TRY(prepare_pass(p, at.start, &prepares));
     TRY(cut(&at, end));
     TRY(pick(&at, end, &prepares));
     note_losers(&at);

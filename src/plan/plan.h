@@ -88,6 +88,9 @@ typedef struct engine {
     /* Can it run the pass? NULL, and the decision how is made: way, seconds, note and what s->choice points to are
      * filled in. Else the reason in words. */
     const char *(*judge)(const cvy_plan *p, pass *s);
+    /* The same of the pass of all nodes that are prepared, which may have any number of them: s->choice is in
+     * p->memory. */
+    cvy_status (*judge_prepared)(cvy_plan *p, pass *s);
     size_t choice_bytes; /* of the engine's own part of a decision */
     /* Copies s->choice to p->memory, with its pointers into itself adjusted. NULL: copying its bytes is enough. */
     void *(*keep)(cvy_plan *p, const pass *s);

@@ -26,7 +26,7 @@ static const emit_view conv_views[] = {
     {.name = "residual[126,1]", .stride = {0, 0, 0, 1}, .varies = {false, false, false, true}},
 };
 
-static emit_line conv_lines[] = {
+static emit_statement conv_statements[] = {
     {.kind = EMIT_LOAD, .view = 3, .note = "bias"},
     {.kind = EMIT_OP, .op = OP_add, .a = EMIT_ARGUMENT, .b = 0, .p = {0, 1}, .note = "bias"},
     {.kind = EMIT_APPLY,
@@ -44,8 +44,9 @@ static emit_line conv_lines[] = {
 
 static void epilogues(void)
 {
-    const emit_program post = {
-        .lines = conv_lines, .n_lines = COUNT_OF(conv_lines), .extent = {2, 64, 1, 126, 126, 1}};
+    const emit_program post = {.statements = conv_statements,
+                               .n_statements = COUNT_OF(conv_statements),
+                               .extent = {2, 64, 1, 126, 126, 1}};
     emit_spec spec = {
         .title = "conv_direct.cu", .views = conv_views, .n_views = COUNT_OF(conv_views), .epilogue = &post};
 
@@ -104,7 +105,7 @@ static void halves(void)
         {.name = "column", .stride = {1}, .varies = {true}, .dtype = CVY_BFLOAT16},
         {.name = "bias", .stride = {0, 1}, .varies = {false, true}},
     };
-    static emit_line lines[] = {
+    static emit_statement statements[] = {
         {.kind = EMIT_LOAD, .view = 1, .note = "x"},
         {.kind = EMIT_LOAD, .view = 2, .note = "column"},
         {.kind = EMIT_OP, .op = OP_mul, .a = 0, .b = 1, .p = {0, 1}, .note = "mul"},
@@ -112,7 +113,8 @@ static void halves(void)
         {.kind = EMIT_OP, .op = OP_add, .a = 2, .b = 3, .p = {0, 1}, .note = "add"},
         {.kind = EMIT_STORE, .view = 0, .a = 4, .note = "y"},
     };
-    const emit_program post = {.lines = lines, .n_lines = COUNT_OF(lines), .extent = {4, 28, 1, 1, 1, 1}};
+    const emit_program post = {
+        .statements = statements, .n_statements = COUNT_OF(statements), .extent = {4, 28, 1, 1, 1, 1}};
     emit_spec spec = {.title = "pool.cu", .views = views, .epilogue = &post};
 
     expect("of 16 bits", &spec,
@@ -172,7 +174,7 @@ static void prologues(void)
         {.name = "mean[30]", .stride = {0, 1}, .varies = {false, true}},
         {.name = "table[2,4,30]", .stride = {60, 2}, .varies = {true, true}},
     };
-    static emit_line lines[] = {
+    static emit_statement statements[] = {
         {.kind = EMIT_LOAD, .view = 1, .note = "x"},
         {.kind = EMIT_LOAD, .view = 2, .note = "column"},
         {.kind = EMIT_OP, .op = OP_maximum, .a = 0, .b = 1, .p = {0, 1}, .note = "maximum"},
@@ -198,8 +200,10 @@ static void prologues(void)
          .note = "norm"},
         {.kind = EMIT_OP, .op = OP_softplus, .a = 9, .b = CVY_NONE, .p = {1, 20}, .note = "softplus"},
     };
-    const emit_program pre = {
-        .lines = lines, .n_lines = COUNT_OF(lines), .result = 10, .extent = {4, 30, 1, 1, 1, 1}};
+    const emit_program pre = {.statements = statements,
+                              .n_statements = COUNT_OF(statements),
+                              .result = 10,
+                              .extent = {4, 30, 1, 1, 1, 1}};
     const emit_spec spec = {.title = "reduce.cu", .views = views, .prologue = &pre};
 
     expect("prologue", &spec,
@@ -238,9 +242,9 @@ static void neighbours(void)
         {.name = "row[6]", .stride = {0, 0, 0, 1}, .varies = {false, false, false, true}},
         {.name = "plane[6,6]", .stride = {0, 0, 6, 1}, .varies = {false, false, true, true}},
     };
-    static emit_line read[] = {{.kind = EMIT_LOAD, .view = 1, .note = "x"},
-                               {.kind = EMIT_OP, .op = OP_relu, .a = 0, .b = CVY_NONE, .note = "relu"}};
-    static emit_line write[] = {
+    static emit_statement read[] = {{.kind = EMIT_LOAD, .view = 1, .note = "x"},
+                                    {.kind = EMIT_OP, .op = OP_relu, .a = 0, .b = CVY_NONE, .note = "relu"}};
+    static emit_statement write[] = {
         {.kind = EMIT_APPLY,
          .a = EMIT_ARGUMENT,
          .view = 3,
@@ -253,8 +257,8 @@ static void neighbours(void)
         {.kind = EMIT_SCALE, .a = 2, .weight = 5, .bias = 2, .note = "scale"},
         {.kind = EMIT_STORE, .view = 0, .a = 3, .note = "y"},
     };
-    const emit_program pre = {.lines = read, .n_lines = 2, .result = 1, .extent = {2, 16, 6, 6, 1, 1}};
-    const emit_program post = {.lines = write, .n_lines = COUNT_OF(write), .extent = {2, 16, 6, 6, 1, 1}};
+    const emit_program pre = {.statements = read, .n_statements = 2, .result = 1, .extent = {2, 16, 6, 6, 1, 1}};
+    const emit_program post = {.statements = write, .n_statements = COUNT_OF(write), .extent = {2, 16, 6, 6, 1, 1}};
     const emit_spec spec = {.title = "norm.cu", .views = views, .many = 4, .prologue = &pre, .epilogue = &post};
 
     expect("neighbours", &spec,
