@@ -43,11 +43,13 @@ SEEDED = "sets a seed or a state of PyTorch's random numbers"
 
 
 class Attended(TorchFunctionMode):
-    """asked: did the forward read requires_grad, on which it may depend?"""
+    """asked: did the forward read requires_grad, on which it may depend? names: attributes that it looked for and that the
+    placeholders of `given` have not."""
 
     def __init__(self):
         super().__init__()
         self.asked, self.found = False, None
+        self.given, self.names = [], set()
         self.grad, self.saving = None, None  # whether the trace expects gradients to be enabled; hooks on what autograd saves
         self.generators = []  # those that the module and the call hold
         self.made = Made()
@@ -61,11 +63,14 @@ class Attended(TorchFunctionMode):
         self.reseed()
         self.has_torch_function = torch.overrides.has_torch_function
         torch.overrides.has_torch_function = self.overridden
+        FakeTensor.__getattr__ = lambda tensor, name: self.missing(tensor, name)
         return super().__enter__()
 
     def __exit__(self, *error):
         super().__exit__(*error)
         torch.overrides.has_torch_function = self.has_torch_function
+        del FakeTensor.__getattr__
+        self.given = []
         if self.found is None and error[0] is None and self.reseeded():
             self.found = Changed(f"its forward {SEEDED}")
         for source, state in zip(self.sources, self.states):
@@ -76,6 +81,12 @@ class Attended(TorchFunctionMode):
         mode the answer is yes, and the operators of the slow path are recorded. Both give the same unless there is a mask."""
         self.fast = not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors if isinstance(t, Tensor)))
         return self.has_torch_function(tensors)
+
+    def missing(self, tensor, name):
+        """Python asks this for an attribute that a placeholder has not; its tensor may have it in another call."""
+        if name[0] != "_" and any(tensor is t for t in self.given):
+            self.names.add(name)
+        raise AttributeError(f"'Tensor' object has no attribute '{name}'")
 
     def masked(self, function, kwargs):
         if function is not F.multi_head_attention_forward:

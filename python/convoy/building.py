@@ -83,7 +83,10 @@ def build_entry(module, forward, tensors, nested, settings, others=()):
     fill_entry(entry, run, tensors, settings)
     if attended.made.clean():
         return refused(entry, "its forward keeps a tensor outside of the module")
-    entry.asked = entry.wanted(tensors) if attended.asked else None
+    entry.names = tuple(attended.names)
+    if (name := next((n for n in entry.names for t in tensors if n in vars(t)), None)) is not None:
+        return refused(entry, f"its forward reads {name}, an attribute of an argument")
+    entry.asked = entry.wanted(tensors) if attended.asked or entry.names else None
     return entry
 
 
@@ -109,6 +112,7 @@ def stateless(module, forward, state, replaced, nesting, attended=None):
         arguments = State((args, kwargs))
         mode = attended or Attended()
         mode.generators = state.generators_held()
+        mode.given = given
         mode.made.note(given)
         with state.replaced(replaced, stand_ins):
             with mode:

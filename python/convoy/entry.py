@@ -15,15 +15,17 @@ class Entry:
         self.capture, self.runners, self.verdicts, self.invoke = None, [], [], None
         self.fixed, self.whole = [], None  # the first placeholders; only_region() where a lane may run it
         self.replays = []  # of the call, where CUDA graphs are wanted (replay.py)
-        self.asked = None  # requires_grad of params, loose and tensors, if the forward read it of any
+        self.names = ()  # attributes of tensors that the forward looked for in vain
+        self.asked = None  # wanted() of the traced call, if the forward depends on it
         self.leaves = []  # per region: the placeholders that it depends on (training.py)
 
     def holds(self):
         return not self.doubts and (self.state is None or self.state.unchanged())
 
     def wanted(self, tensors):
-        """requires_grad of everything that the call reads. tensors: those after the parameters."""
-        return tuple(t.requires_grad for t in (*self.params, *self.loose, *tensors))
+        """Of everything that the call reads: requires_grad, and which of `names` are there. tensors: those after the parameters."""
+        read = *self.params, *self.loose, *tensors
+        return *(t.requires_grad for t in read), *(name in vars(t) for name in self.names for t in read)
 
     def left_to_autograd(self, tensors):
         """Does every region need gradients, and does PyTorch then compute each? tensors: those after the parameters."""

@@ -110,7 +110,7 @@ class Dispatcher:
                 self.trained = Trained(module, entry.params)
                 return in_pytorch(forward, module, args, nested[0] if nested else {})
             results = entry.invoke(tensors)
-            if entry.whole is not None and nested is None and not key[0]:
+            if entry.whole is not None and nested is None and not key[0] and not entry.names:
                 self.open_lane(module, entry, args)
             return results
         settled = entry is not None and (entry.capture is not None or entry.served >= IN_A_ROW)

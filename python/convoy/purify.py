@@ -288,23 +288,34 @@ def is_like_channels_last(x):
     return x.dim() in (4, 5)
 
 
+def is_not_contiguous(x, last):
+    """batch_norm looks whether its argument is contiguous before it looks whether its channels come last."""
+    return not x.is_contiguous() and (is_like_channels_last(x) or x.dim() in (4, 5) and x.is_contiguous(memory_format=last))
+
+
+# Results are contiguous, or channels last if this says so of the argument and that layout.
+BY_ARGUMENT = {aten.group_norm: lambda x, last: is_like_channels_last(x), aten.batch_norm: is_not_contiguous}
+
+
 def is_doubtful(node, value):
-    """A fake group_norm's strides along dimensions of one element are not PyTorch's, in either layout."""
-    if getattr(node.target, "overloadpacket", None) is aten.group_norm and value.device.type == "cpu":
-        return value.numel() > 0 and 1 in value.shape
+    """A fake group_norm's strides along dimensions of one element are not PyTorch's, in either layout; a fake batch_norm keeps
+    its argument's."""
+    packet = getattr(node.target, "overloadpacket", None)
+    if packet in BY_ARGUMENT and value.device.type == "cpu":
+        return value.numel() > 0 and (1 in value.shape or packet is aten.batch_norm)
     return is_ambiguous(value)
 
 
 def settled(node, value):
     """The result with the strides that PyTorch gives it. Pointwise operators make a new tensor for contiguous arguments
-    of one shape, group_norm goes by its argument's; on fake tensors some keep strides that only look alike."""
+    of one shape, group_norm and batch_norm go by their argument's; on fake tensors some keep strides that only look alike."""
     if not is_doubtful(node, value) or is_view(node):
         return value
     packet = getattr(node.target, "overloadpacket", None)
-    if packet is aten.group_norm and is_like_channels_last(node.args[0].meta["val"]):
-        last = torch.channels_last if value.dim() == 4 else torch.channels_last_3d
+    last = torch.channels_last if value.dim() == 4 else torch.channels_last_3d
+    if packet in BY_ARGUMENT and BY_ARGUMENT[packet](node.args[0].meta["val"], last):
         return torch.empty_like(value, memory_format=last)
-    if packet is aten.group_norm or packet in ANEW or (is_pointwise(node) and of_one_shape(node, value)):
+    if packet in BY_ARGUMENT or packet in ANEW or (is_pointwise(node) and of_one_shape(node, value)):
         return torch.empty_like(value, memory_format=torch.contiguous_format)
     return value
 

@@ -7,6 +7,7 @@ import contextlib
 import os
 import random
 import sys
+import threading
 
 import torch
 
@@ -78,3 +79,26 @@ def same_random_numbers(generators):
             write(saved[name])
     if found:
         raise Changed(f"its forward sets or draws {found[0]} random numbers")
+
+
+@contextlib.contextmanager
+def no_chance():
+    """Inside, this thread makes no generator without a seed, neither Python's nor NumPy's, and draws none of the system's random
+    numbers: a captured graph would repeat them."""
+    me, seed, drawn = threading.get_ident(), random.Random.seed, []
+
+    def system(n):
+        drawn.append(threading.get_ident())
+        return os_urandom(n)
+
+    def seeded(self, a=None, version=2):
+        drawn.append(threading.get_ident() if a is None else 0)
+        seed(self, a, version)
+
+    os_urandom, random._urandom, os.urandom, random.Random.seed = os.urandom, system, system, seeded
+    try:
+        yield
+    finally:
+        random._urandom, os.urandom, random.Random.seed = os_urandom, os_urandom, seed
+    if me in drawn:
+        raise Changed("its forward draws random numbers without a seed")

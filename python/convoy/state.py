@@ -27,7 +27,7 @@ from torch.nn.utils import parametrize
 from . import versions
 from .gate import alone
 from .kinds import PLAIN, Kinds
-from .random_numbers import same_random_numbers, ways_of
+from .random_numbers import no_chance, same_random_numbers, ways_of
 from .reasons import Changed, Unseen
 
 MOST_CONTAINERS = 20_000  # of a module, else it is not captured
@@ -481,7 +481,7 @@ class State:
     @contextlib.contextmanager
     def traced(self):
         """Around a trace: no other thread uses the module, and random number generators keep their state."""
-        with alone(), same_random_numbers(self.generators):
+        with alone(), same_random_numbers(self.generators), no_chance():
             yield
 
     def restore(self):

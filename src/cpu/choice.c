@@ -44,6 +44,14 @@ static const char *refusal(const question *q, const cpu_row *row)
     return row->refuse ? row->refuse(q, row) : NULL;
 }
 
+/* Why the first row for such operators does not take this one. */
+static const char *first_refusal(const question *q)
+{
+    int i = 0;
+    while (!(rows[i]->kinds >> q->kind & 1)) i++;
+    return refusal(q, rows[i]);
+}
+
 /* The key by which the row is chosen, the smallest first: its seconds, or a random number if the plan has a seed,
  * so any legal row may win. The row that a tuning requests comes before all others. */
 static double rank_of(const question *q, int row, double seconds)
@@ -83,7 +91,8 @@ const cpu_row *cvyi_only_row(const question *q)
     return rows[i];
 }
 
-/* The first row that takes the pass; if none does, why the last refuses. */
+/* The first row that takes the pass; if none does, why the last refuses, or the first if no row takes its operator.
+ */
 const char *cvyi_cpu_judge(const cvy_plan *p, pass *s)
 {
     const char *why = cvyi_pass_refusal(p, s);
@@ -98,7 +107,7 @@ const char *cvyi_cpu_judge(const cvy_plan *p, pass *s)
         why = cvyi_decide_pass(p, s, c);
         if (!why) return NULL;
     }
-    return why;
+    return why ? why : first_refusal(&q);
 }
 
 void *cvyi_cpu_keep(cvy_plan *p, const pass *s)
@@ -117,6 +126,9 @@ static cvy_status decide_prepared(cvy_plan *p, const question *q, node_choice *o
     const cpu_row *row = next_row(q, &rank, &seconds);
     cpu_choice *own;
 
+    if (!row)
+        return cvyi_fail(CVY_UNSUPPORTED, "%s: the cpu device does not run it: %s",
+                         cvyi_info(&p->graph->nodes[q->index])->name, first_refusal(q));
     *out = cvyi_begin_node(q, row);
     if (!row->decide) return CVY_OK;
     out->own = own = cvyi_arena_alloc(&p->memory, 1, sizeof *own);

@@ -8,19 +8,23 @@
  *     dst[k][j] = bias[k] + sum over taps r of the phase and c of weight[c][k][r] * src[c][j + shift(r)]
  *
  * a product of A = [K/groups][taps][C/groups], packed per phase, with a B that is gathered panel by panel from src:
- * runs of contiguous floats where a row of the grid lies in src, zeros where it does not. All phases along W go
- * into scratch before they are interleaved into dst, so that rows are written whole.
+ * runs of contiguous floats where a row of the grid lies in src, zeros where it does not. The phases along W go
+ * into scratch, MAX_STRIP at most, before they are interleaved into dst, so rows are written whole. A phase whose
+ * first position is past the end of dst does not exist, so there are never more phases than results.
  *
  * Those zeros are harmless while weights are finite. Packing finds out, and weights that are not take a plain loop
  * over the positions that exist.
  *
- * packed: [groups][phase 0][phase 1][phase 2] of [K/groups][taps][C/groups]; each tap is in one phase. After it
- * one float: 0, or NaN if a weight is not finite. */
+ * packed: [groups][phase 0][phase 1][phase 2] of [K/groups][taps][C/groups]; each tap is in one phase, and the
+ * place of a phase that does not exist is not written. After it one float: 0, or NaN if a weight is not finite. */
 #include <math.h>
 #include <string.h>
 #include "convt.h"
 
-enum { MAX_PANEL = 64 }; /* positions: no kernel's panel is wider */
+enum {
+    MAX_PANEL = 64, /* positions: no kernel's panel is wider */
+    MAX_STRIP = 256 /* phases along W that are in scratch together */
+};
 
 /* ---- taps ---- */
 
@@ -84,9 +88,9 @@ static int64_t group_rows(const convt_plan *p)
  * for them costs as much as the product. `row_flops`: of one row of one panel. */
 static int64_t choose_rows(const convt_plan *p, int64_t width, double row_flops)
 {
-    const int64_t others = p->g.groups * p->g.stride[0] * p->g.stride[1] * p->panels;
+    const int64_t others = p->g.groups * p->phases[0] * p->phases[1] * p->panels;
     const int64_t floats = (512 << 10) / (int64_t)sizeof(float);
-    int64_t rows = cvyi_max64(8, cvyi_min64(256, floats / (width * p->g.stride[2])));
+    int64_t rows = cvyi_max64(8, cvyi_min64(256, floats / (width * p->strip)));
     while (rows > 64 && (double)rows * row_flops > 4e6 && others * cvyi_ceil_div(group_rows(p), rows) < 64)
         rows /= 2;
     return rows;
@@ -100,17 +104,19 @@ void cvyi_convt_plan(cpu_isa isa, const conv_geom *g, convt_plan *out)
     double row_flops = 2.0 * (double)(g->C / g->groups) * (double)width * (double)g->kernel[2], part_flops;
     *out = (convt_plan){.g = *g, .isa = isa};
     for (int a = 0; a < 3; a++) {
+        out->phases[a] = cvyi_min64(g->stride[a], g->out[a]);
         out->grid[a] = cvyi_ceil_div(g->out[a], g->stride[a]);
         positions *= out->grid[a];
         if (a < 2) row_flops *= (double)g->kernel[a] / (double)g->stride[a];
     }
     if (positions <= 0 || g->K <= 0) return; /* no parts */
+    out->strip = cvyi_min64(out->phases[2], MAX_STRIP);
     out->panels = cvyi_ceil_div(cvyi_ceil_div(positions, k->vl), k->nv);
     out->m_chunks = cvyi_ceil_div(group_rows(out), choose_rows(out, width, row_flops));
     /* 2 M operations, 20 us, or as many panels as there are. */
     part_flops = row_flops * (double)cvyi_ceil_div(group_rows(out), out->m_chunks);
     out->n_chunks = cvyi_ceil_div(out->panels, part_flops > 2e6 ? 1 : 1 + (int64_t)(2e6 / (part_flops + 1)));
-    out->parts = g->groups * g->stride[0] * g->stride[1] * out->m_chunks * out->n_chunks;
+    out->parts = g->groups * out->phases[0] * out->phases[1] * out->m_chunks * out->n_chunks;
 }
 
 static int64_t weights_of(const convt_plan *p)
@@ -124,13 +130,13 @@ size_t cvyi_convt_packed_bytes(const convt_plan *p)
     return (size_t)cvyi_floats(weights_of(p) + 1);
 }
 
-/* Scratch: a block of B, then the results of the phases along W: [phase][rows][width]. */
+/* Scratch: a block of B, then the results of a strip of phases along W: [phase][rows][width]. */
 size_t cvyi_convt_scratch_bytes(const convt_plan *p)
 {
     const cpu_gemm_kernels *k = cvyi_gemm_kernels(p->isa);
     const int64_t width = (int64_t)k->vl * k->nv;
     const int64_t rows = p->m_chunks ? cvyi_ceil_div(group_rows(p), p->m_chunks) : 0;
-    return (size_t)cvyi_floats(width * (GEMM_KC + rows * p->g.stride[2]));
+    return (size_t)cvyi_floats(width * (GEMM_KC + rows * p->strip));
 }
 
 /* ---- packing ---- */
@@ -182,9 +188,9 @@ void cvyi_convt_pack(const convt_plan *p, const float *weight, float *packed)
     const conv_geom *g = &p->g;
     packed[weights_of(p)] = cvyi_all_finite(weight, weights_of(p)) ? 0 : NAN;
     for (int64_t group = 0; group < g->groups; group++) {
-        for (int64_t phase[3] = {0, 0, 0}; phase[0] < g->stride[0]; phase[0]++) {
-            for (phase[1] = 0; phase[1] < g->stride[1]; phase[1]++) {
-                for (phase[2] = 0; phase[2] < g->stride[2]; phase[2]++) pack_phase(g, group, phase, weight, packed);
+        for (int64_t phase[3] = {0, 0, 0}; phase[0] < p->phases[0]; phase[0]++) {
+            for (phase[1] = 0; phase[1] < p->phases[1]; phase[1]++) {
+                for (phase[2] = 0; phase[2] < p->phases[2]; phase[2]++) pack_phase(g, group, phase, weight, packed);
             }
         }
     }
@@ -307,32 +313,33 @@ static void run_phase_plain(const panel_work *w, float *result)
     }
 }
 
-/* dst[j * s + phase] = result[phase][j] for one stretch; the last positions of the last phases may not exist. */
-static void interleave(const cpu_gemm_kernels *k, const float *result, int64_t pitch, int64_t s, int64_t n,
-                       float *dst)
+/* dst[j * s + phase] = result[phase][j] for one stretch and `phases` phases; only n floats of dst exist. */
+static void interleave(const cpu_gemm_kernels *k, const float *result, int64_t pitch, int64_t s, int64_t phases,
+                       int64_t n, float *dst)
 {
     if (s == 1) {
         memcpy(dst, result, (size_t)n * sizeof *dst);
-    } else if (s == 2) {
+    } else if (s == 2 && phases == 2) {
         k->zip(result, result + pitch, n, dst);
     } else {
-        for (int64_t phase = 0; phase < s; phase++) {
+        for (int64_t phase = 0; phase < phases; phase++) {
             for (int64_t j = 0; j * s + phase < n; j++) dst[j * s + phase] = result[phase * pitch + j];
         }
     }
 }
 
-static void write_rows(const panel_work *w)
+/* The rows of the grid, at phases first ... first + phases - 1 along W. */
+static void write_rows(const panel_work *w, int64_t first, int64_t phases)
 {
     const conv_geom *g = &w->p->g;
     const int64_t plane = g->out[0] * g->out[1] * g->out[2], s = g->stride[2];
     for (int i = 0; i < w->n_stretches; i++) {
         const stretch *t = &w->stretches[i];
         const int64_t o = t->j[0] * g->stride[0] + w->phase[0], y = t->j[1] * g->stride[1] + w->phase[1];
-        const int64_t x = t->j[2] * s, n = cvyi_min64(t->n * s, g->out[2] - x);
+        const int64_t x = t->j[2] * s + first, n = cvyi_min64(t->n * s, g->out[2] - x);
         if (o >= g->out[0] || y >= g->out[1]) continue; /* the phase ends before the grid */
         for (int64_t m = 0; m < w->rows; m++) {
-            interleave(w->k, w->result + m * w->width + t->at, w->rows * w->width, s, n,
+            interleave(w->k, w->result + m * w->width + t->at, w->rows * w->width, s, phases, n,
                        w->dst + m * plane + (o * g->out[1] + y) * g->out[2] + x);
         }
     }
@@ -341,10 +348,14 @@ static void write_rows(const panel_work *w)
 static void run_panel(panel_work *w)
 {
     find_stretches(w);
-    for (w->phase[2] = 0; w->phase[2] < w->p->g.stride[2]; w->phase[2]++) {
-        (w->plain ? run_phase_plain : run_phase)(w, w->result + w->phase[2] * w->rows * w->width);
+    for (int64_t first = 0; first < w->p->phases[2]; first += w->p->strip) {
+        const int64_t phases = cvyi_min64(w->p->strip, w->p->phases[2] - first);
+        for (int64_t i = 0; i < phases; i++) {
+            w->phase[2] = first + i;
+            (w->plain ? run_phase_plain : run_phase)(w, w->result + i * w->rows * w->width);
+        }
+        write_rows(w, first, phases);
     }
-    write_rows(w);
 }
 
 void cvyi_convt_run(const convt_plan *p, const convt_job *job, int64_t part, float *scratch)
@@ -352,14 +363,14 @@ void cvyi_convt_run(const convt_plan *p, const convt_job *job, int64_t part, flo
     const conv_geom *g = &p->g;
     const cpu_gemm_kernels *k = cvyi_gemm_kernels(p->isa);
     const int64_t n_chunk = part % p->n_chunks, m_chunk = part / p->n_chunks % p->m_chunks;
-    const int64_t phase = part / (p->n_chunks * p->m_chunks) % (g->stride[0] * g->stride[1]);
-    const int64_t group = part / (p->n_chunks * p->m_chunks) / (g->stride[0] * g->stride[1]);
+    const int64_t phase = part / (p->n_chunks * p->m_chunks) % (p->phases[0] * p->phases[1]);
+    const int64_t group = part / (p->n_chunks * p->m_chunks) / (p->phases[0] * p->phases[1]);
     const int64_t positions = p->grid[0] * p->grid[1] * p->grid[2], vectors = cvyi_ceil_div(positions, k->vl);
     panel_work w = {.p = p, .k = k, .packed = job->packed, .block = scratch, .group = group};
     w.result = scratch + GEMM_KC * k->nv * k->vl;
     w.plain = w.packed[weights_of(p)] != 0;
-    w.phase[0] = phase / g->stride[1];
-    w.phase[1] = phase % g->stride[1];
+    w.phase[0] = phase / p->phases[1];
+    w.phase[1] = phase % p->phases[1];
     w.m0 = cvyi_part_start(group_rows(p), p->m_chunks, m_chunk);
     w.rows = cvyi_part_start(group_rows(p), p->m_chunks, m_chunk + 1) - w.m0;
     w.src = job->src + group * (g->C / g->groups) * g->in[0] * g->in[1] * g->in[2];

@@ -11,11 +11,13 @@
 typedef struct convt_plan {
     conv_geom g;
     cpu_isa isa;
-    int64_t grid[3];  /* out / stride, rounded up: positions per phase */
-    int64_t panels;   /* of grid[0] * grid[1] * grid[2] positions */
-    int64_t m_chunks; /* of a group's output channels */
-    int64_t n_chunks; /* of panels */
-    int64_t parts;    /* of one sample: groups * stride[0] * stride[1] * m_chunks * n_chunks */
+    int64_t phases[3]; /* of each axis that exist: stride, or all results if they are fewer */
+    int64_t strip;     /* phases along W whose results are interleaved at once */
+    int64_t grid[3];   /* out / stride, rounded up: positions per phase */
+    int64_t panels;    /* of grid[0] * grid[1] * grid[2] positions */
+    int64_t m_chunks;  /* of a group's output channels */
+    int64_t n_chunks;  /* of panels */
+    int64_t parts;     /* of one sample: groups * phases[0] * phases[1] * m_chunks * n_chunks */
 } convt_plan;
 
 void cvyi_convt_plan(cpu_isa isa, const conv_geom *g, convt_plan *out);

@@ -12,39 +12,45 @@ const cpu_gemm_kernels *cvyi_gemm_kernels(cpu_isa isa)
 
 /* Operations of a part: at least 1 M (10 us, so that claiming it costs nothing), at most 32 M (no thread waits long
  * for the last one), and no more than 128 parts if that allows. */
-static int64_t part_flops(const gemm_plan *p)
+static double part_flops(const gemm_plan *p)
 {
     const double all = 2.0 * (double)p->batch * (double)p->M * (double)p->N * (double)p->K / 128;
-    return (int64_t)(all < 1e6 ? 1e6 : all > 32e6 ? 32e6 : all);
+    return all < 1e6 ? 1e6 : all > 32e6 ? 32e6 : all;
 }
 
 /* Rows of a part: 256 rows of a block of A stay in L2 (256 KiB). Fewer if there would be few parts; not so few that
  * a B packed for them is used only once or twice. */
-static int64_t choose_m_chunks(const gemm_plan *p, int64_t panel_rows_flops, int64_t target)
+static int64_t choose_m_chunks(const gemm_plan *p, double row_flops, double target)
 {
     const int64_t fewest = p->b == GEMM_PACKED ? 32 : 64;
     int64_t rows = 256;
-    while (rows > fewest && rows * panel_rows_flops > target &&
+    while (rows > fewest && (double)rows * row_flops > target &&
            p->batch * p->panels * cvyi_ceil_div(p->M, rows) < 64)
         rows /= 2;
     return cvyi_max64(1, cvyi_ceil_div(p->M, rows));
+}
+
+/* Pieces of so many operations that are at least `target` together. */
+static int64_t pieces(double target, double flops)
+{
+    return cvyi_max64(1, (int64_t)(target / flops));
 }
 
 void cvyi_gemm_plan(cpu_isa isa, gemm_b b, int64_t batch, int64_t M, int64_t N, int64_t K, gemm_plan *out)
 {
     const cpu_gemm_kernels *k = kernels[isa];
     const int64_t vectors = cvyi_ceil_div(N, k->vl);
-    int64_t target, flops;
+    double target, flops; /* in double: products of extents may overflow */
     *out = (gemm_plan){.isa = isa, .b = b, .batch = batch, .M = M, .N = N, .K = K};
     if (batch <= 0 || M <= 0 || N <= 0) return; /* nothing to compute: no parts */
     out->panels = cvyi_ceil_div(vectors, k->nv);
     target = part_flops(out);
-    flops = 2 * cvyi_ceil_div(N, out->panels) * cvyi_max64(K, 1); /* of one row and panel */
+    flops = 2.0 * (double)cvyi_ceil_div(N, out->panels) * (double)cvyi_max64(K, 1); /* of one row and panel */
     out->m_chunks = choose_m_chunks(out, flops, target);
-    flops *= cvyi_ceil_div(M, out->m_chunks);
-    out->n_chunks = cvyi_ceil_div(out->panels, cvyi_max64(1, target / flops));
-    flops *= out->panels; /* of a product, if it is one part */
-    out->b_chunks = out->m_chunks * out->n_chunks > 1 ? batch : cvyi_ceil_div(batch, cvyi_max64(1, target / flops));
+    flops *= (double)cvyi_ceil_div(M, out->m_chunks);
+    out->n_chunks = cvyi_ceil_div(out->panels, pieces(target, flops));
+    flops *= (double)out->panels; /* of a product, if it is one part */
+    out->b_chunks = out->m_chunks * out->n_chunks > 1 ? batch : cvyi_ceil_div(batch, pieces(target, flops));
     out->parts = out->b_chunks * out->m_chunks * out->n_chunks;
 }
 

@@ -11,6 +11,8 @@ static int64_t product(const int64_t v[3])
 
 /* ---- convolutions ---- */
 
+enum { PHASES_MOST = 4096 }; /* 16 in each direction */
+
 static void define_filter(maker *m, const conv_geom *e, bool transposed)
 {
     cvyi_make_define(m, "C_IN", e->C / e->groups);
@@ -41,6 +43,13 @@ conv_phases cvyi_conv_phases(const conv_geom *e, bool transposed)
         p.places *= cvyi_ceil_div(e->out[a], stride);
     }
     return p;
+}
+
+/* Of a pass whose core is a convolution: would weights packed by phases be mostly gaps? */
+static bool many_phases(const cvy_plan *p, const cuda_choice *c, const conv_geom *e)
+{
+    const bool transposed = cvyi_info(&p->graph->nodes[c->form.core])->kind == KIND_CONVT;
+    return transposed && (double)e->stride[0] * (double)e->stride[1] * (double)e->stride[2] > PHASES_MOST;
 }
 
 /* By multiply-adds. */
@@ -208,14 +217,15 @@ static const char *refuse_conv_simple(const cvy_plan *p, const pass *s, cuda_cho
     return cvyi_core_refusal(p, c, CONVOLUTIONS, "not a convolution");
 }
 
-/* Tiles have a block for every group. */
+/* Tiles have a block for every group, and packed weights for every phase. */
 static const char *refuse_tiles(const cvy_plan *p, const pass *s, cuda_choice *c, conv_geom *e)
 {
     const char *why = refuse_conv_simple(p, s, c);
 
     if (why) return why;
     cvyi_conv_geom(p->graph, &p->graph->nodes[c->form.core], e);
-    return e->groups > GRID_YZ_MOST ? "more groups than a grid has blocks" : NULL;
+    if (e->groups > GRID_YZ_MOST) return "more groups than a grid has blocks";
+    return many_phases(p, c, e) ? "strides with more than 4096 phases" : NULL;
 }
 
 /* A tile of 16 channels is worth it from about 4 channels on, if there are enough terms to share its cost. */

@@ -158,13 +158,25 @@ static void add_launch(const cuda_run *r, const cuda_step *s, text *t)
 
 /* ---- the whole object ---- */
 
+/* An epilogue the first time, then its number: most steps that prepare have one of a few. */
+static void add_epilogue(const char *epilogue, text_set *seen, arena *memory, text *t)
+{
+    const int known = seen->n, number = cvyi_text_set_add(seen, memory, epilogue);
+    if (number < 0) t->failed = true;
+    cvyi_text_add(t, "epilogue %d\n%s", number, number == known ? epilogue : "");
+}
+
 void cvyi_cuda_packing(const cvy_plan *p, text *t)
 {
     const cuda_state *state = p->state;
+    text_set seen = {0};
+    arena memory = {0};
+
     for (int i = 0; i < state->n_steps; i++) {
         const cuda_step *s = &state->steps[i];
         if (!s->prepared) continue;
-        cvyi_text_add(t, "%s %s %lld\n%s\n", s->source, s->entry, (long long)s->extent, s->epilogue[0]);
+        cvyi_text_add(t, "%s %s %lld\n", s->source, s->entry, (long long)s->extent);
+        add_epilogue(s->epilogue[0], &seen, &memory, t);
         add_three(t, "grid", s->launch.grid);
         add_three(t, "block", s->launch.block);
         for (int k = 0; k < s->n_options[0]; k++) cvyi_text_add(t, " %s", s->options[0][k]);
@@ -175,6 +187,7 @@ void cvyi_cuda_packing(const cvy_plan *p, text *t)
         }
         cvyi_text_add(t, "\n");
     }
+    cvyi_arena_free(&memory);
 }
 
 cvy_status cvyi_cuda_launches(const cvy_plan *p, const cvy_buffer *buffers, text *t)

@@ -125,6 +125,7 @@ static void close_cuda(cvy_plan *p)
     if (!state) return;
     cvyi_cuda_unload_steps(state);
     cvyi_cuda_close(state->device);
+    cvyi_free(state->steps);
     cvyi_free(state);
     p->state = NULL;
 }

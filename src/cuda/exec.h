@@ -84,6 +84,7 @@ typedef struct cuda_state {
     cuda_device *device;
     cuda_step *steps;
     int n_steps, cap_steps;
+    text_set texts; /* of the steps: most have those of others */
     /* Per tensor of run(): byte of the run's memory where a contiguous copy stands in for it if it is strided or
      * begins at no multiple of 16 bytes; -1: none. A tensor that the graph reshapes has one: in another shape its
      * strides mean nothing; and one that a tensor-core pass reads or writes. */

@@ -1,8 +1,6 @@
 /* lower.c - from passes to steps: the kernel that was chosen for a pass makes them (choice.h). */
 #include "choice.h"
 
-enum { STEPS_PER_NODE = 6 };
-
 static cvy_status make_pass(maker *m, const pass *s)
 {
     m->pass = s;
@@ -51,9 +49,7 @@ cvy_status cvyi_cuda_lower(cvy_plan *p)
     maker *m = cvyi_arena_alloc(&p->memory, 1, sizeof *m);
     cvy_status st = CVY_OK;
 
-    state->cap_steps = STEPS_PER_NODE * p->graph->n_nodes + p->n_tensors;
-    state->steps = cvyi_arena_alloc(&p->memory, (size_t)state->cap_steps + 1, sizeof *state->steps);
-    if (!m || !state->steps) return CVY_NO_MEMORY;
+    if (!m) return CVY_NO_MEMORY;
     m->plan = p;
     m->state = state;
     m->g = p->graph;

@@ -356,11 +356,10 @@ static bool may_be_strided(const maker *m)
     return false;
 }
 
-static char *arena_text(cvy_plan *p, const char *source)
+static const char *kept(maker *m, const char *source)
 {
-    char *copy = cvyi_arena_alloc(&p->memory, strlen(source) + 1, 1);
-    if (copy) strcpy(copy, source);
-    return copy;
+    const int number = cvyi_text_set_add(&m->state->texts, &m->plan->memory, source);
+    return number < 0 ? NULL : m->state->texts.texts[number];
 }
 
 static cvy_status make_text(maker *m, bool strided, const char **out)
@@ -377,13 +376,13 @@ static cvy_status make_text(maker *m, bool strided, const char **out)
                       .fast = m->fast};
     text t = {0};
 
-    if (m->text) return (*out = arena_text(m->plan, m->text)) ? CVY_OK : CVY_NO_MEMORY;
+    if (m->text) return (*out = kept(m, m->text)) ? CVY_OK : CVY_NO_MEMORY;
     memcpy(pre.extent, m->pre.over.extent, sizeof pre.extent);
     memcpy(post.extent, m->post.over.extent, sizeof post.extent);
     if (pre.n_statements) spec.prologue = &pre;
     if (post.n_statements) spec.epilogue = &post;
     cvyi_emit(&spec, &t);
-    *out = t.failed ? NULL : arena_text(m->plan, t.data);
+    *out = t.failed ? NULL : kept(m, t.data);
     cvyi_text_free(&t);
     return *out ? CVY_OK : CVY_NO_MEMORY;
 }
@@ -396,9 +395,9 @@ static cvy_status make_options(maker *m, bool strided, cuda_step *s)
 
     if (!list) return CVY_NO_MEMORY;
     for (int i = 0; i < m->n_defines; i++)
-        if (!(list[i] = arena_text(m->plan, m->defines[i]))) return CVY_NO_MEMORY;
+        if (!(list[i] = kept(m, m->defines[i]))) return CVY_NO_MEMORY;
     snprintf(define, sizeof define, "-DTENSORS=%d", s->n_views);
-    if (!(list[n - 3] = arena_text(m->plan, define))) return CVY_NO_MEMORY;
+    if (!(list[n - 3] = kept(m, define))) return CVY_NO_MEMORY;
     list[n - 2] = strided || m->far ? "-DFAR=1" : "-DFAR=0";
     list[n - 1] = strided ? "-DSRC_DENSE=0" : "-DSRC_DENSE=1";
     s->options[which] = list;
@@ -438,6 +437,17 @@ static bool may_follow(const maker *m)
     return d->major >= 9 && d->cu->version >= CAPTURED && (!m->step.tc || m->step.tc->product);
 }
 
+static bool room_for_step(cuda_state *state)
+{
+    const int cap = state->n_steps < state->cap_steps ? state->cap_steps : state->n_steps + state->n_steps / 2 + 8;
+    cuda_step *grown = cap == state->cap_steps ? state->steps : cvyi_grow(state->steps, (size_t)cap, sizeof *grown);
+
+    if (!grown) return false;
+    state->steps = grown;
+    state->cap_steps = cap;
+    return true;
+}
+
 cvy_status cvyi_make_end(maker *m, const char *variant)
 {
     cuda_state *state = m->state;
@@ -449,7 +459,7 @@ cvy_status cvyi_make_end(maker *m, const char *variant)
     if (!s->launch.grid[0] || !s->launch.grid[1] || !s->launch.grid[2]) return CVY_OK; /* nothing to compute */
     if (refusal) return cvyi_fail(CVY_UNSUPPORTED, "cuda: %s: %s", s->source, refusal);
     views = cvyi_arena_alloc(&m->plan->memory, (size_t)s->n_views, sizeof *views);
-    if (!views || state->n_steps == state->cap_steps) return CVY_NO_MEMORY;
+    if (!views || !room_for_step(state)) return CVY_NO_MEMORY;
     memcpy(views, m->views, (size_t)s->n_views * sizeof *views);
     TRY(make_options(m, m->sized, s));
     if (!m->text && (!s->tc || s->tc->any_strides) && !m->sized && may_be_strided(m)) TRY(make_options(m, true, s));

@@ -73,16 +73,19 @@ static cvy_status check_shape(const char *name, int rank, const int64_t *dims)
 static cvy_status add_value(cvy_graph *g, value_kind kind, const char *name, cvy_dtype dtype, const shape *s,
                             int *out)
 {
+    value_list *given = kind == VALUE_NODE ? NULL : &g->given[kind];
     cvy_status st = CVY_OK;
     char *copy = NULL;
 
     TRY(check_shape(name, s->rank, s->dim));
+    if (given) TRY(reserve((void **)&given->at, &given->cap, given->n + 1, sizeof *given->at));
     TRY(reserve((void **)&g->values, &g->cap_values, g->n_values + 1, sizeof *g->values));
     copy = cvyi_strdup(name);
     if (!copy) return CVY_NO_MEMORY;
     g->values[g->n_values] =
         (value){.kind = kind, .node = -1, .name = copy, .dtype = dtype, .shape = *s, .fixed = kind == VALUE_PARAM};
     TRY(cvyi_name_add(g, g->n_values));
+    if (given) given->at[given->n++] = g->n_values;
     *out = g->n_values++;
     return CVY_OK;
 fail:
@@ -93,8 +96,10 @@ fail:
 static void drop_values(cvy_graph *g, int keep)
 {
     while (g->n_values > keep) {
+        const value *last = &g->values[g->n_values - 1];
+        if (last->kind != VALUE_NODE) g->given[last->kind].n--;
         cvyi_name_remove(g, --g->n_values);
-        cvyi_free(g->values[g->n_values].name);
+        cvyi_free(last->name);
     }
 }
 
@@ -267,6 +272,7 @@ void cvy_graph_free(cvy_graph *g)
     drop_values(g, 0);
     cvyi_free(g->values);
     cvyi_free(g->nodes);
+    for (int kind = 0; kind < VALUE_NODE; kind++) cvyi_free(g->given[kind].at);
     cvyi_free(g->outputs);
     cvyi_free(g->index);
     cvyi_free(g);
@@ -295,6 +301,25 @@ cvy_status cvyi_graph_copy(const cvy_graph *g, cvy_graph **out)
 fail:
     cvy_graph_free(c);
     return st;
+}
+
+/* In place, cycle by cycle: a second list of nodes would be the largest memory of planning. */
+void cvyi_graph_reorder(cvy_graph *g, int *order, int kept)
+{
+    for (int i = 0; i < g->n_nodes; i++) {
+        const node first = g->nodes[i];
+        int to = i, from;
+        if (order[i] < 0) continue;
+        for (; (from = order[to]) != i; to = from) {
+            g->nodes[to] = g->nodes[from];
+            order[to] = -1;
+        }
+        g->nodes[to] = first;
+        order[to] = -1;
+    }
+    g->n_nodes = kept;
+    for (int v = 0; v < g->n_values; v++) g->values[v].node = -1;
+    for (int i = 0; i < g->n_nodes; i++) g->values[g->nodes[i].out].node = i;
 }
 
 static cvy_status give_back(void **array, int *cap, int n, size_t size)
@@ -361,18 +386,7 @@ cvy_status cvy_graph_dtype(const cvy_graph *g, cvy_value v, cvy_dtype *out)
 int32_t cvy_graph_tensors(const cvy_graph *g)
 {
     const int *outputs;
-    int n = 0;
-    if (!g) return 0;
-    for (int i = 0; i < g->n_values; i++) n += g->values[i].kind != VALUE_NODE;
-    return n + cvyi_graph_outputs(g, &outputs);
-}
-
-/* Value number index among those of a kind, CVY_NONE after the last; their number is subtracted from *index. */
-static int nth_of_kind(const cvy_graph *g, value_kind kind, int32_t *index)
-{
-    for (int i = 0; i < g->n_values; i++)
-        if (g->values[i].kind == kind && (*index)-- == 0) return i;
-    return CVY_NONE;
+    return g ? g->given[VALUE_INPUT].n + g->given[VALUE_PARAM].n + cvyi_graph_outputs(g, &outputs) : 0;
 }
 
 cvy_status cvy_graph_tensor(const cvy_graph *g, int32_t index, cvy_tensor *out)
@@ -384,16 +398,9 @@ cvy_status cvy_graph_tensor(const cvy_graph *g, int32_t index, cvy_tensor *out)
     if (!g || !out) return cvyi_fail(CVY_INVALID, "graph or result pointer is NULL");
     if (index < 0 || index >= cvy_graph_tensors(g))
         return cvyi_fail(CVY_INVALID, "tensor %d: the graph has %d", (int)index, (int)cvy_graph_tensors(g));
-    found = nth_of_kind(g, VALUE_INPUT, &index);
-    if (found == CVY_NONE) {
-        role = CVY_PARAM;
-        found = nth_of_kind(g, VALUE_PARAM, &index);
-    }
-    if (found == CVY_NONE) {
-        role = CVY_OUTPUT;
-        cvyi_graph_outputs(g, &outputs);
-        found = outputs[index];
-    }
+    while (role < CVY_OUTPUT && index >= g->given[role].n) index -= g->given[role++].n;
+    cvyi_graph_outputs(g, &outputs);
+    found = (role == CVY_OUTPUT ? outputs : g->given[role].at)[index];
     v = &g->values[found];
     *out = (cvy_tensor){
         .name = v->name, .value = found, .role = role, .rank = v->shape.rank, .dtype = (int32_t)v->dtype};

@@ -126,10 +126,17 @@ typedef struct node {
     attr_value attr[MAX_ATTRS]; /* in the order of cvyi_ops[op].attrs */
 } node;
 
+/* Values, in order. */
+typedef struct value_list {
+    int *at;
+    int n, cap;
+} value_list;
+
 struct cvy_graph {
     value *values;
     node *nodes;
-    int *outputs; /* values, in order */
+    value_list given[VALUE_NODE]; /* by value_kind, which are those of cvy_role: inputs, parameters */
+    int *outputs;                 /* values, in order */
     int n_values, cap_values;
     int n_nodes, cap_nodes;
     int n_outputs, cap_outputs;
@@ -173,6 +180,8 @@ void cvyi_spec_init(node_spec *spec, op_id op); /* defaults in place */
 cvy_status cvyi_spec_set(node_spec *spec, const cvy_attr *attr);
 
 cvy_status cvyi_graph_copy(const cvy_graph *g, cvy_graph **out);
+/* Node order[i] becomes node i, and the first `kept` remain. order: all nodes, overwritten. */
+void cvyi_graph_reorder(cvy_graph *g, int *order, int kept);
 /* Gives back the room that growing took beyond what there is. */
 cvy_status cvyi_graph_trim(cvy_graph *g);
 /* The outputs that hold: those marked, else the last value. Returns their number. */

@@ -11,18 +11,14 @@
 static cvy_status sort_prepared(cvy_plan *p)
 {
     cvy_graph *g = p->graph;
-    node *sorted = cvyi_alloc((size_t)g->n_nodes + 1, sizeof *sorted);
-    int n = 0;
+    int *order = cvyi_alloc((size_t)g->n_nodes + 1, sizeof *order), n = 0;
 
-    if (!sorted) return CVY_NO_MEMORY;
+    if (!order) return CVY_NO_MEMORY;
     for (int wanted = 1; wanted >= 0; wanted--)
         for (int i = 0; i < g->n_nodes; i++)
-            if (p->prepared[g->nodes[i].out] == wanted) sorted[n++] = g->nodes[i];
-    for (int i = 0; i < n; i++) {
-        g->nodes[i] = sorted[i];
-        g->values[sorted[i].out].node = i;
-    }
-    cvyi_free(sorted);
+            if (p->prepared[g->nodes[i].out] == wanted) order[n++] = i;
+    cvyi_graph_reorder(g, order, n);
+    cvyi_free(order);
     return CVY_OK;
 }
 

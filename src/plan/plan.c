@@ -64,8 +64,7 @@ static cvy_status list_tensors(cvy_plan *p)
     p->tensor_value = cvyi_arena_alloc(&p->memory, (size_t)p->n_tensors + 1, sizeof *p->tensor_value);
     if (!p->tensor_value) return CVY_NO_MEMORY;
     for (int kind = VALUE_INPUT; kind <= VALUE_PARAM; kind++)
-        for (int v = 0; v < g->n_values; v++)
-            if ((int)g->values[v].kind == kind) p->tensor_value[n++] = v;
+        for (int i = 0; i < g->given[kind].n; i++) p->tensor_value[n++] = g->given[kind].at[i];
     for (int i = 0; i < n_outputs; i++) p->tensor_value[n++] = outputs[i];
     return CVY_OK;
 }

@@ -126,25 +126,19 @@ static int find_rounds(const cvy_graph *g, const bool *alive, int *round, int *s
 static cvy_status sort_nodes(cvy_graph *g, const bool *alive, int *round, int *stack)
 {
     const int rounds = find_rounds(g, alive, round, stack);
-    node *sorted = cvyi_alloc((size_t)g->n_nodes + 1, sizeof *sorted);
-    int *start = cvyi_alloc((size_t)rounds + 1, sizeof *start); /* where the nodes of a round begin */
+    int *start = cvyi_alloc((size_t)rounds + 2, sizeof *start); /* where the nodes of a round begin */
+    int *order = stack;                                         /* no longer needed */
 
-    if (sorted && start) {
-        for (int i = 0; i < g->n_nodes; i++)
-            if (alive[i]) start[round[i] + 1]++;
-        for (int r = 0; r < rounds; r++) start[r + 1] += start[r];
-        for (int v = 0; v < g->n_values; v++) g->values[v].node = -1;
-        for (int i = 0; i < g->n_nodes; i++) {
-            if (!alive[i]) continue;
-            g->values[g->nodes[i].out].node = start[round[i]];
-            sorted[start[round[i]]++] = g->nodes[i];
-        }
-        g->n_nodes = rounds ? start[rounds - 1] : 0;
-        memcpy(g->nodes, sorted, (size_t)g->n_nodes * sizeof *sorted);
+    if (!start) return CVY_NO_MEMORY;
+    for (int i = 0; i < g->n_nodes; i++) {
+        if (!alive[i]) round[i] = rounds; /* after all others */
+        start[round[i] + 1]++;
     }
-    cvyi_free(sorted);
+    for (int r = 0; r < rounds; r++) start[r + 1] += start[r];
+    for (int i = 0; i < g->n_nodes; i++) order[start[round[i]]++] = i;
+    cvyi_graph_reorder(g, order, rounds ? start[rounds - 1] : 0);
     cvyi_free(start);
-    return sorted && start ? CVY_OK : CVY_NO_MEMORY;
+    return CVY_OK;
 }
 
 /* Removes dead nodes, sorts the others, and finds the readers of every value again. */

@@ -56,6 +56,16 @@ typedef struct arena {
 void *cvyi_arena_alloc(arena *a, size_t count, size_t size); /* zeroed, aligned to 64 */
 void cvyi_arena_free(arena *a);
 
+/* Texts of an arena, each of them once (text_set.c). */
+typedef struct text_set {
+    const char **texts; /* by their numbers: in the order in which they came */
+    int n;
+    int *slots; /* cap of them, each 1 + a number, or 0 */
+    size_t cap;
+} text_set;
+/* The number of a text, which is copied if it is new; -1: no memory. */
+int cvyi_text_set_add(text_set *set, arena *a, const char *source);
+
 /* ---- numbers: false on overflow ---- */
 
 bool cvyi_mul(int64_t a, int64_t b, int64_t *out);

@@ -246,6 +246,22 @@ def test_strides_where_dimensions_have_one_element(then):
                 torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
+@torch.no_grad()
+def test_batch_norm_makes_its_result_contiguous():
+    """PyTorch's is contiguous unless the argument's channels come last, a placeholder's is laid out as the argument."""
+    images = [torch.randn(2, 4, 7, 5).mT, torch.randn(5, 7, 4).permute(2, 0, 1)[None], torch.randn(2, 5, 7, 8).permute(0, 3, 1, 2)[:, ::2],
+              torch.randn(2, 5, 7, 4).permute(0, 3, 1, 2)[:, :, 1:], torch.randn(5, 4, 7, 2).permute(3, 1, 0, 2)]  # fmt: skip
+    rows = [torch.randn(2, 5, 4).mT, torch.randn(4, 2, 5).transpose(0, 1)]
+    for norm, given in ((nn.BatchNorm2d(4), images), (nn.BatchNorm1d(4), rows)):
+        model = Strided(norm, lambda y: (y, y.tanh())).eval()
+        fast = convoy.compile(model)
+        for x in given:
+            got, want = fast(x), model(x)
+            assert [t.stride() for t in got] == [t.stride() for t in want], x.stride()
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+            assert regions(fast) == 1
+
+
 @pytest.mark.parametrize("kind", [nn.Dropout, nn.Dropout2d, nn.AlphaDropout, nn.FeatureAlphaDropout])
 @torch.no_grad()
 def test_dropout_in_place_divides_nothing(kind):

@@ -1,5 +1,6 @@
 """Random numbers: a trace draws none that count, and a module that draws or seeds runs as it would in PyTorch."""
 
+import os
 import random
 
 import numpy
@@ -7,7 +8,8 @@ import pytest
 import torch
 
 import convoy
-from state_net import X, Net, last_reason, near
+from agree import regions
+from state_net import X, Net, last, last_reason, near
 
 
 class Seeds(Net):
@@ -30,6 +32,40 @@ class SeedsPython(Net):
 class DrawsNumpy(Net):
     def forward(self, x):
         return super().forward(x) * float(numpy.random.rand())
+
+
+class DrawsUnseeded(Net):
+    def forward(self, x):
+        return super().forward(x) * self.make()
+
+
+UNSEEDED = {
+    "Random": lambda: random.Random().random(),
+    "SystemRandom": lambda: random.SystemRandom().random(),
+    "urandom": lambda: os.urandom(1)[0] / 256,
+    "default_rng": lambda: float(numpy.random.default_rng().random()),
+    "RandomState": lambda: float(numpy.random.RandomState().rand()),
+}
+
+
+@pytest.mark.parametrize("make", UNSEEDED.values(), ids=UNSEEDED)
+@torch.no_grad()
+def test_generators_without_a_seed(make):
+    model = DrawsUnseeded()
+    model.make = make
+    fast = convoy.compile(model)
+    assert len({fast(X).sum().item() for _ in range(4)}) > 1
+    assert last(fast).reason == "its forward draws random numbers without a seed"
+
+
+@torch.no_grad()
+def test_generators_with_a_seed_are_captured():
+    model = DrawsUnseeded()
+    model.make = lambda: random.Random(3).random() + float(numpy.random.default_rng(5).random())
+    fast = convoy.compile(model)
+    for _ in range(3):
+        near(fast(X), model(X))
+    assert regions(fast) == 1
 
 
 class OwnGenerator(Net):

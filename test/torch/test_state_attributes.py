@@ -72,6 +72,27 @@ def test_attributes_of_parameters():
 
 
 @torch.no_grad()
+def test_attributes_of_arguments():
+    class Scaled(Net):
+        def forward(self, x):
+            return super().forward(x) * getattr(x, "scale", 1.0) * getattr(self.conv.weight, "factor", 1.0)
+
+    model = Scaled()
+    fast, given, tagged = convoy.compile(model), X.clone(), X.clone()
+    tagged.scale = 3.0
+    for x in (given, given, given, tagged, given, tagged):
+        near(fast(x), model(x))
+    assert last(fast).reason == "its forward reads scale, an attribute of an argument"
+    assert any(entry.runners for entry in fast._convoy.entries.values())
+    given.scale = 5.0
+    near(fast(given), model(given))
+    del given.scale
+    model.conv.weight.factor = 7.0  # the first attribute of a parameter
+    for _ in range(3):
+        near(fast(given), model(given))
+
+
+@torch.no_grad()
 def test_attributes_that_a_forward_sets():
     class Tags(Net):
         def forward(self, x):

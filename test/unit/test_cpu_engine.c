@@ -394,6 +394,31 @@ static void strided_bands(void **state)
     }
 }
 
+/* ---- transposed convolutions of large strides ---- */
+
+/* More phases than results, and more along a row than are interleaved at once. */
+static void large_strides(void **state)
+{
+    static const char *const chains[] = {
+        "x[2,4,2] | conv_transpose1d(3,2,stride=268435456,padding=134217728)",
+        "x[1,1,2,2] | conv_transpose2d(1,2,stride=268435456,padding=134217728)",
+        "x[1,2,2,2,2] | conv_transpose3d(3,2,stride=3000000000,padding=1500000000)",
+        "x[1,4,1,2] | conv_transpose2d(4,2,stride=2,padding=(0,1),dilation=(1,2),output_padding=1)",
+        "x[2,6,3] | conv_transpose1d(4,5,stride=1000,groups=2)",
+        "x[2,6,3,2] | conv_transpose2d(4,5,stride=(2,700),padding=(2,3))",
+    };
+    (void)state;
+    for (int i = 0; i < COUNT_OF(chains); i++) {
+        cvy_graph *g;
+        rig r;
+        open_chain(&r, &g, chains[i]);
+        fill(&r, 61, 0, 1, false);
+        hold_to(chains[i], &r, "large strides", relative);
+        rig_close(&r);
+        cvy_graph_free(g);
+    }
+}
+
 /* ---- taps far from x ---- */
 
 static double exactly(double scale)
@@ -428,7 +453,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unit_scale),     cmocka_unit_test(block_b),       cmocka_unit_test(other_scales),
         cmocka_unit_test(special_values), cmocka_unit_test(near_overflow), cmocka_unit_test(split_rows),
-        cmocka_unit_test(strided_bands),  cmocka_unit_test(only_padding),
+        cmocka_unit_test(strided_bands),  cmocka_unit_test(only_padding),  cmocka_unit_test(large_strides),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -175,6 +175,8 @@ static void takes_everything(void)
         "x[1,4,3,4,5] | conv_transpose3d(5,2,stride=2) | rms_norm(10)",
         "x[2,3,17,19] | matmul(w[3,19,23]) | softmax(0)",
         "x[7] | matmul(w[7])",
+        "x[1,64,2] | conv_transpose1d(64,2,stride=268435456,padding=134217728)",
+        "x[1,64,2,2] | conv_transpose2d(64,2,stride=4000000000,padding=2000000000)",
         "x[0,3,8,8] | conv2d(4,3) | relu | sum(1)",
         "x[3,0] | sum(1)",
         "x[3,0] | softmax(1)",

@@ -563,6 +563,37 @@ static void assert_prints(const char *chain, const char *const *words)
     cvy_graph_free(g);
 }
 
+/* Extents that no memory holds are planned, without an overflow in costs, or refused with a reason. */
+static void huge_extents(void **state)
+{
+    static const struct {
+        const char *chain, *refusal;
+    } cases[] = {
+        {"x[3,4503599627370496] | matmul(w[4503599627370496,5])", NULL},
+        {"x[30000000000000001] | linear(1)", NULL},
+        {"x[72057594037927935] | linear(2)", NULL},
+        {"x[1,1,2] | conv_transpose1d(1,2,stride=4503599627370496)", NULL},
+        {"x[1,1,67108864,67108864] | conv_transpose2d(4,3,stride=2)", NULL},
+        {"x[1,1,4503599627370496] | max_pool1d(3,stride=1)", NULL},
+        {"x[1,1,90071992547409] | conv1d(1,90071992547407)",
+         "conv1d: the cpu device does not run it: a copy of the input with the padding that its taps reach would "
+         "be "
+         "too large"},
+    };
+    (void)state;
+    for (int i = 0; i < COUNT_OF(cases); i++) {
+        const cvy_options on_cpu = {.size = sizeof on_cpu, .device = CVY_CPU};
+        cvy_graph *g = parse(cases[i].chain);
+        cvy_plan *p = NULL;
+        const cvy_status st = cvy_plan_create(g, &on_cpu, &p);
+        if (st != (cases[i].refusal ? CVY_UNSUPPORTED : CVY_OK))
+            fail_msg("%s: %s", cases[i].chain, st ? cvy_last_error() : "it was planned");
+        if (cases[i].refusal) assert_string_equal(cvy_last_error(), cases[i].refusal);
+        cvy_plan_free(p);
+        cvy_graph_free(g);
+    }
+}
+
 static void blocks_print(void **state)
 {
     (void)state;
@@ -648,7 +679,7 @@ int main(void)
         cmocka_unit_test(kept_parameters),       cmocka_unit_test(several_callers),
         cmocka_unit_test(options_checked),       cmocka_unit_test(runs_checked),
         cmocka_unit_test(blocks_print),          cmocka_unit_test(unfused_prints),
-        cmocka_unit_test(values_have_titles),
+        cmocka_unit_test(values_have_titles),    cmocka_unit_test(huge_extents),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
