@@ -89,16 +89,30 @@ const char *cvyi_cuda_judge(const cvy_plan *p, pass *s)
     return choose(p, s, false);
 }
 
-/* Nodes that depend only on parameters run one by one: they are small, and not part of the time of a run. */
+static const cuda_choice *keep(cvy_plan *p, const cuda_choice *c)
+{
+    cuda_choice *kept = cvyi_arena_alloc(&p->memory, 1, sizeof *kept);
+    if (kept) *kept = *c;
+    return kept;
+}
+
+/* Nodes that depend only on parameters run one by one: they are small, and not part of the time of a run. Most of
+ * them are pointwise, which leaves nothing to decide: they have one choice. */
 cvy_status cvyi_cuda_judge_prepared(cvy_plan *p, pass *s)
 {
-    cuda_choice *each = s->choice = cvyi_arena_alloc(&p->memory, (size_t)s->count, sizeof *each);
+    const cuda_choice **each = cvyi_arena_alloc(&p->memory, (size_t)s->count, sizeof *each), *pointwise = NULL;
 
+    s->choice = each;
     if (!each) return CVY_NO_MEMORY;
     for (int i = 0; i < s->count; i++) {
-        pass one = {.first = s->first + i, .count = 1, .choice = &each[i]};
+        cuda_choice room;
+        pass one = {.first = s->first + i, .count = 1, .choice = &room};
         const char *why = choose(p, &one, true);
         if (why) return cvyi_fail(CVY_FAILED, "cuda: a pass that is not legal: %s", why);
+        each[i] = room.kernel == &cvyi_kernel_pointwise ? pointwise : NULL;
+        if (!each[i]) each[i] = keep(p, &room);
+        if (!each[i]) return CVY_NO_MEMORY;
+        if (room.kernel == &cvyi_kernel_pointwise) pointwise = each[i];
     }
     return CVY_OK;
 }

@@ -14,7 +14,8 @@
 #include "tc_product.h"
 #include "tiles.h"
 
-/* What pass.choice points to; of the prepared nodes, an array: each of them is made by itself. */
+/* What pass.choice points to; of the prepared nodes, an array of
+ * pointers: each of them is made by itself. */
 struct cuda_choice { /* cuda_choice of exec.h */
     const kernel_row *kernel;
     pattern form;

@@ -12,12 +12,12 @@ static cvy_status make_pass(maker *m, const pass *s)
 static cvy_status make_prepared(maker *m)
 {
     const pass *all = &m->plan->passes[0];
-    cuda_choice *each = all->choice;
+    cuda_choice *const *each = all->choice;
     cvy_status st = CVY_OK;
 
     m->prepared = true;
     for (int i = 0; i < all->count; i++) {
-        const pass one = {.first = all->first + i, .count = 1, .choice = &each[i]};
+        const pass one = {.first = all->first + i, .count = 1, .choice = each[i]};
         TRY(make_pass(m, &one));
     }
     m->prepared = false;
