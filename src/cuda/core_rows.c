@@ -53,8 +53,8 @@ static int64_t units_of(const stats_choice *f, const norm_geom *e)
     return f->chunk * e->chan / f->width;
 }
 
-/* Only by the size of a slice, so that no other sample changes a sample's bits. Channels last, a block has groups of
- * 64 channels together if there are as many: a line of 16-bit elements. */
+/* Only by the size of a slice, so that no other sample changes a sample's bits. Channels last, a block has groups
+ * of 64 channels together if there are as many: a line of 16-bit elements. */
 stats_choice cvyi_stats_choice(const norm_geom *e)
 {
     enum { PART = 16384, MOST = 256, LINE = 64 }; /* elements of a slice that a block takes, at least; blocks */

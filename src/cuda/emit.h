@@ -64,8 +64,8 @@ typedef struct emit_spec {
 
 /* With `many` set the functions are templates of N, and take N elements that are neighbours in the space, N being 1
  * or `many`, at most 8; the first one's number (`across`: its channel) is a multiple of N. A view in which such
- * elements are neighbours too is moved by one access, whose address must be a multiple of N elements; of one in which
- * all are the same, one element is read. */
+ * elements are neighbours too is moved by one access, whose address must be a multiple of N elements; of one in
+ * which all are the same, one element is read. */
 void cvyi_emit(const emit_spec *spec, text *out);
 
 /* What elements of a dtype are in kernels: float, cvy_f16, cvy_bf16. */

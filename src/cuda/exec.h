@@ -92,14 +92,14 @@ typedef struct cuda_state {
     /* Per tensor of run(): the pass that takes it channels last (matmul_wide: transposed), as it lies, if the other
      * such tensor of the pass goes with that (step_layout); CVY_NONE: none. */
     int *last;
-    tc_last **layouts; /* per pass: how it takes them; NULL: it does not */
+    tc_last **layouts;        /* per pass: how it takes them; NULL: it does not */
     const bool *values_last;  /* per value: it lies channels last in the workspace (last.c) */
     const int **tensors_last; /* per pass: tensors of run() that its steps of LAYOUT_LAST need so, the end is
                                * CVY_NONE; NULL: it has no such steps, or those of conv_tc and matmul_wide */
-    int64_t values;    /* prepared bytes before what the steps pack */
-    int64_t kept_end;  /* of the workspace: what is in use so far */
-    int64_t scratch;   /* byte of the workspace from which passes have their scratch (choice.h) */
-    bool alone;        /* blocks of a launch were found not to fit on the device at once */
+    int64_t values;           /* prepared bytes before what the steps pack */
+    int64_t kept_end;         /* of the workspace: what is in use so far */
+    int64_t scratch;          /* byte of the workspace from which passes have their scratch (choice.h) */
+    bool alone;               /* blocks of a launch were found not to fit on the device at once */
 } cuda_state;
 
 /* Rows that stay on chip (held.cuh): who shares one, and how much of it each thread has. */

@@ -82,8 +82,8 @@ static cvy_status find_tensors(cvy_plan *p, const cuda_state *state, const pass 
         const node *at = &p->graph->nodes[i];
         for (int a = -1; a < at->n_args; a++) {
             const int v = value_in_memory(p, s, at, a);
-            const int tensor = v == CVY_NONE || !has_view(cvyi_cuda_choice(s), i, at, a) ? CVY_NONE
-                                                                                        : tensor_of(p, state, v);
+            const int tensor =
+                v == CVY_NONE || !has_view(cvyi_cuda_choice(s), i, at, a) ? CVY_NONE : tensor_of(p, state, v);
             if (tensor == CVY_NONE) continue;
             if (!list) list = cvyi_arena_alloc(&p->memory, (size_t)p->n_tensors + 1, sizeof *list);
             if (!list) return CVY_NO_MEMORY;

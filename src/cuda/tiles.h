@@ -16,7 +16,8 @@ typedef struct matmul_tile {
     int64_t each, depth;   /* rows and columns of a thread; terms at a time */
 } matmul_tile;
 
-/* Statistics of slices. Of a source that lies channels last a thread takes `width` channels, a block `chunk` groups.
+/* Statistics of slices. Of a source that lies channels last a thread takes `width` channels, a block `chunk`
+ * groups.
  */
 typedef struct stats_choice {
     int64_t parts; /* blocks that share a slice */

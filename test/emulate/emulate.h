@@ -44,8 +44,8 @@ typedef struct emulated_product {
 } emulated_product;
 
 /* cuTensorMapEncodeTiled's result, as test/standin/cuda.c writes it: up to four dimensions; and
- * cuTensorMapEncodeIm2col's, of four or five: box[1] pixels of box[0] channels each, walked through along W, H and D
- * from `lower` to `upper` beyond the end, a step at a time. */
+ * cuTensorMapEncodeIm2col's, of four or five: box[1] pixels of box[0] channels each, walked through along W, H and
+ * D from `lower` to `upper` beyond the end, a step at a time. */
 typedef struct emulated_map {
     const char *base;
     unsigned long long dims[5], strides[4]; /* elements; bytes */

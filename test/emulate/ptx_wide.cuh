@@ -12,13 +12,15 @@ static inline void pixels_load(void *dst, const tensor_map &map, int c, int w, i
                                u64 *b)
 {
     const int at[5] = {c, w, h, n}, off[3] = {w_off, h_off};
-    emulated_now.load_pixels(dst, (const emulated_map *)&map, at, off, emulated_barrier(b), 1u << emulated_now.rank);
+    emulated_now.load_pixels(dst, (const emulated_map *)&map, at, off, emulated_barrier(b),
+                             1u << emulated_now.rank);
 }
 static inline void pixels_load(void *dst, const tensor_map &map, int c, int w, int h, int d, int n, int w_off,
                                int h_off, int d_off, u64 *b)
 {
     const int at[5] = {c, w, h, d, n}, off[3] = {w_off, h_off, d_off};
-    emulated_now.load_pixels(dst, (const emulated_map *)&map, at, off, emulated_barrier(b), 1u << emulated_now.rank);
+    emulated_now.load_pixels(dst, (const emulated_map *)&map, at, off, emulated_barrier(b),
+                             1u << emulated_now.rank);
 }
 template <int COUNT, class T>
 static inline void wgmma_across(float (&d)[COUNT], u64 a, u64 b, int accumulate, T type)

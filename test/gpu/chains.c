@@ -11,10 +11,10 @@
  *   chains -t [CHAIN...]      times chains (CUDA events, L2 thrown out before each run, median of 21)
  *
  * Before these: -p fp32|tf32, one precision alone; -d fp16|bf16, every value of checked chains and random
- * graphs in that dtype; -n, images of checked chains channels last instead of anyhow; -k I/N, of all items every N-th from I on, so that N processes share the work. A chain is
- * planned as the cost model likes it, with every operator in a pass of its own, with other tiles, without tensor
- * cores, and twice at random; a random graph as the cost model likes it and once at random. The last line is "N
- * checked, M failed". */
+ * graphs in that dtype; -n, images of checked chains channels last instead of anyhow; -k I/N, of all items every
+ * N-th from I on, so that N processes share the work. A chain is planned as the cost model likes it, with every
+ * operator in a pass of its own, with other tiles, without tensor cores, and twice at random; a random graph as the
+ * cost model likes it and once at random. The last line is "N checked, M failed". */
 #include <time.h>
 #include <unistd.h>
 #include "../support/bits.h"
@@ -351,9 +351,10 @@ int main(int argc, char **argv)
     gpu u;
 
     if (!read_command(argc, argv, &c)) {
-        fprintf(stderr, "usage: chains [-k I/N] [-p fp32|tf32] [-d fp16|bf16] [-n] [-c FILE | -r COUNT SEED | -g | -s | "
-                        "-b | -m | -f | -l | "
-                        "-t] [CHAIN...]\n");
+        fprintf(stderr,
+                "usage: chains [-k I/N] [-p fp32|tf32] [-d fp16|bf16] [-n] [-c FILE | -r COUNT SEED | -g | -s | "
+                "-b | -m | -f | -l | "
+                "-t] [CHAIN...]\n");
         return 2;
     }
     if (!test_gpu_open(&u)) {

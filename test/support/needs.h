@@ -5,9 +5,9 @@
 
 #include "../../src/plan/plan.h"
 
-/* Some launch has a source file (value -1) or a macro, or some pass on tensor cores a value of its choice, and perhaps
- * another value, too: TC_NAME of a convolution's problem or tuning (conv_tc_layout.cuh), "streamed" (do its weights travel
- * with x?), CLUSTER_M or CLUSTER_N of a matrix product's tile. */
+/* Some launch has a source file (value -1) or a macro, or some pass on tensor cores a value of its choice, and
+ * perhaps another value, too: TC_NAME of a convolution's problem or tuning (conv_tc_layout.cuh), "streamed" (do its
+ * weights travel with x?), CLUSTER_M or CLUSTER_N of a matrix product's tile. */
 typedef struct need {
     const char *name;
     int value;

@@ -51,9 +51,11 @@ static const char *const small[] = {
     "x[2,20,3,5,6] | group_norm(4) | add(1) | conv3d(36,3,padding=1)",
     "x[2,24,5,6] | sigmoid | conv_transpose2d(20,3,stride=2,padding=1,output_padding=1) | relu",
     /* values between passes, which lie channels last: through statistics, a residual, rows that are no images */
-    "x[2,64,5,8] | group_norm(16) | silu | conv2d(64,3,padding=1) | group_norm(8) | silu | conv2d(64,3,padding=1) | "
+    "x[2,64,5,8] | group_norm(16) | silu | conv2d(64,3,padding=1) | group_norm(8) | silu | conv2d(64,3,padding=1) "
+    "| "
     "add(@x)",
-    "x[2,24,9,7] | conv2d(32,3,padding=1) @c | relu | conv2d(32,3,stride=2) | relu | conv_transpose2d(32,3,stride=2) | "
+    "x[2,24,9,7] | conv2d(32,3,padding=1) @c | relu | conv2d(32,3,stride=2) | relu | "
+    "conv_transpose2d(32,3,stride=2) | "
     "add(@c)",
     "x[2,16,3,5,6] | conv3d(40,3,padding=1) | relu | conv3d(24,(2,3,3),padding=1,dilation=(1,2,1)) | group_norm(4)",
     "x[2,48,31] | conv1d(96,3,padding=1) | group_norm(8) | gelu | conv1d(16,5,stride=3) | mean(2)",

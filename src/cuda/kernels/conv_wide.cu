@@ -25,9 +25,10 @@
 //
 // Results are in shared memory in place of the stages, [BM][PITCH], and go through the epilogue along the pixels of
 // a channel. If the result is known to lie channels last (Y_LAST) they are there as [BN][PIXEL_PITCH], and leave
-// eight channels of a pixel at a time; if it is only seen to (SRC_DENSE 0), one by one. Those that are not finite are first summed again by multiply-adds from x and the weights themselves: an
-// operand is not finite, or the sum overflows. If there are few tiles, SPLIT blocks share the slices of a sum and
-// store their parts for conv_wide_add.cu.
+// eight channels of a pixel at a time; if it is only seen to (SRC_DENSE 0), one by one. Those that are not finite
+// are first summed again by multiply-adds from x and the weights themselves: an operand is not finite, or the sum
+// overflows. If there are few tiles, SPLIT blocks share the slices of a sum and store their parts for
+// conv_wide_add.cu.
 //
 // Expected bound: tensor cores. With one product a block of 128 x 256 fetches 3 * 34 + 9 * 16 KB from the L2 for
 // a slice of a 3x3 filter, 9,216 cycles of work: 27 bytes a cycle.

@@ -71,7 +71,8 @@
 #define Y_LAST 0 // and so does the result
 #endif
 #ifndef PLACED
-#define PLACED 0 // 4 or 5: x lies channels last, of 16 bits, and its own elements are the words; dimensions of its map
+#define PLACED                                                                                                     \
+    0 // 4 or 5: x lies channels last, of 16 bits, and its own elements are the words; dimensions of its map
 #endif
 
 #define TC_PRODUCTS 3 // the forms of float32's accuracy in fast.cuh

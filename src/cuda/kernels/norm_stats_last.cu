@@ -95,7 +95,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     __shared__ cvy_moments of_thread[THREADS];
     cvy_follow();
     const int n = blockIdx.x / CHUNKS, chunk = blockIdx.x % CHUNKS, part = blockIdx.y;
-    const int unit = threadIdx.x % UNITS, row = threadIdx.x / UNITS, channel = chunk * CHUNK * CHANNELS + unit * WIDTH;
+    const int unit = threadIdx.x % UNITS, row = threadIdx.x / UNITS,
+              channel = chunk * CHUNK * CHANNELS + unit * WIDTH;
     const int begin = part * STRETCH, end = least(begin + STRETCH, PIXELS);
 
     if (row < ROWS) of_thread[threadIdx.x] = moments_of(a, n, channel, begin + row, end);

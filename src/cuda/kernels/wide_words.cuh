@@ -6,8 +6,8 @@
 //   lines; words go through shared memory, [place][33 pairs], so neither side has bank conflicts,
 //   and leave as 16 bytes of a place for each thread, 128 bytes for eight of them.
 //   x lies channels last (X_LAST): a thread reads and writes eight channels of a place by one access.
-//   x has any other layout (SRC_DENSE 0): lane l of warp v reads channels 2l and 2l + 1 of the places v, v + 8, ...,
-//   and writes them: whole lines on both sides if its channels are neighbours.
+//   x has any other layout (SRC_DENSE 0): lane l of warp v reads channels 2l and 2l + 1 of the places v, v + 8,
+//   ..., and writes them: whole lines on both sides if its channels are neighbours.
 #ifndef CVY_WIDE_WORDS_CUH
 #define CVY_WIDE_WORDS_CUH
 
