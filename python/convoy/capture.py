@@ -30,6 +30,7 @@ from .direct import direct
 from .partition import Chooser, candidates, frozen_apart, partition
 from .purify import before, changed_in_place, draws, purify, settle_strides
 from .reasons import Changed
+from .short_norms import name_whole
 from .training import needing_gradients, saving_is_watched
 from .vocabulary import RULES
 
@@ -87,6 +88,7 @@ def trace(function, params, tensors, mode, around=contextlib.nullcontext()):
     with around, unwatched_saving(), same_grad_mode():
         captured = contextvars.copy_context().run(tracer, *distinct([*params, *tensors]))
     forget_source(source_name(captured))
+    name_whole(captured.graph)
     if any(isinstance(getattr(captured, n.target), FakeTensor) for n in captured.graph.nodes if n.op == "get_attr"):
         raise RuntimeError("a tensor that was created in a way that the trace does not see")
     return captured, spec
