@@ -27,12 +27,17 @@ from torch.utils import _pytree as pytree
 from .autocast import erase_idle_casts, write_casts
 from .converted import conversions, keep_conversions
 from .direct import direct
+from .leaks import collected_at_once
 from .partition import Chooser, candidates, frozen_apart, partition
 from .purify import before, changed_in_place, draws, purify, settle_strides
 from .reasons import Changed
 from .short_norms import name_whole
 from .training import needing_gradients, saving_is_watched
 from .vocabulary import RULES
+
+with collected_at_once():  # make_fx would import them in the first call, which takes longer than all else in that call
+    import torch._dynamo
+    import torch._inductor.config
 
 
 class Kept(NamedTuple):
