@@ -16,14 +16,14 @@ from torch.utils import _pytree as pytree
 
 @contextlib.contextmanager
 def collected_at_once():
-    """The collector rests meanwhile, and then looks only at what was made meanwhile: traces leave cycles behind. One look at
+    """The collector rests meanwhile, and then looks only at what was made meanwhile: a trace leaves cycles. One look at
     everything takes as long as tracing a hundred operators, and every trace would cause several."""
-    resting = not gc.isenabled()
+    was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if not resting:
+        if was_on:
             gc.enable()
             gc.collect(0)
 

@@ -194,7 +194,7 @@ class Cycle:
         self.me = self
 
 
-NOTED = []  # by Untidy: is the collector on, and what it leaves behind
+NOTED = []  # by Untidy: is the collector on, and what it has left
 
 
 class Untidy(nn.Module):
