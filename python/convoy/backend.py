@@ -15,6 +15,7 @@ from .attended import Attended
 from .building import fill_entry
 from .entry import Entry
 from .kinds import kind_of
+from .leaks import collected_at_once
 from .module import MOST_ENTRIES, ordinary_world
 from .settings import Settings
 
@@ -70,7 +71,8 @@ class CompiledGraph:
 
         entry = Entry()
         entry.params = [args[i] for i in order if self.is_param[i]]
-        entry = fill_entry(entry, run, [args[i] for i in order if not self.is_param[i]], self.settings)
+        with collected_at_once():
+            entry = fill_entry(entry, run, [args[i] for i in order if not self.is_param[i]], self.settings)
         if entry.invoke is not None:
             entry.positions = [tensors.index(i) for i in order]
             entry.invoke = by_position(entry.capture, entry.positions)

@@ -27,11 +27,17 @@ from torch.utils import _pytree as pytree
 from .autocast import erase_idle_casts, write_casts
 from .converted import conversions, keep_conversions
 from .direct import direct
+from .leaks import collected_at_once
 from .partition import Chooser, candidates, frozen_apart, partition
 from .purify import before, changed_in_place, draws, purify, settle_strides
 from .reasons import Changed
+from .short_norms import name_whole
 from .training import needing_gradients, saving_is_watched
 from .vocabulary import RULES
+
+with collected_at_once():  # make_fx would import them in the first call, which takes longer than all else in that call
+    import torch._dynamo
+    import torch._inductor.config
 
 
 class Kept(NamedTuple):
@@ -87,6 +93,7 @@ def trace(function, params, tensors, mode, around=contextlib.nullcontext()):
     with around, unwatched_saving(), same_grad_mode():
         captured = contextvars.copy_context().run(tracer, *distinct([*params, *tensors]))
     forget_source(source_name(captured))
+    name_whole(captured.graph)
     if any(isinstance(getattr(captured, n.target), FakeTensor) for n in captured.graph.nodes if n.op == "get_attr"):
         raise RuntimeError("a tensor that was created in a way that the trace does not see")
     return captured, spec

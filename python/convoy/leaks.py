@@ -4,6 +4,7 @@ A captured graph would not put anything there, and what the trace put there is n
 such a module stays in PyTorch, and the placeholders are taken out again.
 """
 
+import contextlib
 import gc
 import weakref
 from collections import deque
@@ -11,6 +12,20 @@ from types import CellType
 
 from torch._subclasses import FakeTensor
 from torch.utils import _pytree as pytree
+
+
+@contextlib.contextmanager
+def collected_at_once():
+    """The collector rests meanwhile, and then looks only at what was made meanwhile: a trace leaves cycles. One look at
+    everything takes as long as tracing a hundred operators, and every trace would cause several."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+            gc.collect(0)
 
 
 class Made:
@@ -28,8 +43,9 @@ class Made:
 
     def clean(self):
         """After the trace, when nothing of it is needed: takes out what is left of it, and says whether there was anything."""
-        if any(ref() is not None for ref in self.seen):
-            gc.collect()  # they may only hold one another
+        for generation in (0, 2):  # they may only hold one another
+            if any(ref() is not None for ref in self.seen):
+                gc.collect(generation)
         left = self.alive()
         for tensor in left:
             take_out(tensor, {id(left)})

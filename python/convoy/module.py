@@ -22,6 +22,7 @@ from . import kinds, lane
 from .building import GLOBAL_HOOKS, build_entry, forward_of, hooks_of, inner_hooks
 from .gate import TRACING, Busy, in_pytorch, taken
 from .kinds import is_plain, kind_of
+from .leaks import collected_at_once
 from .passing import IN_A_ROW, Passing
 from .prepared import seen
 from .settings import Settings, autocast_state, only_devices
@@ -142,11 +143,12 @@ class Dispatcher:
                     if not self.make_room(module.training):
                         return None
                 others = [e.state for k, e in self.entries.items() if k[2] == module.training and e.state is not None]
-                entry = build_entry(module, forward, tensors, nested, self.settings, others)
+                with collected_at_once():
+                    entry = build_entry(module, forward, tensors, nested, self.settings, others)
+                    if others and entry.capture is not None:
+                        entry.capture.forget_graph()
                 for runner in entry.runners:
                     runner.in_training = module.training
-                if others and entry.capture is not None:
-                    entry.capture.forget_graph()
                 self.entries[key] = entry
                 return entry
         except Busy:

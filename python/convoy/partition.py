@@ -81,10 +81,10 @@ class Groups:
         self.of, self.members, self.inputs = {}, {}, {}
 
     def add(self, node, before):
-        """before: what it has to come after."""
+        """before: what it has to come after. Placeholders are on no path: they read nothing."""
         self.of[node] = node
         self.members[node] = [node]
-        self.inputs[node] = set(before)
+        self.inputs[node] = {n for n in before if n.op not in ("placeholder", "get_attr")}
 
     def reaches(self, start, goal):
         """Is there a path from `goal` to `start` through a third group?"""

@@ -486,7 +486,12 @@ class State:
 
     def restore(self):
         """Restores everything, even if some of it raises an error: no placeholder may stay."""
-        with contextlib.ExitStack() as stack:
-            for held in self.held[::-1]:
+        failed = None
+        for held in self.held:
+            try:
                 if held.restored:
-                    stack.callback(held.restore)
+                    held.restore()
+            except BaseException as error:
+                failed = error
+        if failed is not None:
+            raise failed

@@ -187,3 +187,32 @@ def test_a_module_that_holds_itself_can_be_copied():
     fast.me = [fast]
     copied = copy.deepcopy(fast)
     assert copied.me[0] is copied and copied is not fast
+
+
+class Cycle:
+    def __init__(self):
+        self.me = self
+
+
+NOTED = []  # by Untidy: is the collector on, and what it has left
+
+
+class Untidy(nn.Module):
+    def forward(self, x):
+        NOTED.append((gc.isenabled(), weakref.ref(Cycle())))
+        return x.relu() * 2
+
+
+@pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
+def test_what_a_trace_leaves_is_collected_at_once(on):
+    """The collector rests during a trace, and then takes what the trace has left. If it was off it stays off, and takes nothing."""
+    NOTED.clear()
+    if not on:
+        gc.disable()
+    try:
+        with torch.no_grad():
+            convoy.compile(Untidy())(torch.rand(2, 3))
+        ((during, left),) = NOTED
+        assert not during and gc.isenabled() == on and (left() is None) == on
+    finally:
+        gc.enable()
