@@ -34,6 +34,7 @@ typedef struct checked_graph {
     gpu_rig on_device[CHECK_RIGS];
     doubt doubts[CHECK_PRECISIONS][CHECK_RIGS];
     double worst[CHECK_PRECISIONS];
+    int first; /* of the rigs that are checked */
 } checked_graph;
 
 /* The same graph with every value in one dtype; parameters too, where asked for. Freed by the caller. */
@@ -42,7 +43,7 @@ cvy_graph *graph_as(const cvy_graph *g, cvy_dtype dtype, bool parameters);
 void round_rig(rig *r, const cvy_graph *g);
 
 void check_open(checked_graph *c, const gpu *u, cvy_graph *g, rig_data kind, uint64_t seed);
-/* The second rig's images lie channels last, instead of anyhow. */
+/* Only the second rig is checked, and its images lie channels last, instead of anyhow. */
 void check_open_last(checked_graph *c, const gpu *u, cvy_graph *g, rig_data kind, uint64_t seed);
 void check_close(checked_graph *c);
 

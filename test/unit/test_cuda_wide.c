@@ -116,7 +116,7 @@ static void check_tiles(const gpu *u, const char *words, cvy_precision precision
     cvy_graph_free(g);
 }
 
-/* Contiguous images, and images that lie channels last. The plans of this seed have values that do, too. */
+/* Images that lie channels last. The plans of this seed have values that do, too. */
 enum { LAST_SEED = 3 };
 static void check_last(const gpu *u, const char *words, cvy_dtype dtype, cvy_precision precision)
 {
