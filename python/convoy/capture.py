@@ -28,7 +28,7 @@ from .autocast import erase_idle_casts, write_casts
 from .converted import conversions, keep_conversions
 from .direct import direct
 from .partition import Chooser, candidates, frozen_apart, partition
-from .purify import before, changed_in_place, draws, purify, settle_strides
+from .purify import before, changed_in_place, draws, mark_overwritten, purify, settle_strides
 from .reasons import Changed
 from .training import needing_gradients, saving_is_watched
 from .vocabulary import RULES
@@ -198,6 +198,7 @@ def capture(function, params, tensors, device, make_call, mode="fake", state=Non
     if state and (name := changed_in_place(graph, names)):
         raise Changed(f"its forward changes {name} in place and reads it")
     settle_strides(module)
+    mark_overwritten(graph)
     write_casts(graph, RULES)
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     is_param = set(placeholders[: len(params)])
