@@ -149,12 +149,14 @@ def capture_entry(entry, run, tensors, settings, keep, together):
             runner = Runner(region.program, sources, outputs, device, settings, deferred=together)
         except ConvoyError as error:
             return None, str(error)
+        overwritten = ["overwritten" in node.meta for node in region.sources]
         verdict = judge(region, runner, settings)
         if verdict and not verdict.taken():
             return None, verdict.reason()
 
         def insert(graph, sources):
             runner.doubts = entry.doubts
+            runner.overwritten = overwritten
             entry.runners.append(runner)
             entry.verdicts.append(verdict)
             return graph.call_function(runner, tuple(sources))

@@ -13,6 +13,7 @@
 import contextlib
 import contextvars
 import linecache
+import logging
 import operator
 import weakref
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from .converted import conversions, keep_conversions
 from .direct import direct
 from .leaks import collected_at_once
 from .partition import Chooser, candidates, frozen_apart, partition
-from .purify import before, changed_in_place, draws, purify, settle_strides
+from .purify import before, changed_in_place, draws, mark_overwritten, purify, settle_strides
 from .reasons import Changed
 from .short_norms import name_whole
 from .training import needing_gradients, saving_is_watched
@@ -90,13 +91,24 @@ def trace(function, params, tensors, mode, around=contextlib.nullcontext()):
     # Tensors that are neither parameters nor arguments, kept in plain attributes, become constants of the graph.
     tracer = make_fx(flat, tracing_mode=mode, pre_dispatch=True, _allow_non_fake_inputs=True)
     # In a separate context, because PyTorch's settings leave a variable in it after every trace.
-    with around, unwatched_saving(), same_grad_mode():
+    with around, unwatched_saving(), same_grad_mode(), unlogged(logging.getLogger(FakeTensorMode.__module__)):
         captured = contextvars.copy_context().run(tracer, *distinct([*params, *tensors]))
     forget_source(source_name(captured))
     name_whole(captured.graph)
     if any(isinstance(getattr(captured, n.target), FakeTensor) for n in captured.graph.nodes if n.op == "get_attr"):
         raise RuntimeError("a tensor that was created in a way that the trace does not see")
     return captured, spec
+
+
+@contextlib.contextmanager
+def unlogged(log):
+    """Fake tensors write the traceback of every error to the log. A call with a wrong shape then runs in PyTorch, whose error
+    is the one to read."""
+    disabled, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = disabled
 
 
 @contextlib.contextmanager
@@ -205,6 +217,7 @@ def capture(function, params, tensors, device, make_call, mode="fake", state=Non
     if state and (name := changed_in_place(graph, names)):
         raise Changed(f"its forward changes {name} in place and reads it")
     settle_strides(module)
+    mark_overwritten(graph)
     write_casts(graph, RULES)
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     is_param = set(placeholders[: len(params)])

@@ -212,6 +212,14 @@ def changed(graph):
     return [(n, origin(x)) for n in graph.nodes if n.op == "call_function" for x in written(n)]
 
 
+def mark_overwritten(graph):
+    """Nodes whose memory a later one changes in place get a mark."""
+    last = {found: i for i, node in enumerate(graph.nodes) if node.op == "call_function" for found in map(origin, written(node))}
+    for i, node in enumerate(graph.nodes if last else ()):
+        if last.get(origin(node), -1) > i:
+            node.meta["overwritten"] = True
+
+
 def changes_argument(graph):
     return any(found.op == "placeholder" for _, found in changed(graph))
 

@@ -163,6 +163,7 @@ class Runner:
         self.plan = Plan(self.graph, strided=strided, deferred=deferred, **settings.options(device))
         self.training, self.trained = settings.training, False
         self.in_training = True  # is a backward likely? Not in a module's .eval()
+        self.overwritten = [False] * len(sources)  # does the forward change the source in place afterwards?
         self.depends = program.depends()
         self.slots, self.doubts = {}, []  # slots by stream
         self.stream = stream_reader(device)
@@ -310,12 +311,15 @@ class Fused(torch.autograd.Function):
 
 
 def copies_of(runner, tensors):
-    """(what the region reads, its version). A backward that recomputes needs inputs that PyTorch's own may not need, and
-    with training="auto" nobody asked for it: results of other operators, which may be changed in place until then, are copied.
-    Not in .eval(), where calls without torch.no_grad() are mostly inference."""
-    if runner.training != "auto" or not runner.in_training or all(t.is_leaf for t in tensors):
+    """(what the region reads, its version). A backward that recomputes needs inputs that PyTorch's own may not need: those that
+    the forward itself changes in place are copied. With training="auto" nobody asked for it, so results of other operators,
+    which may be changed by others until then, are copied, too. Not in .eval(), where calls without torch.no_grad() are mostly
+    inference."""
+    every = runner.training == "auto" and runner.in_training
+    copied = [changes or every and not t.is_leaf for t, changes in zip(tensors, runner.overwritten)]
+    if not any(copied):
         return None
-    copies = [t.detach() if t.is_leaf else t.clone() for t in tensors]
+    copies = [t.detach().clone() if c else t.detach() for t, c in zip(tensors, copied)]
     return [(t, t._version) for t in copies]
 
 

@@ -162,6 +162,37 @@ def test_gradients_of_what_is_written_in_place(write):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
+class Overwrites(torch.nn.Module):
+    """Changes what a region has read, which PyTorch's own backward does not need."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.scale = torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.Parameter(torch.ones(4, 1, 1))
+
+    def forward(self, x, y):
+        z = self.conv(x) + 0
+        sums = (z + y).sum(1) + 1
+        y.mul_(2)
+        z[:, ::2].add_(1)
+        return sums, torch.tanh(z * self.scale)
+
+
+@pytest.mark.parametrize("training", ["auto", "recompute"])
+@pytest.mark.parametrize("mode", [True, False])
+def test_gradients_of_what_is_overwritten(training, mode):
+    module = Overwrites().train(mode)
+    fast = convoy.compile(copy.deepcopy(module), training=training)
+    for _ in range(2):
+        found = []
+        for m in (module, fast):
+            torch.manual_seed(0)
+            x, y = torch.randn(2, 4, 6, 6), torch.randn(2, 4, 6, 6)
+            results = m(x, y)
+            found.append([*results, y, *torch.autograd.grad(sum(r.sum() for r in results), list(m.parameters()))])
+        for got, want in zip(found[1], found[0]):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
 # ---- operators in place --------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 import copy
 import gc
 import io
+import logging
 import pickle
 import threading
 
@@ -322,3 +323,14 @@ def test_classes_that_count_their_subclasses():
     fast = convoy.compile(Doubles())
     torch.testing.assert_close(fast(X), torch.relu(X) * 2)
     assert known == {"doubles": Doubles} and isinstance(fast, Doubles)
+
+
+def test_only_pytorch_tells_of_a_wrong_shape(caplog):
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    errors = []
+    for m in (model, convoy.compile(model)):
+        with pytest.raises(RuntimeError) as error:
+            m(torch.ones(2, 5))
+        errors.append(str(error.value))
+    assert errors[0] == errors[1]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
