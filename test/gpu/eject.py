@@ -1,10 +1,10 @@
 """eject.py [FILE.py...]: are results of ejected files, bit for bit, those of convoy.compile()? On this machine's GPU.
 
 Each problem file (default: examples/block_*.py, and the small ones of test/torch/test_eject.py) is ejected in fp32 and
-tf32, compiled, and run beside convoy.compile() with the same parameters: twice, on other inputs, after a parameter has
-changed, on another stream, and replayed as a CUDA graph. `make gpu-test` runs it where PyTorch, nvcc and ninja are, and
-says what is missing elsewhere. Exit status 1: some bit differs, or a file does not compile or run; the others are
-compared all the same.
+tf32, compiled, and run beside convoy.compile() with the same parameters and all regions, as the file has them: twice, on
+other inputs, after a parameter has changed, on another stream, and replayed as a CUDA graph. `make gpu-test` runs it
+where PyTorch, nvcc and ninja are, and says what is missing elsewhere. Exit status 1: some bit differs, or a file does
+not compile or run; the others are compared all the same.
 """
 
 import importlib.machinery
@@ -110,7 +110,7 @@ def compare(module, precision):
     import convoy
 
     torch.manual_seed(1)
-    theirs = convoy.compile(module.Model(*module.get_init_inputs()).cuda().eval(), precision=precision)
+    theirs = convoy.compile(module.Model(*module.get_init_inputs()).cuda().eval(), precision=precision, regions="all")
     ours = module.ModelNew(*module.get_init_inputs()).cuda().eval()
     ours.load_state_dict(theirs.state_dict())
     inputs = [t.cuda() if isinstance(t, torch.Tensor) else t for t in module.get_inputs()]
