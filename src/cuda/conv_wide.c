@@ -163,7 +163,7 @@ static int source_of(const maker *m)
 static void take_channels(maker *m)
 {
     m->many = LAST_CHANNELS;
-    m->across = true;
+    m->of_pixel = true;
 }
 
 /* Converts x to words with the usual scale, finds the scale of each sample, and converts those again that need

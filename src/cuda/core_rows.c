@@ -121,7 +121,7 @@ static cvy_status make_stats_last(maker *m, const stats_source *s)
     cvyi_make_start(m, "norm_stats_last.cu");
     cvyi_make_own_view(m, partials, "partials");
     m->many = (int)f->width;
-    m->across = true;
+    m->of_pixel = true;
     TRY(add_source(m, s, &in));
     define_groups(m, e, f->parts_last);
     cvyi_make_define(m, "CHUNK", f->chunk);

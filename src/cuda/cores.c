@@ -99,8 +99,8 @@ cvy_status cvyi_core_add(maker *m, const space *out, const core_parts *p)
 
     cvyi_make_start(m, "conv_wide_add.cu");
     m->many = ACCESS_FLOATS;
-    m->across = cvyi_lies_last(m, cvyi_core_first_value(m, core));
-    if (m->across) cvyi_make_define(m, "Y_LAST", 1);
+    m->of_pixel = cvyi_lies_last(m, cvyi_core_first_value(m, core));
+    if (m->of_pixel) cvyi_make_define(m, "Y_LAST", 1);
     cvyi_make_define_extents(m, 'Y', out);
     cvyi_make_define(m, "PARTIALS", p->split);
     cvyi_core_first_view(m, core, out);

@@ -110,7 +110,7 @@ static int64_t dense_run(const emit_view *v, const emit_program *p)
 }
 
 /* Of neighbours that are channels of a pixel. */
-static many_access access_across(const emit_spec *spec, const emit_view *v)
+static many_access access_of_pixel(const emit_spec *spec, const emit_view *v)
 {
     bool run = v->stride[1] == 1;
 
@@ -127,7 +127,7 @@ static many_access access_of(const emit_spec *spec, const emit_program *p, int n
     int last = EMIT_DIMS - 1;
 
     if (!spec->many || spec->strided) return MANY_SINGLE;
-    if (spec->across) return access_across(spec, v);
+    if (spec->of_pixel) return access_of_pixel(spec, v);
     while (last >= 0 && !v->varies[last]) after *= p->extent[last--];
     if (!v->whole && (last < 0 || after % spec->many == 0)) return MANY_SAME;
     for (int d = 0; d < EMIT_DIMS && run; d++)
@@ -195,7 +195,7 @@ static void add_slice(const emit_program *p, const norm_geom *n, text *t)
 /* Have neighbours the same statistics? */
 static bool shares_slice(const emit_spec *spec, const emit_statement *l)
 {
-    return spec->many && l->norm.chan * (spec->across ? 1 : l->norm.inner) % spec->many == 0;
+    return spec->many && l->norm.chan * (spec->of_pixel ? 1 : l->norm.inner) % spec->many == 0;
 }
 
 static void open_affine(const emit_statement *l, const char *head, text *t)

@@ -53,17 +53,17 @@ typedef struct emit_spec {
     const char *title; /* first line of the text: what it is for */
     const emit_view *views;
     int n_views;
-    bool strided; /* strides come with the arguments; else all views are contiguous */
-    bool fast;    /* fast.cuh's versions of the operators that it has */
-    int many;     /* functions of so many neighbours: cvy_read and cvy_write, see below; 0: of one */
-    bool across;  /* neighbours are channels (dimension 1) of a pixel; else they follow each other in the space */
-    bool lone;    /* the prologue is of one element whatever the epilogue is of */
+    bool strided;  /* strides come with the arguments; else all views are contiguous */
+    bool fast;     /* fast.cuh's versions of the operators that it has */
+    int many;      /* functions of so many neighbours: cvy_read and cvy_write, see below; 0: of one */
+    bool of_pixel; /* neighbours are channels (dimension 1) of a pixel; else they follow each other in the space */
+    bool lone;     /* the prologue is of one element whatever the epilogue is of */
     const emit_program *prologue; /* may be NULL: the kernel has none */
     const emit_program *epilogue; /* may be NULL */
 } emit_spec;
 
 /* With `many` set the functions are templates of N, and take N elements that are neighbours in the space, N being 1
- * or `many`, at most 8; the first one's number (`across`: its channel) is a multiple of N. A view in which such
+ * or `many`, at most 8; the first one's number (`of_pixel`: its channel) is a multiple of N. A view in which such
  * elements are neighbours too is moved by one access, whose address must be a multiple of N elements; of one in
  * which all are the same, one element is read. */
 void cvyi_emit(const emit_spec *spec, text *out);

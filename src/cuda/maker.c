@@ -56,7 +56,7 @@ void cvyi_make_start(maker *m, const char *source)
     m->far = false;
     m->fast = false;
     m->sized = false;
-    m->across = false;
+    m->of_pixel = false;
     m->lone = false;
     cvyi_make_forget(m, &m->pre);
     cvyi_make_forget(m, &m->post);
@@ -371,7 +371,7 @@ static cvy_status make_text(maker *m, bool strided, const char **out)
                       .n_views = m->step.n_views,
                       .strided = strided,
                       .many = m->many,
-                      .across = m->across,
+                      .of_pixel = m->of_pixel,
                       .lone = m->lone,
                       .fast = m->fast};
     text t = {0};

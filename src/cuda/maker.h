@@ -46,7 +46,7 @@ typedef struct maker {
     bool far;         /* some contiguous tensor has more than 2^31 elements */
     bool fast;        /* the kernel includes fast.cuh; its loads may go ahead of its stores */
     bool sized;       /* strides and extents are arguments: one code for all sizes */
-    bool across;      /* neighbours are channels of a pixel (emit.h) */
+    bool of_pixel;    /* neighbours are channels of a pixel (emit.h) */
     bool lone;        /* the prologue takes elements one by one */
 } maker;
 
