@@ -38,8 +38,8 @@ def wrapped(words, width):
 # ---- launches ----------------------------------------------------------------------------------------------------
 
 RESERVED = {"tensors", "workspace", "work", "prepare", "stream", "number", "a", "b", "map", "map_w", "launch", "check", "view",
-            "arguments", "manner", "tc_arguments", "tensor_map", "tiles", "pixels", "driver", "char", "int", "float", "double", "long", "bool",
-            "class", "new", "this", "default", "register", "switch", "union", "template", "operator", "k"}  # fmt: skip
+            "arguments", "manner", "tc_arguments", "tensor_map", "tiles", "pixels", "driver", "char", "int", "float",
+            "double", "long", "bool", "class", "new", "this", "default", "register", "switch", "union", "template", "operator", "k"}  # fmt: skip
 
 HEAD = r"""#include <cuda.h>
 #include <cuda_runtime.h>

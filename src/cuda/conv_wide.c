@@ -209,7 +209,7 @@ static void map_pixels(tc_step *s, const wide_choice *f)
         s->dims[d] = (uint64_t)e->in[axis];
         s->strides[d] = s->strides[d - 1] * s->dims[d];
         s->step[d - 1] = f->axes[axis].transposed ? 1 : f->axes[axis].stride;
-        s->lower[d - 1] = -(int)f->gap[axis] * (int)s->step[d - 1];
+        s->lower[d - 1] = -(int)f->gap[axis] * s->step[d - 1];
         s->upper[d - 1] = (int)(cvyi_round_up(e->in[axis], s->step[d - 1]) - e->in[axis]);
     }
     s->dims[s->rank - 1] = (uint64_t)e->N;

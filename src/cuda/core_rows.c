@@ -16,7 +16,7 @@ static void define_norm(maker *m, const norm_geom *e)
         cvyi_make_define_text(m, isnan(e->eps) ? "-DEPS=CVY_NAN" : e->eps > 0 ? "-DEPS=CVY_INF" : "-DEPS=-CVY_INF");
 }
 
-/* Of a source that lies channels last, of all variants; parts: those that are merged. */
+/* What norm_stats.cu and norm_stats_last.cu are both told. */
 static void define_groups(maker *m, const norm_geom *e, int64_t parts)
 {
     cvyi_make_define(m, "GROUPS", e->groups);
@@ -60,12 +60,12 @@ stats_choice cvyi_stats_choice(const norm_geom *e)
     enum { PART = 16384, MOST = 256, LINE = 64 }; /* elements of a slice that a block takes, at least; blocks */
     const int64_t size = e->chan * e->inner * (e->over_outer ? e->outer : 1);
     stats_choice f = {.parts = cvyi_min64(cvyi_max64(size / PART, 1), MOST), .width = 1, .chunk = 1};
+    int64_t most;
 
     while (f.width < LAST_CHANNELS && e->chan % (2 * f.width) == 0) f.width *= 2;
-    for (int64_t chunk = 2; chunk <= e->groups && f.chunk * e->chan < LINE; chunk++) {
-        const stats_choice more = {.width = f.width, .chunk = chunk};
-        if (e->groups % chunk == 0 && units_of(&more, e) <= BLOCK_THREADS) f.chunk = chunk;
-    }
+    most = cvyi_min64(e->groups, e->chan ? BLOCK_THREADS * f.width / e->chan : 1); /* a thread for each unit */
+    for (int64_t chunk = 2; chunk <= most && f.chunk * e->chan < LINE; chunk++)
+        if (e->groups % chunk == 0) f.chunk = chunk;
     f.parts_last = cvyi_min64(cvyi_max64(f.chunk * e->chan * e->inner / PART, 1), MOST);
     return f;
 }

@@ -87,19 +87,19 @@ static void add_code(const cuda_step *s, int which, text *t)
 /* The map of x itself, which copies walk through (tc_step.pixels). */
 static void add_pixels(const tc_step *s, text *t)
 {
+    const struct {
+        const char *name;
+        const int *of_axis;
+    } lists[] = {{"lower", s->lower}, {"upper", s->upper}, {"every", s->step}};
+
     cvyi_text_add(t, ", \"pixels\": {\"dims\": [");
     for (int d = 0; d < s->rank; d++) cvyi_text_add(t, "%s%llu", d ? ", " : "", (unsigned long long)s->dims[d]);
     cvyi_text_add(t, "], \"steps\": [");
     for (int d = 0; d < s->rank - 1; d++)
         cvyi_text_add(t, "%s%llu", d ? ", " : "", (unsigned long long)s->strides[d]);
-    for (int which = 0; which < 3; which++) {
-        static const char *const names[] = {"lower", "upper", "every"};
-        cvyi_text_add(t, "], \"%s\": [", names[which]);
-        for (int a = 0; a < s->rank - 2; a++)
-            cvyi_text_add(t, "%s%d", a ? ", " : "",
-                          which == 2   ? (int)s->step[a]
-                          : which == 1 ? s->upper[a]
-                                       : s->lower[a]);
+    for (int i = 0; i < COUNT_OF(lists); i++) {
+        cvyi_text_add(t, "], \"%s\": [", lists[i].name);
+        for (int a = 0; a < s->rank - 2; a++) cvyi_text_add(t, "%s%d", a ? ", " : "", lists[i].of_axis[a]);
     }
     cvyi_text_add(t, "]}");
 }

@@ -69,12 +69,10 @@ struct tc_step {  /* tc_step of exec.h */
     cvy_dtype dtype;              /* of x */
     uint64_t dims[5], strides[4]; /* of the tensor map */
     unsigned box[4];
-    bool
-        pixels; /* conv_wide.cu: the map is of x itself, channels last, which copies walk through pixel by pixel: */
-    int rank;   /* 4 or 5 dimensions; of W, H and D: */
-    int lower[3], upper[3]; /* where a walk begins, and how far beyond the end it goes */
-    int64_t step[3];
-    bool pair; /* matmul_wide.cu: w has a map, too */
+    bool pixels; /* conv_wide.cu: the map is of x itself, channels last, whose pixels copies walk through */
+    int rank;    /* its dimensions, 4 or 5; of W, H and D: */
+    int lower[3], upper[3], step[3]; /* where a walk begins, how far beyond the end it goes, its steps */
+    bool pair;                       /* matmul_wide.cu: w has a map, too */
     uint64_t w_dims[3], w_strides[2];
     unsigned w_box[3];
 };
